@@ -1,0 +1,1 @@
+"""The cluster as an immutable value (design §3).  See `ClusterImage`."""

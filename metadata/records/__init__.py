@@ -1,0 +1,178 @@
+"""The records of the metadata log, as values.  `metadata/codec.py` turns them into protobuf and back.
+
+Directory id `UNASSIGNED` marks a replica whose broker has not chosen a disk yet.  Leader `NO_LEADER` is -1.
+A record's offset is not in the record: it is the batch's base offset plus the record's position.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from uuid import UUID
+
+import msgspec
+
+UNASSIGNED = UUID(int=0)
+NO_LEADER = -1
+NO_OFFSET = -1
+
+MAX_RECORDS_PER_BATCH = 10_000
+
+
+class Endpoint(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    host: str
+    port: int
+    security: str = "PLAINTEXT"
+
+
+class RegisterBroker(msgspec.Struct, frozen=True, gc=False):
+    """A broker joins, or comes back.  Its offset is the broker epoch."""
+
+    broker_id: int
+    incarnation_id: UUID
+    endpoints: tuple[Endpoint, ...]
+    directory_ids: tuple[UUID, ...]
+    rack: str | None = None
+    previous_broker_epoch: int = NO_OFFSET
+    feature_min: int = 1
+    feature_max: int = 1
+    fenced: bool = True
+
+
+class BrokerChange(msgspec.Struct, frozen=True, gc=False):
+    """A delta: None stays as it is."""
+
+    broker_id: int
+    broker_epoch: int
+    fenced: bool | None = None
+    in_controlled_shutdown: bool | None = None
+    directories_offline: tuple[UUID, ...] = ()
+
+
+class UnregisterBroker(msgspec.Struct, frozen=True, gc=False):
+    broker_id: int
+    broker_epoch: int
+
+
+class Topic(msgspec.Struct, frozen=True, gc=False):
+    topic_id: UUID
+    name: str
+
+
+class Replica(msgspec.Struct, frozen=True, gc=False):
+    broker_id: int
+    directory_id: UUID = UNASSIGNED
+
+
+class Partition(msgspec.Struct, frozen=True, gc=False):
+    """A partition is created.  Its offset is its identity (`created`)."""
+
+    topic_id: UUID
+    index: int
+    replicas: tuple[Replica, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    elr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+class Reason(Enum):
+    """Why a partition changed.  Values are the protobuf enum's numbers."""
+
+    BROKER_FENCED = 1
+    BROKER_UNFENCED = 2
+    CONTROLLED_SHUTDOWN = 3
+    NEW_INCARNATION = 4
+    ISR_SHRINK = 5
+    ISR_EXPAND = 6
+    PREFERRED_ELECTION = 7
+    UNCLEAN_ELECTION = 8
+    DIRECTORY_OFFLINE = 9
+    REASSIGNMENT = 10
+    DIRECTORY_ASSIGNED = 11
+    UNREGISTERED = 12
+
+
+class PartitionChange(msgspec.Struct, frozen=True, gc=False):
+    """A delta: None stays.  `leader` set (also to the same id) adds 1 to leader_epoch; every change adds 1 to
+    partition_epoch.
+
+    reason, cause_offset, previous_offset: why, the record that caused it, this partition's change before (§5).
+    """
+
+    topic_id: UUID
+    index: int
+    reason: Reason
+    cause_offset: int
+    previous_offset: int
+    isr: tuple[int, ...] | None = None
+    elr: tuple[int, ...] | None = None
+    replicas: tuple[Replica, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    leader: int | None = None
+
+
+class RemovePartition(msgspec.Struct, frozen=True, gc=False):
+    topic_id: UUID
+    index: int
+
+
+class RemoveTopic(msgspec.Struct, frozen=True, gc=False):
+    topic_id: UUID
+
+
+class ConfigScope(Enum):
+    CLUSTER = 1
+    TOPIC = 2
+    BROKER = 3
+
+
+class Config(msgspec.Struct, frozen=True, gc=False):
+    """`resource`: topic id as 32 hex digits, broker id in decimal, or "" for the cluster.  None deletes the value."""
+
+    scope: ConfigScope
+    resource: str
+    key: str
+    value: str | None
+
+
+class ProducerIds(msgspec.Struct, frozen=True, gc=False):
+    """A broker got a block of producer ids: all below `next_producer_id` are given away."""
+
+    broker_id: int
+    broker_epoch: int
+    next_producer_id: int
+
+
+class PreferredControllers(msgspec.Struct, frozen=True, gc=False):
+    node_ids: tuple[int, ...]
+
+
+class Feature(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    level: int
+
+
+class NoOp(msgspec.Struct, frozen=True, gc=False):
+    pass
+
+
+Record = (
+    RegisterBroker
+    | BrokerChange
+    | UnregisterBroker
+    | Topic
+    | Partition
+    | PartitionChange
+    | RemovePartition
+    | RemoveTopic
+    | Config
+    | ProducerIds
+    | PreferredControllers
+    | Feature
+    | NoOp
+)

@@ -1,0 +1,162 @@
+"""The vocabulary of the Raft core: replica keys, log ends, control records, batches and quorum state.
+
+Everything here is an immutable value.  The core knows epochs and offsets; a data batch's `payload` is opaque to it,
+and only control records (the ones Raft itself acts on) are typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+from uuid import UUID
+
+UNASSIGNED = UUID(int=0)
+"""Directory id of a replica that has not said which disk it lives on.  Never a voter's."""
+
+FOUNDING_EPOCH = 0
+"""Epoch of the founding batch at offset 0; the first leader's epoch is 1."""
+
+
+class ReplicaKey(NamedTuple):
+    """A replica is a disk, not a host: the same node id with another directory id is another replica (KIP-853)."""
+
+    node_id: int
+    directory_id: UUID
+
+    def __str__(self) -> str:
+        return f"{self.node_id}:{self.directory_id.hex[:8]}"
+
+
+class LogEnd(NamedTuple):
+    """The end of a log.  Tuple order is Raft's "at least as up to date" order (Raft §5.4.1)."""
+
+    epoch: int  # epoch of the last batch; 0 for an empty log
+    offset: int  # offset that the next record will take
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A member of the voter set and the control address (HOST:PORT) that it advertises."""
+
+    key: ReplicaKey
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    """Voters in ascending order of node id, each id once.  An empty set is a node that knows of no cluster."""
+
+    voters: tuple[Voter, ...] = ()
+
+    def __post_init__(self) -> None:
+        ids = [voter.key.node_id for voter in self.voters]
+        assert ids == sorted(set(ids)), f"voters out of order or twice: {ids}"
+
+    def __len__(self) -> int:
+        return len(self.voters)
+
+    def __iter__(self) -> Iterator[Voter]:
+        return iter(self.voters)
+
+    def __contains__(self, key: object) -> bool:
+        return any(voter.key == key for voter in self.voters)
+
+    def by_id(self, node_id: int) -> Voter | None:
+        """The voter with this node id, whatever its directory id."""
+        return next((voter for voter in self.voters if voter.key.node_id == node_id), None)
+
+    @property
+    def majority(self) -> int:
+        """How many voters decide."""
+        return len(self.voters) // 2 + 1
+
+
+# Control records: the part of the log that Raft itself acts on.
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """First record of each leader's epoch.  Committing it commits all earlier epochs' records (Raft §5.4.2)."""
+
+    leader: ReplicaKey
+    voters: tuple[ReplicaKey, ...]
+    granting_voters: tuple[ReplicaKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Voters:
+    """The voter set, in force from the moment it is appended.  The one at offset 0 founds the cluster."""
+
+    cluster_id: str
+    generation: int  # counts how often the quorum was rebuilt by hand; 0 for a founded one
+    voters: VoterSet
+
+
+@dataclass(frozen=True, slots=True)
+class TargetVoters:
+    """The voter set being worked towards, one step at a time; None ends the work (design §4.8)."""
+
+    target: VoterSet | None
+
+
+ControlRecord = LeaderChange | Voters | TargetVoters
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The unit of append: all or nothing.  Either `control` is set (and `count` is 1) or `payload` holds data records."""
+
+    base_offset: int
+    epoch: int
+    count: int  # records in the batch, at least 1
+    timestamp_ms: int  # wall clock of the leader that appended it; for people, never for a decision
+    payload: bytes = b""
+    control: ControlRecord | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last record (exclusive)."""
+        return self.base_offset + self.count
+
+    @property
+    def size(self) -> int:
+        """Bytes that this batch counts for in fetch limits and caches."""
+        return len(self.payload) + 64
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """What must never be forgotten about an epoch: whom this disk voted for, and who leads."""
+
+    epoch: int
+    leader_id: int | None = None
+    voted_for: ReplicaKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """QuorumStateMessage: all that a node keeps of the quorum besides the log (design §4.1).
+
+    `voters` and `target_voters` cache the control records below `applied_offset`; they are written in the same
+    transaction as those records and recomputed from the log, and compared, at start.
+    """
+
+    cluster_id: str | None = None  # None: newborn, or an observer that has not met its cluster
+    generation: int = 0
+    election: Election = Election(0)
+    applied_offset: int = 0
+    voters: VoterSet = VoterSet()
+    target_voters: VoterSet | None = None
+
+
+class Role(Enum):
+    """The states of design §4.  An observer is only ever UNATTACHED or FOLLOWER."""
+
+    UNATTACHED = "unattached"
+    FOLLOWER = "follower"
+    PROSPECTIVE = "prospective"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+    RESIGNED = "resigned"

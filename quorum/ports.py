@@ -1,0 +1,126 @@
+"""The two narrow interfaces around the core: `QuorumStore` (SQLite) and `Transport` (gRPC).
+
+Each has one contract test, run against the real kind and the simulated one (`tests/contract/`).  The third port of the
+system, `Disk`, is the brokers' and lives in `quorumlog.runtime.disk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from google.protobuf.message import Message
+
+from quorum.core.events import Peer
+from quorum.core.messages import Reply, Request
+from quorum.core.types import Batch, QuorumState
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuorum:
+    """What a store holds when it is opened.
+
+    epochs: (epoch, start offset) of each epoch in the log, ascending.
+    controls: each control batch in the log, ascending; the core rebuilds the voter history from them.
+    """
+
+    node_id: int
+    directory_id: UUID
+    state: QuorumState
+    log_start: int
+    log_end: int
+    epochs: tuple[tuple[int, int], ...]
+    controls: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreWrite:
+    """One core `Write`, as the store sees it."""
+
+    state: QuorumState
+    truncate_to: int | None
+    batches: tuple[Batch, ...]
+
+
+class UnreachableError(Exception):
+    """A request got no usable reply: no connection, deadline passed, or a malformed answer."""
+
+
+class QuorumStore(Protocol):
+    """The durable log and quorum state of one node."""
+
+    async def open(self, node_id: int, cluster_id: str | None) -> StoredQuorum:
+        """Open the directory, formatting it when it is empty, and lock it.
+
+        Raises:
+            StoreRefusedError: another node's or cluster's directory, in use, a newer format, or not writable.
+            CorruptStoreError: damaged; names file, place and cause.  Nothing is repaired or re-created.
+        """
+        ...
+
+    async def write(self, writes: Sequence[StoreWrite]) -> None:
+        """Make `writes` durable, in order, in one transaction and one fsync.
+
+        A failure ends the process (design §4.13): nothing is retried.
+
+        Raises:
+            FatalError: the disk failed; what is durable is unknown.
+        """
+        ...
+
+    async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
+        """Whole batches from the one that holds `start` up to `end` (exclusive) or `max_bytes`, at least one if any.
+
+        Raises:
+            CorruptStoreError: a batch's checksum does not match.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release the lock.  What was written stays."""
+        ...
+
+
+Handler = Callable[[Request], Awaitable[Reply]]
+"""Takes a request of the `Quorum` service, gives its reply."""
+
+ControllerHandler = Callable[[str, Message], Awaitable[Message]]
+"""Takes a method name of the `Controller` service and its protobuf request, gives its protobuf reply."""
+
+
+class Transport(Protocol):
+    """Requests out and in.  Neither ever raises anything but what is named here."""
+
+    def serve(self, handler: Handler) -> None:
+        """Give every incoming request to `handler`; its result is the reply.  Called once, before `start`."""
+        ...
+
+    def serve_controller(self, handler: ControllerHandler) -> None:
+        """The same for the `Controller` service.  Called at most once, before `start`."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
+        """Send and wait for the reply, at most `timeout_ms`.
+
+        Raises:
+            UnreachableError: no usable reply.  The request may still have been carried out.
+        """
+        ...
+
+    async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
+        """Call a method of the `Controller` service at `address`.
+
+        Raises:
+            UnreachableError: no usable reply.  The request may still have been carried out.
+        """
+        ...
+
+    async def reset(self) -> None:
+        """Drop every outgoing connection, and resolve addresses anew at the next request (design §4.6 b)."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,377 @@
+from quorumlog.wire.v1 import metadata_pb2 as _metadata_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Result(_message.Message):
+    __slots__ = ("error", "message", "next", "retriable")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    RETRIABLE_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    message: str
+    next: str
+    retriable: bool
+    def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ..., next: _Optional[str] = ..., retriable: bool = ...) -> None: ...
+
+class RequestHeader(_message.Message):
+    __slots__ = ("cluster_id", "forwarded", "timeout_ms", "principal", "validate_only")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    forwarded: bool
+    timeout_ms: int
+    principal: str
+    validate_only: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., forwarded: bool = ..., timeout_ms: _Optional[int] = ..., principal: _Optional[str] = ..., validate_only: bool = ...) -> None: ...
+
+class RegisterBrokerRequest(_message.Message):
+    __slots__ = ("header", "registration")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REGISTRATION_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    registration: _metadata_pb2.RegisterBroker
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., registration: _Optional[_Union[_metadata_pb2.RegisterBroker, _Mapping]] = ...) -> None: ...
+
+class RegisterBrokerReply(_message.Message):
+    __slots__ = ("result", "broker_epoch")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    broker_epoch: int
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., broker_epoch: _Optional[int] = ...) -> None: ...
+
+class BrokerHeartbeatRequest(_message.Message):
+    __slots__ = ("header", "broker_id", "broker_epoch", "applied_offset", "want_fence", "want_shutdown", "directories_offline", "received_offset", "pending_changes")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    WANT_FENCE_FIELD_NUMBER: _ClassVar[int]
+    WANT_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORIES_OFFLINE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PENDING_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    broker_id: int
+    broker_epoch: int
+    applied_offset: int
+    want_fence: bool
+    want_shutdown: bool
+    directories_offline: _containers.RepeatedScalarFieldContainer[bytes]
+    received_offset: int
+    pending_changes: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., applied_offset: _Optional[int] = ..., want_fence: bool = ..., want_shutdown: bool = ..., directories_offline: _Optional[_Iterable[bytes]] = ..., received_offset: _Optional[int] = ..., pending_changes: _Optional[int] = ...) -> None: ...
+
+class BrokerHeartbeatReply(_message.Message):
+    __slots__ = ("result", "fenced", "caught_up", "should_shutdown", "leaders_left")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
+    SHOULD_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    fenced: bool
+    caught_up: bool
+    should_shutdown: bool
+    leaders_left: int
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., fenced: bool = ..., caught_up: bool = ..., should_shutdown: bool = ..., leaders_left: _Optional[int] = ...) -> None: ...
+
+class IsrMember(_message.Message):
+    __slots__ = ("broker_id", "broker_epoch")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    broker_epoch: int
+    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ...) -> None: ...
+
+class AlterPartitionItem(_message.Message):
+    __slots__ = ("topic_id", "index", "leader_epoch", "partition_epoch", "isr")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ISR_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    index: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: _containers.RepeatedCompositeFieldContainer[IsrMember]
+    def __init__(self, topic_id: _Optional[bytes] = ..., index: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., partition_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[_Union[IsrMember, _Mapping]]] = ...) -> None: ...
+
+class AlterPartitionRequest(_message.Message):
+    __slots__ = ("header", "broker_id", "broker_epoch", "items")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    broker_id: int
+    broker_epoch: int
+    items: _containers.RepeatedCompositeFieldContainer[AlterPartitionItem]
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., items: _Optional[_Iterable[_Union[AlterPartitionItem, _Mapping]]] = ...) -> None: ...
+
+class AlterPartitionItemReply(_message.Message):
+    __slots__ = ("topic_id", "index", "result", "leader", "leader_epoch", "partition_epoch", "isr")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ISR_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    index: int
+    result: Result
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic_id: _Optional[bytes] = ..., index: _Optional[int] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., partition_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AlterPartitionReply(_message.Message):
+    __slots__ = ("result", "items")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    items: _containers.RepeatedCompositeFieldContainer[AlterPartitionItemReply]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., items: _Optional[_Iterable[_Union[AlterPartitionItemReply, _Mapping]]] = ...) -> None: ...
+
+class AssignDirectoriesRequest(_message.Message):
+    __slots__ = ("header", "broker_id", "broker_epoch", "items")
+    class Item(_message.Message):
+        __slots__ = ("topic_id", "index", "directory_id")
+        TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+        INDEX_FIELD_NUMBER: _ClassVar[int]
+        DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+        topic_id: bytes
+        index: int
+        directory_id: bytes
+        def __init__(self, topic_id: _Optional[bytes] = ..., index: _Optional[int] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    broker_id: int
+    broker_epoch: int
+    items: _containers.RepeatedCompositeFieldContainer[AssignDirectoriesRequest.Item]
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., items: _Optional[_Iterable[_Union[AssignDirectoriesRequest.Item, _Mapping]]] = ...) -> None: ...
+
+class AssignDirectoriesReply(_message.Message):
+    __slots__ = ("result",)
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ...) -> None: ...
+
+class AllocateProducerIdsRequest(_message.Message):
+    __slots__ = ("header", "broker_id", "broker_epoch")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    broker_id: int
+    broker_epoch: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ...) -> None: ...
+
+class AllocateProducerIdsReply(_message.Message):
+    __slots__ = ("result", "first_producer_id", "count")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    first_producer_id: int
+    count: int
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., first_producer_id: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ConfigEntry(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: str
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class NewTopic(_message.Message):
+    __slots__ = ("name", "partitions", "replication_factor", "assignment", "configs")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partitions: int
+    replication_factor: int
+    assignment: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.IntList]
+    configs: _containers.RepeatedCompositeFieldContainer[ConfigEntry]
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., assignment: _Optional[_Iterable[_Union[_metadata_pb2.IntList, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[ConfigEntry, _Mapping]]] = ...) -> None: ...
+
+class CreateTopicsRequest(_message.Message):
+    __slots__ = ("header", "topics")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    topics: _containers.RepeatedCompositeFieldContainer[NewTopic]
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[NewTopic, _Mapping]]] = ...) -> None: ...
+
+class CreatedTopic(_message.Message):
+    __slots__ = ("name", "result", "topic_id", "partitions", "replication_factor", "identical", "offset")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    IDENTICAL_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    result: Result
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+    identical: bool
+    offset: int
+    def __init__(self, name: _Optional[str] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., identical: bool = ..., offset: _Optional[int] = ...) -> None: ...
+
+class CreateTopicsReply(_message.Message):
+    __slots__ = ("result", "topics")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    topics: _containers.RepeatedCompositeFieldContainer[CreatedTopic]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[CreatedTopic, _Mapping]]] = ...) -> None: ...
+
+class DeleteTopicsRequest(_message.Message):
+    __slots__ = ("header", "names", "topic_ids")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    names: _containers.RepeatedScalarFieldContainer[str]
+    topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class DeletedTopic(_message.Message):
+    __slots__ = ("name", "topic_id", "result", "offset")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    topic_id: bytes
+    result: Result
+    offset: int
+    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class DeleteTopicsReply(_message.Message):
+    __slots__ = ("result", "topics")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    topics: _containers.RepeatedCompositeFieldContainer[DeletedTopic]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[DeletedTopic, _Mapping]]] = ...) -> None: ...
+
+class DescribeTopicsRequest(_message.Message):
+    __slots__ = ("header", "names")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PartitionDescription(_message.Message):
+    __slots__ = ("index", "leader", "leader_epoch", "partition_epoch", "replicas", "isr", "elr", "adding", "removing")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    ISR_FIELD_NUMBER: _ClassVar[int]
+    ELR_FIELD_NUMBER: _ClassVar[int]
+    ADDING_FIELD_NUMBER: _ClassVar[int]
+    REMOVING_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.Replica]
+    isr: _containers.RepeatedScalarFieldContainer[int]
+    elr: _containers.RepeatedScalarFieldContainer[int]
+    adding: _containers.RepeatedScalarFieldContainer[int]
+    removing: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., partition_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[_metadata_pb2.Replica, _Mapping]]] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., adding: _Optional[_Iterable[int]] = ..., removing: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TopicDescription(_message.Message):
+    __slots__ = ("name", "topic_id", "result", "internal", "configs", "partitions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    INTERNAL_FIELD_NUMBER: _ClassVar[int]
+    CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    topic_id: bytes
+    result: Result
+    internal: bool
+    configs: _containers.RepeatedCompositeFieldContainer[ConfigEntry]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
+    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., internal: bool = ..., configs: _Optional[_Iterable[_Union[ConfigEntry, _Mapping]]] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ...) -> None: ...
+
+class DescribeTopicsReply(_message.Message):
+    __slots__ = ("result", "offset", "topics")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    offset: int
+    topics: _containers.RepeatedCompositeFieldContainer[TopicDescription]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicDescription, _Mapping]]] = ...) -> None: ...
+
+class DescribeBrokersRequest(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ...) -> None: ...
+
+class BrokerDescription(_message.Message):
+    __slots__ = ("broker_id", "broker_epoch", "state", "rack", "endpoints", "leaders", "replicas", "metadata_offset", "metadata_lag", "pending_changes")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    METADATA_LAG_FIELD_NUMBER: _ClassVar[int]
+    PENDING_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    broker_epoch: int
+    state: str
+    rack: str
+    endpoints: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.Endpoint]
+    leaders: int
+    replicas: int
+    metadata_offset: int
+    metadata_lag: int
+    pending_changes: int
+    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., state: _Optional[str] = ..., rack: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[_metadata_pb2.Endpoint, _Mapping]]] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., metadata_lag: _Optional[int] = ..., pending_changes: _Optional[int] = ...) -> None: ...
+
+class DescribeBrokersReply(_message.Message):
+    __slots__ = ("result", "offset", "cluster_id", "brokers")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    offset: int
+    cluster_id: str
+    brokers: _containers.RepeatedCompositeFieldContainer[BrokerDescription]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., cluster_id: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[BrokerDescription, _Mapping]]] = ...) -> None: ...
