@@ -1,0 +1,410 @@
+"""The simulated network: the quorum's requests (`SimulatedTransport`) and the brokers' TCP streams.
+
+Hosts are names.  A message takes `latency()` seconds, drawn from the seed.  `cut(a, b)` drops what goes from a to b
+(one way); a stream across a cut is held back, as TCP would, and goes on when it heals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from random import Random
+from typing import Any
+
+from google.protobuf.message import Message
+
+from quorum.core.events import Peer
+from quorum.core.messages import Reply, Request
+from quorum.ports import ControllerHandler, Handler, UnreachableError
+from simulation.loop import PROCESS, Process, SimulatedLoop
+
+_FIRST_PORT = 30_000
+
+
+def current_process() -> Process:
+    process = PROCESS.get()
+    assert process is not None, "only a simulated process has a network"
+    return process
+
+
+class Network:
+    """All links of one simulation.  `trace` is called with a line for each message delivered."""
+
+    def __init__(self, loop: SimulatedLoop, random: Random, trace: Callable[[str], None]) -> None:
+        self.loop = loop
+        self.random = random
+        self.trace = trace
+        self.delay_ms = (0.1, 2.0)  # uniform
+        self._cuts: set[tuple[str, str]] = set()
+        self._listeners: dict[tuple[str, int], Listener] = {}
+        self._transports: dict[tuple[str, int], SimulatedTransport] = {}
+        self._streams: list[Stream] = []
+        self._next_port = _FIRST_PORT
+        loop.network = self
+
+    def latency(self) -> float:
+        """Seconds that the next message takes."""
+        low, high = self.delay_ms
+        return self.random.uniform(low, high) / 1000
+
+    def cut(self, source: str, target: str) -> None:
+        self._cuts.add((source, target))
+
+    def heal(self, source: str, target: str) -> None:
+        self._cuts.discard((source, target))
+        for stream in self._streams:
+            stream.pump()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self._cuts
+
+    def free_port(self) -> int:
+        self._next_port += 1
+        return self._next_port
+
+    # Streams
+
+    def listen(self, factory: Callable[[], Any], host: Any, port: int) -> Listener:
+        process = current_process()
+        name = process.host if host in (None, "", "0.0.0.0") else str(host)
+        port = port or self.free_port()
+        if (name, port) in self._listeners:
+            raise OSError(98, f"address in use: {name}:{port}")
+        listener = Listener(self, process, copy_context(), factory, name, port)
+        self._listeners[name, port] = listener
+        return listener
+
+    def unlisten(self, listener: Listener) -> None:
+        if self._listeners.get((listener.host, listener.port)) is listener:
+            del self._listeners[listener.host, listener.port]
+
+    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Stream, Any]:
+        process = current_process()
+        await asyncio.sleep(self.latency())
+        listener = self._listeners.get((host, port))
+        while self.is_cut(process.host, host) or self.is_cut(host, process.host):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)  # the SYN is sent again, as TCP does
+        if listener is None or not listener.process.alive:
+            raise ConnectionRefusedError(111, f"nobody listens at {host}:{port}")
+        ours = Stream(self, process, copy_context(), (process.host, self.free_port()))
+        theirs = Stream(self, listener.process, listener.context, (host, port))
+        ours.peer, theirs.peer = theirs, ours
+        self._streams += [ours, theirs]
+        protocol = ours.open(factory)
+        self.loop.call_later(self.latency(), theirs.open, listener.factory, context=listener.context.copy())
+        self.trace(f"connect {process.host} -> {host}:{port}")
+        return ours, protocol
+
+    def forget(self, stream: Stream) -> None:
+        if stream in self._streams:
+            self._streams.remove(stream)
+
+    def reset_process(self, process: Process) -> None:
+        """The process is gone: its listeners and transports with it, and each peer sees a reset."""
+        for listener in [one for one in self._listeners.values() if one.process is process]:
+            self.unlisten(listener)
+        for address in [at for at, one in self._transports.items() if one.process is process]:
+            del self._transports[address]
+        for stream in [one for one in self._streams if one.process is process]:
+            self.forget(stream)
+            if stream.peer is not None:
+                stream.peer.lose_later(ConnectionResetError(104, f"{process.host} is gone"))
+
+    # Requests
+
+    def bind(self, transport: SimulatedTransport, address: tuple[str, int]) -> None:
+        if address in self._transports:
+            raise OSError(98, f"address in use: {address}")
+        self._transports[address] = transport
+
+    def unbind(self, transport: SimulatedTransport) -> None:
+        for address in [at for at, one in self._transports.items() if one is transport]:
+            del self._transports[address]
+
+    def transport_at(self, address: str) -> SimulatedTransport | None:
+        host, _, port = address.rpartition(":")
+        return self._transports.get((host, int(port)))
+
+
+class Listener:
+    """What `loop.create_server` returns."""
+
+    def __init__(
+        self, network: Network, process: Process, context: Context, factory: Callable[[], Any], host: str, port: int
+    ) -> None:
+        self.network = network
+        self.process = process
+        self.context = context
+        self.factory = factory
+        self.host = host
+        self.port = port
+        self.sockets = [_Socket(host, port)]
+
+    def close(self) -> None:
+        self.network.unlisten(self)
+
+    def is_serving(self) -> bool:
+        return True
+
+    async def start_serving(self) -> None:
+        pass
+
+    async def wait_closed(self) -> None:
+        pass
+
+
+class _Socket:
+    """Just enough of a socket to be asked for its name and to be given options."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._name = (host, port)
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._name
+
+    def setsockopt(self, *_: Any) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return -1
+
+
+class Stream(asyncio.Transport):
+    """One end of a TCP connection."""
+
+    peer: Stream | None = None
+
+    def __init__(self, network: Network, process: Process, context: Context, name: tuple[str, int]) -> None:
+        super().__init__()
+        self.network = network
+        self.process = process
+        self.context = context
+        self.name = name
+        self._protocol: Any = None
+        self._outgoing: deque[tuple[float, bytes | None]] = deque()  # None is the end of the stream
+        self._incoming: deque[bytes | None] = deque()
+        self._reading = True
+        self._closing = False
+        self._lost = False
+        self._pumping = False
+
+    def open(self, factory: Callable[[], Any]) -> Any:
+        self._protocol = factory()
+        self._protocol.connection_made(self)
+        self._drain()
+        return self._protocol
+
+    # What asyncio's users call
+
+    def write(self, data: Any) -> None:
+        if self._closing or self._lost or not data:
+            return
+        self._outgoing.append((self.network.loop.time() + self.network.latency(), bytes(data)))
+        self.pump()
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(bytes(data) for data in list_of_data))
+
+    def write_eof(self) -> None:
+        self.close()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return sum(len(data) for _, data in self._outgoing if data)
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return 0, 1 << 30
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self.network.loop.call_soon(self._drain)
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def is_closing(self) -> bool:
+        return self._closing or self._lost
+
+    def close(self) -> None:
+        if self._closing or self._lost:
+            return
+        self._closing = True
+        self._outgoing.append((self.network.loop.time() + self.network.latency(), None))
+        self.pump()
+        self.network.loop.call_soon(self._lose, None)
+
+    def abort(self) -> None:
+        self.close()
+
+    def set_protocol(self, protocol: Any) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> Any:
+        return self._protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        match name:
+            case "peername":
+                return self.peer.name if self.peer is not None else default
+            case "sockname":
+                return self.name
+            case "socket":
+                return _Socket(*self.name)
+        return default
+
+    # The wire
+
+    def pump(self) -> None:
+        """Deliver what has travelled long enough, in order; held back while the link is cut."""
+        if self._pumping or not self._outgoing or self.peer is None:
+            return
+        if self.network.is_cut(self.name[0], self.peer.name[0]):
+            return
+        self._pumping = True
+        due = max(self._outgoing[0][0], self.network.loop.time())
+        self.network.loop.call_at(due, self._deliver, context=Context())
+
+    def _deliver(self) -> None:
+        self._pumping = False
+        if self.peer is None or self.network.is_cut(self.name[0], self.peer.name[0]):
+            return
+        now = self.network.loop.time()
+        while self._outgoing and self._outgoing[0][0] <= now:
+            data = self._outgoing.popleft()[1]
+            if not self.peer._lost:
+                self.peer._incoming.append(data)
+        self.network.loop.call_soon(self.peer._drain, context=self.peer.context.copy())
+        self.pump()
+
+    def _drain(self) -> None:
+        while self._incoming and self._reading and not self._lost and self._protocol is not None:
+            data = self._incoming.popleft()
+            if data is None:
+                self._lose(None)
+            elif isinstance(self._protocol, asyncio.BufferedProtocol):
+                self._fill(data)
+            else:
+                self._protocol.data_received(data)
+
+    def _fill(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and not self._lost:
+            buffer = memoryview(self._protocol.get_buffer(len(view)))
+            size = min(len(buffer), len(view))
+            buffer[:size] = view[:size]
+            self._protocol.buffer_updated(size)
+            view = view[size:]
+
+    def lose_later(self, error: Exception | None) -> None:
+        delay = self.network.latency()
+        self.network.loop.call_later(delay, self._lose, error, context=self.context.copy())
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        if not self._outgoing:
+            self.network.forget(self)
+        if self._protocol is not None:
+            self._protocol.connection_lost(error)
+
+
+class SimulatedTransport:
+    """`quorum.ports.Transport` over the simulated network."""
+
+    def __init__(self, network: Network, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.network = network
+        self.address = (host, int(port))
+        self.process = current_process()
+        self._handler: Handler | None = None
+        self._controller_handler: ControllerHandler | None = None
+        self._context = copy_context()
+
+    def serve(self, handler: Handler) -> None:
+        self._handler = handler
+
+    def serve_controller(self, handler: ControllerHandler) -> None:
+        self._controller_handler = handler
+
+    async def start(self) -> None:
+        self.network.bind(self, self.address)
+
+    async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
+        async def handle(target: SimulatedTransport) -> Reply:
+            if target._handler is None:
+                raise UnreachableError(f"{to.address} does not serve the quorum")
+            return await target._handler(request)
+
+        reply: Reply = await self._exchange(to.address, handle, timeout_ms, type(request).__name__)
+        return reply
+
+    async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
+        wire = request.SerializeToString(deterministic=True)
+
+        async def handle(target: SimulatedTransport) -> Message:
+            if target._controller_handler is None:
+                raise UnreachableError(f"{address} does not serve the controller")
+            copy = type(request)()
+            copy.ParseFromString(wire)
+            return await target._controller_handler(method, copy)
+
+        reply: Message = await self._exchange(address, handle, timeout_ms, method)
+        return reply
+
+    async def _exchange(self, address: str, handle: Any, timeout_ms: int, name: str) -> Any:
+        """There and back, each way with its own delay and its own chance to be lost in a cut."""
+        loop, network = self.network.loop, self.network
+        answer = loop.create_future()
+        ours = copy_context()
+        source = self.process.host
+
+        def deliver(result: Any, error: Exception | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(UnreachableError(str(error)))
+            else:
+                answer.set_result(result)
+
+        async def at_target(target: SimulatedTransport) -> None:
+            try:
+                result, error = await handle(target), None
+            except UnreachableError as problem:
+                result, error = None, problem
+            if not network.is_cut(target.process.host, source):
+                network.trace(f"{name} reply {target.process.host} -> {source}")
+                loop.call_later(network.latency(), deliver, result, error, context=ours.copy())
+
+        def arrive() -> None:
+            target = network.transport_at(address)
+            if target is None:
+                loop.call_later(network.latency(), deliver, None, ConnectionRefusedError(address), context=ours.copy())
+                return
+            if network.is_cut(source, target.process.host):
+                return
+            network.trace(f"{name} {source} -> {target.process.host}")
+            loop.create_task(at_target(target), context=target._context.copy())
+
+        loop.call_later(network.latency(), arrive, context=Context())
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await answer
+        except TimeoutError:
+            raise UnreachableError(f"{address} did not answer {name} within {timeout_ms} ms") from None
+
+    async def reset(self) -> None:
+        """There are no connections to drop."""
+
+    async def close(self) -> None:
+        self.network.unbind(self)

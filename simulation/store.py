@@ -1,0 +1,88 @@
+"""The simulated `QuorumStore`: what is durable outlives the process, what is being written may or may not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from uuid import UUID
+
+from quorum.core.types import Batch, QuorumState
+from quorum.ports import StoredQuorum, StoreWrite
+from quorumlog.errors import StoreRefusedError
+
+
+@dataclass
+class QuorumDisk:
+    """The durable half: survives kills.  A wiped disk is a new `QuorumDisk`."""
+
+    random: Random
+    node_id: int | None = None
+    directory_id: UUID | None = None
+    state: QuorumState = field(default_factory=QuorumState)
+    batches: list[Batch] = field(default_factory=list)
+    locked_by: object | None = None
+
+    def apply(self, write: StoreWrite) -> None:
+        if write.truncate_to is not None:
+            self.batches = [batch for batch in self.batches if batch.end_offset <= write.truncate_to]
+        for batch in write.batches:
+            end = self.batches[-1].end_offset if self.batches else 0
+            assert batch.base_offset == end, f"gap: batch at {batch.base_offset}, log end {end}"
+            self.batches.append(batch)
+        self.state = write.state
+
+
+class SimulatedStore:
+    """`quorum.ports.QuorumStore` on a `QuorumDisk`.  A write takes `fsync_ms`; a kill meanwhile loses it, or not."""
+
+    def __init__(self, disk: QuorumDisk, fsync_ms: tuple[float, float] = (0.2, 2.0)) -> None:
+        self._disk = disk
+        self._fsync_ms = fsync_ms
+
+    async def open(self, node_id: int, cluster_id: str | None) -> StoredQuorum:
+        disk = self._disk
+        if disk.directory_id is None:
+            disk.node_id, disk.directory_id = node_id, UUID(int=disk.random.getrandbits(128), version=4)
+        if disk.node_id != node_id:
+            raise StoreRefusedError(f"the disk belongs to node {disk.node_id}, not to node {node_id}")
+        if cluster_id is not None and disk.state.cluster_id not in (None, cluster_id):
+            raise StoreRefusedError(f"the disk belongs to cluster {disk.state.cluster_id}, not to {cluster_id}")
+        disk.locked_by = self
+        epochs: list[tuple[int, int]] = []
+        for batch in disk.batches:
+            if not epochs or epochs[-1][0] != batch.epoch:
+                epochs.append((batch.epoch, batch.base_offset))
+        return StoredQuorum(
+            node_id=node_id,
+            directory_id=disk.directory_id,
+            state=disk.state,
+            log_start=0,
+            log_end=disk.batches[-1].end_offset if disk.batches else 0,
+            epochs=tuple(epochs),
+            controls=tuple(batch for batch in disk.batches if batch.control is not None),
+        )
+
+    async def write(self, writes: Sequence[StoreWrite]) -> None:
+        """Durable when the sync ends: a process killed during it comes back without the write."""
+        await asyncio.sleep(self._disk.random.uniform(*self._fsync_ms) / 1000)
+        assert self._disk.locked_by is self, "two processes on one disk"
+        for write in writes:
+            self._disk.apply(write)
+
+    async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
+        found: list[Batch] = []
+        size = 0
+        for batch in self._disk.batches:
+            if batch.end_offset <= start or batch.base_offset >= end:
+                continue
+            if found and size + batch.size > max_bytes:
+                break
+            found.append(batch)
+            size += batch.size
+        return tuple(found)
+
+    async def close(self) -> None:
+        if self._disk.locked_by is self:
+            self._disk.locked_by = None
