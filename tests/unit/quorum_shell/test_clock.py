@@ -1,0 +1,20 @@
+from quorumlog.runtime.clock import Sources, now_ms
+
+
+async def test_the_loops_clock_never_goes_back() -> None:
+    first = now_ms()
+    assert now_ms() >= first
+
+
+def test_a_seed_decides_everything() -> None:
+    one, other = (Sources.seeded(7, lambda: 1_000) for _ in range(2))
+    assert [one.uuid4() for _ in range(3)] == [other.uuid4() for _ in range(3)]
+    assert one.random.random() == other.random.random()
+    assert one.wall_ms() == 1_000
+
+
+def test_real_sources_differ_and_know_the_century() -> None:
+    sources = Sources.real()
+    assert sources.uuid4() != sources.uuid4()
+    assert sources.uuid4().version == 4
+    assert sources.wall_ms() > 1_600_000_000_000
