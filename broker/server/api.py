@@ -230,7 +230,7 @@ class Replicas(Protocol):
     ) -> EpochEndResult: ...
 
     async def allocate_producer_id(self) -> ProducerIdResult:
-        """A producer id that nobody else has, epoch 0; COORDINATOR_LOAD_IN_PROGRESS (retriable) when none came in time."""
+        """A producer id that nobody else has, epoch 0; COORDINATOR_LOAD_IN_PROGRESS (retriable) when none came."""
         ...
 
 
