@@ -1,0 +1,66 @@
+"""What one batch changed, for those who carry it out: computed from the batch, never from a scan of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import msgspec
+
+from metadata.image.cluster import ClusterImage
+from metadata.records import (
+    BrokerChange,
+    Config,
+    ConfigScope,
+    Partition,
+    PartitionChange,
+    Record,
+    RegisterBroker,
+    RemovePartition,
+    RemoveTopic,
+    Topic,
+    UnregisterBroker,
+)
+
+
+class Delta(msgspec.Struct, frozen=True, gc=False):
+    """A change from `old` to `new`.  Everything is ordered: topics by id, indexes and broker ids ascending.
+
+    partitions: topic id → indexes of partitions that were created, changed or removed one by one; look both images up.
+    topics_removed: topics of `old` that are gone, with all their partitions.
+    """
+
+    old: ClusterImage
+    new: ClusterImage
+    topics_created: tuple[UUID, ...]
+    topics_removed: tuple[UUID, ...]
+    partitions: Mapping[UUID, tuple[int, ...]]
+    brokers: tuple[int, ...]
+    configs: tuple[tuple[ConfigScope, str], ...]
+
+
+def delta(old: ClusterImage, new: ClusterImage, records: Sequence[Record]) -> Delta:
+    """What `records`, the batch that led from `old` to `new`, changed."""
+    topics: set[UUID] = set()
+    partitions: dict[UUID, set[int]] = {}
+    brokers: set[int] = set()
+    configs: set[tuple[ConfigScope, str]] = set()
+    for record in records:
+        match record:
+            case PartitionChange() | Partition() | RemovePartition():
+                partitions.setdefault(record.topic_id, set()).add(record.index)
+            case Topic() | RemoveTopic():
+                topics.add(record.topic_id)
+            case RegisterBroker() | BrokerChange() | UnregisterBroker():
+                brokers.add(record.broker_id)
+            case Config():
+                configs.add((record.scope, record.resource))
+    return Delta(
+        old=old,
+        new=new,
+        topics_created=tuple(sorted(each for each in topics if each in new.topics and each not in old.topics)),
+        topics_removed=tuple(sorted(each for each in topics if each in old.topics and each not in new.topics)),
+        partitions={each: tuple(sorted(partitions[each])) for each in sorted(partitions) if each in new.topics},
+        brokers=tuple(sorted(brokers)),
+        configs=tuple(sorted(configs, key=lambda resource: (resource[0].value, resource[1]))),
+    )

@@ -1,0 +1,88 @@
+"""The topic configs: name, type, range, default.  One table, from which values are checked, resolved and explained.
+
+A topic's value is its own Config record, else the cluster's record of the same key, else the default here.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+class Kind(Enum):
+    BOOLEAN = "boolean"
+    INT = "integer"
+    CHOICE = "choice"
+
+
+class TopicConfig(msgspec.Struct, frozen=True, gc=False):
+    """`low` and `high` are both included."""
+
+    key: str
+    kind: Kind
+    default: str
+    low: int = 0
+    high: int = INT64_MAX
+    choices: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """What may be given, in words."""
+        match self.kind:
+            case Kind.BOOLEAN:
+                return "true or false"
+            case Kind.INT:
+                return f"a whole number from {self.low} to {self.high}"
+            case Kind.CHOICE:
+                return "one of " + ", ".join(self.choices)
+
+    def problem(self, value: str) -> str | None:
+        """Why `value` is refused, or None."""
+        match self.kind:
+            case Kind.BOOLEAN:
+                good = value in ("true", "false")
+            case Kind.INT:
+                digits = value.removeprefix("-")
+                good = (
+                    len(value) <= 20 and digits.isascii() and digits.isdigit() and self.low <= int(value) <= self.high
+                )
+            case Kind.CHOICE:
+                good = value in self.choices
+        return None if good else f"{self.key} must be {self.allowed}, not {value[:40]!r}"
+
+
+def _boolean(key: str, default: str) -> TopicConfig:
+    return TopicConfig(key, Kind.BOOLEAN, default)
+
+
+def _int(key: str, default: int, low: int, high: int = INT64_MAX) -> TopicConfig:
+    return TopicConfig(key, Kind.INT, str(default), low, high)
+
+
+def _choice(key: str, default: str, *more: str) -> TopicConfig:
+    return TopicConfig(key, Kind.CHOICE, default, choices=(default, *more))
+
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+TOPIC_CONFIGS: dict[str, TopicConfig] = {
+    config.key: config
+    for config in (
+        _choice("cleanup.policy", "delete"),
+        _choice("compression.type", "producer"),
+        _int("max.message.bytes", 1_048_588, 1, INT32_MAX),
+        _choice("message.timestamp.type", "CreateTime", "LogAppendTime"),
+        _int("min.insync.replicas", 1, 1, 32_767),
+        _int("retention.bytes", -1, -1),
+        _int("retention.ms", 7 * _DAY_MS, -1),
+        _int("segment.bytes", 1 << 30, 1 << 14, INT32_MAX),
+        _int("segment.ms", 7 * _DAY_MS, 1),
+        _boolean("unclean.leader.election.enable", "false"),
+        _boolean("write.caching", "false"),
+    )
+}
+"""By key, ascending."""
