@@ -1,0 +1,159 @@
+"""HOST:PORT and what is built from it: listeners with names, voters with ids.  Parsing checks form, not reach."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+MAX_PORT = 65535
+MAX_NODE_ID = 2**31 - 1
+
+_HOST_NAME = re.compile(
+    r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?"
+)
+_LISTENER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+_DIGITS = re.compile(r"[0-9]{1,10}")
+
+_T = TypeVar("_T")
+
+
+class Address(NamedTuple):
+    """Where to listen or connect.  Port 0 means any free port, and only makes sense for listening."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Every interface: an address to listen on, which nobody can connect to."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
+    @property
+    def is_loopback(self) -> bool:
+        """Reachable from this host only."""
+        if self.host.rstrip(".").lower() in ("localhost", "localhost.localdomain"):
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def collides_with(self, other: Address) -> bool:
+        """Whether two listeners cannot both be bound: same port on the same host, or on all of them."""
+        same_host = self.host == other.host or self.is_wildcard or other.is_wildcard
+        return same_host and self.port == other.port and self.port != 0
+
+
+class InitialVoter(NamedTuple):
+    """A voter named at founding."""
+
+    node_id: int
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.node_id}@{self.address}"
+
+
+class NamedAddress(NamedTuple):
+    """A `[NAME=]HOST:PORT` of a Kafka listener."""
+
+    name: str
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.address}"
+
+
+DEFAULT_LISTENER = "default"
+"""Name of a Kafka listener that was given without one."""
+
+
+def parse_address(text: str) -> Address:
+    """`HOST:PORT`, an IPv6 host in brackets; the port from 0 to 65535.
+
+    Raises:
+        ValueError: says what is wrong with `text`.
+    """
+    host, colon, port = text.strip().rpartition(":")
+    if not colon:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        if not _is_ipv6(host):
+            raise ValueError(f"{text!r}: {host!r} is no IPv6 address")
+    elif ":" in host:
+        raise ValueError(f"{text!r}: an IPv6 address goes in brackets, [{host}]:{port}")
+    elif not _HOST_NAME.fullmatch(host):
+        raise ValueError(f"{text!r}: {host!r} is no host name or address")
+    if not _DIGITS.fullmatch(port) or int(port) > MAX_PORT:
+        raise ValueError(f"{text!r}: the port must be 0..{MAX_PORT}")
+    return Address(host, int(port))
+
+
+def parse_target(text: str) -> Address:
+    """An address that one can connect to: neither port 0 nor a wildcard.
+
+    Raises:
+        ValueError: says what is wrong with `text`.
+    """
+    address = parse_address(text)
+    if address.port == 0:
+        raise ValueError(f"{text!r}: port 0 cannot be connected to")
+    if address.is_wildcard:
+        raise ValueError(f"{text!r}: {address.host} listens on every interface but cannot be connected to")
+    return address
+
+
+def parse_named(text: str) -> NamedAddress:
+    """`[NAME=]HOST:PORT`.
+
+    Raises:
+        ValueError: says what is wrong with `text`.
+    """
+    name, equals, rest = text.strip().partition("=")
+    if not equals:
+        return NamedAddress(DEFAULT_LISTENER, parse_address(text))
+    if not _LISTENER_NAME.fullmatch(name):
+        raise ValueError(f"{text!r}: a listener's name is 1 to 32 of A-Z a-z 0-9 _ - and starts with a letter")
+    return NamedAddress(name, parse_address(rest))
+
+
+def parse_voter(text: str) -> InitialVoter:
+    """`ID@HOST:PORT`.
+
+    Raises:
+        ValueError: says what is wrong with `text`.
+    """
+    node_id, at, rest = text.strip().partition("@")
+    if not at:
+        raise ValueError(f"{text!r} is not ID@HOST:PORT")
+    if not _DIGITS.fullmatch(node_id) or int(node_id) > MAX_NODE_ID:
+        raise ValueError(f"{text!r}: the node id must be 0..{MAX_NODE_ID}")
+    return InitialVoter(int(node_id), parse_target(rest))
+
+
+def parse_list(parse: Callable[[str], _T], texts: Iterable[str]) -> tuple[_T, ...]:
+    """Parse items given as several strings, as one with commas, or both.
+
+    Raises:
+        ValueError: an item is empty or malformed.
+    """
+    items = [item for text in texts for item in text.split(",")]
+    if any(not item.strip() for item in items):
+        raise ValueError("the list has an empty item")
+    return tuple(parse(item) for item in items)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False

@@ -1,0 +1,441 @@
+"""The configuration of one process: `quorum-node` or `broker`.
+
+`load` reads it once, at the edge, into a frozen `NodeConfig`; every value remembers where it came from.  All problems,
+of form, range and of one value against another, are reported in one `ConfigError`.  What must agree on every node
+(topic and cluster configs) is never here: those are records in the metadata log and are refused by name.
+
+Imports are light on purpose: this runs before a server's own, and start-up time is part of the product.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quorumlog.errors import ConfigError
+from quorumlog.runtime import paths
+from quorumlog.runtime.addresses import (
+    DEFAULT_LISTENER,
+    MAX_NODE_ID,
+    Address,
+    InitialVoter,
+    NamedAddress,
+    parse_address,
+    parse_list,
+    parse_named,
+    parse_target,
+    parse_voter,
+)
+from quorumlog.runtime.settings import (
+    BOOLEAN,
+    INTEGER,
+    TEXT,
+    Key,
+    Setting,
+    Settings,
+    choice,
+    list_kind,
+    render,
+    text_kind,
+)
+
+QUORUM_NODE = "quorum-node"
+BROKER = "broker"
+BOTH = (QUORUM_NODE, BROKER)
+
+STANDALONE_NODE_ID = 1
+DEFAULT_CONTROL = Address("127.0.0.1", 9093)
+DEFAULT_KAFKA = Address("127.0.0.1", 9092)
+DEFAULT_HTTP = Address("127.0.0.1", 9644)
+
+MAX_DATA_DIRS = 64
+MAX_LISTENERS = 16
+MAX_INITIAL_VOTERS = 15
+MAX_PROBE_ADDRESSES = 64
+
+RECORD_KEYS = frozenset(
+    {
+        "auto.leader.rebalance.enable",
+        "cleanup.policy",
+        "compression.type",
+        "default.replication.factor",
+        "log.retention.bytes",
+        "log.retention.hours",
+        "log.segment.bytes",
+        "max.message.bytes",
+        "message.timestamp.type",
+        "metadata.retention",
+        "min.insync.replicas",
+        "num.partitions",
+        "producer.id.expiration.ms",
+        "retention.bytes",
+        "retention.ms",
+        "segment.bytes",
+        "segment.ms",
+        "unclean.leader.election.enable",
+        "write.caching",
+    }
+)
+"""Cluster and topic configs: the same everywhere, so records and never a node's own setting."""
+
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _parse_cluster_id(text: str) -> str:
+    if not _CLUSTER_ID.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is no cluster id")
+    return text.strip()
+
+
+def _parse_http(text: str) -> Address | None:
+    return None if text.strip() == "off" else parse_address(text)
+
+
+def _parse_dir(text: str) -> str:
+    if not text.strip() or "\0" in text:
+        raise ValueError("a directory's name is empty")
+    return text.strip()
+
+
+ADDRESS = text_kind("HOST:PORT", parse_address)
+HTTP_ADDRESS = text_kind("HOST:PORT or off", _parse_http)
+TARGETS = list_kind("HOST:PORT,…", lambda texts: parse_list(parse_target, texts))
+NAMED = list_kind("[NAME=]HOST:PORT,…", lambda texts: parse_list(parse_named, texts))
+VOTERS = list_kind("ID@HOST:PORT,…", lambda texts: parse_list(parse_voter, texts))
+DIRS = list_kind("DIR[,DIR…]", lambda texts: parse_list(_parse_dir, texts))
+CLUSTER_ID = text_kind("1 to 64 of A-Z a-z 0-9 _ - (quorum-node new-id makes one)", _parse_cluster_id)
+
+
+def _both(flag: str) -> tuple[tuple[str, str], ...]:
+    return ((QUORUM_NODE, flag), (BROKER, flag))
+
+
+KEYS: tuple[Key, ...] = (
+    Key("data.dirs", DIRS, (), "where this node keeps its data; quorum-node takes one", BOTH, _both("--data-dir")),
+    Key("node.id", INTEGER, None, "id of this node, unique in the cluster", BOTH, _both("--node-id"), 0, MAX_NODE_ID),
+    Key("cluster.id", CLUSTER_ID, None, "refuse any other cluster; found with this id", BOTH, _both("--cluster-id")),
+    Key("quorum.standalone", BOOLEAN, False, "a cluster of this one process", BOTH, _both("--standalone")),
+    Key("quorum.initial.voters", VOTERS, (), "the voters that found the cluster", BOTH, _both("--initial-voters")),
+    Key("quorum.join", TARGETS, (), "join through these control addresses", BOTH, _both("--join")),
+    Key("quorum.controllers", TARGETS, (), "any nodes' control addresses", (BROKER,), ((BROKER, "--controllers"),)),
+    Key(
+        "control.listen",
+        ADDRESS,
+        DEFAULT_CONTROL,
+        "gRPC between nodes and for kctl",
+        BOTH,
+        ((QUORUM_NODE, "--listen"), (BROKER, "--control-listen")),
+    ),
+    Key(
+        "control.advertise",
+        ADDRESS,
+        None,
+        "the control address that others use",
+        BOTH,
+        ((QUORUM_NODE, "--advertise"), (BROKER, "--control-advertise")),
+    ),
+    Key(
+        "kafka.listen",
+        NAMED,
+        (NamedAddress(DEFAULT_LISTENER, DEFAULT_KAFKA),),
+        "Kafka protocol, for clients and other brokers",
+        (BROKER,),
+        ((BROKER, "--listen"),),
+    ),
+    Key("kafka.advertise", NAMED, (), "what clients of each listener are told", (BROKER,), ((BROKER, "--advertise"),)),
+    Key("kafka.inter.broker", TEXT, None, "the listener brokers use", (BROKER,), ((BROKER, "--inter-broker"),)),
+    Key("broker.rack", TEXT, None, "where this broker stands, for placement", (BROKER,), ((BROKER, "--rack"),)),
+    Key(
+        "http.listen",
+        HTTP_ADDRESS,
+        DEFAULT_HTTP,
+        "/metrics /livez /readyz",
+        BOTH,
+        _both("--http"),
+    ),
+    Key("logging.format", choice("text", "json"), "text", "lines on standard error", BOTH, _both("--log-format")),
+    Key(
+        "logging.level",
+        choice("debug", "info", "warning", "error"),
+        "info",
+        "the least that is logged",
+        BOTH,
+        _both("--log-level"),
+    ),
+    Key("quorum.election.timeout.ms", INTEGER, 1000, "a vote waits this long", BOTH, (), 50, 60_000),
+    Key("quorum.fetch.timeout.ms", INTEGER, 2000, "a leader unheard for this long is lost", BOTH, (), 100, 60_000),
+    Key("quorum.append.linger.ms", INTEGER, 0, "a batch waits this long for company", BOTH, (), 0, 1000),
+    Key("broker.heartbeat.interval.ms", INTEGER, 1000, "brokers report this often", BOTH, (), 50, 60_000),
+    Key("broker.session.timeout.ms", INTEGER, 6000, "a broker unheard for this long is fenced", BOTH, (), 200, 600_000),
+    Key(
+        "replica.lag.time.max.ms",
+        INTEGER,
+        10_000,
+        "a replica behind for this long leaves the ISR",
+        (BROKER,),
+        (),
+        100,
+        3_600_000,
+    ),
+    Key("shutdown.timeout.ms", INTEGER, 30_000, "a graceful stop may take this long", BOTH, (), 100, 600_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaListener:
+    """One Kafka listener.  `advertise` None: the address that was bound."""
+
+    name: str
+    listen: Address
+    advertise: Address | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """What one process was told.  May differ from node to node; durations in milliseconds.
+
+    bootstrap: control addresses to find the cluster through (`--join` or `--controllers`), empty when founding.
+    control_advertise: None = the address that was bound (never a wildcard).
+    None of standalone, initial_voters and bootstrap is for a quorum node that was formatted and has met its cluster.
+    settings: every key with its value and where it came from, in the order of `KEYS`.
+    """
+
+    role: str
+    node_id: int
+    data_dirs: tuple[str, ...]
+    cluster_id: str | None = None
+    standalone: bool = False
+    initial_voters: tuple[InitialVoter, ...] = ()
+    bootstrap: tuple[Address, ...] = ()
+    control_listen: Address = DEFAULT_CONTROL
+    control_advertise: Address | None = None
+    kafka_listeners: tuple[KafkaListener, ...] = ()
+    inter_broker_listener: str = DEFAULT_LISTENER
+    rack: str | None = None
+    http_listen: Address | None = None
+    log_format: str = "text"
+    log_level: str = "info"
+    quorum_election_timeout_ms: int = 1000
+    quorum_fetch_timeout_ms: int = 2000
+    quorum_append_linger_ms: int = 0
+    broker_heartbeat_interval_ms: int = 1000
+    broker_session_timeout_ms: int = 6000
+    replica_lag_time_max_ms: int = 10_000
+    shutdown_timeout_ms: int = 30_000
+    settings: Mapping[str, Setting] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if problems := list(_cross_checks(self)):
+            raise ConfigError(*problems, next_step=f"correct the above; `{self.role} config` prints every setting")
+
+
+def _cross_checks(config: NodeConfig) -> Iterator[str]:
+    yield from _check_identity(config)
+    yield from _check_founding(config)
+    yield from _check_listeners(config)
+    if config.broker_session_timeout_ms < 2 * config.broker_heartbeat_interval_ms:
+        yield (
+            f"broker.session.timeout.ms = {config.broker_session_timeout_ms} must be at least twice "
+            f"broker.heartbeat.interval.ms = {config.broker_heartbeat_interval_ms}"
+        )
+
+
+def _check_identity(config: NodeConfig) -> Iterator[str]:
+    if config.node_id < 0:
+        yield "--node-id is missing"
+    if not config.data_dirs:
+        yield "--data-dir is missing"
+    if len(set(config.data_dirs)) != len(config.data_dirs):
+        yield f"--data-dir names a directory twice: {','.join(config.data_dirs)}"
+    limit = 1 if config.role == QUORUM_NODE else MAX_DATA_DIRS
+    if len(config.data_dirs) > limit:
+        yield f"--data-dir names {len(config.data_dirs)} directories, {config.role} takes at most {limit}"
+
+
+def _check_founding(config: NodeConfig) -> Iterator[str]:
+    """How the node finds or founds its cluster: at most one way, and one that can work."""
+    ways = [bool(config.standalone), bool(config.initial_voters), bool(config.bootstrap)]
+    others = "--initial-voters or --join" if config.role == QUORUM_NODE else "--controllers, --initial-voters or --join"
+    if sum(ways) > 1:
+        yield f"give only one of --standalone, {others}"
+    if sum(ways) == 0 and config.role == BROKER:  # a voter that was founded or has joined knows its cluster
+        yield f"give one of --standalone, {others}"
+    if len(config.bootstrap) > MAX_PROBE_ADDRESSES:
+        yield f"{len(config.bootstrap)} addresses to join through, at most {MAX_PROBE_ADDRESSES} are tried"
+    voters = config.initial_voters
+    if not voters:
+        return
+    if len(voters) > MAX_INITIAL_VOTERS:
+        yield f"--initial-voters names {len(voters)} voters, at most {MAX_INITIAL_VOTERS} may found a cluster"
+    ids = [voter.node_id for voter in voters]
+    for node_id in sorted({node_id for node_id in ids if ids.count(node_id) > 1}):
+        yield f"--initial-voters names node id {node_id} twice"
+    addresses = [voter.address for voter in voters]
+    for address in sorted({address for address in addresses if addresses.count(address) > 1}):
+        yield f"--initial-voters names address {address} twice"
+    loopbacks = [voter for voter in voters if voter.address.is_loopback]
+    if loopbacks and len(loopbacks) != len(voters):
+        names = ", ".join(map(str, loopbacks))
+        yield f"--initial-voters mixes loopback addresses ({names}) with others: no other host can reach those"
+    own = [voter.address for voter in voters if voter.node_id == config.node_id]
+    if not own and config.role == QUORUM_NODE and config.node_id >= 0:
+        yield f"--initial-voters does not name this node ({config.node_id}): {','.join(map(str, voters))}"
+    advertised = config.control_advertise or config.control_listen
+    if own and not advertised.is_wildcard and advertised != own[0]:
+        flag = _flag(config, "control.advertise")
+        yield f"--initial-voters says {own[0]} for this node, but it would advertise {advertised} ({flag})"
+
+
+def _check_listeners(config: NodeConfig) -> Iterator[str]:
+    listeners = [("control.listen", config.control_listen)]
+    listeners += [("kafka.listen", listener.listen) for listener in config.kafka_listeners]
+    if config.http_listen is not None:
+        listeners.append(("http.listen", config.http_listen))
+    for position, (key, address) in enumerate(listeners):
+        for other_key, other in listeners[:position]:
+            if address.collides_with(other):
+                yield f"{_flag(config, key)} {address} and {_flag(config, other_key)} {other} need the same port"
+    advertised: list[tuple[str, str, Address, Address | None]] = [
+        ("control.advertise", "control.listen", config.control_listen, config.control_advertise)
+    ]
+    for listener in config.kafka_listeners:
+        advertised.append(("kafka.advertise", "kafka.listen", listener.listen, listener.advertise))
+    for key, listen_key, listen, advertise in advertised:
+        if advertise is None and listen.is_wildcard:
+            yield (
+                f"{_flag(config, listen_key)} {listen} listens on every interface; "
+                f"say what others shall use with {_flag(config, key)} HOST:PORT"
+            )
+        if advertise is not None and advertise.is_wildcard:
+            yield f"{_flag(config, key)} {advertise}: a wildcard cannot be connected to"
+        if advertise is not None and advertise.port == 0:
+            yield f"{_flag(config, key)} {advertise}: port 0 cannot be connected to"
+    control = config.control_advertise or config.control_listen
+    remote = [address for address in config.bootstrap if not address.is_loopback]
+    if control.is_loopback and remote:
+        yield (
+            f"{_flag(config, 'control.advertise')} {control} is a loopback address, "
+            f"but the cluster is on other hosts ({remote[0]}): they could not reach this node"
+        )
+    if config.role == BROKER:
+        names = [listener.name for listener in config.kafka_listeners]
+        if not names:
+            yield "kafka.listen is empty: a broker needs a listener"
+        elif config.inter_broker_listener not in names:
+            yield f"--inter-broker {config.inter_broker_listener} names no listener ({', '.join(names)})"
+
+
+def _flag(config: NodeConfig, key: str) -> str:
+    flag = next(entry for entry in KEYS if entry.name == key).flag(config.role)
+    return flag or key
+
+
+def add_arguments(parser: argparse.ArgumentParser, role: str) -> None:
+    """Add the flags of `role` to an argparse parser.  Their texts are parsed later, by `load`, all problems at once."""
+    for key in KEYS:
+        if (flag := key.flag(role)) is None:
+            continue
+        default = "" if key.default in (None, ()) else f" (default {render(key.default)})"
+        help_text = f"{key.help}{default}; key {key.name}".replace("%", "%%")
+        if key.kind is BOOLEAN:
+            parser.add_argument(flag, dest=key.name, action="store_const", const=["true"], default=None, help=help_text)
+        else:
+            metavar = key.kind.name if len(key.kind.name) <= 24 else key.name.rpartition(".")[2].upper()
+            parser.add_argument(flag, dest=key.name, action="append", metavar=metavar, help=help_text)
+    parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file")
+    parser.add_argument(
+        "--set", dest="assignments", action="append", default=[], metavar="key=value", help="set any key"
+    )
+
+
+def load(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> NodeConfig:
+    """The configuration from parsed arguments (of a parser made with `add_arguments`), environment, file and defaults.
+
+    Raises:
+        ConfigError: all problems at once, each naming where it stands.
+    """
+    settings = Settings(KEYS, role, RECORD_KEYS)
+    if arguments.config is not None:
+        settings.add_file(arguments.config)
+    settings.add_environment(environ)
+    settings.add_assignments(arguments.assignments)
+    for key in KEYS:
+        flag = key.flag(role)
+        if flag is not None and (texts := getattr(arguments, key.name)) is not None:
+            settings.add_flag(key, flag, texts)
+    _fill_standalone(settings, role, environ)
+    listeners = _listeners(settings, role)
+    try:
+        config = _build(role, settings, listeners)
+    except ConfigError as error:
+        settings.problems.extend(error.problems)
+    settings.check()
+    return config
+
+
+def _fill_standalone(settings: Settings, role: str, environ: Mapping[str, str]) -> None:
+    """A broker that stands alone needs no other flag."""
+    values = settings.values
+    if role != BROKER or not values["quorum.standalone"].value:
+        return
+    if not values["data.dirs"].value:
+        values["data.dirs"] = Setting((str(paths.standalone_dir(environ)),), "default of --standalone")
+    if values["node.id"].value is None:
+        values["node.id"] = Setting(STANDALONE_NODE_ID, "default of --standalone")
+
+
+def _listeners(settings: Settings, role: str) -> tuple[KafkaListener, ...]:
+    """Pair each `kafka.listen` with the `kafka.advertise` of its name."""
+    if role != BROKER:
+        return ()
+    listen: tuple[NamedAddress, ...] = settings.values["kafka.listen"].value
+    advertise: tuple[NamedAddress, ...] = settings.values["kafka.advertise"].value
+    for key, entries in (("kafka.listen", listen), ("kafka.advertise", advertise)):
+        names = [entry.name for entry in entries]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            settings.problems.append(f"{key} names listener {name} twice; tell them apart with NAME=HOST:PORT")
+    if len(listen) > MAX_LISTENERS:
+        settings.problems.append(f"kafka.listen has {len(listen)} listeners, at most {MAX_LISTENERS} are served")
+    known = {entry.name for entry in listen}
+    for entry in advertise:
+        if entry.name not in known:
+            settings.problems.append(
+                f"kafka.advertise {entry} names no listener ({', '.join(sorted(known)) or 'there is none'})"
+            )
+    advertised = dict(advertise)
+    return tuple(KafkaListener(entry.name, entry.address, advertised.get(entry.name)) for entry in listen)
+
+
+def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) -> NodeConfig:
+    values: dict[str, Any] = {name: setting.value for name, setting in settings.values.items()}
+    inter_broker = values.get("kafka.inter.broker") or (listeners[0].name if listeners else DEFAULT_LISTENER)
+    if values.get("quorum.controllers") and values["quorum.join"]:
+        settings.problems.append("give only one of --controllers and --join")
+    return NodeConfig(
+        role=role,
+        node_id=-1 if values["node.id"] is None else values["node.id"],
+        data_dirs=values["data.dirs"],
+        cluster_id=values["cluster.id"],
+        standalone=values["quorum.standalone"],
+        initial_voters=values["quorum.initial.voters"],
+        bootstrap=values["quorum.join"] or values.get("quorum.controllers", ()),
+        control_listen=values["control.listen"],
+        control_advertise=values["control.advertise"],
+        kafka_listeners=listeners,
+        inter_broker_listener=inter_broker,
+        rack=values.get("broker.rack"),
+        http_listen=values["http.listen"],
+        log_format=values["logging.format"],
+        log_level=values["logging.level"],
+        quorum_election_timeout_ms=values["quorum.election.timeout.ms"],
+        quorum_fetch_timeout_ms=values["quorum.fetch.timeout.ms"],
+        quorum_append_linger_ms=values["quorum.append.linger.ms"],
+        broker_heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],
+        broker_session_timeout_ms=values["broker.session.timeout.ms"],
+        replica_lag_time_max_ms=values.get("replica.lag.time.max.ms", 10_000),
+        shutdown_timeout_ms=values["shutdown.timeout.ms"],
+        settings=dict(settings.values),
+    )

@@ -1,0 +1,24 @@
+"""Where things live when nobody said where: the XDG base directories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def data_home(environ: Mapping[str, str]) -> Path:
+    """`$XDG_DATA_HOME/quorumlog`; relative values of XDG_DATA_HOME are ignored, as its specification asks."""
+    base = environ.get("XDG_DATA_HOME", "")
+    if not base.startswith("/"):
+        base = str(Path(environ.get("HOME") or "~").expanduser() / ".local" / "share")
+    return Path(base) / "quorumlog"
+
+
+def standalone_dir(environ: Mapping[str, str]) -> Path:
+    """Data of `broker run --standalone`."""
+    return data_home(environ) / "standalone"
+
+
+def dev_dir(environ: Mapping[str, str]) -> Path:
+    """Data of `kctl dev up`."""
+    return data_home(environ) / "dev"

@@ -1,0 +1,261 @@
+"""Settings by dotted key: where a value may come from, how it is read, and what is said when it is wrong.
+
+A value comes from, weakest first: the default, a TOML file, the environment, `--set key=value`, a flag.  Each stronger
+source replaces the weaker one's value whole (lists are not merged).  Every value that was given is checked, also one
+that a stronger source replaces, and all problems are reported together.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quorumlog.errors import ConfigError
+
+ENV_PREFIX = "QUORUMLOG_"
+
+_SERVICE_LINK = re.compile(r"QUORUMLOG_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
+"""What Kubernetes puts into every container's environment for a service that is called quorumlog…; not ours."""
+
+MAX_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a value is written.  `parse` takes the text of a flag or variable and raises ValueError saying what is wrong.
+
+    toml: the TOML type of the value; text that needs parsing is `str`, a list may be given as text or as an array.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    toml: type
+    is_list: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting.  `roles` are the programs it belongs to; `flags` the command line flag in each of them."""
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    roles: tuple[str, ...]
+    flags: tuple[tuple[str, str], ...] = ()  # (role, flag)
+    minimum: int | None = None
+    maximum: int | None = None
+
+    @property
+    def environment(self) -> str:
+        return ENV_PREFIX + self.name.upper().replace(".", "_")
+
+    def flag(self, role: str) -> str | None:
+        """The flag of this key in `role`'s command line."""
+        return dict(self.flags).get(role)
+
+    @property
+    def allowed(self) -> str:
+        """The values it may take, for messages."""
+        if self.minimum is None:
+            return self.kind.name
+        return f"{self.kind.name} {self.minimum}..{self.maximum}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it came from."""
+
+    value: Any
+    source: str
+
+
+def _parse_int(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _parse_bool(text: str) -> bool:
+    match text.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+def _parse_text(text: str) -> str:
+    if not text.strip() or any(ord(character) < 32 for character in text):
+        raise ValueError("it is empty or has control characters")
+    return text
+
+
+INTEGER = Kind("a whole number", _parse_int, int)
+BOOLEAN = Kind("true or false", _parse_bool, bool)
+TEXT = Kind("text", _parse_text, str)
+
+
+def choice(*words: str) -> Kind:
+    """One of `words`."""
+
+    def parse(text: str) -> str:
+        if text.strip() not in words:
+            raise ValueError(f"{text!r} is not one of {', '.join(words)}")
+        return text.strip()
+
+    return Kind(f"one of {', '.join(words)}", parse, str)
+
+
+def text_kind(name: str, parse: Callable[[str], Any]) -> Kind:
+    """Text of a form of its own."""
+    return Kind(name, parse, str)
+
+
+def list_kind(name: str, parse: Callable[[Iterable[str]], Any]) -> Kind:
+    """A list, given as text with commas or as a TOML array of strings."""
+    return Kind(name, lambda text: parse([text]), str, is_list=True)
+
+
+class Settings:
+    """Collects values and problems for one program's keys."""
+
+    def __init__(self, keys: Sequence[Key], role: str, record_keys: Collection[str]) -> None:
+        self._keys = {key.name: key for key in keys}
+        self._role = role
+        self._record_keys = record_keys
+        self.problems: list[str] = []
+        self.values: dict[str, Setting] = {
+            key.name: Setting(key.default, "default") for key in keys if role in key.roles
+        }
+
+    def add_file(self, path: str) -> None:
+        """Read a TOML file; nested tables flatten to dotted keys."""
+        try:
+            with Path(path).open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+            if len(data) > MAX_FILE_BYTES:
+                raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
+            document = tomllib.loads(data.decode())
+        except OSError as error:
+            self.problems.append(f"config file {path}: {error.strerror or error}")
+            return
+        except (ValueError, RecursionError) as error:  # TOML and UTF-8 errors are ValueErrors
+            self.problems.append(f"config file {path}: {error or 'nested too deeply'}")
+            return
+        source = f"file {path}"
+        seen: set[str] = set()
+        for name, value in _flatten(document, ""):
+            if name in seen:
+                self.problems.append(f"{source}: {name} is given twice")
+            seen.add(name)
+            if (key := self._known(name, source)) is not None:
+                self._set_typed(key, value, source)
+
+    def add_environment(self, environ: Mapping[str, str]) -> None:
+        """Take every QUORUMLOG_… variable."""
+        names = {key.environment: key.name for key in self._keys.values()}
+        names |= {ENV_PREFIX + name.upper().replace(".", "_"): name for name in self._record_keys}
+        for variable in sorted(environ):
+            if not variable.startswith(ENV_PREFIX) or _SERVICE_LINK.fullmatch(variable):
+                continue
+            source = f"environment {variable}"
+            if variable not in names:
+                nearest = difflib.get_close_matches(variable, sorted(names), 1, 0.0)
+                self.problems.append(f"{source}: unknown setting; the nearest is {nearest[0]}")
+            elif (key := self._known(names[variable], source)) is not None:
+                self._set_text(key, environ[variable], source)
+
+    def add_assignments(self, assignments: Iterable[str]) -> None:
+        """Take `key=value` of each `--set`."""
+        for assignment in assignments:
+            name, equals, text = assignment.partition("=")
+            if not equals:
+                self.problems.append(f"--set {assignment}: not key=value")
+            elif (key := self._known(name.strip(), "--set")) is not None:
+                self._set_text(key, text, "--set")
+
+    def add_flag(self, key: Key, flag: str, texts: Sequence[str]) -> None:
+        """Take the values of a flag; only a list's flag may be repeated."""
+        if len(texts) > 1 and not key.kind.is_list:
+            self.problems.append(f"{flag} is given {len(texts)} times")
+        self._set_text(key, ",".join(texts) if key.kind.is_list else texts[-1], flag)
+
+    def _known(self, name: str, source: str) -> Key | None:
+        key = self._keys.get(name)
+        if key is not None and self._role in key.roles:
+            return key
+        if key is not None:
+            self.problems.append(f"{source}: {name} is a setting of {' and '.join(key.roles)}, not of {self._role}")
+        elif name in self._record_keys:
+            self.problems.append(
+                f"{source}: {name} belongs to topics or the whole cluster, not to one node: it is a record in the "
+                f"metadata log (kctl topics create --config {name}=…)"
+            )
+        else:
+            known = sorted(key.name for key in self._keys.values() if self._role in key.roles)
+            nearest = difflib.get_close_matches(name, known, 1, 0.0)
+            self.problems.append(f"{source}: unknown key {name!r}; the nearest is {nearest[0]}")
+        return None
+
+    def _set_typed(self, key: Key, value: Any, source: str) -> None:
+        if key.kind.is_list and isinstance(value, list) and all(isinstance(item, str) for item in value):
+            if value:
+                self._set_text(key, ",".join(value), source)
+            else:
+                self.values[key.name] = Setting((), source)
+        elif type(value) is not key.kind.toml:
+            self.problems.append(f"{source}: {key.name} = {value!r} has the wrong type, it takes {key.allowed}")
+        elif isinstance(value, str):
+            self._set_text(key, value, source)
+        else:
+            self._set_value(key, value, source)
+
+    def _set_text(self, key: Key, text: str, source: str) -> None:
+        try:
+            value = key.kind.parse(text)
+        except ValueError as error:
+            self.problems.append(f"{source}: {key.name}: {error}; it takes {key.allowed}")
+            return
+        self._set_value(key, value, source)
+
+    def _set_value(self, key: Key, value: Any, source: str) -> None:
+        if key.minimum is not None and key.maximum is not None and not key.minimum <= value <= key.maximum:
+            self.problems.append(f"{source}: {key.name} = {value} is out of range {key.minimum}..{key.maximum}")
+            return
+        self.values[key.name] = Setting(value, source)
+
+    def check(self) -> None:
+        """Raise everything that was wrong so far, in one error.
+
+        Raises:
+            ConfigError: with all problems.
+        """
+        if self.problems:
+            raise ConfigError(
+                *self.problems, next_step=f"correct the above; `{self._role} config` prints every setting"
+            )
+
+
+def _flatten(table: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def render(value: Any) -> str:
+    """A value as one writes it on a command line."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return ",".join(str(item) for item in value)
+    return str(value)
