@@ -1,0 +1,301 @@
+"""The header of a Kafka record batch (format v2), and all that brokers check of a batch.
+
+Theory of operation.  A batch is a 61-byte header and a body of records, perhaps compressed.  A broker never opens the
+body on its way in: it checks the header against itself, against the bytes that came, and the checksum over all that
+follows it.  So the cost of a batch does not depend on how many records it holds, no allocation depends on a number that
+a client sent, and what is stored is byte for byte what the client compressed.
+
+    position  size  field
+           0     8  base offset         given by the leader: outside the checksum, patched in place
+           8     4  batch length        bytes that follow this field
+          12     4  leader epoch        given by the leader: outside the checksum, patched in place
+          16     1  magic               2; the formats 0 and 1 have theirs in the same place
+          17     4  CRC-32C             of everything from the attributes to the end
+          21     2  attributes          bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+          23     4  last offset delta   record count - 1 in a batch as it was produced; compaction may lower the count
+          27     8  base timestamp
+          35     8  max timestamp
+          43     8  producer id         -1: not idempotent
+          51     2  producer epoch
+          53     4  base sequence       wraps after 2^31 - 1
+          57     4  record count
+
+Two judgements: `validate_batches` for what a client sends, `check_batches` for what a leader or our own disk sends,
+where control batches and holes left by compaction are lawful.  Both return a `BatchRefusal` as a value.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+HEADER_SIZE = 61
+LENGTH_END = 12  # the batch length counts the bytes from here
+MAGIC_POSITION = 16
+CRC_POSITION = 17
+CRC_START = 21  # first byte under the checksum
+MAGIC = 2
+RECORD_SIZE_MIN = 7  # six one-byte varints and the attributes: no record is smaller
+SEQUENCE_MAX = 2**31 - 1
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+_KNOWN_ATTRIBUTES = 0x7F
+
+Buffer = bytes | bytearray | memoryview
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_BASE_OFFSET = struct.Struct(">q")
+_INT32 = struct.Struct(">i")
+_UINT32 = struct.Struct(">I")
+assert _HEADER.size == HEADER_SIZE
+
+
+class Codec(IntEnum):
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class BatchErrorCode(IntEnum):
+    """The Kafka error codes a batch can earn."""
+
+    CORRUPT_MESSAGE = 2
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    INVALID_TXN_STATE = 48
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+
+
+class BatchRefusal(NamedTuple):
+    """Why nothing of the bytes may be appended.  `position`: where the refused batch starts."""
+
+    code: BatchErrorCode
+    reason: str
+    position: int
+
+
+class BatchHeader(NamedTuple):
+    """The header's fields in their order on the wire, and what follows from them."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return LENGTH_END + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def end_offset(self) -> int:
+        """Exclusive: the base offset of the batch that follows."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Codec:
+        """Raises ValueError for 5, 6 and 7, which `validate_batches` and `check_batches` refuse."""
+        return Codec(self.attributes & CODEC_MASK)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id != NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; after 2^31 - 1 comes 0.  `NO_SEQUENCE` without a producer id."""
+        if self.producer_id == NO_PRODUCER_ID or self.base_sequence < 0:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
+
+
+def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """Read the header at `position`; checks nothing.
+
+    Raises:
+        struct.error: fewer than `HEADER_SIZE` bytes are there.
+    """
+    return BatchHeader._make(_HEADER.unpack_from(data, position))
+
+
+def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each whole batch in `data`; ends before a batch that was cut off.
+
+    For bytes already judged; a length that no batch can have ends it, too.
+    """
+    position, end = 0, len(data)
+    while position + HEADER_SIZE <= end:
+        header = BatchHeader._make(_HEADER.unpack_from(data, position))
+        if header.batch_length < HEADER_SIZE - LENGTH_END or position + header.size > end:
+            return
+        yield position, header
+        position += header.size
+
+
+def patch(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int, position: int = 0) -> None:
+    """Write the base offset and leader epoch of the batch at `position` in place; its checksum stays valid."""
+    _BASE_OFFSET.pack_into(buffer, position, base_offset)
+    _INT32.pack_into(buffer, position + LENGTH_END, leader_epoch)
+
+
+def seal(buffer: bytearray | memoryview, header: BatchHeader, position: int = 0) -> None:
+    """Write `header` over the first bytes of the batch at `position`, then the checksum over `header.size` bytes.
+
+    For who builds a batch: the header's own `crc` and `magic` are not used.
+    """
+    _HEADER.pack_into(buffer, position, *header._replace(magic=MAGIC, crc=0))
+    _UINT32.pack_into(buffer, position + CRC_POSITION, crc_of(buffer, position, header.size))
+
+
+def crc_of(data: Buffer, position: int, size: int) -> int:
+    """CRC-32C of the batch of `size` bytes at `position`; copies nothing."""
+    return int(crc32c(memoryview(data)[position + CRC_START : position + size]))
+
+
+def check_batches(data: Buffer) -> list[BatchHeader] | BatchRefusal:
+    """Judge the form and checksum of the whole batches in `data`, which must hold nothing else.
+
+    For bytes from a leader or from disk.  Offsets are the caller's to check.
+    """
+    headers: list[BatchHeader] = []
+    position, end = 0, len(data)
+    while position < end:
+        header = _parse_checked(data, position, end)
+        if isinstance(header, BatchRefusal):
+            return header
+        headers.append(header)
+        position += header.size
+    return headers
+
+
+def validate_batches(
+    data: Buffer, batch_size_max: int, newest_timestamp_ms: int | None = None
+) -> list[BatchHeader] | BatchRefusal:
+    """Judge what a client sent to be appended: one or more whole batches, all of them good, or a refusal of all.
+
+    A batch with a producer id must be the only one, since its answer (appended, or a duplicate) is one for all.
+
+    Args:
+        batch_size_max: bytes of one batch, header included.
+        newest_timestamp_ms: refuse a batch that claims to be newer; None: any time is fine.
+    """
+    headers: list[BatchHeader] = []
+    position, end = 0, len(data)
+    while position < end:
+        header = _parse_checked(data, position, end, batch_size_max)
+        if isinstance(header, BatchRefusal):
+            return header
+        if (refusal := _refuse_produced(header, position, newest_timestamp_ms)) is not None:
+            return refusal
+        headers.append(header)
+        position += header.size
+    if not headers:
+        return BatchRefusal(BatchErrorCode.INVALID_RECORD, "no record batch at all", 0)
+    if len(headers) > 1 and any(header.has_producer_id for header in headers):
+        return BatchRefusal(BatchErrorCode.INVALID_RECORD, "an idempotent batch must come alone", 0)
+    return headers
+
+
+def _parse_checked(data: Buffer, position: int, end: int, size_max: int | None = None) -> BatchHeader | BatchRefusal:
+    """The header at `position`, with length, magic, codec, counts and checksum found good."""
+    available = end - position
+    if available <= MAGIC_POSITION:
+        return _corrupt(f"{available} bytes are too few for a batch", position)
+    if data[position + MAGIC_POSITION] != MAGIC:  # before the length: the older formats have shorter headers
+        magic = data[position + MAGIC_POSITION]
+        code = BatchErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        return BatchRefusal(code, f"message format {magic}, only {MAGIC} is stored", position)
+    if available < HEADER_SIZE:
+        return _corrupt(f"{available} bytes are too few for a batch header", position)
+    header = BatchHeader._make(_HEADER.unpack_from(data, position))
+    if header.batch_length < HEADER_SIZE - LENGTH_END:
+        return _corrupt(f"batch length {header.batch_length} is shorter than the header", position)
+    if header.size > available:
+        return _corrupt(f"batch length {header.batch_length} is more than the {available} bytes that came", position)
+    if size_max is not None and header.size > size_max:
+        code = BatchErrorCode.MESSAGE_TOO_LARGE
+        return BatchRefusal(code, f"batch of {header.size} bytes, at most {size_max} are taken", position)
+    if (crc := crc_of(data, position, header.size)) != header.crc:
+        return _corrupt(f"checksum {crc:08x}, the header says {header.crc:08x}", position)
+    if header.attributes & ~_KNOWN_ATTRIBUTES:
+        return _invalid(f"unknown attribute bits in {header.attributes & 0xFFFF:#06x}", position)
+    if (codec := header.attributes & CODEC_MASK) > Codec.ZSTD:
+        code = BatchErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        return BatchRefusal(code, f"unknown compression {codec}", position)
+    if header.last_offset_delta < 0 or not 0 <= header.record_count <= header.last_offset_delta + 1:
+        reason = f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
+        return _invalid(reason, position)
+    return header
+
+
+def _refuse_produced(header: BatchHeader, position: int, newest_timestamp_ms: int | None) -> BatchRefusal | None:
+    """What a well-formed batch may still not say when it comes from a client."""
+    if header.attributes & (CONTROL_FLAG | DELETE_HORIZON_FLAG):
+        return _invalid("control and delete-horizon batches are the broker's own", position)
+    if header.is_transactional:
+        return BatchRefusal(BatchErrorCode.INVALID_TXN_STATE, "no transaction is open for this batch", position)
+    if header.attributes & TIMESTAMP_TYPE_FLAG:
+        code = BatchErrorCode.INVALID_TIMESTAMP
+        return BatchRefusal(code, "log append time is not for the client to claim", position)
+    if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
+        reason = f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
+        return _invalid(reason, position)
+    body_size = header.size - HEADER_SIZE
+    smallest = RECORD_SIZE_MIN * header.record_count if header.codec is Codec.NONE else 1
+    if body_size < smallest:
+        return _invalid(f"{header.record_count} records do not fit into {body_size} bytes", position)
+    if header.max_timestamp < NO_TIMESTAMP or header.base_timestamp < NO_TIMESTAMP:
+        return BatchRefusal(BatchErrorCode.INVALID_TIMESTAMP, "timestamp before 1970", position)
+    if newest_timestamp_ms is not None and header.max_timestamp > newest_timestamp_ms:
+        code = BatchErrorCode.INVALID_TIMESTAMP
+        return BatchRefusal(code, f"timestamp {header.max_timestamp} is too far in the future", position)
+    if header.producer_id < NO_PRODUCER_ID:
+        return _invalid(f"producer id {header.producer_id}", position)
+    if header.has_producer_id and (header.producer_epoch < 0 or header.base_sequence < 0):
+        reason = f"producer id {header.producer_id} with epoch {header.producer_epoch}, sequence {header.base_sequence}"
+        return _invalid(reason, position)
+    return None
+
+
+def _corrupt(reason: str, position: int) -> BatchRefusal:
+    return BatchRefusal(BatchErrorCode.CORRUPT_MESSAGE, reason, position)
+
+
+def _invalid(reason: str, position: int) -> BatchRefusal:
+    return BatchRefusal(BatchErrorCode.INVALID_RECORD, reason, position)
