@@ -1,0 +1,52 @@
+"""The broker's log: segments of record batches on a `Disk`, one `PartitionLog` for each hosted partition.
+
+What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall time from the caller):
+
+    LogKey(topic_id: UUID, index: int, created: int)         # names one replica for ever; `created`: offset of its
+                                                             # Partition record
+    LogConfig(segment_size_max, segment_age_max_ms, retention_ms, retention_size, message_size_max,
+              write_caching, producer_expiration_ms, …)      # one topic's settings, frozen; LogConfig() has the defaults
+
+    class LogManager:
+        LogManager(disks: Sequence[Disk])
+        async open() -> None                    # loads and recovers; a damaged replica lands in `failures`, not here
+        async close() -> None                   # flushes, writes the clean-shutdown marker
+        logs: Mapping[LogKey, PartitionLog]     # what is hosted, also what `create` made and nothing was appended to
+        failures: Mapping[LogKey, CorruptStoreError]         # replicas that are offline, and why
+        failed_disks: Mapping[UUID, DiskError]  # directories that are offline
+        clean_start: bool                       # every directory was stopped cleanly before this start
+        on_failure: Callable[[UUID, DiskError], None] | None # called once when a directory goes offline
+        create(key, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog   # in memory; cheap
+        get(key) -> PartitionLog | None
+        async flushed(log, offset) -> bool      # True: durable up to `offset`; False: truncated below it meanwhile.
+                                                # Raises DiskError.  The caller brings the deadline (asyncio.timeout).
+        async set_aside(keys: Iterable[LogKey], now_ms) -> None        # strays: out of `logs`, renamed, kept
+        async delete_strays(before_ms) -> int   # deletes those set aside before
+        async maintain(now_ms) -> None          # retention, expiry, recovery points: call every minute or so
+        async lower_truncation_floor(log, offset) -> None              # before truncating what was committed (unclean)
+        async reset_to(log, offset) -> None     # drop everything, go on at `offset` (the leader's log starts later)
+
+    class PartitionLog:
+        key, topic, directory_id, config (assignable)
+        start_offset, end_offset, flushed_offset, high_watermark, size    # flushed_offset == end_offset if write_caching
+        epochs: EpochCache                      # .latest, .end_of(epoch) -> (epoch, end offset), .epoch_of(offset)
+        producers: ProducerState
+        append_as_leader(batches: bytes | bytearray | memoryview, leader_epoch: int, now_ms: int) -> Appended | Refused
+        append_as_follower(batches, leader_epoch: int, now_ms: int) -> Appended | Refused
+        begin_epoch(leader_epoch: int) -> None  # a new leader, before its first append; memory only
+        read(offset, max_bytes, up_to_offset) -> bytes       # whole batches, the first always whole; b"" if none
+        truncate_to(offset) -> None             # synchronous; offset >= truncation_floor.  Whole batches: may cut lower
+        truncation_floor: int                   # see lower_truncation_floor; never above the high watermark
+        advance_high_watermark(offset) -> None  # never backwards; retention and recovery points stay below it
+        advance_start_offset(offset) -> None    # DeleteRecords, or a leader that has moved its start
+        async offset_for_timestamp(timestamp_ms, up_to_offset) -> TimestampOffset | None   # (timestamp, offset, epoch)
+        max_timestamp_offset(up_to_offset) -> TimestampOffset | None
+
+    Appended(first_offset, end_offset, duplicate: bool)      # duplicate: nothing was appended, the original's offsets;
+                                                             # for acks=all wait for the watermark all the same
+    Refused(code: int, reason: str)                          # a Kafka error code; nothing was appended
+
+Every `PartitionLog` method may raise `CorruptStoreError` (this replica must go offline: file, offset, cause) and every
+method that writes may raise `DiskError` (the whole directory is offline).  Both answer clients KAFKA_STORAGE_ERROR.
+Appending never waits: what is appended is readable at once, and durable when `flushed_offset` has passed it.
+"""
