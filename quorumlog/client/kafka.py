@@ -1,0 +1,263 @@
+"""One connection to one broker, speaking the Kafka protocol.
+
+Theory of operation.  Requests are pipelined: each is written at once, the broker answers in order, and a reply belongs
+to the oldest request that waits.  Its correlation id must say so; if it does not, nothing that follows can be trusted,
+and the connection is closed.  Every request has a deadline.  A request whose deadline passes leaves its place in the
+line, so that its late reply is dropped and the connection lives on; whether a late broker is given up is the caller's
+decision (`Cluster` closes the connection).
+
+A connection that fails, fails everything that waits on it with one retriable `ClusterError`; it is never used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.kafka import codec
+from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.kafka.framing import FrameProtocol
+
+FRAME_MAX_BYTES: Final = 128 << 20
+IN_FLIGHT_MAX: Final = 64
+_FLUSH_S: Final = 1.0
+
+Buffer = bytes | bytearray | memoryview
+
+
+def _unavailable(peer: str, why: str) -> ClusterError:
+    return ClusterError("BROKER_UNAVAILABLE", f"{peer}: {why}", retriable=True, refresh_metadata=True)
+
+
+def _timed_out(peer: str, what: str, timeout_s: float) -> ClusterError:
+    return ClusterError(
+        "REQUEST_TIMED_OUT",
+        f"{peer}: no answer to {what} within {timeout_s:g} s",
+        retriable=True,
+        refresh_metadata=True,
+    )
+
+
+class _Line(FrameProtocol):
+    """The protocol object: the line of requests that wait for their reply."""
+
+    def __init__(self, peer: str, frame_max_bytes: int) -> None:
+        super().__init__(frame_max_bytes)
+        self.peer = peer
+        self.failure: str | None = None
+        """Why nothing more can be asked here."""
+        self.waiting: deque[tuple[int, int, int, asyncio.Future[memoryview]]] = deque()
+        """Api key, version, correlation id and who waits, oldest first."""
+        self.changed = asyncio.Event()
+        """Set when a place in the line, or room in the socket's buffer, may have become free."""
+        self.full = False
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.WriteTransport | None = None
+
+    # --- asyncio ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.fail(f"connection lost ({exc})" if exc else "connection closed by the broker")
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
+        self.changed.set()
+
+    # --- the line ---
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        assert self._transport is not None
+        self._transport.writelines(parts)
+
+    def reply(self, api_key: int, version: int, correlation_id: int) -> asyncio.Future[memoryview]:
+        """The encoded response to what was just written."""
+        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        if self.failure is None:
+            self.waiting.append((api_key, version, correlation_id, future))
+        else:
+            future.set_exception(_unavailable(self.peer, self.failure))
+        return future
+
+    def fail(self, why: str, flush: bool = False) -> None:
+        """Close, and fail everything that waits; only the first call counts."""
+        if self.failure is not None:
+            return
+        self.failure = why
+        self.refuse_rest()
+        while self.waiting:
+            future = self.waiting.popleft()[3]
+            if not future.done():
+                future.set_exception(_unavailable(self.peer, why))
+        self.changed.set()
+        if self._transport is not None:
+            if flush:
+                self._transport.close()
+            else:
+                self._transport.abort()
+
+    def abort(self) -> None:
+        assert self._transport is not None
+        self._transport.abort()
+
+    def frame_refused(self, error: RemoteProtocolError) -> None:
+        self.fail(f"broke the protocol: {error.message}")
+
+    def frame_received(self, frame: memoryview) -> None:
+        if not self.waiting:
+            return self.fail("broke the protocol: a reply that nothing waits for")
+        api_key, version, expected, future = self.waiting[0]
+        try:
+            correlation_id, position = codec.parse_response_header(api_key, version, frame)
+        except RemoteProtocolError as error:
+            return self.fail(f"broke the protocol: {error.message}")
+        if correlation_id != expected:
+            return self.fail(f"broke the protocol: reply to request {correlation_id} where {expected} is due")
+        self.waiting.popleft()
+        self.changed.set()
+        if not future.done():  # else: its deadline has passed
+            future.set_result(frame[position:])
+        return None
+
+
+class KafkaConnection:
+    """Requests in, replies out.  Bound to the loop on which it was connected; an async context manager that closes.
+
+    Args:
+        frame_max_bytes: a reply above it closes the connection.
+        in_flight_max: requests that wait for a reply; one more waits for its turn, within its deadline.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "quorumlog",
+        frame_max_bytes: int = FRAME_MAX_BYTES,
+        in_flight_max: int = IN_FLIGHT_MAX,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.peer = f"{host}:{port}"
+        self._client_id = client_id
+        self._frame_max_bytes = frame_max_bytes
+        self._in_flight_max = in_flight_max
+        self._line: _Line | None = None
+        self._next_correlation_id = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._line is not None and self._line.failure is None
+
+    async def connect(self, timeout_s: float) -> None:
+        """Raises: ClusterError (retriable) when nobody answers within `timeout_s` seconds."""
+        assert self._line is None, "a connection is connected once"
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, line = await loop.create_connection(
+                    lambda: _Line(self.peer, self._frame_max_bytes), self.host, self.port
+                )
+        except TimeoutError as cause:
+            raise _unavailable(self.peer, f"no connection within {timeout_s:g} s") from cause
+        except OSError as cause:
+            raise _unavailable(self.peer, f"cannot connect: {cause}") from cause
+        self._line = line
+
+    async def close(self) -> None:
+        """Idempotent.  What waits fails; what was written is sent, if the broker takes it within a second."""
+        if self._line is not None:
+            self._line.fail("closed", flush=True)
+            try:
+                async with asyncio.timeout(_FLUSH_S):
+                    await asyncio.shield(self._line.closed)
+            except TimeoutError:
+                self._line.abort()
+                await self._line.closed
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def send(self, request: Any, timeout_s: float) -> Any:
+        """Send a `kio` request object (it names its api key and version) and return the `kio` response.
+
+        Raises: ClusterError, always retriable: BROKER_UNAVAILABLE or, after `timeout_s` seconds, REQUEST_TIMED_OUT.
+        """
+        api_key, version = int(request.__api_key__), int(request.__version__)
+        body = await self.call(api_key, version, (codec.encode(request),), timeout_s)
+        with self.judged():
+            return codec.decode(codec.response_schema(api_key, version), body, 0)
+
+    async def ask(self, api_key: Api, version: int, values: Mapping[str, Any], timeout_s: float) -> Any:
+        """`send`, for a request out of nested mappings (see `codec.make`)."""
+        return await self.send(codec.request(api_key, version, values), timeout_s)
+
+    async def call(self, api_key: int, version: int, body: Sequence[Buffer], timeout_s: float) -> memoryview:
+        """Send an encoded request and return the encoded response; neither has headers.
+
+        `body` is not copied: its buffers must not change until the reply is there.  Raises: as `send`.
+        """
+        what = Api(api_key).name
+        try:
+            async with asyncio.timeout(timeout_s):
+                line = await self._turn()
+                correlation_id = self._write(line, api_key, version, body)
+                reply: memoryview = await line.reply(api_key, version, correlation_id)
+                return reply
+        except TimeoutError as cause:
+            raise _timed_out(self.peer, what, timeout_s) from cause
+
+    async def post(self, api_key: int, version: int, body: Sequence[Buffer], timeout_s: float) -> None:
+        """Send a request that is never answered (Produce with acks=0)."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                line = await self._turn()
+        except TimeoutError as cause:
+            raise _timed_out(self.peer, Api(api_key).name, timeout_s) from cause
+        self._write(line, api_key, version, body)
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        """For decoding a reply in: a malformed one closes the connection and becomes a retriable ClusterError."""
+        try:
+            yield
+        except RemoteProtocolError as error:
+            failure = _unavailable(self.peer, f"broke the protocol: {error.message}")
+            if self._line is not None:
+                self._line.fail(failure.message)
+            raise failure from error
+
+    async def _turn(self) -> _Line:
+        """Wait until the line has room."""
+        line = self._line
+        assert line is not None, "connect() comes first"
+        while line.failure is None and (line.full or len(line.waiting) >= self._in_flight_max):
+            line.changed.clear()
+            await line.changed.wait()
+        if line.failure is not None:
+            raise _unavailable(self.peer, line.failure)
+        return line
+
+    def _write(self, line: _Line, api_key: int, version: int, body: Sequence[Buffer]) -> int:
+        self._next_correlation_id = correlation_id = (self._next_correlation_id + 1) & 0x7FFF_FFFF
+        size = sum(len(part) for part in body)
+        line.write((codec.request_prefix(api_key, version, correlation_id, self._client_id, size), *body))
+        return correlation_id

@@ -1,0 +1,262 @@
+"""Headers, and the generated schemas of `kio` behind plain mappings.
+
+A message is named by (api key, version).  Importing every schema takes 0.9 s and 32 MB, so each is imported when it is
+first met (about 5 ms) and kept.  The writer side takes nested mappings and fills what a version does not have or the
+caller does not set: `values` may name fields of any version, so that one mapping serves all of them.
+
+What `kio` makes of a message is a frozen dataclass; times are `timedelta` and `datetime` there (`milliseconds` turns
+them back), an all-zero UUID is None.  Its native reader checks every length against the buffer.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from functools import cache
+from typing import Any, Final, get_args
+from uuid import UUID
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map, schema_name_map
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.kafka.buffer import Reader
+
+FRAME_SIZE: Final = struct.Struct(">i")
+"""Every frame begins with the size of what follows."""
+_REQUEST_HEADER: Final = struct.Struct(">hhi")
+_RESPONSE_HEADER: Final = struct.Struct(">ii")
+
+_DECODE_ERRORS: Final = (SerialError, ValueError, OverflowError, TypeError, struct.error)
+
+
+class Api(IntEnum):
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    DESCRIBE_CLUSTER = 60
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """body: where the request itself begins in its frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: int
+
+
+# --- schemas -------------------------------------------------------------------------------------------------------
+
+
+def has_schema(api_key: int, version: int) -> bool:
+    name = api_key_map.get(api_key)
+    return name is not None and version in schema_name_map[name]
+
+
+@cache
+def request_schema(api_key: int, version: int) -> Any:
+    """The class of a request.  Call only with what `has_schema` knows."""
+    return load_request_schema(api_key, version)
+
+
+@cache
+def response_schema(api_key: int, version: int) -> Any:
+    return load_response_schema(api_key, version)
+
+
+@cache
+def request_is_flexible(api_key: int, version: int) -> bool:
+    """Whether the request (and its header) has compact lengths and tagged fields."""
+    return bool(request_schema(api_key, version).__flexible__)
+
+
+@cache
+def response_header_is_flexible(api_key: int, version: int) -> bool:
+    """False also for every version of ApiVersions: its reader cannot know the version yet."""
+    return int(response_schema(api_key, version).__header_schema__.__version__) >= 1
+
+
+@cache
+def _reader(schema: Any) -> Callable[[memoryview, int], tuple[Any, int]]:
+    return entity_reader(schema)
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+def parse_request_header(frame: memoryview) -> RequestHeader:
+    """The header of a request, whose frame is given without its size.
+
+    Raises: RemoteProtocolError.  An unknown api key or version is no error here: the header is then read as far as its
+    oldest form goes, so that the caller can say which request it was.
+    """
+    reader = Reader(frame)
+    api_key, version, correlation_id = reader.unpack(_REQUEST_HEADER)
+    client_id = reader.nullable_string(flexible=False)
+    if has_schema(api_key, version) and request_is_flexible(api_key, version):
+        reader.skip_tags()
+    return RequestHeader(api_key, version, correlation_id, client_id, reader.position)
+
+
+def decode(schema: Any, frame: memoryview, position: int) -> Any:
+    """One message of `schema` that takes all of the frame from `position`.
+
+    Raises: RemoteProtocolError, also when bytes are left over.
+    """
+    try:
+        message, size = _reader(schema)(frame.toreadonly(), position)
+    except _DECODE_ERRORS as cause:
+        raise RemoteProtocolError(f"malformed {schema.__name__} v{schema.__version__}: {cause}") from cause
+    if position + size != len(frame):
+        left = len(frame) - position - size
+        raise RemoteProtocolError(f"malformed {schema.__name__} v{schema.__version__}: {left} bytes after its end")
+    return message
+
+
+def decode_request(header: RequestHeader, frame: memoryview) -> Any:
+    return decode(request_schema(header.api_key, header.api_version), frame, header.body)
+
+
+def parse_response_header(api_key: int, version: int, frame: memoryview) -> tuple[int, int]:
+    """Correlation id, and where the response itself begins."""
+    reader = Reader(frame)
+    correlation_id = reader.int32()
+    if response_header_is_flexible(api_key, version):
+        reader.skip_tags()
+    return correlation_id, reader.position
+
+
+def milliseconds(value: timedelta | datetime | None) -> int:
+    """What the wire had: a duration or a time in ms; None is -1."""
+    if value is None:
+        return -1
+    if isinstance(value, timedelta):
+        return round(value / timedelta(milliseconds=1))
+    return round((value - datetime.fromtimestamp(0, UTC)) / timedelta(milliseconds=1))
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def _implicit_default(kafka_type: str | None, nullable: bool, is_array: bool) -> Any:
+    if is_array:
+        return None if nullable else ()
+    if nullable or kafka_type in ("uuid", None):
+        return None
+    match kafka_type:
+        case "string":
+            return ""
+        case "bytes" | "records":
+            return b""
+        case "bool":
+            return False
+        case "error_code":
+            return ErrorCode.none
+        case "timedelta_i32" | "timedelta_i64":
+            return timedelta()
+        case _:
+            return 0
+
+
+def _converter(kafka_type: str | None) -> Callable[[Any], Any] | None:
+    match kafka_type:
+        case "error_code":
+            return ErrorCode
+        case "timedelta_i32" | "timedelta_i64":
+            return lambda value: timedelta(milliseconds=value)
+        case "datetime_i64":
+            return lambda value: None if value == -1 else datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=value)
+        case "uuid":
+            return lambda value: None if value == UUID(int=0) else value
+        case _:
+            return None
+
+
+@cache
+def _plan(schema: Any) -> tuple[tuple[str, Any, bool, Any, Callable[[Any], Any] | None], ...]:
+    """For each field: name, class of its entities or None, whether it is an array, default, conversion."""
+    plan = []
+    for field in fields(schema):
+        kinds = [kind for kind in (get_args(field.type) or (field.type,)) if kind is not type(None)]
+        nullable = len(get_args(field.type)) > len(kinds)
+        inner = kinds[0]
+        is_array = getattr(field.type, "__origin__", None) is tuple or getattr(inner, "__origin__", None) is tuple
+        if getattr(inner, "__origin__", None) is tuple:
+            inner = get_args(inner)[0]
+        entity = inner if hasattr(inner, "__dataclass_fields__") else None
+        kafka_type = field.metadata.get("kafka_type")
+        default = field.default
+        if default is MISSING:
+            default = _implicit_default(kafka_type, nullable, is_array)
+        plan.append((field.name, entity, is_array, default, _converter(kafka_type)))
+    return tuple(plan)
+
+
+def make(schema: Any, values: Mapping[str, Any]) -> Any:
+    """A message of `schema` out of nested mappings and lists; numbers for error codes and times.
+
+    Fields that this version lacks are left out; what `values` does not name gets its default.
+    """
+    arguments = {}
+    for name, entity, is_array, default, convert in _plan(schema):
+        value = values.get(name, MISSING)
+        if value is MISSING:
+            arguments[name] = default
+        elif value is None:
+            arguments[name] = None
+        elif entity is not None:
+            arguments[name] = tuple(make(entity, item) for item in value) if is_array else make(entity, value)
+        elif is_array:
+            arguments[name] = tuple(value)
+        else:
+            arguments[name] = value if convert is None else convert(value)
+    return schema(**arguments)
+
+
+def encode(message: Any) -> bytes:
+    """The message alone, without header or size."""
+    out = io.BytesIO()
+    entity_writer(type(message))(out, message)
+    return out.getvalue()
+
+
+def encode_response_body(api_key: int, version: int, values: Mapping[str, Any]) -> bytes:
+    return encode(make(response_schema(api_key, version), values))
+
+
+def response_prefix(correlation_id: int, size: int, flexible_header: bool) -> bytes:
+    """Frame size and response header for a response of `size` bytes."""
+    if flexible_header:
+        return _RESPONSE_HEADER.pack(size + 5, correlation_id) + b"\0"
+    return _RESPONSE_HEADER.pack(size + 4, correlation_id)
+
+
+def request_prefix(api_key: int, version: int, correlation_id: int, client_id: str, size: int) -> bytes:
+    """Frame size and request header for a request of `size` bytes."""
+    name = client_id.encode()
+    tags = b"\0" if request_is_flexible(api_key, version) else b""
+    header = _REQUEST_HEADER.pack(api_key, version, correlation_id) + struct.pack(">h", len(name)) + name + tags
+    return FRAME_SIZE.pack(len(header) + size) + header
+
+
+def request(api_key: int, version: int, values: Mapping[str, Any]) -> Any:
+    """A request out of nested mappings, as `make`."""
+    return make(request_schema(api_key, version), values)

@@ -1,0 +1,132 @@
+"""Cuts a byte stream into frames: four bytes of size, then that many bytes.
+
+Theory of operation.  Small frames arrive many at a time, so they are received into one staging buffer and copied out;
+the rest of a frame that does not fit there is received straight into a buffer of its own.  Both grow as bytes arrive
+(doubling), so an idle connection holds 4 KiB, and a peer that only announces a large frame holds little more.  A frame
+is bounded by `frame_max_bytes`; how many of them may wait is the business of the subclass (`pause_reading`).
+
+`FrameProtocol` is a buffered protocol; a loop whose transports only know `data_received` can drive it just as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.kafka.codec import FRAME_SIZE
+
+_STAGING_MIN_BYTES: Final = 4 << 10
+_STAGING_MAX_BYTES: Final = 64 << 10
+_FIRST_BUFFER_BYTES: Final = 1 << 20
+
+
+class FrameProtocol(asyncio.BufferedProtocol):
+    """Calls `frame_received` for every whole frame, in order, and `frame_refused` once for a size out of bounds.
+
+    After `frame_refused` nothing more is read from the stream.
+    """
+
+    def __init__(self, frame_max_bytes: int) -> None:
+        self._frame_max_bytes = frame_max_bytes
+        self._staging = bytearray(_STAGING_MIN_BYTES)
+        self._staged = 0
+        self._frame: bytearray | None = None
+        self._frame_size = 0
+        self._filled = 0
+        self._refused = False
+
+    # --- for subclasses ---
+
+    def frame_received(self, frame: memoryview) -> None:
+        """One frame without its size.  The memory belongs to the receiver; nobody else writes it."""
+        raise NotImplementedError
+
+    def frame_refused(self, error: RemoteProtocolError) -> None:
+        raise NotImplementedError
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether part of a frame has arrived and its rest has not."""
+        return self._frame is not None or self._staged > 0
+
+    # --- asyncio ---
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._refused:
+            return memoryview(self._staging)
+        if self._frame is None:
+            return memoryview(self._staging)[self._staged :]
+        if self._filled == len(self._frame):
+            self._grow(self._frame)
+        return memoryview(self._frame)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._refused:
+            return
+        if self._frame is None:
+            self._staged += nbytes
+            full = self._staged == len(self._staging)
+            self._cut()
+            if full and len(self._staging) < _STAGING_MAX_BYTES:
+                self._staging = self._staging + bytes(len(self._staging))
+            return
+        self._filled += nbytes
+        if self._filled == self._frame_size:
+            frame, self._frame = self._frame, None
+            self.frame_received(memoryview(frame))
+
+    def data_received(self, data: bytes) -> None:
+        """For transports that hand over bytes."""
+        left = memoryview(data)
+        while left and not self._refused:
+            buffer = self.get_buffer(len(left))
+            size = min(len(buffer), len(left))
+            buffer[:size] = left[:size]
+            left = left[size:]
+            self.buffer_updated(size)
+
+    # --- cutting ---
+
+    def _cut(self) -> None:
+        """Take every whole frame out of the staging buffer; move what is left to its front, or to a frame's own."""
+        start = 0
+        while self._staged - start >= FRAME_SIZE.size:
+            size: int = FRAME_SIZE.unpack_from(self._staging, start)[0]
+            if not 0 < size <= self._frame_max_bytes:
+                self._refused = True
+                self._staged = 0
+                self.frame_refused(RemoteProtocolError(f"frame of {size} bytes; the limit is {self._frame_max_bytes}"))
+                return
+            begin = start + FRAME_SIZE.size
+            if begin + size > self._staged:
+                if FRAME_SIZE.size + size > len(self._staging):
+                    self._begin_large(begin, size)
+                    return
+                break
+            frame = self._staging[begin : begin + size]
+            start = begin + size
+            self.frame_received(memoryview(frame))
+            if self._refused:
+                return
+        if start:
+            left = self._staged - start
+            self._staging[:left] = self._staging[start : self._staged]
+            self._staged = left
+
+    def _begin_large(self, begin: int, size: int) -> None:
+        have = self._staged - begin
+        self._frame = bytearray(min(size, _FIRST_BUFFER_BYTES))
+        self._frame[:have] = memoryview(self._staging)[begin : self._staged]
+        self._frame_size = size
+        self._filled = have
+        self._staged = 0
+
+    def _grow(self, frame: bytearray) -> None:
+        grown = bytearray(min(self._frame_size, 2 * len(frame)))
+        grown[: len(frame)] = frame
+        self._frame = grown
+
+    def refuse_rest(self) -> None:
+        """Read nothing more from the stream."""
+        self._refused = True
