@@ -9,30 +9,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-from uuid import UUID
 
 from google.protobuf.message import Message
 
 from quorum.core.events import Peer
 from quorum.core.messages import Reply, Request
-from quorum.core.types import Batch, QuorumState
+from quorum.core.types import Batch, QuorumState, StoredQuorum
 
-
-@dataclass(frozen=True, slots=True)
-class StoredQuorum:
-    """What a store holds when it is opened.
-
-    epochs: (epoch, start offset) of each epoch in the log, ascending.
-    controls: each control batch in the log, ascending; the core rebuilds the voter history from them.
-    """
-
-    node_id: int
-    directory_id: UUID
-    state: QuorumState
-    log_start: int
-    log_end: int
-    epochs: tuple[tuple[int, int], ...]
-    controls: tuple[Batch, ...]
+__all__ = [
+    "ControllerHandler",
+    "Handler",
+    "QuorumStore",
+    "StoreWrite",
+    "StoredQuorum",
+    "Transport",
+    "UnreachableError",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ ControlRecord = LeaderChange | Voters | TargetVoters
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The unit of append: all or nothing.  Either `control` is set (and `count` is 1) or `payload` holds data records."""
+    """The unit of append: all or nothing.  `control` is set (and `count` is 1), or `payload` holds data records."""
 
     base_offset: int
     epoch: int
@@ -149,6 +149,23 @@ class QuorumState:
     applied_offset: int = 0
     voters: VoterSet = VoterSet()
     target_voters: VoterSet | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuorum:
+    """What a store holds when it is opened.
+
+    epochs: (epoch, start offset) of each epoch in the log, ascending.
+    controls: each control batch in the log, ascending; the core rebuilds the voter history from them.
+    """
+
+    node_id: int
+    directory_id: UUID
+    state: QuorumState
+    log_start: int
+    log_end: int
+    epochs: tuple[tuple[int, int], ...]
+    controls: tuple[Batch, ...]
 
 
 class Role(Enum):
