@@ -1,0 +1,464 @@
+"""Records ⇄ protobuf: the payload of a data batch of the metadata log, and the same messages inside requests.
+
+Decoding skips nothing.  A record that this version does not know (an unset oneof, an unknown field at any depth, an
+enum number without a name, a higher version) would otherwise be a change that this node silently does not make, and its
+image would differ from the others' for ever; so it is an error that names the offset, and the process ends.  What is
+read back is checked like what arrives from outside: lengths of ids, ranges of numbers, sizes of lists.
+
+Unknown fields are found without a walk: discarding them changes the message's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from google.protobuf.message import DecodeError, Message
+
+from metadata.records import (
+    MAX_RECORDS_PER_BATCH,
+    NO_LEADER,
+    NO_OFFSET,
+    UNASSIGNED,
+    BrokerChange,
+    Config,
+    ConfigScope,
+    Endpoint,
+    Feature,
+    NoOp,
+    Partition,
+    PartitionChange,
+    PreferredControllers,
+    ProducerIds,
+    Reason,
+    Record,
+    RegisterBroker,
+    RemovePartition,
+    RemoveTopic,
+    Replica,
+    Topic,
+    UnregisterBroker,
+)
+from quorumlog.errors import CorruptStoreError, RemoteProtocolError
+from quorumlog.wire.v1 import metadata_pb2 as pb
+
+VERSION = 1
+MAX_PARTITION_INDEX = 999_999
+MAX_LIST = 32_767
+MAX_NAME = 249
+MAX_TEXT = 65_535
+
+_ADVICE = "this release may be too old for this log, or the log is damaged"
+
+_REASONS = {reason.value: reason for reason in Reason}
+_SCOPES = {scope.value: scope for scope in ConfigScope}
+
+
+class _MalformedError(ValueError):
+    """What is wrong with one message; the public functions add where."""
+
+
+# Public
+
+
+def encode(records: Sequence[Record]) -> bytes:
+    """The payload of one batch.  `records` holds 1 to `MAX_RECORDS_PER_BATCH`."""
+    assert 0 < len(records) <= MAX_RECORDS_PER_BATCH, f"a batch of {len(records)} records"
+    return pb.Records(
+        version=VERSION, records=[_ENCODERS[type(record)](record) for record in records]
+    ).SerializeToString(deterministic=True)
+
+
+def decode(payload: bytes, base_offset: int = 0) -> list[Record]:
+    """The records of one batch, whose first has offset `base_offset`.
+
+    Raises:
+        CorruptStoreError: anything that this version did not write; names the offset and what is wrong.
+    """
+    message = pb.Records()
+    try:
+        message.ParseFromString(payload)
+    except DecodeError as error:
+        raise CorruptStoreError(f"metadata batch at offset {base_offset}: not a batch of records: {error}") from error
+    if message.version != VERSION:
+        raise CorruptStoreError(
+            f"metadata batch at offset {base_offset}: version {message.version}, this release knows {VERSION}",
+            "upgrade this node" if message.version > VERSION else "",
+        )
+    if not 0 < len(message.records) <= MAX_RECORDS_PER_BATCH:
+        raise CorruptStoreError(f"metadata batch at offset {base_offset}: {len(message.records)} records")
+    if _has_unknown_fields(message):
+        records = pb.Records.FromString(payload).records
+        known = next((at for at, record in enumerate(records) if _has_unknown_fields(record)), 0)
+        raise CorruptStoreError(
+            f"metadata record at offset {base_offset + known}: a field that this release does not know", _ADVICE
+        )
+    reader = _Reader()
+    found: list[Record] = []
+    try:
+        for record in message.records:
+            found.append(reader.record(record))
+    except _MalformedError as error:
+        raise CorruptStoreError(f"metadata record at offset {base_offset + len(found)}: {error}", _ADVICE) from error
+    return found
+
+
+def registration(message: pb.RegisterBroker) -> RegisterBroker:
+    """A registration as a peer sends it.
+
+    Raises:
+        RemoteProtocolError: no correct peer sends that.
+    """
+    copy = pb.RegisterBroker()
+    copy.CopyFrom(message)
+    try:
+        if _has_unknown_fields(copy):
+            raise _MalformedError("a field that this release does not know")
+        return _Reader().register_broker(message)
+    except _MalformedError as error:
+        raise RemoteProtocolError(f"registration: {error}") from error
+
+
+def uuid_from(value: bytes, what: str) -> UUID:
+    """A UUID that a peer sent.
+
+    Raises:
+        RemoteProtocolError: not 16 bytes.
+    """
+    if len(value) != 16:
+        raise RemoteProtocolError(f"{what}: {len(value)} bytes, not 16")
+    return UUID(bytes=value)
+
+
+def registration_to_wire(record: RegisterBroker) -> pb.RegisterBroker:
+    return pb.RegisterBroker(
+        broker_id=record.broker_id,
+        incarnation_id=record.incarnation_id.bytes,
+        endpoints=[endpoint_to_wire(endpoint) for endpoint in record.endpoints],
+        rack=record.rack,
+        directory_ids=[directory.bytes for directory in record.directory_ids],
+        previous_broker_epoch=record.previous_broker_epoch,
+        feature_min=record.feature_min,
+        feature_max=record.feature_max,
+        fenced=record.fenced,
+    )
+
+
+def endpoint_to_wire(endpoint: Endpoint) -> pb.Endpoint:
+    return pb.Endpoint(name=endpoint.name, host=endpoint.host, port=endpoint.port, security=endpoint.security)
+
+
+def replicas_to_wire(replicas: Iterable[Replica]) -> list[pb.Replica]:
+    return [pb.Replica(broker_id=each.broker_id, directory_id=each.directory_id.bytes) for each in replicas]
+
+
+# Encoding, by type
+
+
+def _encode_partition(record: Partition) -> pb.Record:
+    return pb.Record(
+        partition=pb.Partition(
+            topic_id=record.topic_id.bytes,
+            index=record.index,
+            replicas=replicas_to_wire(record.replicas),
+            isr=record.isr,
+            elr=record.elr,
+            adding=record.adding,
+            removing=record.removing,
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+        )
+    )
+
+
+def _encode_change(record: PartitionChange) -> pb.Record:
+    wrapper = pb.Record()
+    message = wrapper.partition_change
+    message.topic_id = record.topic_id.bytes
+    message.index = record.index
+    message.reason = record.reason.value  # type: ignore[assignment]
+    message.cause_offset = record.cause_offset
+    message.previous_offset = record.previous_offset
+    for target, values in (("isr", record.isr), ("elr", record.elr)):
+        if values is not None:
+            _set_list(getattr(message, target), values)
+    for target, values in (("adding", record.adding), ("removing", record.removing)):
+        if values is not None:
+            _set_list(getattr(message, target), values)
+    if record.replicas is not None:
+        message.replicas.SetInParent()
+        message.replicas.values.extend(replicas_to_wire(record.replicas))
+    if record.leader is not None:
+        message.leader = record.leader
+    return wrapper
+
+
+def _set_list(message: Any, values: tuple[int, ...]) -> None:
+    """An empty list is not an absent one."""
+    message.SetInParent()
+    message.values.extend(values)
+
+
+def _encode_broker_change(record: BrokerChange) -> pb.Record:
+    message = pb.BrokerChange(
+        broker_id=record.broker_id,
+        broker_epoch=record.broker_epoch,
+        directories_offline=[directory.bytes for directory in record.directories_offline],
+    )
+    if record.fenced is not None:
+        message.fenced = record.fenced
+    if record.in_controlled_shutdown is not None:
+        message.in_controlled_shutdown = record.in_controlled_shutdown
+    return pb.Record(broker_change=message)
+
+
+def _encode_unregister(record: UnregisterBroker) -> pb.Record:
+    message = pb.UnregisterBroker(broker_id=record.broker_id, broker_epoch=record.broker_epoch)
+    return pb.Record(unregister_broker=message)
+
+
+def _encode_remove_partition(record: RemovePartition) -> pb.Record:
+    return pb.Record(remove_partition=pb.RemovePartition(topic_id=record.topic_id.bytes, index=record.index))
+
+
+def _encode_config(record: Config) -> pb.Record:
+    return pb.Record(
+        config=pb.Config(
+            scope=record.scope.value,  # type: ignore[arg-type]
+            resource=record.resource,
+            key=record.key,
+            value=record.value,
+        )
+    )
+
+
+def _encode_producer_ids(record: ProducerIds) -> pb.Record:
+    message = pb.ProducerIds(
+        broker_id=record.broker_id, broker_epoch=record.broker_epoch, next_producer_id=record.next_producer_id
+    )
+    return pb.Record(producer_ids=message)
+
+
+_ENCODERS: dict[type, Callable[[Any], pb.Record]] = {
+    RegisterBroker: lambda record: pb.Record(register_broker=registration_to_wire(record)),
+    BrokerChange: _encode_broker_change,
+    UnregisterBroker: _encode_unregister,
+    Topic: lambda record: pb.Record(topic=pb.Topic(topic_id=record.topic_id.bytes, name=record.name)),
+    Partition: _encode_partition,
+    PartitionChange: _encode_change,
+    RemovePartition: _encode_remove_partition,
+    RemoveTopic: lambda record: pb.Record(remove_topic=pb.RemoveTopic(topic_id=record.topic_id.bytes)),
+    Config: _encode_config,
+    ProducerIds: _encode_producer_ids,
+    PreferredControllers: lambda record: pb.Record(
+        preferred_controllers=pb.PreferredControllers(node_ids=record.node_ids)
+    ),
+    Feature: lambda record: pb.Record(feature=pb.Feature(name=record.name, level=record.level)),
+    NoOp: lambda record: pb.Record(no_op=pb.NoOp()),
+}
+
+
+# Decoding
+
+
+def _has_unknown_fields(message: Message) -> bool:
+    """Whether there are any at any depth.  They are gone afterwards."""
+    before = message.ByteSize()
+    message.DiscardUnknownFields()
+    return message.ByteSize() != before
+
+
+def _check(good: bool, what: str, value: object) -> None:
+    if not good:
+        raise _MalformedError(f"{what} {value!r}")
+
+
+def _broker_id(value: int) -> int:
+    if value < 0:
+        raise _MalformedError(f"broker id {value}")
+    return value
+
+
+def _offset(value: int, what: str) -> int:
+    if value < NO_OFFSET:
+        raise _MalformedError(f"{what} {value}")
+    return value
+
+
+def _index(value: int) -> int:
+    if not 0 <= value <= MAX_PARTITION_INDEX:
+        raise _MalformedError(f"partition index {value}")
+    return value
+
+
+def _broker_ids(values: Sequence[int], what: str) -> tuple[int, ...]:
+    ids = tuple(values)
+    if ids and (min(ids) < 0 or len(ids) > MAX_LIST or len(set(ids)) < len(ids)):
+        raise _MalformedError(f"{what} {ids[:20]}: negative, twice or too many")
+    return ids
+
+
+def _text(value: str, what: str, longest: int) -> str:
+    if not 0 < len(value) <= longest:
+        raise _MalformedError(f"{what} of {len(value)} characters")
+    return value
+
+
+class _Reader:
+    """One batch's decoder: equal ids become one object, which saves both time and memory later."""
+
+    def __init__(self) -> None:
+        self._uuids: dict[bytes, UUID] = {}
+        self._replicas: dict[tuple[int, bytes], Replica] = {}
+
+    def record(self, message: pb.Record) -> Record:
+        kind = message.WhichOneof("record")
+        if kind is None:
+            raise _MalformedError("of no kind that this release knows")
+        read: Callable[[Any], Record] = getattr(self, kind)
+        return read(getattr(message, kind))
+
+    def uuid(self, value: bytes, what: str) -> UUID:
+        found = self._uuids.get(value)
+        if found is None:
+            if len(value) != 16:
+                raise _MalformedError(f"{what} of {len(value)} bytes, not 16")
+            found = self._uuids[value] = UUID(bytes=value)
+        return found
+
+    def known_uuid(self, value: bytes, what: str) -> UUID:
+        found = self.uuid(value, what)
+        if found == UNASSIGNED:
+            raise _MalformedError(f"{what} of zeros")
+        return found
+
+    def replicas(self, messages: Sequence[pb.Replica]) -> tuple[Replica, ...]:
+        found = []
+        for message in messages:
+            key = (message.broker_id, message.directory_id)
+            replica = self._replicas.get(key)
+            if replica is None:
+                directory_id = self.uuid(message.directory_id, "directory id")
+                replica = self._replicas[key] = Replica(_broker_id(message.broker_id), directory_id)
+            found.append(replica)
+        _check(0 < len(found) <= MAX_LIST, "number of replicas", len(found))
+        _check(len({replica.broker_id for replica in found}) == len(found), "broker twice in replicas", found[:20])
+        return tuple(found)
+
+    def leader(self, value: int) -> int:
+        _check(value >= NO_LEADER, "leader", value)
+        return value
+
+    # By kind; each name is the oneof's field
+
+    def register_broker(self, message: pb.RegisterBroker) -> RegisterBroker:
+        _check(len(message.endpoints) <= MAX_LIST, "number of endpoints", len(message.endpoints))
+        directories = tuple([self.known_uuid(each, "directory id") for each in message.directory_ids])
+        _check(len(set(directories)) == len(directories) <= MAX_LIST, "directory twice or too many", len(directories))
+        _check(1 <= message.feature_min <= message.feature_max, "feature range from", message.feature_min)
+        return RegisterBroker(
+            broker_id=_broker_id(message.broker_id),
+            incarnation_id=self.known_uuid(message.incarnation_id, "incarnation id"),
+            endpoints=tuple([_endpoint(each) for each in message.endpoints]),
+            directory_ids=directories,
+            rack=_text(message.rack, "rack", MAX_NAME) if message.HasField("rack") else None,
+            previous_broker_epoch=_offset(message.previous_broker_epoch, "previous broker epoch"),
+            feature_min=message.feature_min,
+            feature_max=message.feature_max,
+            fenced=message.fenced,
+        )
+
+    def broker_change(self, message: pb.BrokerChange) -> BrokerChange:
+        directories = tuple([self.known_uuid(each, "directory id") for each in message.directories_offline])
+        _check(len(directories) <= MAX_LIST, "number of directories", len(directories))
+        leaving = message.in_controlled_shutdown if message.HasField("in_controlled_shutdown") else None
+        return BrokerChange(
+            broker_id=_broker_id(message.broker_id),
+            broker_epoch=_offset(message.broker_epoch, "broker epoch"),
+            fenced=message.fenced if message.HasField("fenced") else None,
+            in_controlled_shutdown=leaving,
+            directories_offline=directories,
+        )
+
+    def unregister_broker(self, message: pb.UnregisterBroker) -> UnregisterBroker:
+        return UnregisterBroker(_broker_id(message.broker_id), _offset(message.broker_epoch, "broker epoch"))
+
+    def topic(self, message: pb.Topic) -> Topic:
+        return Topic(self.known_uuid(message.topic_id, "topic id"), _text(message.name, "topic name", MAX_NAME))
+
+    def partition(self, message: pb.Partition) -> Partition:
+        _check(message.leader_epoch >= 0, "leader epoch", message.leader_epoch)
+        _check(message.partition_epoch >= 0, "partition epoch", message.partition_epoch)
+        return Partition(
+            topic_id=self.known_uuid(message.topic_id, "topic id"),
+            index=_index(message.index),
+            replicas=self.replicas(message.replicas),
+            isr=_broker_ids(message.isr, "isr"),
+            leader=self.leader(message.leader),
+            leader_epoch=message.leader_epoch,
+            partition_epoch=message.partition_epoch,
+            elr=_broker_ids(message.elr, "elr"),
+            adding=_broker_ids(message.adding, "adding"),
+            removing=_broker_ids(message.removing, "removing"),
+        )
+
+    def partition_change(self, message: pb.PartitionChange) -> PartitionChange:
+        reason = _REASONS.get(message.reason)
+        if reason is None:
+            raise _MalformedError(f"reason {message.reason}")
+        has = message.HasField
+        return PartitionChange(
+            topic_id=self.known_uuid(message.topic_id, "topic id"),
+            index=_index(message.index),
+            reason=reason,
+            cause_offset=_offset(message.cause_offset, "cause offset"),
+            previous_offset=_offset(message.previous_offset, "previous offset"),
+            isr=_broker_ids(message.isr.values, "isr") if has("isr") else None,
+            elr=_broker_ids(message.elr.values, "elr") if has("elr") else None,
+            replicas=self.replicas(message.replicas.values) if has("replicas") else None,
+            adding=_broker_ids(message.adding.values, "adding") if has("adding") else None,
+            removing=_broker_ids(message.removing.values, "removing") if has("removing") else None,
+            leader=self.leader(message.leader) if has("leader") else None,
+        )
+
+    def remove_partition(self, message: pb.RemovePartition) -> RemovePartition:
+        return RemovePartition(self.known_uuid(message.topic_id, "topic id"), _index(message.index))
+
+    def remove_topic(self, message: pb.RemoveTopic) -> RemoveTopic:
+        return RemoveTopic(self.known_uuid(message.topic_id, "topic id"))
+
+    def config(self, message: pb.Config) -> Config:
+        scope = _SCOPES.get(message.scope)
+        if scope is None:
+            raise _MalformedError(f"config scope {message.scope}")
+        _check(len(message.resource) <= MAX_NAME, "length of config resource", len(message.resource))
+        value = message.value if message.HasField("value") else None
+        _check(value is None or len(value) <= MAX_TEXT, "length of config value of", message.key)
+        return Config(scope, message.resource, _text(message.key, "config key", MAX_NAME), value)
+
+    def producer_ids(self, message: pb.ProducerIds) -> ProducerIds:
+        _check(message.next_producer_id > 0, "next producer id", message.next_producer_id)
+        broker_epoch = _offset(message.broker_epoch, "broker epoch")
+        return ProducerIds(_broker_id(message.broker_id), broker_epoch, message.next_producer_id)
+
+    def preferred_controllers(self, message: pb.PreferredControllers) -> PreferredControllers:
+        return PreferredControllers(_broker_ids(message.node_ids, "preferred controllers"))
+
+    def feature(self, message: pb.Feature) -> Feature:
+        _check(message.level >= 0, "feature level", message.level)
+        return Feature(_text(message.name, "feature name", MAX_NAME), message.level)
+
+    def no_op(self, message: pb.NoOp) -> NoOp:
+        return NoOp()
+
+
+def _endpoint(message: pb.Endpoint) -> Endpoint:
+    _check(1 <= message.port <= 65_535, "port", message.port)
+    return Endpoint(
+        name=_text(message.name, "listener name", MAX_NAME),
+        host=_text(message.host, "host", MAX_NAME),
+        port=message.port,
+        security=_text(message.security, "security of the listener", MAX_NAME),
+    )

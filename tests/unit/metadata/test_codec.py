@@ -1,0 +1,142 @@
+"""What the codec refuses, and that it says where."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from google.protobuf.message import Message
+
+from metadata.codec import decode, encode, registration, registration_to_wire, uuid_from
+from metadata.records import NoOp, PartitionChange, Reason, RegisterBroker, Topic
+from quorumlog.errors import CorruptStoreError, RemoteProtocolError
+from quorumlog.wire.v1 import metadata_pb2 as pb
+
+TOPIC = UUID(int=7)
+
+
+def payload_of(*records: pb.Record, version: int = 1) -> bytes:
+    return pb.Records(version=version, records=records).SerializeToString()
+
+
+def good() -> pb.Record:
+    return pb.Record(topic=pb.Topic(topic_id=TOPIC.bytes, name="flights"))
+
+
+def with_unknown_field(message: Message) -> bytes:
+    """Field number 999, a varint, which no message of ours has."""
+    return message.SerializeToString() + bytes([0xB8, 0x3E, 0x01])
+
+
+def refused(payload: bytes, *words: str) -> None:
+    with pytest.raises(CorruptStoreError) as caught:
+        decode(payload, 100)
+    for word in words:
+        assert word in caught.value.message
+
+
+def test_an_unset_oneof_is_refused_at_its_offset() -> None:
+    refused(payload_of(good(), pb.Record()), "offset 101", "no kind")
+
+
+def test_a_higher_version_and_a_missing_one_are_refused() -> None:
+    refused(payload_of(good(), version=2), "offset 100", "version 2")
+    refused(payload_of(good(), version=0), "version 0")
+
+
+def test_a_batch_without_records_is_refused() -> None:
+    refused(payload_of(), "0 records")
+    refused(b"", "version 0")
+
+
+def test_too_many_records_are_refused() -> None:
+    refused(payload_of(*[pb.Record(no_op=pb.NoOp())] * 10_001), "10001 records")
+
+
+def test_unknown_fields_are_refused_at_every_depth() -> None:
+    topic = pb.Topic.FromString(with_unknown_field(pb.Topic(topic_id=TOPIC.bytes, name="flights")))
+    refused(payload_of(good(), pb.Record(topic=topic)), "offset 101", "does not know")
+    replica = pb.Replica.FromString(with_unknown_field(pb.Replica(broker_id=1, directory_id=bytes(16))))
+    partition = pb.Partition(topic_id=TOPIC.bytes, replicas=[replica])
+    refused(payload_of(good(), good(), pb.Record(partition=partition)), "offset 102", "does not know")
+    refused(with_unknown_field(pb.Records(version=1, records=[good()])), "offset 100", "does not know")
+    refused(payload_of(pb.Record.FromString(with_unknown_field(pb.Record()))), "does not know")
+
+
+@pytest.mark.parametrize(
+    ("record", "word"),
+    [
+        (pb.Record(topic=pb.Topic(topic_id=b"short", name="t")), "5 bytes"),
+        (pb.Record(topic=pb.Topic(topic_id=bytes(16), name="t")), "zeros"),
+        (pb.Record(topic=pb.Topic(topic_id=TOPIC.bytes, name="")), "topic name"),
+        (pb.Record(topic=pb.Topic(topic_id=TOPIC.bytes, name="x" * 250)), "topic name"),
+        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=0)), "reason 0"),
+        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=99)), "reason 99"),
+        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=1, index=-1)), "index -1"),
+        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=1, leader=-2)), "leader -2"),
+        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=1, cause_offset=-2)), "cause"),
+        (
+            pb.Record(
+                partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=1, isr=pb.IntList(values=[1, 1]))
+            ),
+            "isr",
+        ),
+        (pb.Record(partition=pb.Partition(topic_id=TOPIC.bytes, index=2**31 - 1)), "index 2147483647"),
+        (pb.Record(partition=pb.Partition(topic_id=TOPIC.bytes)), "replicas 0"),
+        (
+            pb.Record(
+                partition=pb.Partition(
+                    topic_id=TOPIC.bytes, replicas=[pb.Replica(broker_id=1, directory_id=bytes(16))] * 2
+                )
+            ),
+            "broker twice",
+        ),
+        (pb.Record(config=pb.Config(scope=0, key="k", value="v")), "scope 0"),
+        (pb.Record(config=pb.Config(scope=9, key="k", value="v")), "scope 9"),
+        (pb.Record(config=pb.Config(scope=1, key="", value="v")), "config key"),
+        (pb.Record(producer_ids=pb.ProducerIds(broker_id=1, next_producer_id=0)), "producer id"),
+        (pb.Record(broker_change=pb.BrokerChange(broker_id=-4)), "broker id -4"),
+        (pb.Record(feature=pb.Feature(name="f", level=-1)), "feature level"),
+        (pb.Record(register_broker=pb.RegisterBroker(incarnation_id=b"")), "feature range"),
+    ],
+)
+def test_values_that_nobody_writes_are_refused_by_name_and_offset(record: pb.Record, word: str) -> None:
+    refused(payload_of(good(), record), "offset 101", word)
+
+
+def test_bad_text_is_refused() -> None:
+    payload = bytearray(payload_of(good()))
+    payload[payload.index(b"flights")] = 0xFF
+    refused(bytes(payload), "offset 100")
+
+
+def test_an_empty_isr_is_not_an_absent_one() -> None:
+    empty = PartitionChange(TOPIC, 0, Reason.NEW_INCARNATION, 5, 6, isr=(), elr=())
+    absent = PartitionChange(TOPIC, 0, Reason.NEW_INCARNATION, 5, 6)
+    assert decode(encode([empty, absent])) == [empty, absent]
+
+
+def test_equal_ids_become_one_object() -> None:
+    first, second = decode(encode([Topic(TOPIC, "a"), PartitionChange(TOPIC, 0, Reason.ISR_SHRINK, -1, 1, isr=(1,))]))
+    assert first.topic_id is second.topic_id  # type: ignore[union-attr]
+
+
+def test_a_registration_from_a_peer_is_checked() -> None:
+    record = RegisterBroker(3, UUID(int=9), (), (UUID(int=4),), rack="a")
+    wire = registration_to_wire(record)
+    assert registration(wire) == record
+    with pytest.raises(RemoteProtocolError, match="does not know"):
+        registration(pb.RegisterBroker.FromString(with_unknown_field(wire)))
+    wire.incarnation_id = b"x"
+    with pytest.raises(RemoteProtocolError, match="incarnation id of 1 bytes"):
+        registration(wire)
+
+
+def test_a_uuid_from_a_peer_is_checked() -> None:
+    assert uuid_from(TOPIC.bytes, "topic id") == TOPIC
+    with pytest.raises(RemoteProtocolError, match="topic id: 3 bytes"):
+        uuid_from(b"abc", "topic id")
+
+
+def test_no_op_takes_an_offset_and_says_nothing() -> None:
+    assert decode(encode([NoOp(), NoOp()])) == [NoOp(), NoOp()]
