@@ -44,7 +44,7 @@ def next_session_epoch(epoch: int) -> int:
 
 class PartitionKey(NamedTuple):
     topic_id: UUID
-    index: int
+    partition_index: int
 
 
 class Wish(NamedTuple):
@@ -126,7 +126,7 @@ class FetcherSession:
 
     def reset(self) -> None:
         """Start over with a full fetch: the leader said so, or it is unknown what it has heard."""
-        self._session_id = NO_SESSION
+        # The id stays: the full fetch names it, so that the leader can let the old session go.
         self._session_epoch = FULL_FETCH_NEW_SESSION
         self._told.clear()
         self._changed.clear()

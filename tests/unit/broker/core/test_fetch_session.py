@@ -1,0 +1,214 @@
+"""Incremental fetch sessions: the fetcher's end, the leader's end, and both together."""
+
+from __future__ import annotations
+
+from random import Random
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.errors import Code
+from broker.core.fetch_session import (
+    MAX_SESSION_EPOCH,
+    Entry,
+    FetcherSession,
+    LeaderSession,
+    PartitionKey,
+    SessionCache,
+    Wish,
+    next_session_epoch,
+)
+
+TOPIC = UUID(int=7)
+
+
+def key(index: int) -> PartitionKey:
+    return PartitionKey(TOPIC, index)
+
+
+def wish(offset: int) -> Wish:
+    return Wish(3, offset, 2, 0, 1 << 20)
+
+
+def test_the_first_request_names_all_and_later_ones_what_changed() -> None:
+    session = FetcherSession()
+    session.want(key(0), wish(10))
+    session.want(key(1), wish(20))
+    first = session.build()
+    assert (first.session_id, first.session_epoch) == (0, 0)
+    assert dict(first.wishes) == {key(0): wish(10), key(1): wish(20)}
+    session.on_reply(77)
+    session.want(key(1), wish(25))
+    session.drop(key(0))
+    session.want(key(2), wish(0))
+    second = session.build()
+    assert (second.session_id, second.session_epoch) == (77, 1)
+    assert dict(second.wishes) == {key(1): wish(25), key(2): wish(0)}
+    assert second.forgotten == (key(0),)
+    session.on_reply(77)
+    third = session.build()
+    assert (third.session_epoch, third.wishes, third.forgotten) == (2, (), ())
+
+
+def test_a_wish_that_comes_back_to_what_was_told_is_not_repeated() -> None:
+    session = FetcherSession()
+    session.want(key(0), wish(10))
+    session.build()
+    session.on_reply(77)
+    session.drop(key(0))
+    session.want(key(0), wish(10))
+    session.want(key(5), wish(1))
+    session.drop(key(5))
+    again = session.build()
+    assert (again.wishes, again.forgotten) == ((), ())
+
+
+def test_after_a_reset_everything_is_named_again() -> None:
+    session = FetcherSession()
+    session.want(key(0), wish(10))
+    session.build()
+    session.on_reply(77)
+    session.reset()
+    full = session.build()
+    assert (full.session_id, full.session_epoch) == (77, 0), "the old session may be let go"
+    assert dict(full.wishes) == {key(0): wish(10)}
+
+
+def test_a_leader_that_opens_no_session_is_asked_in_full() -> None:
+    session = FetcherSession()
+    session.want(key(0), wish(10))
+    session.build()
+    session.on_reply(0)
+    assert dict(session.build().wishes) == {key(0): wish(10)}
+
+
+def test_session_epochs_wrap_to_one() -> None:
+    assert next_session_epoch(1) == 2
+    assert next_session_epoch(MAX_SESSION_EPOCH) == 1
+
+
+def cache(capacity: int = 2) -> tuple[SessionCache[PartitionKey], list[int]]:
+    closed: list[int] = []
+    ids = iter(range(1, 100))
+    return (
+        SessionCache(capacity, 1_000, lambda: next(ids), lambda session: closed.append(session.session_id)),
+        closed,
+    )
+
+
+def opened(sessions: SessionCache[PartitionKey], replica_id: int, now_ms: int) -> LeaderSession[PartitionKey]:
+    session = sessions.begin(0, 0, replica_id, now_ms)
+    assert isinstance(session, LeaderSession)
+    return session
+
+
+def test_requests_are_counted() -> None:
+    sessions, _ = cache()
+    session = opened(sessions, 2, 0)
+    assert session.full
+    assert sessions.begin(session.session_id, 2, 2, 0) is Code.INVALID_FETCH_SESSION_EPOCH
+    assert sessions.begin(session.session_id, 1, 2, 5) is session
+    assert not session.full
+    assert session.contact.last_fetch_ms == 5
+    assert sessions.begin(session.session_id, 1, 2, 5) is Code.INVALID_FETCH_SESSION_EPOCH
+    assert sessions.begin(99, 1, 2, 5) is Code.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_another_fetchers_session_is_not_found() -> None:
+    sessions, closed = cache()
+    session = opened(sessions, 2, 0)
+    assert sessions.begin(session.session_id, 1, 3, 0) is Code.FETCH_SESSION_ID_NOT_FOUND
+    sessions.begin(session.session_id, -1, 3, 0)
+    assert closed == []
+    sessions.begin(session.session_id, -1, 2, 0)
+    assert closed == [session.session_id]
+
+
+def test_room_is_made_only_by_the_idle() -> None:
+    sessions, closed = cache()
+    first = opened(sessions, -1, 0)
+    opened(sessions, -1, 500)
+    assert opened(sessions, -1, 900).session_id == 0
+    third = opened(sessions, -1, 1_000)
+    assert third.session_id != 0
+    assert closed == [first.session_id]
+
+
+def test_brokers_push_out_consumers_but_not_each_other() -> None:
+    sessions, closed = cache()
+    consumer = opened(sessions, -1, 0)
+    opened(sessions, 2, 0)
+    assert opened(sessions, 3, 1).session_id != 0
+    assert closed == [consumer.session_id]
+    assert opened(sessions, 4, 1).session_id == 0
+
+
+def test_a_new_incarnation_closes_its_old_sessions() -> None:
+    sessions, closed = cache()
+    session = opened(sessions, 2, 0)
+    opened(sessions, 3, 0)
+    sessions.close_replica(2)
+    assert closed == [session.session_id]
+    assert len(sessions) == 1
+
+
+def entry(index: int, offset: int) -> Entry[PartitionKey]:
+    return Entry(key(index), offset, 1 << 20, 3, 2, 0)
+
+
+def test_only_touched_partitions_are_ready() -> None:
+    sessions, _ = cache()
+    session = opened(sessions, 2, 0)
+    assert session.put(entry(0, 0))
+    assert session.put(entry(1, 0))
+    assert list(session.ready) == [key(0), key(1)]
+    session.ready.clear()
+    session.touch(key(1))
+    session.touch(key(9))
+    assert list(session.ready) == [key(1)]
+    assert not session.put(entry(1, 5))
+    assert session.entries[key(1)].fetch_offset == 5
+    assert session.remove(key(1))
+    assert not session.ready
+
+
+@given(st.integers(0, 2**32))
+def test_both_ends_agree_after_any_history(seed: int) -> None:
+    """Whatever is wanted, dropped, lost or refused: after a good request the leader holds just the fetcher's wishes."""
+    random = Random(seed)
+    sessions, _ = cache(1)
+    fetcher = FetcherSession()
+    held: LeaderSession[PartitionKey] | None = None
+    wanted: dict[PartitionKey, Wish] = {}
+    for _ in range(40):
+        for _ in range(random.randrange(4)):
+            index = random.randrange(5)
+            if random.random() < 0.3:
+                fetcher.drop(key(index))
+                wanted.pop(key(index), None)
+            else:
+                fetcher.want(key(index), wish(offset := random.randrange(3)))
+                wanted[key(index)] = wish(offset)
+        request = fetcher.build()
+        if random.random() < 0.1:
+            fetcher.reset()  # the request was lost
+            continue
+        if random.random() < 0.05 and held is not None:
+            sessions.close(held.session_id, 2)
+        begun = sessions.begin(request.session_id, request.session_epoch, 2, 0)
+        if isinstance(begun, Code):
+            fetcher.reset()
+            continue
+        held = begun
+        for each, want in request.wishes:
+            begun.put(Entry(each, want.offset, want.max_bytes, want.leader_epoch, want.last_fetched_epoch, 0))
+        for each in request.forgotten:
+            assert begun.remove(each)
+        if random.random() < 0.1:
+            fetcher.reset()  # the reply was lost
+            continue
+        fetcher.on_reply(begun.session_id)
+        assert {each: found.fetch_offset for each, found in begun.entries.items()} == {
+            each: want.offset for each, want in wanted.items()
+        }

@@ -1,0 +1,532 @@
+"""Leader and follower state of one partition: positions, watermark, ISR proposals, answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from broker.core.errors import Code
+from broker.core.partition import (
+    Accept,
+    Answer,
+    Assignment,
+    Contact,
+    Divergence,
+    Drop,
+    FollowerState,
+    LeaderReply,
+    LeaderState,
+    Limits,
+    RestartAt,
+    SentPosition,
+    StandBack,
+    TruncateTo,
+    check_leader_epoch,
+    check_position,
+)
+
+
+@dataclass
+class FakeCluster:
+    """Broker epochs are 100 + id unless set; a fenced broker may not join."""
+
+    epochs: dict[int, int] = field(default_factory=dict)
+    fenced: set[int] = field(default_factory=set)
+
+    def broker_epoch(self, broker_id: int) -> int:
+        return self.epochs.get(broker_id, 100 + broker_id)
+
+    def may_join(self, broker_id: int) -> bool:
+        return broker_id not in self.fenced
+
+
+class Leader:
+    """Leader 1 of replicas (1, 2, 3) with a log of `log_end` flushed records."""
+
+    def __init__(
+        self, isr: tuple[int, ...] = (1, 2, 3), log_end: int = 0, watermark: int = 0, min_isr: int = 2
+    ) -> None:
+        self.now_ms = 1_000
+        self.cluster = FakeCluster()
+        self.state = LeaderState(
+            1,
+            Assignment((1, 2, 3), isr, 1, leader_epoch=5, partition_epoch=7),
+            log_end=log_end,
+            flushed_end=log_end,
+            high_watermark=watermark,
+            cluster=self.cluster,
+            limits=Limits(lag_max_ms=10_000, min_isr=min_isr, retry_ms=500, overdue_ms=5_000),
+            now_ms=self.now_ms,
+        )
+        self.contacts = {2: Contact(self.now_ms), 3: Contact(self.now_ms)}
+
+    @property
+    def hw(self) -> int:
+        return self.state.high_watermark
+
+    def write(self, end: int, flush: bool = True) -> None:
+        self.state.on_appended(end)
+        if flush:
+            self.state.on_flushed(end)
+
+    def fetch(self, broker_id: int, end: int, broker_epoch: int | None = None) -> bool:
+        contact = self.contacts[broker_id]
+        contact.last_fetch_ms = self.now_ms
+        epoch = self.cluster.broker_epoch(broker_id) if broker_epoch is None else broker_epoch
+        return self.state.on_fetch(broker_id, epoch, end, self.now_ms, contact)
+
+    def hear(self, broker_id: int) -> None:
+        """An incremental fetch that does not name this partition."""
+        self.contacts[broker_id].last_fetch_ms = self.now_ms
+
+    def log_shows(self, isr: tuple[int, ...], partition_epoch: int) -> bool:
+        return self.state.on_assignment(Assignment((1, 2, 3), isr, 1, 5, partition_epoch), self.now_ms)
+
+    def members(self) -> tuple[int, ...] | None:
+        proposal = self.state.propose(self.now_ms)
+        return None if proposal is None else proposal.members
+
+
+# -- watermark
+
+
+def test_watermark_is_the_lowest_flushed_end_of_the_isr() -> None:
+    leader = Leader()
+    leader.write(10)
+    leader.fetch(2, 10)
+    assert leader.hw == 0
+    leader.fetch(3, 4)
+    assert leader.hw == 4
+    leader.fetch(3, 10)
+    assert leader.hw == 10
+
+
+def test_the_leaders_own_unflushed_tail_counts_for_nobody() -> None:
+    leader = Leader()
+    leader.write(10, flush=False)
+    leader.fetch(2, 10)
+    leader.fetch(3, 10)
+    assert leader.hw == 0
+    assert leader.state.on_flushed(6)
+    assert leader.hw == 6
+
+
+def test_a_sole_replica_is_committed_by_its_own_flush() -> None:
+    state = LeaderState(
+        1,
+        Assignment((1,), (1,), 1, 0, 0),
+        log_end=3,
+        flushed_end=3,
+        high_watermark=0,
+        cluster=FakeCluster(),
+        limits=Limits(10_000, min_isr=2),
+        now_ms=0,
+    )
+    assert state.high_watermark == 3
+    state.on_appended(5)
+    assert state.verdict(-1, 5) is None
+    assert state.on_flushed(5)
+    assert state.verdict(-1, 5) is Code.NONE
+
+
+def test_watermark_never_goes_back_when_a_follower_does() -> None:
+    leader = Leader()
+    leader.write(10)
+    leader.fetch(2, 10)
+    leader.fetch(3, 10)
+    leader.fetch(3, 2)
+    assert leader.hw == 10
+
+
+def test_watermark_stands_still_below_the_minimum() -> None:
+    leader = Leader(isr=(1,))
+    leader.write(10)
+    assert leader.hw == 0
+    leader.fetch(2, 10)
+    assert leader.members() == (1, 2)
+    leader.log_shows((1, 2), 8)
+    assert leader.hw == 10
+
+
+def test_a_fetch_of_an_older_incarnation_counts_for_nothing() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.write(10)
+    leader.cluster.epochs[2] = 500
+    assert not leader.fetch(2, 10, broker_epoch=102)
+    assert leader.hw == 0
+    leader.fetch(2, 3, broker_epoch=500)
+    assert leader.hw == 3
+
+
+def test_a_stranger_counts_for_nothing() -> None:
+    leader = Leader()
+    leader.write(10)
+    assert not leader.state.on_fetch(9, 900, 10, leader.now_ms, None)
+    assert leader.members() is None
+
+
+# -- joining and leaving
+
+
+def test_a_pending_addition_holds_the_watermark_until_the_log_decides() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.write(10)
+    leader.fetch(2, 10)
+    leader.fetch(3, 10)
+    assert leader.hw == 10
+    assert leader.members() == (1, 2, 3)
+    leader.write(20)
+    leader.fetch(2, 20)
+    assert leader.hw == 10, "3 may be in the ISR by now"
+    leader.fetch(3, 15)
+    assert leader.hw == 15
+    leader.log_shows((1, 2, 3), 8)
+    assert leader.hw == 15
+
+
+def test_a_pending_removal_counts_only_when_committed() -> None:
+    leader = Leader()
+    leader.write(10)
+    leader.now_ms += 10_001
+    leader.fetch(2, 10)
+    assert leader.members() == (1, 2)
+    assert leader.hw == 0
+    assert leader.log_shows((1, 2), 8)
+    assert leader.hw == 10
+
+
+def test_no_joining_below_the_watermark_or_the_election() -> None:
+    leader = Leader(isr=(1, 2), log_end=10, watermark=4)
+    leader.fetch(3, 3)
+    assert leader.members() is None
+    leader.fetch(3, 9)
+    assert leader.members() is None, "the previous leader may have acknowledged up to 10"
+    leader.fetch(3, 10)
+    assert leader.members() == (1, 2, 3)
+
+
+def test_no_joining_while_fenced_or_under_another_broker_epoch() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.cluster.fenced.add(3)
+    leader.fetch(3, 0)
+    assert leader.members() is None
+    leader.cluster.fenced.clear()
+    leader.fetch(3, 0, broker_epoch=700)
+    assert leader.members() is None, "the image does not know that incarnation yet"
+    leader.cluster.epochs[3] = 700
+    assert leader.members() == (1, 2, 3)
+
+
+def test_who_stays_behind_for_too_long_leaves() -> None:
+    leader = Leader()
+    leader.write(10)
+    leader.fetch(2, 10)
+    leader.fetch(3, 5)
+    leader.now_ms += 10_000
+    leader.fetch(2, 10)
+    assert leader.members() is None
+    leader.now_ms += 1
+    leader.fetch(3, 6)
+    assert leader.members() == (1, 2)
+
+
+def test_who_fetches_no_more_leaves_although_nothing_is_written() -> None:
+    leader = Leader()
+    for follower in (2, 3):
+        leader.fetch(follower, 0)
+    for _ in range(4):
+        leader.now_ms += 5_000
+        leader.hear(2)
+    assert leader.members() == (1, 2)
+
+
+def test_an_idle_follower_is_caught_up_by_fetches_that_do_not_name_the_partition() -> None:
+    leader = Leader()
+    for follower in (2, 3):
+        leader.fetch(follower, 0)
+    for _ in range(20):
+        leader.now_ms += 5_000
+        leader.hear(2)
+        leader.hear(3)
+    leader.write(1)
+    assert leader.members() is None, "both had everything until now"
+
+
+def test_a_partition_dropped_from_the_session_is_not_heard_any_more() -> None:
+    leader = Leader()
+    for follower in (2, 3):
+        leader.fetch(follower, 0)
+    leader.state.on_fetch_stopped(3, leader.contacts[3])
+    leader.now_ms += 10_001
+    leader.hear(2)
+    leader.hear(3)
+    assert leader.members() == (1, 2)
+
+
+def test_a_follower_that_keeps_pace_with_a_busy_leader_stays() -> None:
+    """It never quite has the end, but always what the leader had at its last fetch."""
+    leader = Leader()
+    end = 0
+    for _ in range(50):
+        end += 10
+        leader.write(end)
+        leader.now_ms += 1_000
+        leader.fetch(2, end)
+        leader.fetch(3, end - 10)
+    assert leader.members() is None
+
+
+# -- answers to proposals
+
+
+def test_one_proposal_at_a_time() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.fetch(3, 0)
+    assert leader.members() == (1, 2, 3)
+    assert leader.members() is None
+
+
+def test_no_answer_is_no_refusal() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.fetch(3, 0)
+    proposal = leader.state.propose(leader.now_ms)
+    assert proposal is not None
+    leader.state.on_answer(proposal, Answer.UNKNOWN, leader.now_ms)
+    leader.write(5)
+    leader.fetch(2, 5)
+    assert leader.hw == 0, "an unanswered copy may yet be accepted"
+    assert leader.members() is None, "not before the retry time"
+    leader.now_ms += 500
+    again = leader.state.propose(leader.now_ms)
+    assert again is not None
+    assert (again.partition_epoch, again.members) == (7, (1, 2, 3))
+
+
+def test_a_definite_refusal_frees_the_watermark() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.fetch(3, 0)
+    proposal = leader.state.propose(leader.now_ms)
+    assert proposal is not None
+    leader.write(5)
+    leader.fetch(2, 5)
+    assert leader.state.on_answer(proposal, Answer.REFUSED, leader.now_ms)
+    assert leader.hw == 5
+
+
+def test_a_refusal_after_an_unanswered_copy_is_settled_by_proposing_the_committed_isr() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.fetch(3, 0)
+    first = leader.state.propose(leader.now_ms)
+    assert first is not None
+    leader.state.on_answer(first, Answer.UNKNOWN, leader.now_ms)
+    leader.now_ms += 500
+    second = leader.state.propose(leader.now_ms)
+    assert second is not None
+    leader.cluster.fenced.add(3)
+    leader.write(5)
+    leader.fetch(2, 5)
+    assert not leader.state.on_answer(second, Answer.REFUSED, leader.now_ms)
+    assert leader.hw == 0, "the first copy may still be on its way"
+    leader.now_ms += 500
+    assert leader.members() == (1, 2)
+    assert leader.log_shows((1, 2), 8), "its partition epoch overtakes every copy"
+    assert leader.hw == 5
+
+
+def test_an_accepted_proposal_waits_for_the_log_and_is_repeated_when_that_is_late() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.fetch(3, 0)
+    proposal = leader.state.propose(leader.now_ms)
+    assert proposal is not None
+    leader.state.on_answer(proposal, Answer.ACCEPTED, leader.now_ms)
+    leader.now_ms += 4_999
+    leader.hear(3)
+    leader.hear(2)
+    assert leader.members() is None
+    leader.now_ms += 1
+    assert leader.members() == (1, 2, 3)
+
+
+def test_an_answer_after_the_log_has_spoken_changes_nothing() -> None:
+    leader = Leader(isr=(1, 2))
+    leader.fetch(3, 0)
+    proposal = leader.state.propose(leader.now_ms)
+    assert proposal is not None
+    leader.log_shows((1, 2, 3), 8)
+    assert not leader.state.on_answer(proposal, Answer.REFUSED, leader.now_ms)
+    assert leader.state.maximal_isr() == {1, 2, 3}
+
+
+def test_an_older_partition_epoch_changes_nothing() -> None:
+    leader = Leader(isr=(1, 2))
+    assert not leader.log_shows((1,), 7)
+    assert leader.state.isr == (1, 2)
+
+
+# -- what clients are told
+
+
+@pytest.mark.parametrize(("acks", "code"), [(-1, Code.NOT_ENOUGH_REPLICAS), (1, Code.NONE), (0, Code.NONE)])
+def test_too_small_an_isr_refuses_before_the_append(acks: int, code: Code) -> None:
+    assert Leader(isr=(1,)).state.admits(acks) is code
+
+
+@pytest.mark.parametrize("acks", [-2, 2, 7])
+def test_other_acks_are_refused(acks: int) -> None:
+    assert Leader().state.admits(acks) is Code.INVALID_REQUIRED_ACKS
+
+
+def test_the_minimum_is_never_above_the_replication_factor() -> None:
+    assert Leader(min_isr=9).state.admits(-1) is Code.NONE
+
+
+def test_acks_all_is_answered_when_the_watermark_has_passed() -> None:
+    leader = Leader()
+    leader.write(10)
+    assert leader.state.verdict(-1, 10) is None
+    leader.fetch(2, 10)
+    leader.fetch(3, 9)
+    assert leader.state.verdict(-1, 10) is None
+    leader.fetch(3, 10)
+    assert leader.state.verdict(-1, 10) is Code.NONE
+
+
+def test_acks_all_when_the_isr_has_shrunk_after_the_append() -> None:
+    leader = Leader()
+    leader.write(10)
+    leader.log_shows((1,), 8)
+    assert leader.state.verdict(-1, 10) is Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert leader.state.verdict(-1, 0) is Code.NONE
+
+
+def test_acks_one_waits_for_the_leaders_flush_only() -> None:
+    leader = Leader()
+    leader.write(10, flush=False)
+    assert leader.state.verdict(0, 10) is Code.NONE
+    assert leader.state.verdict(1, 10) is None
+    leader.state.on_flushed(10)
+    assert leader.state.verdict(1, 10) is Code.NONE
+
+
+def test_latest_is_unknown_until_the_watermark_reaches_the_end_at_election() -> None:
+    leader = Leader(log_end=10, watermark=4)
+    assert not leader.state.latest_known()
+    leader.fetch(2, 10)
+    leader.fetch(3, 9)
+    assert not leader.state.latest_known()
+    leader.fetch(3, 10)
+    assert leader.state.latest_known()
+
+
+# -- positions
+
+
+def history(*epochs: tuple[int, int], end: int):
+    """`end_of` of a log whose epochs start at the given offsets."""
+
+    def end_of(epoch: int) -> tuple[int, int]:
+        if not epochs or epoch > epochs[-1][0]:
+            return (-1, -1)
+        if epoch < epochs[0][0]:
+            return (epoch, epochs[0][1])
+        at = max(i for i, (each, _) in enumerate(epochs) if each <= epoch)
+        return (epochs[at][0], epochs[at + 1][1] if at + 1 < len(epochs) else end)
+
+    return end_of
+
+
+LEADER_HISTORY = history((1, 0), (3, 10), (5, 20), end=30)
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "verdict"),
+    [
+        (30, 5, Code.NONE),
+        (25, 5, Code.NONE),
+        (10, 1, Code.NONE),
+        (12, 1, Divergence(1, 10)),
+        (15, 2, Divergence(1, 10)),
+        (31, 5, Divergence(5, 30)),
+        (25, 4, Divergence(3, 20)),
+        (25, -1, Code.NONE),
+        (31, -1, Code.OFFSET_OUT_OF_RANGE),
+        (-5, -1, Code.OFFSET_OUT_OF_RANGE),
+    ],
+)
+def test_a_position_is_compared_with_the_leaders_history(offset: int, epoch: int, verdict: object) -> None:
+    assert check_position(offset, epoch, 0, 30, LEADER_HISTORY) == verdict
+
+
+def test_a_position_below_the_log_start_is_out_of_range() -> None:
+    assert check_position(4, 1, 5, 30, LEADER_HISTORY) is Code.OFFSET_OUT_OF_RANGE
+
+
+def test_leader_epochs_of_fetchers() -> None:
+    assert check_leader_epoch(-1, 5) is Code.NONE
+    assert check_leader_epoch(5, 5) is Code.NONE
+    assert check_leader_epoch(4, 5) is Code.FENCED_LEADER_EPOCH
+    assert check_leader_epoch(6, 5) is Code.UNKNOWN_LEADER_EPOCH
+
+
+# -- the follower
+
+
+SENT = SentPosition(5, 25, 4)
+
+
+def reply(**changes: object) -> LeaderReply:
+    fields: dict[str, object] = {
+        "code": 0,
+        "high_watermark": 20,
+        "log_start": 0,
+        "diverging": None,
+        "first_offset": -1,
+    }
+    return LeaderReply(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+FOLLOWER_HISTORY = history((1, 0), (4, 12), end=25)
+
+
+def test_a_reply_to_another_question_is_dropped() -> None:
+    follower = FollowerState(1, 5, 10)
+    assert follower.on_reply(SENT._replace(leader_epoch=4), reply(), 0, 25, FOLLOWER_HISTORY) == Drop()
+    assert follower.on_reply(SENT, reply(), 0, 24, FOLLOWER_HISTORY) == Drop()
+
+
+def test_divergence_comes_before_the_watermark() -> None:
+    follower = FollowerState(1, 5, 10)
+    answer = reply(diverging=Divergence(3, 20), high_watermark=25)
+    assert follower.on_reply(SENT, answer, 0, 25, FOLLOWER_HISTORY) == TruncateTo(12), "3 is unknown here: cut 4 off"
+    assert follower.high_watermark == 10
+
+
+def test_truncation_goes_to_the_end_that_both_share() -> None:
+    follower = FollowerState(1, 5, 10)
+    assert follower.on_reply(SENT, reply(diverging=Divergence(4, 18)), 0, 25, FOLLOWER_HISTORY) == TruncateTo(18)
+    assert follower.on_reply(SENT, reply(diverging=Divergence(1, 40)), 0, 25, FOLLOWER_HISTORY) == TruncateTo(12)
+    follower.on_truncated(8)
+    assert follower.high_watermark == 8
+
+
+def test_batches_must_start_where_the_log_ends() -> None:
+    follower = FollowerState(1, 5, 10)
+    assert follower.on_reply(SENT, reply(first_offset=25), 0, 25, FOLLOWER_HISTORY) == Accept(20)
+    assert follower.on_reply(SENT, reply(first_offset=24), 0, 25, FOLLOWER_HISTORY) == StandBack(Code.CORRUPT_MESSAGE)
+
+
+def test_a_log_that_the_leader_no_longer_has_starts_over() -> None:
+    follower = FollowerState(1, 5, 10)
+    gone = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=100)
+    assert follower.on_reply(SENT, gone, 0, 25, FOLLOWER_HISTORY) == RestartAt(100)
+    odd = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=3)
+    assert follower.on_reply(SENT, odd, 0, 25, FOLLOWER_HISTORY) == StandBack(Code.OFFSET_OUT_OF_RANGE)
+
+
+def test_the_followers_watermark_goes_as_far_as_its_log_and_never_back() -> None:
+    follower = FollowerState(1, 5, 10)
+    assert follower.watermark_after(40, 25)
+    assert follower.high_watermark == 25
+    assert not follower.watermark_after(3, 25)
+    assert follower.high_watermark == 25
