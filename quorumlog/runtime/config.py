@@ -101,12 +101,12 @@ def _parse_dir(text: str) -> str:
 
 
 ADDRESS = text_kind("HOST:PORT", parse_address)
-HTTP_ADDRESS = text_kind("HOST:PORT or off", _parse_http)
+HTTP_ADDRESS = text_kind("HOST:PORT or off", _parse_http, "HOST:PORT|off")
 TARGETS = list_kind("HOST:PORT,…", lambda texts: parse_list(parse_target, texts))
 NAMED = list_kind("[NAME=]HOST:PORT,…", lambda texts: parse_list(parse_named, texts))
 VOTERS = list_kind("ID@HOST:PORT,…", lambda texts: parse_list(parse_voter, texts))
 DIRS = list_kind("DIR[,DIR…]", lambda texts: parse_list(_parse_dir, texts))
-CLUSTER_ID = text_kind("1 to 64 of A-Z a-z 0-9 _ - (quorum-node new-id makes one)", _parse_cluster_id)
+CLUSTER_ID = text_kind("1 to 64 of A-Z a-z 0-9 _ - (quorum-node new-id makes one)", _parse_cluster_id, "ID")
 
 
 def _both(flag: str) -> tuple[tuple[str, str], ...]:
@@ -343,8 +343,7 @@ def add_arguments(parser: argparse.ArgumentParser, role: str) -> None:
         if key.kind is BOOLEAN:
             parser.add_argument(flag, dest=key.name, action="store_const", const=["true"], default=None, help=help_text)
         else:
-            metavar = key.kind.name if len(key.kind.name) <= 24 else key.name.rpartition(".")[2].upper()
-            parser.add_argument(flag, dest=key.name, action="append", metavar=metavar, help=help_text)
+            parser.add_argument(flag, dest=key.name, action="append", metavar=key.kind.shown, help=help_text)
     parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file")
     parser.add_argument(
         "--set", dest="assignments", action="append", default=[], metavar="key=value", help="set any key"
@@ -357,6 +356,14 @@ def load(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -
     Raises:
         ConfigError: all problems at once, each naming where it stands.
     """
+    settings, config = gather(role, arguments, environ)
+    settings.check()
+    assert config is not None
+    return config
+
+
+def gather(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Settings, NodeConfig | None]:
+    """As `load`, but with what could be read when there are problems: `settings.problems`, and then no config."""
     settings = Settings(KEYS, role, RECORD_KEYS)
     if arguments.config is not None:
         settings.add_file(arguments.config)
@@ -372,8 +379,8 @@ def load(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -
         config = _build(role, settings, listeners)
     except ConfigError as error:
         settings.problems.extend(error.problems)
-    settings.check()
-    return config
+        return settings, None
+    return settings, None if settings.problems else config
 
 
 def _fill_standalone(settings: Settings, role: str, environ: Mapping[str, str]) -> None:
@@ -412,12 +419,17 @@ def _listeners(settings: Settings, role: str) -> tuple[KafkaListener, ...]:
 def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) -> NodeConfig:
     values: dict[str, Any] = {name: setting.value for name, setting in settings.values.items()}
     inter_broker = values.get("kafka.inter.broker") or (listeners[0].name if listeners else DEFAULT_LISTENER)
+    data_dirs = values["data.dirs"]
+    if values["node.id"] is None and "node.id" in settings.refused:  # said already: not also "missing"
+        values["node.id"] = 0
+    if not data_dirs and "data.dirs" in settings.refused:
+        data_dirs = (".",)
     if values.get("quorum.controllers") and values["quorum.join"]:
         settings.problems.append("give only one of --controllers and --join")
     return NodeConfig(
         role=role,
         node_id=-1 if values["node.id"] is None else values["node.id"],
-        data_dirs=values["data.dirs"],
+        data_dirs=data_dirs,
         cluster_id=values["cluster.id"],
         standalone=values["quorum.standalone"],
         initial_voters=values["quorum.initial.voters"],

@@ -8,6 +8,7 @@ that a stronger source replaces, and all problems are reported together.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -36,6 +37,12 @@ class Kind:
     parse: Callable[[str], Any]
     toml: type
     is_list: bool = False
+    metavar: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What stands for a value in a usage line."""
+        return self.metavar or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +103,9 @@ def _parse_text(text: str) -> str:
     return text
 
 
-INTEGER = Kind("a whole number", _parse_int, int)
+INTEGER = Kind("a whole number", _parse_int, int, metavar="N")
 BOOLEAN = Kind("true or false", _parse_bool, bool)
-TEXT = Kind("text", _parse_text, str)
+TEXT = Kind("text", _parse_text, str, metavar="NAME")
 
 
 def choice(*words: str) -> Kind:
@@ -109,12 +116,12 @@ def choice(*words: str) -> Kind:
             raise ValueError(f"{text!r} is not one of {', '.join(words)}")
         return text.strip()
 
-    return Kind(f"one of {', '.join(words)}", parse, str)
+    return Kind(f"one of {', '.join(words)}", parse, str, metavar="|".join(words))
 
 
-def text_kind(name: str, parse: Callable[[str], Any]) -> Kind:
+def text_kind(name: str, parse: Callable[[str], Any], metavar: str = "") -> Kind:
     """Text of a form of its own."""
-    return Kind(name, parse, str)
+    return Kind(name, parse, str, metavar=metavar)
 
 
 def list_kind(name: str, parse: Callable[[Iterable[str]], Any]) -> Kind:
@@ -130,6 +137,7 @@ class Settings:
         self._role = role
         self._record_keys = record_keys
         self.problems: list[str] = []
+        self.refused: set[str] = set()  # keys that were given, but wrongly
         self.values: dict[str, Setting] = {
             key.name: Setting(key.default, "default") for key in keys if role in key.roles
         }
@@ -210,6 +218,7 @@ class Settings:
             else:
                 self.values[key.name] = Setting((), source)
         elif type(value) is not key.kind.toml:
+            self.refused.add(key.name)
             self.problems.append(f"{source}: {key.name} = {value!r} has the wrong type, it takes {key.allowed}")
         elif isinstance(value, str):
             self._set_text(key, value, source)
@@ -220,12 +229,14 @@ class Settings:
         try:
             value = key.kind.parse(text)
         except ValueError as error:
+            self.refused.add(key.name)
             self.problems.append(f"{source}: {key.name}: {error}; it takes {key.allowed}")
             return
         self._set_value(key, value, source)
 
     def _set_value(self, key: Key, value: Any, source: str) -> None:
         if key.minimum is not None and key.maximum is not None and not key.minimum <= value <= key.maximum:
+            self.refused.add(key.name)
             self.problems.append(f"{source}: {key.name} = {value} is out of range {key.minimum}..{key.maximum}")
             return
         self.values[key.name] = Setting(value, source)
@@ -259,3 +270,22 @@ def render(value: Any) -> str:
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return ",".join(str(item) for item in value)
     return str(value)
+
+
+def render_toml(key: Key, setting: Setting) -> str:
+    """A line that a config file may hold, with its source as a comment; commented out when there is no value."""
+    if setting.value is None and key.kind.name.endswith(" or off"):
+        text = '"off"'
+    elif setting.value is None:
+        return f"# {key.name} =  # {setting.source}"
+    elif isinstance(setting.value, bool | int):
+        text = render(setting.value)
+    elif key.kind.is_list:
+        text = "[" + ", ".join(_quote(str(item)) for item in setting.value) + "]"
+    else:
+        text = _quote(str(setting.value))
+    return f"{key.name} = {text}  # {setting.source}"
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,234 @@
+"""A small HTTP/1.1 server for `/metrics`, `/livez` and `/readyz`, on the running loop.
+
+h11 does the protocol (it is the small, well-kept parser under uvicorn and httpx, 20 ms to import, no thread, no loop of
+its own); the streams are asyncio's, so it runs under the simulator, too.  Everything is bounded: connections, size of a
+request head, time for each request, and a request with a body is answered and closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, urlsplit
+
+import h11
+
+from quorumlog.errors import ConfigError
+from quorumlog.runtime.addresses import Address
+from quorumlog.runtime.logging import get_logger
+
+log = get_logger("http")
+
+CONNECTIONS_MAX = 64
+HEAD_MAX_BYTES = 16 * 1024
+REQUEST_TIMEOUT_S = 10.0
+IDLE_TIMEOUT_S = 60.0
+_READ_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a route answers."""
+
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Route = Callable[[Mapping[str, list[str]]], Response]
+"""Takes the query's parameters.  Runs on the loop and only reads state."""
+
+
+class HttpServer:
+    """Serves GET and HEAD of fixed paths.  `async with` starts and stops it; `address` is what was bound."""
+
+    def __init__(self, listen: Address, routes: Mapping[str, Route]) -> None:
+        self._listen = listen
+        self._routes = dict(routes)
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self.address = listen
+
+    async def __aenter__(self) -> HttpServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: the address is taken or not ours.
+        """
+        try:
+            self._server = await asyncio.start_server(self._accept, self._listen.host, self._listen.port)
+        except OSError as error:
+            raise ConfigError(
+                f"http.listen {self._listen}: {error.strerror or error}",
+                next_step="give another --http HOST:PORT, or off",
+            ) from error
+        if sockets := self._server.sockets:
+            self.address = Address(self._listen.host, sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening and drop every connection."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._connections) >= CONNECTIONS_MAX:
+            writer.close()
+            return
+        self._connections.add(task)
+        try:
+            await _Connection(reader, writer, self._routes).serve()
+        except (OSError, TimeoutError, h11.LocalProtocolError):
+            log.debug("http connection dropped")
+        except asyncio.CancelledError:
+            pass  # by `close`, which waits for this task; asyncio's own server callback would report it as an error
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+
+@dataclass(slots=True)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    routes: Mapping[str, Route]
+    http: h11.Connection = field(
+        default_factory=lambda: h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_MAX_BYTES)
+    )
+
+    async def serve(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_TIMEOUT_S):
+                    event = await self._next_event()
+            except h11.RemoteProtocolError as error:
+                if self.http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                    await self._send(Response(error.error_status_hint, b"not a request that is served here\n"), False)
+                return
+            if not isinstance(event, h11.Request):
+                return
+            has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in event.headers)
+            await self._send(self._respond(event, has_body), event.method == b"HEAD", close=has_body)
+            if has_body or self.http.our_state is h11.MUST_CLOSE:
+                return
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                while self.http.their_state is h11.SEND_BODY:
+                    await self._next_event()
+            if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
+                return
+            self.http.start_next_cycle()
+
+    async def _next_event(self) -> object:
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            self.http.receive_data(await self.reader.read(_READ_BYTES))
+        return event
+
+    def _respond(self, request: h11.Request, has_body: bool) -> Response:
+        if request.method not in (b"GET", b"HEAD"):
+            return Response(405, b"only GET and HEAD\n", headers=(("Allow", "GET, HEAD"),))
+        if has_body:
+            return Response(413, b"a request body is not taken\n")
+        target = urlsplit(request.target.decode("latin-1"))
+        route = self.routes.get(target.path)
+        if route is None:
+            return Response(404, f"not served here; there is {' '.join(sorted(self.routes))}\n".encode())
+        try:
+            return route(parse_qs(target.query, keep_blank_values=True, max_num_fields=16))
+        except Exception:
+            log.exception("http route failed", path=target.path)
+            return Response(500, b"failed; the log of this process says why\n")
+
+    async def _send(self, response: Response, head_only: bool, close: bool = False) -> None:
+        headers = [
+            ("Content-Type", response.content_type),
+            ("Content-Length", str(len(response.body))),
+            ("Cache-Control", "no-store"),
+            *response.headers,
+        ]
+        if close:
+            headers.append(("Connection", "close"))
+        data = self.http.send(h11.Response(status_code=response.status, headers=headers)) or b""
+        if not head_only:
+            data += self.http.send(h11.Data(data=response.body)) or b""
+        data += self.http.send(h11.EndOfMessage()) or b""
+        self.writer.write(data)
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            await self.writer.drain()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The state of one condition of readiness, and why."""
+
+    ok: bool
+    detail: str = ""
+
+
+def health_routes(
+    checks: Mapping[str, Callable[[], Check]], render_metrics: Callable[[], tuple[bytes, str]]
+) -> dict[str, Route]:
+    """The routes that every process serves.
+
+    `/livez` (also `/healthz`) says only that the loop runs: a restart helps nobody who has lost the quorum.  `/readyz`
+    is 200 when every check holds, else 503; with `?verbose` it lists them all, else those that fail.
+    """
+
+    def live(_query: Mapping[str, list[str]]) -> Response:
+        return Response(200, b"ok\n")
+
+    def ready(query: Mapping[str, list[str]]) -> Response:
+        results = {name: check() for name, check in checks.items()}
+        is_ready = all(result.ok for result in results.values())
+        shown = results if "verbose" in query else {name: r for name, r in results.items() if not r.ok}
+        lines = [
+            f"[{'+' if result.ok else '-'}] {name}{': ' if result.detail else ''}{result.detail}"
+            for name, result in shown.items()
+        ]
+        lines.append("ok" if is_ready else "not ready")
+        return Response(200 if is_ready else 503, ("\n".join(lines) + "\n").encode())
+
+    def metrics(_query: Mapping[str, list[str]]) -> Response:
+        body, content_type = render_metrics()
+        return Response(200, body, content_type)
+
+    return {"/livez": live, "/healthz": live, "/readyz": ready, "/metrics": metrics}
+
+
+async def get(address: Address, path: str, timeout_s: float) -> tuple[int, bytes]:
+    """Ask an endpoint of ours: status and body.  For `kctl dev` and health checks, not a general client.
+
+    Raises:
+        OSError: no connection, or it broke (TimeoutError is one).
+    """
+    client = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_MAX_BYTES)
+    async with asyncio.timeout(timeout_s):
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        with contextlib.closing(writer):
+            request = h11.Request(method="GET", target=path, headers=[("Host", str(address)), ("Connection", "close")])
+            writer.write((client.send(request) or b"") + (client.send(h11.EndOfMessage()) or b""))
+            status, body = 0, b""
+            try:
+                while not isinstance(event := client.next_event(), h11.EndOfMessage | h11.ConnectionClosed):
+                    if event is h11.NEED_DATA:
+                        client.receive_data(await reader.read(_READ_BYTES))
+                    elif isinstance(event, h11.Response):
+                        status = event.status_code
+                    elif isinstance(event, h11.Data) and len(body) < (1 << 24):
+                        body += event.data
+            except h11.RemoteProtocolError as error:
+                raise ConnectionError(f"{address} does not speak HTTP") from error
+            return status, body

@@ -1,0 +1,155 @@
+"""Log lines: one event each, as key=value text or JSON, on standard error.
+
+Rooms take a logger with `get_logger("room")` at import and log events with keys: `log.info("elected", epoch=3)`.  Until
+`configure` was called (tests, libraries) only warnings and worse appear.  What libraries log through the standard
+library comes out in the same form.  A value can never forge a second line: control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol, TextIO, cast
+
+_blocked = "rich" not in sys.modules
+if _blocked:  # structlog.dev imports rich wherever it is installed: 50 ms of each server's start, and never used here
+    sys.modules["rich"] = None  # type: ignore[assignment]
+try:
+    import structlog
+finally:
+    if _blocked:
+        del sys.modules["rich"]
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+_EventDict = structlog.typing.EventDict
+
+
+class Logger(Protocol):
+    """What rooms see of a logger."""
+
+    def debug(self, event: str, **keys: Any) -> Any: ...
+    def info(self, event: str, **keys: Any) -> Any: ...
+    def warning(self, event: str, **keys: Any) -> Any: ...
+    def error(self, event: str, **keys: Any) -> Any: ...
+    def exception(self, event: str, **keys: Any) -> Any:
+        """An error with the traceback of the exception being handled."""
+        ...
+
+    def bind(self, **keys: Any) -> Logger:
+        """The same logger with keys added to each line."""
+        ...
+
+
+def get_logger(room: str) -> Logger:
+    """A logger whose lines say which room they come from.  Takes effect of a later `configure`, too."""
+    return cast(Logger, structlog.get_logger(room=room))
+
+
+def _no_time(_logger: Any, _method: str, event: _EventDict) -> _EventDict:
+    return event
+
+
+def _stamper(wall_ms: Callable[[], int]) -> structlog.typing.Processor:
+    def stamp(_logger: Any, _method: str, event: _EventDict) -> _EventDict:
+        event["ts"] = rfc3339(wall_ms())
+        return event
+
+    return stamp
+
+
+def rfc3339(wall_ms: int) -> str:
+    """Milliseconds since 1970 as RFC 3339 in UTC."""
+    moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{wall_ms % 1000:03d}Z"
+
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@,+-[]{}()<>|*%#~^&;!?$'")
+
+
+def _word(value: Any) -> str:
+    """A value that is one word in a line: quoted if it has spaces, with every control character escaped."""
+    if value is None:
+        return "-"
+    if value is True or value is False:
+        return "true" if value else "false"
+    text = str(value)
+    if text and all(character in _PLAIN for character in text):
+        return text
+    escaped = "".join(
+        character if character.isprintable() and character not in '"\\' else _ESCAPES.get(character, _escape(character))
+        for character in text
+    )
+    return f'"{escaped}"'
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def _escape(character: str) -> str:
+    return f"\\u{ord(character):04x}"
+
+
+def render_text(_logger: Any, _method: str, event: _EventDict) -> str:
+    """`TIME LEVEL event key=value …`; a traceback follows, each of its lines marked so that it cannot pass for ours."""
+    traceback = event.pop("exception", None)
+    head = [str(event.pop("ts", "")), str(event.pop("level", "")).upper(), _word(event.pop("event", ""))]
+    line = " ".join(part for part in head if part)
+    line += "".join(f" {key}={_word(value)}" for key, value in event.items())
+    if traceback:
+        line += "".join(f"\n    | {row}" for row in str(traceback).splitlines())
+    return line
+
+
+def configure(
+    log_format: str = "text",
+    level: str = "info",
+    *,
+    wall_ms: Callable[[], int] | None = None,
+    stream: TextIO | None = None,
+    **keys: Any,
+) -> None:
+    """Set how the whole process logs.  `keys` (node_id, …) stand on every line; `wall_ms` None leaves out the time."""
+    bound = dict(keys)
+
+    def add_keys(_logger: Any, _method: str, event: _EventDict) -> _EventDict:
+        for key, value in bound.items():
+            event.setdefault(key, value)
+        return event
+
+    shared: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        _stamper(wall_ms) if wall_ms is not None else _no_time,
+        add_keys,
+        structlog.processors.format_exc_info,
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer(default=str, ensure_ascii=False) if log_format == "json" else render_text
+    )
+    out = stream if stream is not None else sys.stderr
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(LEVELS[level], logging.INFO))
+
+
+structlog.configure(
+    processors=[structlog.processors.add_log_level, structlog.processors.format_exc_info, render_text],
+    wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+    logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    cache_logger_on_first_use=False,
+)

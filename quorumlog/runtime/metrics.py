@@ -1,0 +1,122 @@
+"""Metrics of one process: mostly functions that read state when somebody asks, and a few histograms of awaited time.
+
+A room never counts for the registry's sake: it keeps the numbers that it needs, or plain integers, and whoever wires
+the process together registers functions that read them (`gauge`, `counter`).  Names: `quorumlog_`, room, what, unit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from quorumlog.runtime.logging import get_logger
+
+log = get_logger("metrics")
+
+PREFIX = "quorumlog_"
+
+LATENCY_BUCKETS = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
+"""Seconds: from a quick fsync to a lost leader."""
+
+Read = Callable[[], float | int | bool | None]
+ReadLabelled = Callable[[], Mapping[str, float | int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    name: str
+    help: str
+    is_counter: bool
+    label: str | None
+    read: Callable[[], Mapping[str, float | int] | float | int | bool | None]
+
+
+class Metrics(Collector):
+    """A registry of its own, so that several nodes in one process (tests) never meet."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._sources: dict[str, _Source] = {}
+        self._registry.register(self)
+
+    def gauge(self, name: str, description: str, read: Read) -> None:
+        """A number read at each scrape; None leaves it out."""
+        self._add(_Source(PREFIX + name, description, False, None, read))
+
+    def counter(self, name: str, description: str, read: Read) -> None:
+        """A number that only grows, read at each scrape.  `name` without `_total`."""
+        self._add(_Source(PREFIX + name, description, True, None, read))
+
+    def gauges(self, name: str, description: str, label: str, read: ReadLabelled) -> None:
+        """Numbers by the value of one label, read at each scrape; few values only."""
+        self._add(_Source(PREFIX + name, description, False, label, read))
+
+    def counters(self, name: str, description: str, label: str, read: ReadLabelled) -> None:
+        """Growing numbers by the value of one label."""
+        self._add(_Source(PREFIX + name, description, True, label, read))
+
+    def histogram(self, name: str, description: str) -> Histogram:
+        """A histogram of seconds; `name` ends in `_seconds`."""
+        return Histogram(PREFIX + name, description, registry=self._registry, buckets=LATENCY_BUCKETS)
+
+    def render(self) -> tuple[bytes, str]:
+        """All metrics in the text format, and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        for source in self._sources.values():
+            try:
+                value = source.read()
+            except Exception:  # one broken reader must not hide all other metrics in the moment they are needed
+                log.exception("metric not readable", metric=source.name)
+                continue
+            if value is None:
+                continue
+            kind = CounterMetricFamily if source.is_counter else GaugeMetricFamily
+            if source.label is None:
+                assert not isinstance(value, Mapping), source.name
+                yield kind(source.name, source.help, value=float(value))
+                continue
+            assert isinstance(value, Mapping), source.name
+            family = kind(source.name, source.help, labels=[source.label])
+            for label, number in sorted(value.items()):
+                family.add_metric([label], float(number))
+            yield family
+
+    def _add(self, source: _Source) -> None:
+        assert source.name not in self._sources, f"metric {source.name} registered twice"
+        self._sources[source.name] = source
+
+
+def add_process_metrics(metrics: Metrics) -> None:
+    """Memory, CPU and open files of this process, from /proc; absent where there is none."""
+    from prometheus_client.process_collector import ProcessCollector
+
+    with contextlib.suppress(ValueError):
+        ProcessCollector(registry=metrics._registry)

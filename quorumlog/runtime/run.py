@@ -1,0 +1,208 @@
+"""Running a server process: the loop, signals, readiness, the exit status and the last line.
+
+`serve(body)` runs `body(process)` until it returns.  `body` builds what it serves, calls `process.ready(…)`, awaits
+`process.stopped()`, and shuts down gracefully on the way out.  SIGTERM or SIGINT asks it to stop; it then has
+`shutdown_timeout_ms`, after which it is cancelled, and a short while later the process ends whatever hangs.
+
+Exit status: 0 asked to stop · 1 failed, a restart may help · 2 configuration, data directory or port · 7 disk or
+corruption.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+from quorumlog.errors import ConfigError, FatalError, QuorumlogError
+from quorumlog.runtime.logging import get_logger
+
+log = get_logger("run")
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+EXIT_DISK = 7
+
+KILL_GRACE_S = 5.0
+"""Seconds between cancelling what did not stop in time, and ending the process without it."""
+
+_CONFIG_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
+
+
+class Process:
+    """What a server's body sees of its process."""
+
+    def __init__(self, log_format: str, environ: Mapping[str, str]) -> None:
+        self._log_format = log_format
+        self._stop = asyncio.Event()
+        self._notifier = Notifier(environ)
+        self.stop_reason = ""
+
+    def stop(self, reason: str) -> None:
+        """Ask the body to stop; the first reason stays."""
+        if not self._stop.is_set():
+            self.stop_reason = reason
+            log.info("stopping", reason=reason)
+            self._notifier.send("STOPPING=1", f"STATUS=stopping: {reason}")
+            self._stop.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether somebody has asked this process to stop."""
+        return self._stop.is_set()
+
+    async def stopped(self) -> None:
+        """Wait until somebody asks this process to stop."""
+        await self._stop.wait()
+
+    def ready(self, **fields: object) -> None:
+        """Say, on standard output and to systemd, that this process serves."""
+        shown = {name: value for name, value in fields.items() if value is not None}
+        if self._log_format == "json":
+            line = json.dumps({"event": "ready", **{name: _plain(value) for name, value in shown.items()}})
+        else:
+            line = " ".join(["ready", *(f"{name}={value}" for name, value in shown.items())])
+        with contextlib.suppress(OSError):  # nobody reads our standard output: not a reason to stop serving
+            print(line, flush=True)
+        self._notifier.send("READY=1", f"STATUS={line}")
+        self._notifier.start_watchdog(asyncio.get_running_loop())
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, int | float) else str(value)
+
+
+class Notifier:
+    """systemd's notification protocol: datagrams to $NOTIFY_SOCKET, and a heartbeat if $WATCHDOG_USEC asks for one."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._path = environ.get("NOTIFY_SOCKET", "")
+        microseconds = environ.get("WATCHDOG_USEC", "")
+        wanted = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._interval_s = int(microseconds) / 2e6 if microseconds.isdigit() and wanted else 0.0
+
+    def send(self, *lines: str) -> None:
+        """Send state lines.  Without a socket, or with nobody behind it, nothing happens."""
+        if not self._path.startswith(("/", "@")):
+            return
+        address = "\0" + self._path[1:] if self._path.startswith("@") else self._path
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto("\n".join(lines).encode(), address)
+
+    def start_watchdog(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on say that the loop runs, at twice the rate that is asked for."""
+        if self._interval_s > 0:
+            self.send("WATCHDOG=1")
+            loop.call_later(self._interval_s, self.start_watchdog, loop)
+
+
+Body = Callable[[Process], Awaitable[None]]
+
+
+def serve(program: str, body: Body, *, log_format: str, shutdown_timeout_ms: int, environ: Mapping[str, str]) -> int:
+    """Run a server to its end; returns the exit status, having said on standard error why, if it is not 0."""
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_main(program, body, log_format, shutdown_timeout_ms, environ))
+    except KeyboardInterrupt:
+        return EXIT_OK
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _main(program: str, body: Body, log_format: str, shutdown_timeout_ms: int, environ: Mapping[str, str]) -> int:
+    loop = asyncio.get_running_loop()
+    process = Process(log_format, environ)
+    task = asyncio.ensure_future(_call(body, process))
+
+    def on_signal(name: str) -> None:
+        if process.is_stopping:  # asked a second time: at once
+            task.cancel()
+            return
+        process.stop(name)
+        loop.call_later(shutdown_timeout_ms / 1000, _give_up, loop, task, log_format, program)
+
+    for name in ("SIGTERM", "SIGINT"):
+        loop.add_signal_handler(getattr(signal, name), on_signal, name)
+    try:
+        await task
+    except asyncio.CancelledError:
+        report(program, QuorumlogError("stopped before the graceful shutdown was through"), log_format)
+        return EXIT_FAILED
+    except BaseException as error:
+        status, cause = exit_status(error)
+        if not isinstance(cause, QuorumlogError | OSError):
+            log.error("unexpected failure", exc_info=error)
+        report(program, cause, log_format)
+        return status
+    return EXIT_OK
+
+
+async def _call(body: Body, process: Process) -> None:
+    await body(process)
+
+
+def _give_up(loop: asyncio.AbstractEventLoop, task: asyncio.Future[None], log_format: str, program: str) -> None:
+    if task.done():
+        return
+    log.error("graceful stop took too long, cancelling")
+    task.cancel()
+    loop.call_later(KILL_GRACE_S, _end_now, program, log_format)
+
+
+def _end_now(program: str, log_format: str) -> None:
+    report(program, QuorumlogError("still not stopped after being cancelled, ending the process"), log_format)
+    os._exit(EXIT_FAILED)
+
+
+def exit_status(error: BaseException) -> tuple[int, BaseException]:
+    """The exit status for a failure, and the cause that decided it: of several, the gravest."""
+    graded = [(_grade(leaf), position, leaf) for position, leaf in enumerate(_leaves(error))]
+    status, _, cause = max(graded, key=lambda entry: (entry[0], -entry[1]))
+    return status, cause
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _grade(error: BaseException) -> int:
+    if isinstance(error, QuorumlogError):
+        return error.exit_status
+    if isinstance(error, OSError) and error.errno in _CONFIG_ERRNOS:
+        return EXIT_CONFIG
+    return EXIT_FAILED
+
+
+def report(program: str, error: BaseException, log_format: str) -> None:
+    """One line on standard error: what, why, what next; one object with `json`."""
+    message = str(error) or type(error).__name__
+    if not isinstance(error, QuorumlogError):
+        message = f"{type(error).__name__}: {message}"
+    next_step = error.next_step if isinstance(error, QuorumlogError) else ""
+    if log_format == "json":
+        name = type(error).__name__
+        retriable = not isinstance(error, ConfigError | FatalError)
+        line = json.dumps({"error": name, "message": message, "next": next_step, "retriable": retriable})
+    else:
+        line = f"{program}: {message}" + (f" (next: {next_step})" if next_step else "")
+    with contextlib.suppress(OSError):
+        print(" ".join(line.splitlines()), file=sys.stderr, flush=True)

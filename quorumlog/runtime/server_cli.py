@@ -1,0 +1,67 @@
+"""What the command lines of `quorum-node` and `broker` share.  argparse, not click: start-up time is part of a server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+
+from quorumlog.errors import ConfigError, QuorumlogError
+from quorumlog.runtime import config as configuration
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import NodeConfig
+from quorumlog.runtime.logging import configure
+from quorumlog.runtime.run import report
+from quorumlog.runtime.settings import render_toml
+
+
+def make_parser(
+    program: str, description: str
+) -> tuple[argparse.ArgumentParser, argparse._SubParsersAction[argparse.ArgumentParser]]:
+    """A parser with `run` and `config`, which take every flag of this program."""
+    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in (
+        ("run", "serve until asked to stop"),
+        ("config", "print each setting and where it came from, as a config file"),
+    ):
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        configuration.add_arguments(command, program)
+    return parser, commands
+
+
+def print_config(program: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """The `config` command: prints what was understood, and then what is wrong with it."""
+    settings, _ = configuration.gather(program, arguments, environ)
+    for key in configuration.KEYS:
+        if program in key.roles:
+            print(render_toml(key, settings.values[key.name]))
+    return report_problems(program, ConfigError(*settings.problems)) if settings.problems else 0
+
+
+def report_problems(program: str, error: ConfigError) -> int:
+    """Each problem of a configuration on its own line."""
+    for problem in error.problems:
+        print(f"{program}: {problem}", file=sys.stderr)
+    if error.next_step:
+        print(f"{program}: next: {error.next_step}", file=sys.stderr)
+    return error.exit_status
+
+
+def prepare(program: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> NodeConfig | int:
+    """Load the configuration and set up logging; an exit status if it cannot be."""
+    try:
+        config = configuration.load(program, arguments, environ)
+    except ConfigError as error:
+        if "json" in (arguments.__dict__.get("logging.format") or ()):
+            report(program, error, "json")
+            return error.exit_status
+        return report_problems(program, error)
+    configure(config.log_format, config.log_level, wall_ms=Sources.real().wall_ms, node_id=config.node_id)
+    return config
+
+
+def fail(program: str, error: QuorumlogError) -> int:
+    """Report `error` and give its exit status."""
+    report(program, error, "text")
+    return error.exit_status
