@@ -119,11 +119,13 @@ class SimulatedDisk:
             del self._files[one]
         self._dirs = {one for one in self._dirs if one != path and not one.startswith(path + "/")}
 
-    async def flush(self, files: Iterable[DiskFile]) -> None:
+    async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
         wanted = [(file, bytes(file.content)) for file in files if isinstance(file, SimulatedFile)]
         await asyncio.sleep(self._random.uniform(0.2, 2.0) / 1000)
         for file, content in wanted:
             file.flushed = content
+        for folder in folders:
+            await self.sync_dir(folder)
 
     async def sync_dir(self, path: str) -> None:
         path = path.strip("/")
