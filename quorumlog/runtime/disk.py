@@ -72,25 +72,35 @@ class Disk(Protocol):
     @property
     def facts(self) -> Facts: ...
 
-    def open(self, path: str, create: bool = False) -> DiskFile: ...
+    def open(self, path: str, create: bool = False) -> DiskFile:
+        """The file at `path`; the same object for as long as it is open.
+
+        Raises:
+            FileNotFoundError: it does not exist and `create` is not set.
+        """
+        ...
+
     def exists(self, path: str) -> bool: ...
     def list(self, path: str) -> list[str]:
-        """Names in a folder, sorted."""
+        """Names in a folder, sorted; none when there is no such folder."""
         ...
 
     def make_dir(self, path: str) -> None:
-        """Durable after `sync_dir` of its parent."""
+        """One level; an existing folder is left as it is.  Durable after `sync_dir` of its parent."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; durable after `sync_dir` of the parent."""
+        """Atomic; durable after `sync_dir` of the parents.  Open files of it, or in it, are closed."""
         ...
 
     def remove(self, path: str) -> None: ...
     def remove_tree(self, path: str) -> None: ...
 
-    async def flush(self, files: Iterable[DiskFile]) -> None:
+    async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
         """Make everything appended to `files` before this call durable, with one barrier for all (design §6).
+
+        folders: as `sync_dir`, under the same barrier; new files are named here once, with their folder's parent
+        when that is new, too.
 
         Raises:
             DiskError: what is durable is unknown; never retried.

@@ -1,0 +1,469 @@
+"""`Disk` on a real file system: a locked, identified data directory.
+
+Layout of a directory:
+
+    lock         held with flock by the process that uses the directory; says who that is
+    meta.json    format version, directory id, node id, cluster id (once known)
+    facts.db     the small durable facts (`sqlite_facts`)
+    logs/ …      whatever the log keeps
+
+Formatting writes facts.db first and meta.json last, by rename: a directory without meta.json and without logs was never
+in use.  With logs but without meta.json something is lost, and is not made anew.
+
+**Open files** are kept in an LRU within a quarter of RLIMIT_NOFILE; a file that was closed opens itself again when
+used.  Those with unflushed bytes go last, since Linux reports a failed write-back to those who have the file open.
+
+**Flush** (measured, design §6): a few files by `fdatasync` side by side, more by one `syncfs`, which also covers new
+names.  Both act on duplicated descriptors in the loop's executor, so the LRU may close a file meanwhile.  `syncfs`
+reports errors through the descriptor of the directory, which is open from the start.
+
+**Failure**: after a failed write or sync nobody knows what is durable, and a second sync would falsely succeed.  The
+directory is `failure` from then on, and every later write raises that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import fcntl
+import json
+import logging
+import os
+import resource
+import shutil
+import socket
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from quorumlog.errors import CorruptStoreError, StoreRefusedError
+from quorumlog.runtime.disk import Disk, DiskError, DiskFile
+from quorumlog.runtime.sqlite_facts import SqliteFacts
+
+FORMAT_VERSION = 1
+SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
+OPEN_FILES_MIN = 16
+
+log = logging.getLogger(__name__)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_fdatasync = getattr(os, "fdatasync", os.fsync)
+_HAS_SYNCFS = hasattr(_libc, "syncfs")
+
+
+class FileDisk:
+    """A data directory, locked by this process.  Made by `FileDisk.acquire`."""
+
+    def __init__(self, root: Path, lock_fd: int, meta: dict[str, Any]) -> None:
+        self.root = root
+        self.failure: DiskError | None = None
+        self._lock_fd = lock_fd
+        self._meta = meta
+        self._directory_id = UUID(meta["directory_id"])
+        self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        self._open_files_max = max(OPEN_FILES_MIN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        self._files: OrderedDict[str, _File] = OrderedDict()  # with a descriptor; least recently used first
+        self._handles: dict[str, _File] = {}
+        self._facts = SqliteFacts(root / "facts.db", self._set_failure)
+
+    @classmethod
+    def acquire(
+        cls, root: str | Path, node_id: int, cluster_id: str | None, new_directory_id: Callable[[], UUID]
+    ) -> FileDisk:
+        """Lock the directory, formatting it when it is new, and check that it is ours.
+
+        Args:
+            cluster_id: None while this node does not know it; see `bind_cluster`.
+
+        Raises:
+            StoreRefusedError: another node's or cluster's, in use, of a newer format, or not writable.
+            CorruptStoreError: something in it is missing or damaged.
+        """
+        root = Path(root).absolute()
+        lock_fd = _lock(root, node_id)
+        try:
+            meta = _load_meta(root) or _format(root, node_id, cluster_id, new_directory_id())
+            _check_meta(root, meta, node_id, cluster_id)
+            disk = cls(root, lock_fd, meta)
+        except OSError as error:
+            os.close(lock_fd)
+            raise _refuse_access(root, error) from error
+        except BaseException:
+            os.close(lock_fd)
+            raise
+        if cluster_id is not None:
+            disk.bind_cluster(cluster_id)
+        return disk
+
+    @property
+    def directory_id(self) -> UUID:
+        return self._directory_id
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self._meta["cluster_id"]  # type: ignore[no-any-return]
+
+    @property
+    def facts(self) -> SqliteFacts:
+        return self._facts
+
+    def bind_cluster(self, cluster_id: str) -> None:
+        """Say, once it is known, which cluster this directory belongs to; durable on return.
+
+        Raises:
+            StoreRefusedError: it belongs to another one.
+        """
+        _check_meta(self.root, self._meta, self._meta["node_id"], cluster_id)
+        if self._meta["cluster_id"] is None:
+            self._meta["cluster_id"] = cluster_id
+            _save_meta(self.root, self._meta)
+
+    def close(self) -> None:
+        """Close every file and release the lock.  Flushes nothing."""
+        for file in list(self._handles.values()):
+            file.close()
+        self._facts.close()
+        os.close(self._root_fd)
+        os.close(self._lock_fd)
+
+    # -- files and folders
+
+    def open(self, path: str, create: bool = False) -> DiskFile:
+        if (file := self._handles.get(path)) is not None:
+            return file
+        if create:
+            self._check_writable()
+        file = _File(self, path)
+        try:
+            self._open_fd(file, create)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._fail(path, error) from error
+        self._handles[path] = file
+        return file
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._locate(path))
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._locate(path)))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._fail(path, error) from error
+
+    def make_dir(self, path: str) -> None:
+        self._check_writable()
+        try:
+            os.mkdir(self._locate(path), 0o750)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise self._fail(path, error) from error
+
+    def rename(self, old: str, new: str) -> None:
+        self._check_writable()
+        self._close_under(old)
+        try:
+            os.rename(self._locate(old), self._locate(new))
+        except OSError as error:
+            raise self._fail(old, error) from error
+
+    def remove(self, path: str) -> None:
+        self._check_writable()
+        self._close_under(path)
+        try:
+            os.unlink(self._locate(path))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise self._fail(path, error) from error
+
+    def remove_tree(self, path: str) -> None:
+        """May take long; called in an executor, on a folder in which no file is open."""
+        self._check_writable()
+        assert not any(one.startswith(path + "/") for one in tuple(self._handles)), path
+        try:
+            shutil.rmtree(self._locate(path))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise self._fail(path, error) from error
+
+    # -- durability
+
+    async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
+        self._check_writable()
+        dirty = [file for file in files if isinstance(file, _File)]
+        folders = list(folders)
+        if not dirty and not folders:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            for file in dirty:
+                file.is_dirty = False
+            if _HAS_SYNCFS and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
+                await loop.run_in_executor(None, _sync_file_system, os.dup(self._root_fd))
+                return
+            jobs = [loop.run_in_executor(None, _sync_data, os.dup(file.fd())) for file in dirty]
+            jobs += [loop.run_in_executor(None, _sync_folder, self._locate(folder)) for folder in folders]
+            await asyncio.gather(*jobs)
+        except OSError as error:
+            raise self._fail("flush", error) from error
+
+    async def sync_dir(self, path: str) -> None:
+        await self.flush((), (path,))
+
+    # -- for _File
+
+    def _open_fd(self, file: _File, create: bool) -> int:
+        while len(self._files) >= self._open_files_max:
+            victim = next((one for one in self._files.values() if not one.is_dirty), None)
+            (victim or next(iter(self._files.values()))).release()
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        fd = os.open(self._locate(file.path), flags, 0o640)
+        if file.known_size is None:
+            file.known_size = os.fstat(fd).st_size
+        file.raw_fd = fd
+        self._files[file.path] = file
+        return fd
+
+    def _reopen(self, file: _File) -> int:
+        if file.raw_fd is not None:
+            self._files.move_to_end(file.path)
+            return file.raw_fd
+        assert not file.is_closed, f"{file.path} is used after close"
+        try:
+            return self._open_fd(file, create=False)
+        except OSError as error:
+            raise self._fail(file.path, error) from error
+
+    def _forget(self, file: _File) -> None:
+        self._files.pop(file.path, None)
+
+    def _drop_handle(self, file: _File) -> None:
+        if self._handles.get(file.path) is file:
+            del self._handles[file.path]
+
+    def _close_under(self, path: str) -> None:
+        for one in [name for name in self._handles if name == path or name.startswith(path + "/")]:
+            self._handles[one].close()
+
+    def _locate(self, path: str) -> str:
+        assert not path.startswith("/"), path
+        assert ".." not in path.split("/"), path
+        return os.path.join(self.root, path)
+
+    def _check_writable(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _fail(self, path: str, error: OSError) -> DiskError:
+        failure = DiskError(f"{self.root}: {path}: {error}")
+        failure.__cause__ = error
+        self._set_failure(failure)
+        assert self.failure is not None
+        return self.failure
+
+    def _set_failure(self, failure: DiskError) -> None:
+        if self.failure is None:
+            self.failure = failure
+            log.error("data directory failed directory_id=%s error=%s", self._directory_id, failure)
+
+
+class _File:
+    """An append-only file; its descriptor comes and goes."""
+
+    def __init__(self, disk: FileDisk, path: str) -> None:
+        self.path = path
+        self.raw_fd: int | None = None
+        self.known_size: int | None = None
+        self.is_dirty = False
+        self.is_closed = False
+        self._disk = disk
+
+    @property
+    def size(self) -> int:
+        assert self.known_size is not None
+        return self.known_size
+
+    def fd(self) -> int:
+        return self._disk._reopen(self)
+
+    def append(self, data: bytes | memoryview) -> int:
+        self._disk._check_writable()
+        position = self.size
+        fd = self.fd()
+        self.is_dirty = True
+        rest = memoryview(data)
+        end = position
+        try:
+            while rest:
+                written = os.pwrite(fd, rest, end)
+                end += written
+                rest = rest[written:]
+        except OSError as error:
+            raise self._disk._fail(self.path, error) from error
+        self.known_size = end
+        return position
+
+    def pread(self, position: int, size: int) -> bytes:
+        fd = self.fd()
+        try:
+            data = os.pread(fd, size, position)
+            while len(data) < size and position + len(data) < self.size:  # the kernel stops short near 2 GiB
+                more = os.pread(fd, size - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise self._disk._fail(self.path, error) from error
+        return data
+
+    def truncate(self, size: int) -> None:
+        self._disk._check_writable()
+        assert 0 <= size <= self.size, f"{self.path}: cut to {size}, has {self.size}"
+        fd = self.fd()
+        self.is_dirty = True
+        try:
+            os.ftruncate(fd, size)
+        except OSError as error:
+            raise self._disk._fail(self.path, error) from error
+        self.known_size = size
+
+    def release(self) -> None:
+        """Close the descriptor; it is opened again when needed."""
+        if self.raw_fd is not None:
+            os.close(self.raw_fd)
+            self.raw_fd = None
+            self._disk._forget(self)
+
+    def close(self) -> None:
+        self.release()
+        self.is_closed = True
+        self._disk._drop_handle(self)
+
+
+# -- in the executor; each owns and closes the descriptor that it is given
+
+
+def _sync_data(fd: int) -> None:
+    try:
+        _fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync_folder(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync_file_system(fd: int) -> None:
+    try:
+        if _libc.syncfs(fd) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    finally:
+        os.close(fd)
+
+
+# -- lock and identity
+
+
+def _lock(root: Path, node_id: int) -> int:
+    """Descriptor that holds the lock."""
+    try:
+        root.mkdir(mode=0o750, parents=True, exist_ok=True)
+        fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise _refuse_access(root, error) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"pid={os.getpid()} host={socket.gethostname()} node_id={node_id}\n".encode(), 0)
+    except OSError as error:
+        holder = os.pread(fd, 200, 0).decode(errors="replace").strip()
+        os.close(fd)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise _refuse_access(root, error) from error
+        raise StoreRefusedError(
+            f"{root} is in use by {holder or 'another process'}", next_step="stop that process or use another data dir"
+        ) from error
+    return fd
+
+
+def _load_meta(root: Path) -> dict[str, Any] | None:
+    """The identity of a formatted directory; None when it was never formatted."""
+    path = root / "meta.json"
+    (root / "meta.json.tmp").unlink(missing_ok=True)
+    if not path.exists():
+        if (root / "logs").exists():
+            raise CorruptStoreError(f"{path} is missing, but {root} holds logs", "restore meta.json from a backup")
+        return None
+    try:
+        meta = json.loads(path.read_bytes())
+        version = meta["format_version"]
+        if version == FORMAT_VERSION:
+            UUID(meta["directory_id"])
+            well_formed = isinstance(meta["node_id"], int) and isinstance(meta["cluster_id"], str | None)
+            if not well_formed or set(meta) != {"format_version", "directory_id", "node_id", "cluster_id"}:
+                raise ValueError("unexpected content")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptStoreError(f"{path} is damaged: {error}") from error
+    assert isinstance(meta, dict)
+    return meta
+
+
+def _check_meta(root: Path, meta: dict[str, Any], node_id: int, cluster_id: str | None) -> None:
+    if meta["format_version"] != FORMAT_VERSION:
+        raise StoreRefusedError(
+            f"{root} has format {meta['format_version']}, this program knows {FORMAT_VERSION}",
+            next_step="use the release that wrote it, or a newer one",
+        )
+    if meta["node_id"] != node_id:
+        raise StoreRefusedError(f"{root}/meta.json belongs to node {meta['node_id']}, this is node {node_id}")
+    if None not in (cluster_id, meta["cluster_id"]) and meta["cluster_id"] != cluster_id:
+        raise StoreRefusedError(
+            f"{root}/meta.json belongs to cluster {meta['cluster_id']}, this is cluster {cluster_id}"
+        )
+
+
+def _format(root: Path, node_id: int, cluster_id: str | None, directory_id: UUID) -> dict[str, Any]:
+    SqliteFacts.create(root / "facts.db")
+    meta = {
+        "format_version": FORMAT_VERSION,
+        "directory_id": str(directory_id),
+        "node_id": node_id,
+        "cluster_id": cluster_id,
+    }
+    _save_meta(root, meta)
+    _sync_folder(str(root.parent))
+    return meta
+
+
+def _save_meta(root: Path, meta: dict[str, Any]) -> None:
+    temporary = root / "meta.json.tmp"
+    with temporary.open("w") as file:
+        json.dump(meta, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(root / "meta.json")
+    _sync_folder(str(root))
+
+
+def _refuse_access(root: Path, error: OSError) -> StoreRefusedError:
+    name = errno.errorcode.get(error.errno or 0, "?")
+    return StoreRefusedError(f"cannot use data directory {root}: {error.strerror} ({name}) at {error.filename or root}")
+
+
+def _is_a_disk(disk: FileDisk) -> Disk:
+    return disk

@@ -1,0 +1,133 @@
+"""`Facts` in one SQLite file: write-ahead log, `synchronous=FULL`, a checksum in every row.
+
+SQLite drops a damaged frame of its write-ahead log, and all that follow it, without a word (design §4.1).  Facts change
+rarely, so each commit is carried over into the main file at once and the log is emptied: between two commits there is
+no frame that could be lost.  The main file has no checksums of its own, hence those in the rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from crc32c import crc32c
+
+from quorumlog.errors import CorruptStoreError, StoreRefusedError
+from quorumlog.runtime.disk import DiskError
+
+FACTS_VERSION = 1
+_CREATE = "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
+
+
+class SqliteFacts:
+    """The facts of one directory.  `on_failure` hears of the first failed commit, before `commit` raises."""
+
+    def __init__(self, path: Path, on_failure: Callable[[DiskError], None]) -> None:
+        """Open the file at `path`, which `create` made.
+
+        Raises:
+            CorruptStoreError: missing or damaged.
+            StoreRefusedError: of a newer format.
+        """
+        if not path.is_file():
+            raise CorruptStoreError(f"{path} is missing from a formatted data directory", "restore it from a backup")
+        self._path = path
+        self._on_failure = on_failure
+        self._failure: DiskError | None = None
+        self._turn = asyncio.Lock()
+        self._connection_lock = threading.Lock()  # a cancelled commit may still run in the executor
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(self._connection)
+            damage = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            self._connection.execute("SELECT count(*), min(crc) FROM facts").fetchone()
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise CorruptStoreError(f"{path} is damaged: {error}") from error
+        if damage != "ok":
+            self._connection.close()
+            raise CorruptStoreError(f"{path} is damaged: {damage}")
+        if version != FACTS_VERSION:
+            self._connection.close()
+            raise StoreRefusedError(f"{path} has format {version}, this program knows {FACTS_VERSION}")
+
+    @staticmethod
+    def create(path: Path) -> None:
+        """Make an empty file of facts; an earlier attempt that did not get further is replaced."""
+        for leftover in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
+            leftover.unlink(missing_ok=True)
+        connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            _prepare(connection)
+            connection.execute(f"PRAGMA user_version = {FACTS_VERSION}")
+            connection.execute(_CREATE)
+        finally:
+            connection.close()
+
+    def load(self, prefix: str = "") -> dict[str, bytes]:
+        """See `Facts.load`.
+
+        Raises:
+            CorruptStoreError: a row's checksum does not match.
+        """
+        query = "SELECT key, value, crc FROM facts WHERE substr(key, 1, ?) = ? ORDER BY key"
+        with self._connection_lock:
+            try:
+                rows = self._connection.execute(query, (len(prefix), prefix)).fetchall()
+            except sqlite3.Error as error:
+                raise CorruptStoreError(f"{self._path} is damaged: {error}") from error
+        facts: dict[str, bytes] = {}
+        for key, value, crc in rows:
+            if _crc(key, value) != crc:
+                raise CorruptStoreError(f"{self._path} is damaged: checksum of fact {key!r}")
+            facts[key] = value
+        return facts
+
+    async def commit(self, changes: dict[str, bytes | None]) -> None:
+        """See `Facts.commit`.  Cancelled: the transaction goes on, whole."""
+        if self._failure is not None:
+            raise self._failure
+        if not changes:
+            return
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.run_in_executor(None, self._commit, dict(changes))
+            except (sqlite3.Error, OSError) as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = DiskError(f"{self._path}: {error}")
+            self._failure.__cause__ = error
+            self._on_failure(self._failure)
+        raise self._failure
+
+    def _commit(self, changes: dict[str, bytes | None]) -> None:
+        sets = [(key, value, _crc(key, value)) for key, value in changes.items() if value is not None]
+        deletions = [(key,) for key, value in changes.items() if value is None]
+        with self._connection_lock:
+            connection = self._connection
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", sets)
+            connection.executemany("DELETE FROM facts WHERE key = ?", deletions)
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def close(self) -> None:
+        with self._connection_lock:
+            self._connection.close()
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # the directory is locked; spares the shared-memory file
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _crc(key: str, value: bytes) -> int:
+    return int(crc32c(value, crc32c(key.encode())))
