@@ -1,0 +1,344 @@
+"""Fetch, by hand where record bytes or many partitions pass: responses both ways, and the request that we send.
+
+Versions 4 to 17: flexible from 12 on, topics by id instead of by name from 13 on, followers in `replica_state` from 15
+on.  Clients get at most 12; our followers send 17.  (A server decodes requests with the schema: it is as fast.)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from quorumlog.wire.kafka.buffer import Reader, count, nullable_bytes_size, string, uvarint
+from quorumlog.wire.kafka.produce import NodeEndpoint, encode_endpoints_tag
+
+Buffer = bytes | bytearray | memoryview
+
+FIRST_VERSION: Final = 4
+LAST_VERSION: Final = 17
+CLIENT_VERSION: Final = 12
+"""What is offered to clients, and what our own clients send: topics by name."""
+FOLLOWER_VERSION: Final = 17
+
+_FIRST_WITH_LOG_START: Final = 5
+_FIRST_WITH_SESSION: Final = 7
+_FIRST_WITH_PREFERRED_REPLICA: Final = 11
+_FIRST_FLEXIBLE: Final = 12
+_FIRST_WITH_TOPIC_ID: Final = 13
+_FIRST_WITH_REPLICA_STATE: Final = 15
+_FIRST_WITH_ENDPOINTS: Final = 16
+
+_COPY_BELOW: Final = 4096
+"""Records shorter than this are copied into the piece before them: cheaper than one more buffer to send."""
+
+_RESULT: Final = struct.Struct(">ihqq")
+_INT64: Final = struct.Struct(">q")
+_INT32: Final = struct.Struct(">i")
+_SESSION: Final = struct.Struct(">hi")
+_DIVERGING: Final = struct.Struct(">BBiqB")
+_LEADER: Final = struct.Struct(">BBiiB")
+_PLAN: Final = struct.Struct(">iiibii")
+_PARTITION: Final = struct.Struct(">iiqiqiB")
+_REPLICA_STATE: Final = struct.Struct(">BBiqB")
+
+
+class PartitionLike(Protocol):
+    """`broker.server.api.FetchPartition`, which this package may not import."""
+
+    @property
+    def topic_id(self) -> UUID | None: ...
+    @property
+    def topic(self) -> str | None: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def fetch_offset(self) -> int: ...
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def current_leader_epoch(self) -> int: ...
+    @property
+    def last_fetched_epoch(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+
+
+class ForgottenLike(Protocol):
+    @property
+    def topic_id(self) -> UUID | None: ...
+    @property
+    def topic(self) -> str | None: ...
+    @property
+    def index(self) -> int: ...
+
+
+class ResultLike(Protocol):
+    """`broker.server.api.FetchResult`."""
+
+    @property
+    def topic_id(self) -> UUID | None: ...
+    @property
+    def topic(self) -> str | None: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def error_code(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def records(self) -> bytes | memoryview: ...
+    @property
+    def diverging_epoch(self) -> int: ...
+    @property
+    def diverging_end(self) -> int: ...
+    @property
+    def leader_id(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionToFetch:
+    """A `PartitionLike` for clients."""
+
+    topic: str | None
+    index: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    topic_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """What a client or follower reads of the answer for one partition; -1 = not said.
+
+    records: whole batches, but a client must cope with a cut last one; a slice of the frame.
+    """
+
+    topic_id: UUID | None
+    topic: str | None
+    index: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    records: memoryview
+    diverging_epoch: int
+    diverging_end: int
+    leader_id: int
+    leader_epoch: int
+
+
+class FetchedReply(NamedTuple):
+    error_code: int
+    session_id: int
+    partitions: list[FetchedPartition]
+
+
+# --- server --------------------------------------------------------------------------------------------------------
+
+
+def encode_response(
+    version: int,
+    error_code: int,
+    session_id: int,
+    results: Iterable[ResultLike],
+    endpoints: Sequence[NodeEndpoint] = (),
+) -> list[Buffer]:
+    """The response body in pieces; long records are pieces of their own, not copied.
+
+    Neighbours of one topic are sent together; the order is kept.
+    """
+    flexible = version >= _FIRST_FLEXIBLE
+    topics: list[tuple[bytes, list[ResultLike]]] = []
+    for result in results:
+        if version >= _FIRST_WITH_TOPIC_ID:
+            name = result.topic_id.bytes if result.topic_id is not None else bytes(16)
+        else:
+            name = string(result.topic or "", flexible)
+        if not topics or topics[-1][0] != name:
+            topics.append((name, []))
+        topics[-1][1].append(result)
+    piece = bytearray(b"\0\0\0\0")  # not throttled
+    if version >= _FIRST_WITH_SESSION:
+        piece += _SESSION.pack(error_code, session_id)
+    piece += count(len(topics), flexible)
+    out: list[Buffer] = []
+    for name, members in topics:
+        piece += name
+        piece += count(len(members), flexible)
+        for result in members:
+            _encode_result(piece, version, result)
+            if len(result.records) < _COPY_BELOW:
+                piece += result.records
+            else:
+                out += (piece, result.records)
+                piece = bytearray()
+            if flexible:
+                piece += _result_tags(result)
+        if flexible:
+            piece += b"\0"
+    if version >= _FIRST_WITH_ENDPOINTS:
+        piece += encode_endpoints_tag(endpoints)
+    elif flexible:
+        piece += b"\0"
+    out.append(piece)
+    return out
+
+
+def _encode_result(piece: bytearray, version: int, result: ResultLike) -> None:
+    """All but records and tagged fields."""
+    flexible = version >= _FIRST_FLEXIBLE
+    piece += _RESULT.pack(result.index, result.error_code, result.high_watermark, result.last_stable_offset)
+    if version >= _FIRST_WITH_LOG_START:
+        piece += _INT64.pack(result.log_start_offset)
+    piece += count(0, flexible)  # no aborted transactions
+    if version >= _FIRST_WITH_PREFERRED_REPLICA:
+        piece += b"\xff\xff\xff\xff"
+    piece += nullable_bytes_size(len(result.records), flexible)
+
+
+def _result_tags(result: ResultLike) -> bytes:
+    tags = b""
+    number = 0
+    if result.diverging_epoch != -1 or result.diverging_end != -1:
+        tags += _DIVERGING.pack(0, 13, result.diverging_epoch, result.diverging_end, 0)
+        number += 1
+    if result.leader_id != -1 or result.leader_epoch != -1:
+        tags += _LEADER.pack(1, 9, result.leader_id, result.leader_epoch, 0)
+        number += 1
+    return uvarint(number) + tags
+
+
+# --- clients and followers -----------------------------------------------------------------------------------------
+
+
+def encode_request(
+    version: int,
+    partitions: Iterable[PartitionLike],
+    *,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    session_id: int = 0,
+    session_epoch: int = -1,
+    forgotten: Iterable[ForgottenLike] = (),
+    replica_id: int = -1,
+    broker_epoch: int = -1,
+    cluster_id: str | None = None,
+) -> list[Buffer]:
+    """The request body, for a flexible version; neighbours of one topic go together."""
+    assert version >= _FIRST_FLEXIBLE, version
+    by_id = version >= _FIRST_WITH_TOPIC_ID
+    with_state = version >= _FIRST_WITH_REPLICA_STATE
+    out = bytearray() if with_state else bytearray(_INT32.pack(replica_id))
+    out += _PLAN.pack(max_wait_ms, min_bytes, max_bytes, 0, session_id, session_epoch)
+    topics: list[tuple[bytes, list[bytes]]] = []
+    for item in partitions:
+        name = _name(item, by_id)
+        if not topics or topics[-1][0] != name:
+            topics.append((name, []))
+        encoded = _PARTITION.pack(
+            item.index,
+            item.current_leader_epoch,
+            item.fetch_offset,
+            item.last_fetched_epoch,
+            item.log_start_offset,
+            item.max_bytes,
+            0,
+        )
+        topics[-1][1].append(encoded)
+    _join_topics(out, topics)
+    topics = []
+    for gone in forgotten:
+        name = _name(gone, by_id)
+        if not topics or topics[-1][0] != name:
+            topics.append((name, []))
+        topics[-1][1].append(_INT32.pack(gone.index))
+    _join_topics(out, topics)
+    out += b"\x01"  # rack: ""
+    tags = b""
+    if cluster_id is not None:
+        text = string(cluster_id, True)
+        tags += b"\0" + uvarint(len(text)) + text
+    if with_state and replica_id != -1:
+        tags += _REPLICA_STATE.pack(1, 13, replica_id, broker_epoch, 0)
+    out += uvarint((cluster_id is not None) + (with_state and replica_id != -1)) + tags
+    return [out]
+
+
+def _name(item: PartitionLike | ForgottenLike, by_id: bool) -> bytes:
+    if by_id:
+        assert item.topic_id is not None, item
+        return item.topic_id.bytes
+    assert item.topic is not None, item
+    return string(item.topic, True)
+
+
+def _join_topics(out: bytearray, topics: list[tuple[bytes, list[bytes]]]) -> None:
+    out += count(len(topics), True)
+    for name, items in topics:
+        out += name
+        out += count(len(items), True)
+        out += b"".join(items)
+        out += b"\0"
+
+
+def decode_response(body: memoryview, version: int) -> FetchedReply:
+    """For a flexible version; records are slices of `body`.  Raises: RemoteProtocolError."""
+    assert version >= _FIRST_FLEXIBLE, version
+    by_id = version >= _FIRST_WITH_TOPIC_ID
+    reader = Reader(body)
+    reader.int32()
+    error_code, session_id = reader.unpack(_SESSION)
+    partitions: list[FetchedPartition] = []
+    for _ in range(reader.count(True, 3)):
+        topic_id = reader.uuid() if by_id else None
+        topic = None if by_id else reader.string(True)
+        for _ in range(reader.count(True, 35)):
+            partitions.append(_decode_partition(reader, topic_id, topic))
+        reader.skip_tags()
+    reader.skip_tags()
+    return FetchedReply(error_code, session_id, partitions)
+
+
+def _decode_partition(reader: Reader, topic_id: UUID | None, topic: str | None) -> FetchedPartition:
+    index, error_code, high_watermark, last_stable_offset = reader.unpack(_RESULT)
+    log_start_offset = reader.int64()
+    for _ in range(reader.count(True, 17)):
+        reader.bytes(16)  # an aborted transaction
+        reader.skip_tags()
+    reader.int32()
+    records = reader.nullable_bytes(True)
+    diverging_epoch = diverging_end = leader_id = leader_epoch = -1
+    for tag, value in reader.tags().items():
+        if tag == 0:
+            inner = Reader(value)
+            diverging_epoch, diverging_end = inner.int32(), inner.int64()
+        elif tag == 1:
+            inner = Reader(value)
+            leader_id, leader_epoch = inner.int32(), inner.int32()
+    return FetchedPartition(
+        topic_id,
+        topic,
+        index,
+        error_code,
+        high_watermark,
+        last_stable_offset,
+        log_start_offset,
+        records if records is not None else memoryview(b""),
+        diverging_epoch,
+        diverging_end,
+        leader_id,
+        leader_epoch,
+    )
