@@ -1,4 +1,4 @@
-"""What the command lines of `quorum-node` and `broker` share.  argparse, not click: start-up time is part of a server."""
+"""What the command lines of `quorum-node` and `broker` share.  argparse, not click: it is the quicker to import."""
 
 from __future__ import annotations
 

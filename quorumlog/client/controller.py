@@ -1,0 +1,215 @@
+"""A client of the control plane: any node takes a request and forwards it to the active controller.
+
+`call` tries each address in turn, with a back-off after each round, until it has an answer or its deadline passes.
+A request that changes something is sent again only when the first certainly did nothing: the node was never connected
+to, or it answered with a retriable refusal.  When a connection breaks, or the deadline passes, after such a request was
+sent, nobody knows what became of it: that is OUTCOME_UNKNOWN, and the caller must look before trying again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from quorumlog.errors import ClusterError
+from quorumlog.runtime.grpc import make_channel
+from quorumlog.wire.v1 import controller_pb2, controller_pb2_grpc, quorum_pb2, quorum_pb2_grpc
+
+NONE = "NONE"
+UNAVAILABLE = "UNAVAILABLE"
+TIMED_OUT = "TIMED_OUT"
+OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+
+CONNECT_TIMEOUT_S = 2.0
+READ_ATTEMPT_TIMEOUT_S = 5.0
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 1.0
+
+_READS = frozenset({"DescribeTopics", "DescribeBrokers"})
+
+_R = TypeVar("_R", bound=Message)
+
+
+class ControllerClient:
+    """Calls nodes by their control addresses.  `async with` closes its connections."""
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self._addresses = list(dict.fromkeys(addresses))
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        assert self._addresses, "no address to call"
+
+    async def __aenter__(self) -> ControllerClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection; calls in progress end with UNAVAILABLE."""
+        channels = list(self._channels.values())
+        self._channels.clear()
+        for channel in channels:
+            await channel.close()
+
+    async def call(self, method: str, request: Message, timeout_s: float) -> Any:
+        """Call a method of the `Controller` service; its reply, whose own `result` is success.
+
+        Results of single items (topics) inside the reply are the caller's to look at.
+
+        Raises:
+            ClusterError: refused (with the code of the refusal), or UNAVAILABLE, TIMED_OUT, OUTCOME_UNKNOWN.
+        """
+        deadline = _now() + timeout_s
+        is_read = method in _READS
+        reason = ClusterError(UNAVAILABLE, f"no answer from {self._shown()}", retriable=True)
+        attempts = _Attempts(self, deadline)
+        while (address := await attempts.next()) is not None:
+            channel = self._channel(address)
+            request_with_deadline = _with_timeout(request, deadline)
+            stub = cast(Any, controller_pb2_grpc).ControllerStub(channel)
+            limit = deadline - _now()
+            try:
+                reply = await getattr(stub, method)(
+                    request_with_deadline, timeout=min(limit, READ_ATTEMPT_TIMEOUT_S) if is_read else limit
+                )
+            except grpc.aio.AioRpcError as error:
+                reason = _from_rpc(error, address)
+                if not is_read and reason.code not in ("INVALID_REQUEST", "UNSUPPORTED_VERSION"):
+                    raise ClusterError(
+                        OUTCOME_UNKNOWN,
+                        f"{address} took the request, then: {reason.message}",
+                        "look whether it was done before trying again",
+                        retriable=True,
+                    ) from error
+                if not reason.retriable:
+                    raise reason from error
+                continue
+            result: controller_pb2.Result = reply.result
+            if result.error in (NONE, ""):
+                return reply
+            reason = ClusterError(result.error, result.message or result.error, result.next, retriable=result.retriable)
+            if not result.retriable or result.error == OUTCOME_UNKNOWN:
+                raise reason
+        raise reason
+
+    async def describe_quorum(self, timeout_s: float) -> quorum_pb2.DescribeQuorumReply:
+        """The quorum as its leader sees it, or, when no leader can be reached, as any node sees it.
+
+        Raises:
+            ClusterError: no node answered.
+        """
+        deadline = _now() + timeout_s
+        reason = ClusterError(UNAVAILABLE, f"no answer from {self._shown()}", retriable=True)
+        attempts = _Attempts(self, deadline)
+        while (address := await attempts.next()) is not None:
+            try:
+                reply = await self._describe(self._channel(address), deadline)
+            except grpc.aio.AioRpcError as error:
+                reason = _from_rpc(error, address)
+                if not reason.retriable:
+                    raise reason from error
+                continue
+            return await self._ask_leader(reply, deadline)
+        raise reason
+
+    async def _ask_leader(
+        self, reply: quorum_pb2.DescribeQuorumReply, deadline: float
+    ) -> quorum_pb2.DescribeQuorumReply:
+        known = reply.known
+        if not known.HasField("leader_id") or known.leader_id == reply.answered_by.node_id or not known.leader_address:
+            return reply
+        channel = self._channel(known.leader_address)
+        if not await _connect(channel, min(CONNECT_TIMEOUT_S, deadline - _now())):
+            return reply
+        try:
+            answer = await self._describe(channel, deadline)
+        except grpc.aio.AioRpcError:
+            return reply
+        return answer if answer.known.epoch >= known.epoch else reply
+
+    async def _describe(self, channel: grpc.aio.Channel, deadline: float) -> quorum_pb2.DescribeQuorumReply:
+        stub = cast(Any, quorum_pb2_grpc).QuorumStub(channel)
+        limit = min(max(deadline - _now(), 0.001), READ_ATTEMPT_TIMEOUT_S)
+        reply = await stub.DescribeQuorum(quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit)
+        return cast(quorum_pb2.DescribeQuorumReply, reply)
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if address not in self._channels:
+            self._channels[address] = make_channel(address)
+        return self._channels[address]
+
+    def _shown(self) -> str:
+        return ", ".join(self._addresses[:5]) + (", …" if len(self._addresses) > 5 else "")
+
+
+class _Attempts:
+    """The addresses to try, connected, one after the other and round after round, until the deadline."""
+
+    def __init__(self, client: ControllerClient, deadline: float) -> None:
+        self._client = client
+        self._deadline = deadline
+        self._backoff = BACKOFF_FIRST_S
+        self._waiting: list[str] = list(client._addresses)
+
+    async def next(self) -> str | None:
+        """The next address that accepts a connection; None when the time is up."""
+        while (limit := self._deadline - _now()) > 0:
+            if not self._waiting:
+                await asyncio.sleep(min(self._backoff, limit))  # back-off: no event tells that a node is back
+                self._backoff = min(self._backoff * 2, BACKOFF_MAX_S)
+                self._waiting = list(self._client._addresses)
+                continue
+            address = self._waiting.pop(0)
+            if await _connect(self._client._channel(address), min(limit, CONNECT_TIMEOUT_S)):
+                return address
+        return None
+
+
+async def _connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
+    """Whether a connection stands within the time; a refused one is known at once."""
+    try:
+        async with asyncio.timeout(max(timeout_s, 0)):
+            state = channel.get_state(try_to_connect=True)
+            failed = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
+            tried = state not in failed  # an earlier attempt's failure says nothing about this one
+            while state is not grpc.ChannelConnectivity.READY:
+                if state in failed and tried:
+                    return False
+                tried = True
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _with_timeout(request: _R, deadline: float) -> _R:
+    """A copy of `request` that tells the nodes how long they have."""
+    copy = type(request)()
+    copy.CopyFrom(request)
+    cast(Any, copy).header.timeout_ms = max(1, int((deadline - _now()) * 1000))
+    return copy
+
+
+def _from_rpc(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
+    """What a broken call means to the user."""
+    details = (error.details() or "").strip() or error.code().name
+    match error.code():
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return ClusterError(TIMED_OUT, f"{address} did not answer in time", retriable=True)
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return ClusterError("UNSUPPORTED_VERSION", f"{address} does not know this request", "upgrade that node")
+        case grpc.StatusCode.INVALID_ARGUMENT:
+            return ClusterError("INVALID_REQUEST", f"{address}: {details}")
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED | grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return ClusterError(UNAVAILABLE, f"{address}: {details}", retriable=True)
+    return ClusterError("UNKNOWN_SERVER_ERROR", f"{address}: {error.code().name}: {details}")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
