@@ -1,0 +1,346 @@
+"""Fetched batches as Arrow record batches in Spark's row schema, and Arrow columns as record batches.
+
+The compiled walk is in `compiled`; this is what happens once a buffer, not once a record.  Importing it loads numba and
+pyarrow, so only code that runs in a Spark worker's task may do so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from pyspark_quorumlog import compiled
+from quorumlog.client.compression import INFLATED_SIZE_MAX
+from quorumlog.client.records import OpenBatch, new_header, open_batches, seal_batch
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.record_batch import HEADER_SIZE, TIMESTAMP_TYPE_FLAG, Buffer, Codec, seal
+
+HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
+HEADERS_TYPE = pa.list_(pa.field("element", HEADER_TYPE))
+
+Bytes = npt.NDArray[np.uint8]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+_NO_BYTES: Bytes = np.empty(0, np.uint8)
+_NO_INT32: Int32s = np.empty(0, np.int32)
+_NO_BINARY = (_NO_INT32, _NO_BYTES, _NO_BYTES)
+_NO_HEADERS = (_NO_INT32, _NO_BYTES, _NO_INT32, _NO_BYTES, _NO_INT32, _NO_BYTES, _NO_BYTES)
+
+
+def read_schema(with_headers: bool) -> pa.Schema:
+    """The Arrow form of `options.read_schema`: Spark compares the two for equality."""
+    fields = [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+    ]
+    return pa.schema([*fields, ("headers", HEADERS_TYPE)] if with_headers else fields)
+
+
+# Reading
+
+
+def decode(
+    data: Buffer,
+    first_offset: int,
+    end_offset: int,
+    topic: str,
+    partition: int,
+    with_headers: bool = False,
+    inflated_size_max: int = INFLATED_SIZE_MAX,
+) -> pa.RecordBatch:
+    """The records of a fetched buffer with `first_offset <= offset < end_offset`, perhaps none.
+
+    Raises:
+        RemoteProtocolError: a batch is damaged or a record is malformed.
+    """
+    opened = open_batches(data, inflated_size_max)
+    bodies, spans = _spans(data, opened)
+    rows_max = int(spans[:, compiled.SPAN_COUNT].sum())
+    size = int((spans[:, compiled.SPAN_END] - spans[:, compiled.SPAN_START]).sum())
+    headers_max = 0
+    if with_headers:
+        headers_max, position = compiled.count_headers(bodies, spans)
+        if headers_max < 0:
+            raise _malformed(topic, partition, position)
+    offsets, timestamps = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64)
+    timestamp_types = np.empty(rows_max, np.int32)
+    key, value = _Binary.empty(rows_max, size), _Binary.empty(rows_max, size)
+    header_counts = np.zeros(rows_max + 1 if with_headers else 1, np.int32)
+    header_size = size if with_headers else 0
+    header_key, header_value = _Binary.empty(headers_max, header_size), _Binary.empty(headers_max, header_size)
+    rows, position = compiled.decode(
+        *(bodies, spans, first_offset, end_offset, offsets, timestamps, timestamp_types),
+        *(*key.outputs, *value.outputs, int(with_headers), header_counts, *header_key.outputs, *header_value.outputs),
+    )
+    if rows < 0:
+        raise _malformed(topic, partition, position)
+    columns = [
+        key.array(rows, pa.binary()),
+        value.array(rows, pa.binary()),
+        _constant_text(topic, rows),
+        pa.array(np.full(rows, partition, np.int32)),
+        pa.array(offsets[:rows]),
+        pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [None, pa.py_buffer(timestamps)]),
+        pa.array(timestamp_types[:rows]),
+    ]
+    if with_headers:
+        columns.append(_headers_array(header_counts, header_key, header_value, rows))
+    return pa.RecordBatch.from_arrays(columns, schema=read_schema(with_headers))
+
+
+def _spans(data: Buffer, opened: Sequence[OpenBatch]) -> tuple[Bytes, Int64s]:
+    """One array of bytes that holds every batch's records, and where each batch's are in it.
+
+    Without compression that is the fetched buffer itself.
+    """
+    compressed = any(batch.header.codec for batch in opened)
+    source: Buffer = b"".join(batch.body for batch in opened) if compressed else data
+    spans = np.empty((len(opened), compiled.SPAN_FIELDS), np.int64)
+    inflated_size = 0
+    for index, (header, body, position) in enumerate(opened):
+        start = inflated_size if compressed else position
+        append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_FLAG else compiled.NO_APPEND_TIME
+        spans[index] = (
+            *(start, start + len(body), header.base_offset),
+            *(header.base_timestamp, append_time, header.record_count),
+        )
+        inflated_size += len(body)
+    return np.frombuffer(source, np.uint8) if len(source) else _NO_BYTES, spans
+
+
+@dataclass(slots=True)
+class _Binary:
+    """The arrays of a binary or text column while compiled code fills them."""
+
+    offsets: Int32s
+    data: Bytes
+    valid: Bytes  # a byte each
+
+    @classmethod
+    def empty(cls, rows: int, size: int) -> _Binary:
+        """Room for `rows` of together `size` bytes; memory that is not filled is never touched."""
+        offsets = np.empty(rows + 1, np.int32)
+        offsets[0] = 0
+        return cls(offsets, np.empty(size, np.uint8), np.empty(rows, np.uint8))
+
+    @property
+    def outputs(self) -> tuple[Int32s, Bytes, Bytes]:
+        return self.offsets, self.data, self.valid
+
+    def array(self, rows: int, kind: pa.DataType) -> pa.Array:
+        valid = self.valid[:rows]
+        bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        buffers = [bitmap, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(kind, rows, buffers)
+
+
+def _headers_array(counts: Int32s, keys: _Binary, values: _Binary, rows: int) -> pa.Array:
+    total = int(counts[rows])
+    entries = pa.StructArray.from_arrays(
+        [keys.array(total, pa.string()), values.array(total, pa.binary())], fields=list(HEADER_TYPE)
+    )
+    return pa.Array.from_buffers(HEADERS_TYPE, rows, [None, pa.py_buffer(counts)], children=[entries])
+
+
+def _constant_text(text: str, rows: int) -> pa.Array:
+    encoded = text.encode()
+    offsets = np.arange(0, (rows + 1) * len(encoded), len(encoded), dtype=np.int32)[: rows + 1]
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(encoded * rows)])
+
+
+def _malformed(topic: str, partition: int, position: int) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{topic}-{partition}: malformed record at byte {position} of what was fetched")
+
+
+# Writing
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of rows to be written, as the arrays that compiled code walks.  An empty array: no such column."""
+
+    row_count: int
+    key: tuple[Int32s, Bytes, Bytes]  # offsets, data, validity bitmap
+    value: tuple[Int32s, Bytes, Bytes]
+    headers: tuple[Int32s, Bytes, Int32s, Bytes, Int32s, Bytes, Bytes]
+    partition: tuple[Int32s, Bytes]  # values, validity bitmap
+    topic: Int32s  # index into the topics
+    topics: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: pa.Table | pa.RecordBatch, topic: str | None) -> Columns:
+        """The columns named key, value, headers, topic and partition; `topic`, if given, is that of every row.
+
+        Raises:
+            ClusterError: a row has no topic, or a header has no name.
+        """
+        names = table.schema.names
+        codes, topics = (_NO_INT32, (topic,)) if topic is not None else _topics(_column(table, "topic"))
+        return cls(
+            table.num_rows,
+            _binary_input(_column(table, "key")) if "key" in names else _NO_BINARY,
+            _binary_input(_column(table, "value")),
+            _headers_input(_column(table, "headers")) if "headers" in names else _NO_HEADERS,
+            _int_input(_column(table, "partition")) if "partition" in names else (_NO_INT32, _NO_BYTES),
+            codes,
+            topics,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A sealed record batch of one partition."""
+
+    topic: str
+    partition: int
+    record_count: int
+    data: bytearray
+
+
+def encode(
+    columns: Columns,
+    partition_counts: Sequence[int],
+    sticky: Sequence[int],
+    timestamp_ms: int,
+    batch_size_max: int,
+    codec: Codec = Codec.NONE,
+) -> Iterator[EncodedBatch]:
+    """The rows as sealed batches of at most `batch_size_max` bytes before compression, partition after partition.
+
+    Rows of a partition keep their order.  `partition_counts` and `sticky` (where rows without key and partition go) are
+    by topic.
+
+    Raises:
+        ClusterError: a row names a partition that its topic does not have, or does not fit into a batch.
+    """
+    counts = np.asarray(partition_counts, np.int64)
+    first_groups = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    groups = np.empty(columns.row_count, np.int32)
+    group_sizes = np.zeros(int(first_groups[-1]), np.int64)
+    misplaced = compiled.assign(
+        *(columns.topic, first_groups[:-1], counts, np.asarray(sticky, np.int64), *columns.partition, *columns.key),
+        *(groups, group_sizes),
+    )
+    if misplaced >= 0:
+        raise _no_such_partition(columns, int(misplaced), counts)
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(group_sizes)])
+    order = np.empty(columns.row_count, np.int64)
+    compiled.order_by_group(groups, starts[:-1], order)
+    out = np.empty(batch_size_max, np.uint8)
+    for group in np.flatnonzero(group_sizes):
+        topic_index = int(np.searchsorted(first_groups, group, side="right")) - 1
+        topic, partition = columns.topics[topic_index], int(group - first_groups[topic_index])
+        first, end = int(starts[group]), int(starts[group + 1])
+        while first < end:
+            following, size = compiled.encode(
+                *(order, first, end, *columns.key, *columns.value, *columns.headers, out, HEADER_SIZE)
+            )
+            if following == compiled.TOO_SMALL:
+                raise ClusterError(
+                    "MESSAGE_TOO_LARGE",
+                    f"a record for {topic}-{partition} takes {size} bytes, the limit is {batch_size_max - HEADER_SIZE}",
+                    "raise the option kafka.batch.size, and the topic's max.message.bytes",
+                )
+            yield _sealed(out[:size], topic, partition, following - first, timestamp_ms, codec)
+            first = following
+
+
+def _sealed(
+    encoded: Bytes, topic: str, partition: int, record_count: int, timestamp_ms: int, codec: Codec
+) -> EncodedBatch:
+    """`encoded` has room for the header before its records."""
+    if codec is not Codec.NONE:
+        body = memoryview(encoded.data)[HEADER_SIZE:]
+        data = seal_batch(body, record_count, timestamp_ms, timestamp_ms, codec)
+    else:
+        data = bytearray(encoded.data)
+        seal(data, new_header(len(data), record_count, timestamp_ms, timestamp_ms, codec))
+    return EncodedBatch(topic, partition, record_count, data)
+
+
+def _no_such_partition(columns: Columns, row: int, counts: Int64s) -> ClusterError:
+    topic = int(columns.topic[row]) if len(columns.topic) else 0
+    partition = int(columns.partition[0][row])
+    return ClusterError(
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        f"a row names partition {partition} of topic {columns.topics[topic]}, which has {counts[topic]}",
+    )
+
+
+def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+    column = table.column(name)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        if isinstance(column, pa.ChunkedArray):  # what combining no chunks gives
+            column = pa.array([], column.type)
+    return column
+
+
+def _binary_input(column: pa.Array) -> tuple[Int32s, Bytes, Bytes]:
+    if column.type not in (pa.binary(), pa.string()):
+        column = column.cast(pa.binary())
+    validity, offsets, data = column.buffers()
+    first = column.offset
+    if offsets is None:  # Arrow allows it for an empty column
+        return np.zeros(1, np.int32), _NO_BYTES, _NO_BYTES
+    return (
+        np.frombuffer(offsets, np.int32)[first : first + len(column) + 1],
+        np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES,
+        _bitmap(validity, first, len(column)),
+    )
+
+
+def _bitmap(validity: pa.Buffer | None, first: int, rows: int) -> Bytes:
+    """Arrow's validity bitmap, moved so that bit 0 is the first row."""
+    if validity is None or rows == 0:
+        return _NO_BYTES
+    bits = np.frombuffer(validity, np.uint8)
+    if first == 0:
+        return bits
+    moved = np.unpackbits(bits, count=first + rows, bitorder="little")[first:]
+    return np.packbits(moved, bitorder="little")
+
+
+def _int_input(column: pa.Array) -> tuple[Int32s, Bytes]:
+    if column.type != pa.int32():
+        column = column.cast(pa.int32())
+    validity, values = column.buffers()
+    if values is None or len(column) == 0:
+        return _NO_INT32, _NO_BYTES
+    first = column.offset
+    return np.frombuffer(values, np.int32)[first : first + len(column)], _bitmap(validity, first, len(column))
+
+
+def _topics(column: pa.Array) -> tuple[Int32s, tuple[str, ...]]:
+    if column.null_count:
+        raise ClusterError(
+            "INVALID_TOPIC", "a row has no topic", "fill the column topic, or set the option topic for all rows"
+        )
+    encoded = column.dictionary_encode()
+    return _int_input(encoded.indices)[0], tuple(encoded.dictionary.to_pylist())
+
+
+def _headers_input(column: pa.Array) -> tuple[Int32s, Bytes, Int32s, Bytes, Int32s, Bytes, Bytes]:
+    """list<struct<key, value>>; a null list is no headers."""
+    entries = column.values
+    keys, values = entries.field(0), entries.field(1)  # `field` keeps offsets and leaves out the struct's own nulls
+    if entries.null_count or keys.null_count:
+        raise ClusterError("INVALID_RECORD", "a header has no key", "give every header a key")
+    counts = np.frombuffer(column.buffers()[1], np.int32) if len(column) else np.zeros(1, np.int32)
+    key_offsets, key_data, _ = _binary_input(keys)
+    return (
+        counts[column.offset : column.offset + len(column) + 1],
+        _bitmap(column.buffers()[0], column.offset, len(column)),
+        *(key_offsets, key_data),
+        *_binary_input(values),
+    )

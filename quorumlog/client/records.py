@@ -1,0 +1,293 @@
+"""Record batches from records, and back: the slow, plain way, for tools.
+
+`kctl` handles hundreds of records and must start fast, so this is the standard library only.  `pyspark_quorumlog` has
+the same in compiled form, over Arrow; both share the header (`quorumlog.wire.record_batch`), the compression and the
+way from a fetched buffer to the bodies of its batches (`open_batches`), and a property test holds them to the same
+answers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from quorumlog.client.compression import INFLATED_SIZE_MAX, compress, decompress
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.record_batch import (
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    RECORD_SIZE_MIN,
+    TIMESTAMP_TYPE_FLAG,
+    BatchHeader,
+    BatchRefusal,
+    Buffer,
+    Codec,
+    check_batches,
+    parse_header,
+    seal,
+)
+
+_INT32 = struct.Struct(">i")
+OFFSET_MAX = 2**63 - 1
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class NewRecord(NamedTuple):
+    """A record to be written."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers = ()
+
+
+class Record(NamedTuple):
+    """A record as it was read.  `append_time`: the timestamp is the leader's, not the producer's."""
+
+    offset: int
+    timestamp_ms: int
+    append_time: bool
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class OpenBatch(NamedTuple):
+    """A checked batch and its records, decompressed.  `position`: where they are, as they came, in what was fetched."""
+
+    header: BatchHeader
+    body: Buffer
+    position: int
+
+
+# Writing
+
+
+def build_batch(records: Sequence[NewRecord], codec: Codec = Codec.NONE) -> bytearray:
+    """One sealed batch of `records`, at least one, that names no producer (`stamp` does that)."""
+    assert records
+    base_timestamp = records[0].timestamp_ms
+    body = bytearray()
+    for delta, record in enumerate(records):
+        _append_record(body, delta, base_timestamp, record)
+    newest = max(record.timestamp_ms for record in records)
+    return seal_batch(body, len(records), base_timestamp, newest, codec)
+
+
+def seal_batch(
+    body: Buffer, record_count: int, base_timestamp_ms: int, max_timestamp_ms: int, codec: Codec = Codec.NONE
+) -> bytearray:
+    """Compress encoded records, put the header before them, and the checksum into it."""
+    contents = body if codec is Codec.NONE else compress(codec, body)
+    batch = bytearray(HEADER_SIZE + len(contents))
+    batch[HEADER_SIZE:] = contents
+    seal(batch, new_header(len(batch), record_count, base_timestamp_ms, max_timestamp_ms, codec))
+    return batch
+
+
+def new_header(
+    batch_size: int, record_count: int, base_timestamp_ms: int, max_timestamp_ms: int, codec: Codec
+) -> BatchHeader:
+    """The header of a batch of `batch_size` bytes that has no offset and no producer yet."""
+    return BatchHeader(
+        base_offset=0,
+        batch_length=batch_size - LENGTH_END,
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=int(codec),
+        last_offset_delta=record_count - 1,
+        base_timestamp=base_timestamp_ms,
+        max_timestamp=max_timestamp_ms,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=-1,
+        base_sequence=NO_SEQUENCE,
+        record_count=record_count,
+    )
+
+
+def stamp(batch: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Write the producer's identity into a built batch, and its checksum anew."""
+    header = parse_header(batch)
+    seal(
+        batch,
+        header._replace(producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence),
+    )
+
+
+def _append_record(body: bytearray, delta: int, base_timestamp_ms: int, record: NewRecord) -> None:
+    content = bytearray(b"\x00")  # attributes: none are defined
+    _append_varint(content, record.timestamp_ms - base_timestamp_ms)
+    _append_varint(content, delta)
+    _append_bytes(content, record.key)
+    _append_bytes(content, record.value)
+    _append_varint(content, len(record.headers))
+    for name, value in record.headers:
+        _append_bytes(content, name.encode())
+        _append_bytes(content, value)
+    _append_varint(body, len(content))
+    body += content
+
+
+def _append_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        _append_varint(out, -1)
+    else:
+        _append_varint(out, len(value))
+        out += value
+
+
+def _append_varint(out: bytearray, value: int) -> None:
+    raw = (value << 1) ^ (value >> 63)
+    while raw > 127:
+        out.append((raw & 127) | 128)
+        raw >>= 7
+    out.append(raw)
+
+
+# Reading
+
+
+def whole_batches(data: Buffer) -> memoryview:
+    """`data` without the batch at its end that a fetch has cut off."""
+    view = memoryview(data)
+    position, end = 0, len(view)
+    while position + HEADER_SIZE <= end:
+        (length,) = _INT32.unpack_from(view, position + LENGTH_END - _INT32.size)
+        if length < HEADER_SIZE - LENGTH_END or view[position + MAGIC_POSITION] != MAGIC:
+            return view  # not a cut-off batch: damage, and for `check_batches` to name
+        if position + LENGTH_END + length > end:
+            break
+        position += LENGTH_END + length
+    return view[:position]
+
+
+def open_batches(data: Buffer, inflated_size_max: int = INFLATED_SIZE_MAX) -> list[OpenBatch]:
+    """Check and decompress the batches of a fetched buffer; control batches hold no user's records and are left out.
+
+    Args:
+        inflated_size_max: bytes that all of them together may hold.
+
+    Raises:
+        RemoteProtocolError: something in `data` is not a good batch; names the position and the cause.
+        ClusterError: the library for a batch's compression is not installed.
+    """
+    view = whole_batches(data)
+    headers = check_batches(view)
+    if isinstance(headers, BatchRefusal):
+        raise RemoteProtocolError(f"damaged record batch at byte {headers.position}: {headers.reason}")
+    opened = []
+    position, left = 0, inflated_size_max
+    for header in headers:
+        if not header.is_control:
+            contents = view[position + HEADER_SIZE : position + header.size]
+            body = decompress(header.codec, contents, left) if header.codec else contents
+            if header.record_count * RECORD_SIZE_MIN > len(body):
+                problem = f"{header.record_count} records in {len(body)} bytes"
+                raise RemoteProtocolError(f"damaged record batch at byte {position}: {problem}")
+            left -= len(body)
+            opened.append(OpenBatch(header, body, position + HEADER_SIZE))
+        position += header.size
+    return opened
+
+
+def end_offset(data: Buffer) -> int | None:
+    """Where the next fetch goes on: the end offset of the last whole batch; None when there is none."""
+    view = whole_batches(data)
+    position, last = 0, None
+    while position < len(view):
+        last = parse_header(view, position)
+        position += last.size
+    return last.end_offset if last else None
+
+
+def decode_batches(data: Buffer, first_offset: int = 0, end: int = OFFSET_MAX) -> Iterator[Record]:
+    """The records with `first_offset <= offset < end`.
+
+    Raises:
+        RemoteProtocolError: as `open_batches`, or a record is malformed.
+    """
+    for batch in open_batches(data):
+        yield from _decode_batch(batch.header, memoryview(batch.body), first_offset, end)
+
+
+def _decode_batch(header: BatchHeader, body: memoryview, first_offset: int, end: int) -> Iterator[Record]:
+    reader = _Reader(body)
+    append_time = bool(header.attributes & TIMESTAMP_TYPE_FLAG)
+    previous = -1
+    for _ in range(header.record_count):
+        size = reader.varint()
+        record_end = reader.position + size
+        if size < 1 or record_end > len(body):
+            raise reader.malformed("a record longer than its batch")
+        reader.position += 1  # attributes: none are defined
+        timestamp = header.base_timestamp + reader.varint()
+        delta = reader.varint()
+        if not previous < delta <= 0x7FFFFFFF:
+            raise reader.malformed(f"offset delta {delta} after {previous}")
+        previous = delta
+        offset = header.base_offset + delta
+        if offset >= end:
+            return
+        key, value = reader.nullable(), reader.nullable()
+        headers = reader.headers()
+        if reader.position != record_end:
+            raise reader.malformed("a record that is not as long as it says")
+        if offset >= first_offset:
+            if append_time:
+                timestamp = header.max_timestamp
+            yield Record(offset, timestamp, append_time, key, value, headers)
+    if reader.position != len(body):
+        raise reader.malformed("bytes after the last record")
+
+
+class _Reader:
+    """Walks the body of one batch."""
+
+    def __init__(self, body: memoryview) -> None:
+        self.body = body
+        self.position = 0
+
+    def varint(self) -> int:
+        raw = shift = 0
+        while shift < 70:
+            if self.position >= len(self.body):
+                raise self.malformed("a number beyond the end")
+            byte = self.body[self.position]
+            self.position += 1
+            raw |= (byte & 127) << shift
+            if byte < 128:
+                raw &= 0xFFFFFFFFFFFFFFFF
+                return (raw >> 1) ^ -(raw & 1)
+            shift += 7
+        raise self.malformed("a number that does not end")
+
+    def nullable(self) -> bytes | None:
+        size = self.varint()
+        if size == -1:
+            return None
+        if size < 0 or size > len(self.body) - self.position:
+            raise self.malformed(f"{size} bytes where {len(self.body) - self.position} are left")
+        self.position += size
+        return bytes(self.body[self.position - size : self.position])
+
+    def headers(self) -> Headers:
+        count = self.varint()
+        if count < 0 or count > len(self.body) - self.position:
+            raise self.malformed(f"{count} headers")
+        headers = []
+        for _ in range(count):
+            name = self.nullable()
+            if name is None:
+                raise self.malformed("a header without a name")
+            headers.append((name.decode(errors="replace"), self.nullable()))
+        return tuple(headers)
+
+    def malformed(self, problem: str) -> RemoteProtocolError:
+        return RemoteProtocolError(f"malformed record at byte {self.position} of a batch: {problem}")

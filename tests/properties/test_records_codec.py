@@ -1,0 +1,185 @@
+"""The compiled codec against the plain one: the same bytes, the same records, the same refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyspark_quorumlog import arrow
+from quorumlog.client.records import NewRecord, Record, build_batch, decode_batches, end_offset, stamp
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.record_batch import (
+    CONTROL_FLAG,
+    HEADER_SIZE,
+    TIMESTAMP_TYPE_FLAG,
+    Codec,
+    check_batches,
+    parse_header,
+    patch,
+    seal,
+)
+
+NOW = 1_700_000_000_000
+small = st.binary(max_size=300)
+headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3).map(tuple)
+rows = st.lists(st.tuples(st.none() | small, st.none() | small, headers), min_size=1, max_size=40)
+records = st.lists(
+    st.builds(NewRecord, st.none() | small, st.none() | small, st.integers(0, 2**41), headers), min_size=1, max_size=20
+)
+batches = st.lists(st.tuples(records, st.sampled_from(Codec), st.integers(1, 5)), min_size=1, max_size=4)
+
+
+def fetched(parts: list[tuple[list[NewRecord], Codec, int]]) -> bytes:
+    """A log of these batches, with a hole of the given size before each."""
+    offset, log = 0, bytearray()
+    for content, codec, hole in parts:
+        batch = build_batch(content, codec)
+        offset += hole
+        patch(batch, offset, 3)
+        offset += len(content)
+        log += batch
+    return bytes(log)
+
+
+def as_records(table: pa.RecordBatch) -> list[Record]:
+    out = []
+    for row in table.to_pylist():
+        assert (row["topic"], row["partition"]) == ("t", 7)
+        pairs = tuple((header["key"], header["value"]) for header in row["headers"])
+        stamp_us = row["timestamp"].timestamp() * 1e3
+        out.append(Record(row["offset"], round(stamp_us), bool(row["timestampType"]), row["key"], row["value"], pairs))
+    return out
+
+
+@given(batches, st.integers(0, 60), st.integers(0, 60))
+@settings(deadline=None)
+def test_decoders_agree(parts: Any, first: int, end: int) -> None:
+    data = fetched(parts)
+    expected = list(decode_batches(data, first, end))
+    table = arrow.decode(data, first, end, "t", 7, with_headers=True)
+    table.validate(full=True)
+    assert as_records(table) == expected
+    without = arrow.decode(data, first, end, "t", 7)
+    assert without.equals(table.drop_columns(["headers"]))
+    everything = [record for content, _, _ in parts for record in content]
+    assert [record[3:] for record in decode_batches(data)] == [(r.key, r.value, r.headers) for r in everything]
+
+
+@given(rows, st.integers(150, 4000), st.sampled_from(Codec), st.integers(0, 3))
+@settings(deadline=None)
+def test_encoders_agree(content: Any, batch_size_max: int, codec: Codec, skipped: int) -> None:
+    table = pa.table(
+        {
+            "key": pa.array([row[0] for row in content], pa.binary()),
+            "value": pa.array([row[1] for row in content], pa.binary()),
+            "headers": pa.array([[{"key": k, "value": v} for k, v in row[2]] for row in content], arrow.HEADERS_TYPE),
+        }
+    ).slice(skipped)
+    columns = arrow.Columns.of(table, "t")
+    encoded = list(arrow.encode(columns, [1], [0], NOW, batch_size_max + 700, codec))
+    written: list[NewRecord] = []
+    for batch in encoded:
+        checked = check_batches(batch.data)
+        assert isinstance(checked, list)
+        assert len(checked) == 1
+        part = [NewRecord(r.key, r.value, r.timestamp_ms, r.headers) for r in decode_batches(batch.data)]
+        assert len(part) == batch.record_count
+        if codec is Codec.NONE:
+            assert batch.data == build_batch(part), "the plain encoder writes other bytes"
+            assert len(batch.data) <= batch_size_max + 700
+        written += part
+    assert written == [NewRecord(key, value, NOW, head) for key, value, head in content[skipped:]]
+
+
+@given(records, st.binary(min_size=1, max_size=8), st.integers(0, 2**31), st.booleans())
+@settings(deadline=None, max_examples=300)
+def test_malformed_records_are_refused_by_both_or_read_alike(
+    content: Any, junk: bytes, where: int, with_headers: bool
+) -> None:
+    batch = build_batch(content)
+    at = HEADER_SIZE + where % (len(batch) - HEADER_SIZE)
+    batch[at : at + len(junk)] = junk[: len(batch) - at]
+    seal(batch, parse_header(batch))
+    plain: list[Record] | None
+    try:
+        plain = list(decode_batches(batch))
+    except RemoteProtocolError:
+        plain = None
+    try:
+        compiled = arrow.decode(batch, 0, 1 << 40, "t", 7, with_headers=True)
+    except RemoteProtocolError:
+        assert plain is None
+    else:
+        assert plain is not None
+        assert compiled.num_rows == len(plain)
+        assert compiled.column("value").to_pylist() == [record.value for record in plain]
+    if with_headers:  # without them their bytes are not looked at, and nothing may be read beyond its batch
+        try:
+            assert arrow.decode(batch, 0, 1 << 40, "t", 7).num_rows <= len(content)
+        except RemoteProtocolError:
+            assert plain is None
+
+
+@given(st.binary(max_size=400))
+@settings(deadline=None)
+def test_any_bytes(data: bytes) -> None:
+    for decode in (lambda: list(decode_batches(data)), lambda: arrow.decode(data, 0, 9, "t", 0)):
+        try:
+            result = decode()
+        except RemoteProtocolError:
+            continue
+        assert len(data) < HEADER_SIZE or not len(result)
+
+
+@given(batches, st.integers(1, 200))
+@settings(deadline=None)
+def test_a_cut_last_batch_waits_for_the_next_fetch(parts: Any, cut: int) -> None:
+    data = fetched(parts)
+    whole = list(decode_batches(data))
+    first = data[: max(0, len(data) - cut)]
+    head = list(decode_batches(first))
+    following = end_offset(first) or 0
+    assert head + list(decode_batches(data, following)) == whole
+    assert end_offset(data) == whole[-1].offset + 1
+
+
+def test_control_batches_are_skipped_and_append_time_is_the_leaders() -> None:
+    ordinary = build_batch([NewRecord(b"a", b"1", NOW)])
+    control = build_batch([NewRecord(b"\0\0\0\0", b"\0\0", NOW)])
+    header = parse_header(control)
+    seal(control, header._replace(attributes=CONTROL_FLAG, base_offset=1))
+    late = build_batch([NewRecord(b"b", b"2", NOW), NewRecord(b"c", b"3", NOW + 1)])
+    header = parse_header(late)
+    seal(late, header._replace(attributes=TIMESTAMP_TYPE_FLAG, base_offset=2, max_timestamp=NOW + 5))
+    data = bytes(ordinary + control + late)
+    expected = [
+        Record(0, NOW, False, b"a", b"1", ()),
+        Record(2, NOW + 5, True, b"b", b"2", ()),
+        Record(3, NOW + 5, True, b"c", b"3", ()),
+    ]
+    assert list(decode_batches(data)) == expected
+    assert as_records(arrow.decode(data, 0, 9, "t", 7, with_headers=True)) == expected
+    assert arrow.decode(bytes(control), 0, 9, "t", 7).num_rows == 0
+
+
+def test_a_stamp_changes_the_producer_and_nothing_else() -> None:
+    batch = build_batch([NewRecord(b"a", b"1", NOW)] * 3)
+    stamp(batch, 77, 2, 2**31 - 2)
+    (header,) = check_batches(batch)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 2, 2**31 - 2)
+    assert header.last_sequence == 0
+    assert [record.value for record in decode_batches(batch)] == [b"1"] * 3
+
+
+@pytest.mark.parametrize("damage", [(16, 1), (30, 0xFF), (HEADER_SIZE, 0xFF), (11, 0)])
+def test_damage_is_named(damage: tuple[int, int]) -> None:
+    batch = build_batch([NewRecord(b"key", b"value", NOW)])
+    batch[damage[0]] = damage[1]
+    with pytest.raises(RemoteProtocolError, match="damaged record batch at byte 0"):
+        list(decode_batches(batch))
+    with pytest.raises(RemoteProtocolError, match="damaged record batch at byte 0"):
+        arrow.decode(batch, 0, 9, "t", 0)
