@@ -59,16 +59,29 @@ class Wish(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """The next fetch of a session.  wishes: all of them in a full fetch, else what changed."""
+    """The next fetch of a session.  wishes: all of them in a full fetch, else what changed.
+
+    before: what the leader had been told of the changed ones until now; a reply to the request before this one, which
+    may still be on its way, speaks of those.
+    """
 
     session_id: int
     session_epoch: int
     wishes: tuple[tuple[PartitionKey, Wish], ...]
     forgotten: tuple[PartitionKey, ...]
+    before: dict[PartitionKey, Wish | None]
+
+    @property
+    def is_full(self) -> bool:
+        return self.session_epoch == FULL_FETCH_NEW_SESSION
 
 
 class FetcherSession:
-    """The follower's end.  One request at a time: `build`, then `on_reply` or `reset`."""
+    """The follower's end: `build` a request, then `on_reply` or `reset`.
+
+    In an open session a further request may be built while one is under way (`may_build`): the leader answers what it
+    has parked at once when the next request of a session comes, so that a new wish need not wait for a long poll.
+    """
 
     def __init__(self) -> None:
         self._wishes: dict[PartitionKey, Wish] = {}
@@ -76,12 +89,27 @@ class FetcherSession:
         self._changed: dict[PartitionKey, None] = {}
         self._session_id = NO_SESSION
         self._session_epoch = FULL_FETCH_NEW_SESSION
+        self._opening = False
 
     def __len__(self) -> int:
         return len(self._wishes)
 
+    @property
+    def may_build(self) -> bool:
+        """False while a full fetch is under way: its session is not known yet."""
+        return not self._opening
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the leader is to be told of something."""
+        return bool(self._changed)
+
     def wish(self, key: PartitionKey) -> Wish | None:
         return self._wishes.get(key)
+
+    def told(self, key: PartitionKey) -> Wish | None:
+        """What the newest request that was built has told the leader."""
+        return self._told.get(key)
 
     def want(self, key: PartitionKey, wish: Wish) -> None:
         """Fetch this partition from here on."""
@@ -95,39 +123,47 @@ class FetcherSession:
 
     def build(self) -> SessionRequest:
         """The next request.  It counts as told: call `reset` unless a good reply comes."""
+        assert not self._opening, "a full fetch is under way"
         if self._session_epoch == FULL_FETCH_NEW_SESSION:
             self._told = dict(self._wishes)
             self._changed.clear()
-            return SessionRequest(self._session_id, FULL_FETCH_NEW_SESSION, tuple(self._wishes.items()), ())
+            self._opening = True
+            return SessionRequest(self._session_id, FULL_FETCH_NEW_SESSION, tuple(self._wishes.items()), (), {})
         wishes: list[tuple[PartitionKey, Wish]] = []
         forgotten: list[PartitionKey] = []
+        before: dict[PartitionKey, Wish | None] = {}
         for key in self._changed:
             wish = self._wishes.get(key)
+            told = self._told.get(key)
+            if wish == told:
+                continue
+            before[key] = told
             if wish is None:
-                if self._told.pop(key, None) is not None:
-                    forgotten.append(key)
-            elif self._told.get(key) != wish:
+                del self._told[key]
+                forgotten.append(key)
+            else:
                 self._told[key] = wish
                 wishes.append((key, wish))
         self._changed.clear()
-        return SessionRequest(self._session_id, self._session_epoch, tuple(wishes), tuple(forgotten))
+        request = SessionRequest(self._session_id, self._session_epoch, tuple(wishes), tuple(forgotten), before)
+        self._session_epoch = next_session_epoch(self._session_epoch)
+        return request
 
-    def on_reply(self, session_id: int) -> None:
+    def on_reply(self, request: SessionRequest, session_id: int) -> None:
         """A reply without an error for the whole request came."""
-        if session_id == NO_SESSION:
-            self.reset()
-        elif self._session_epoch == FULL_FETCH_NEW_SESSION:
-            self._session_id = session_id
-            self._session_epoch = 1
+        if request.is_full:
+            self._opening = False
+            if session_id != NO_SESSION:
+                self._session_id = session_id
+                self._session_epoch = 1
         elif session_id != self._session_id:
             self.reset()
-        else:
-            self._session_epoch = next_session_epoch(self._session_epoch)
 
     def reset(self) -> None:
         """Start over with a full fetch: the leader said so, or it is unknown what it has heard."""
         # The id stays: the full fetch names it, so that the leader can let the old session go.
         self._session_epoch = FULL_FETCH_NEW_SESSION
+        self._opening = False
         self._told.clear()
         self._changed.clear()
 
@@ -163,7 +199,7 @@ class Entry(Generic[Key]):
         self.updated = True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LeaderSession(Generic[Key]):
     """The leader's end of one session, or, with id 0, the stand-in for a fetch without one.
 

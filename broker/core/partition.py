@@ -71,6 +71,8 @@ class Cluster(Protocol):
 
 
 class Limits(NamedTuple):
+    """min_isr: min.insync.replicas as configured; never above the replication factor in force."""
+
     lag_max_ms: int
     min_isr: int
     retry_ms: int = 500
@@ -205,9 +207,9 @@ class LeaderState:
         return len(self.isr) < len(self.replicas)
 
     @property
-    def undecided(self) -> bool:
-        """Whether the periodic look at the ISR has anything to do beyond lag: a member missing or a ballot open."""
-        return self.under_replicated or self._ballot.sent is not None or self._ballot.doubt
+    def open_ballot(self) -> bool:
+        """Whether a proposal is not decided yet: `propose` is to be asked again, soon."""
+        return self._ballot.sent is not None or self._ballot.doubt
 
     # -- what happens to the log and its followers; each returns whether the watermark moved
 

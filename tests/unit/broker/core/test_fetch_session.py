@@ -38,7 +38,7 @@ def test_the_first_request_names_all_and_later_ones_what_changed() -> None:
     first = session.build()
     assert (first.session_id, first.session_epoch) == (0, 0)
     assert dict(first.wishes) == {key(0): wish(10), key(1): wish(20)}
-    session.on_reply(77)
+    session.on_reply(first, 77)
     session.want(key(1), wish(25))
     session.drop(key(0))
     session.want(key(2), wish(0))
@@ -46,7 +46,7 @@ def test_the_first_request_names_all_and_later_ones_what_changed() -> None:
     assert (second.session_id, second.session_epoch) == (77, 1)
     assert dict(second.wishes) == {key(1): wish(25), key(2): wish(0)}
     assert second.forgotten == (key(0),)
-    session.on_reply(77)
+    session.on_reply(second, 77)
     third = session.build()
     assert (third.session_epoch, third.wishes, third.forgotten) == (2, (), ())
 
@@ -54,8 +54,7 @@ def test_the_first_request_names_all_and_later_ones_what_changed() -> None:
 def test_a_wish_that_comes_back_to_what_was_told_is_not_repeated() -> None:
     session = FetcherSession()
     session.want(key(0), wish(10))
-    session.build()
-    session.on_reply(77)
+    session.on_reply(session.build(), 77)
     session.drop(key(0))
     session.want(key(0), wish(10))
     session.want(key(5), wish(1))
@@ -67,19 +66,36 @@ def test_a_wish_that_comes_back_to_what_was_told_is_not_repeated() -> None:
 def test_after_a_reset_everything_is_named_again() -> None:
     session = FetcherSession()
     session.want(key(0), wish(10))
-    session.build()
-    session.on_reply(77)
+    session.on_reply(session.build(), 77)
     session.reset()
     full = session.build()
     assert (full.session_id, full.session_epoch) == (77, 0), "the old session may be let go"
     assert dict(full.wishes) == {key(0): wish(10)}
 
 
+def test_a_wish_can_be_told_while_a_fetch_is_parked() -> None:
+    session = FetcherSession()
+    session.want(key(0), wish(10))
+    opening = session.build()
+    assert not session.may_build, "its session is not known yet"
+    session.on_reply(opening, 77)
+    parked = session.build()
+    session.want(key(0), wish(12))
+    session.want(key(1), wish(0))
+    assert session.has_news
+    assert session.may_build
+    interrupting = session.build()
+    assert (parked.session_epoch, interrupting.session_epoch) == (1, 2)
+    assert interrupting.before == {key(0): wish(10), key(1): None}, "what the parked one's reply speaks of"
+    session.on_reply(parked, 77)
+    session.on_reply(interrupting, 77)
+    assert session.build().session_epoch == 3
+
+
 def test_a_leader_that_opens_no_session_is_asked_in_full() -> None:
     session = FetcherSession()
     session.want(key(0), wish(10))
-    session.build()
-    session.on_reply(0)
+    session.on_reply(session.build(), 0)
     assert dict(session.build().wishes) == {key(0): wish(10)}
 
 
@@ -208,7 +224,7 @@ def test_both_ends_agree_after_any_history(seed: int) -> None:
         if random.random() < 0.1:
             fetcher.reset()  # the reply was lost
             continue
-        fetcher.on_reply(begun.session_id)
+        fetcher.on_reply(request, begun.session_id)
         assert {each: found.fetch_offset for each, found in begun.entries.items()} == {
             each: want.offset for each, want in wanted.items()
         }
