@@ -1,0 +1,313 @@
+"""The life of a broker: registration, heartbeat, fencing, controlled shutdown, failed directories, producer ids.
+
+Theory of operation.  A broker epoch is the offset of a registration; a request that names an older one is refused, so
+whatever an earlier incarnation still sends changes nothing.  A registration by a new incarnation is the failure of the
+old one: the batch that registers it, fenced, also takes it out of every ISR and leadership, so that a broker that came
+back with less data than it had is never taken for in sync (reliability_facts I18, kraft_facts §7 no. 31).  It is
+unfenced by the heartbeat that says that it has applied its own registration (and, after a fencing, that).
+
+Of a duplicate id: a data directory is locked by the process that uses it, so a registration that brings a directory of
+the registered broker is that broker, restarted; it is accepted at once.  One that brings none of them, while heartbeats
+of the registered one arrive, is another broker with the same id and is refused.
+
+A heartbeat is decided again and again on the image that its own records made, until nothing is left to change; each
+step is one valid batch.  The times of heartbeats are soft state of the shell, never in the image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+
+from metadata.control.decision import Decision, batch_with_head
+from metadata.control.election import Lost, departures, elections
+from metadata.control.errors import OK, Outcome, Word
+from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from metadata.records import (
+    MAX_RECORDS_PER_BATCH,
+    NO_OFFSET,
+    UNASSIGNED,
+    BrokerChange,
+    ProducerIds,
+    Reason,
+    RegisterBroker,
+    Replica,
+)
+
+PRODUCER_ID_BLOCK = 1000
+_INT64_MAX = 2**63 - 1
+_WILDCARDS = ("", "*", "0.0.0.0", "::", "[::]")
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    outcome: Outcome
+    broker_epoch: int = NO_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """`applied_offset` is the (exclusive) end of the metadata that the broker has applied."""
+
+    broker_id: int
+    broker_epoch: int
+    applied_offset: int
+    want_fence: bool = False
+    want_shutdown: bool = False
+    directories_offline: tuple[UUID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    outcome: Outcome
+    fenced: bool = True
+    caught_up: bool = False
+    should_shutdown: bool = False
+    leaders_left: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    outcome: Outcome
+    first_producer_id: int = -1
+    count: int = 0
+
+
+def check_broker(image: ClusterImage, broker_id: int, broker_epoch: int) -> Outcome | None:
+    """Why a request of this broker is refused, or None."""
+    broker = image.brokers.get(broker_id)
+    if broker_epoch >= image.end_offset:
+        return Outcome(
+            Word.NOT_CONTROLLER, f"broker epoch {broker_epoch} is ahead of this controller's log, {image.end_offset}"
+        )
+    if broker is None:
+        return Outcome(Word.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered", "register first")
+    if broker_epoch != broker.epoch:
+        return Outcome(
+            Word.STALE_BROKER_EPOCH,
+            f"broker {broker_id} has epoch {broker.epoch}, the request names {broker_epoch}",
+            "another incarnation has registered since; register again",
+        )
+    return None
+
+
+# Registration
+
+
+def register(image: ClusterImage, request: RegisterBroker, *, session_live: bool) -> Decision[Registered]:
+    """Decide a registration.  `session_live`: the incarnation that is registered was heard from within its session."""
+    refusal = _refuse_registration(image, request)
+    if refusal is not None:
+        return Decision(Registered(refusal))
+    old = image.brokers.get(request.broker_id)
+    epoch = image.end_offset
+    if old is None:
+        return Decision(Registered(OK, epoch), (msgspec.structs.replace(request, fenced=True),))
+    if old.incarnation_id == request.incarnation_id:
+        return _amend(old, request)
+    common = set(old.directory_ids).intersection(request.directory_ids)
+    if session_live and not old.fenced and not common:
+        return Decision(
+            Registered(
+                Outcome(
+                    Word.DUPLICATE_BROKER_REGISTRATION,
+                    f"broker id {request.broker_id} is in use by a live broker with other data directories",
+                    "stop the other broker, or give this one another id",
+                )
+            )
+        )
+    head = msgspec.structs.replace(request, fenced=True)
+    changes = departures(
+        image, request.broker_id, Reason.NEW_INCARNATION, lost=_lost_by(image, old, request, bool(common))
+    )
+    records, more = batch_with_head(head, changes)
+    return Decision(Registered(OK, epoch), records, more)
+
+
+def _refuse_registration(image: ClusterImage, request: RegisterBroker) -> Outcome | None:
+    problem = None
+    names = [endpoint.name for endpoint in request.endpoints]
+    if request.broker_id < 0:
+        problem = f"broker id {request.broker_id} is negative"
+    elif not request.endpoints:
+        problem = "a broker needs at least one listener"
+    elif len(set(names)) < len(names):
+        problem = "two listeners have the same name"
+    elif any(endpoint.host in _WILDCARDS for endpoint in request.endpoints):
+        problem = "a wildcard address cannot be advertised"
+    elif not request.directory_ids:
+        problem = "a broker needs at least one data directory"
+    elif UNASSIGNED in request.directory_ids:
+        problem = "a directory id of zeros is reserved"
+    else:
+        for broker_id in sorted(image.brokers):
+            taken = set(image.brokers[broker_id].directory_ids).intersection(request.directory_ids)
+            if broker_id != request.broker_id and taken:
+                problem = f"data directory {min(taken)} is registered by broker {broker_id}"
+                break
+    if problem is not None:
+        return Outcome(Word.INVALID_REGISTRATION, f"broker {request.broker_id}: {problem}")
+    for name, level in sorted(image.features.items()):
+        if not request.feature_min <= level <= request.feature_max:
+            return Outcome(
+                Word.UNSUPPORTED_VERSION,
+                f"the cluster runs at level {level} of {name}; broker {request.broker_id} supports"
+                f" {request.feature_min} to {request.feature_max}",
+                "start a release that supports that level",
+            )
+    return None
+
+
+def _amend(old: BrokerImage, request: RegisterBroker) -> Decision[Registered]:
+    """The same incarnation again: a retry, or another address.  Its epoch stays."""
+    if set(old.directory_ids) != set(request.directory_ids):
+        return Decision(
+            Registered(
+                Outcome(
+                    Word.INVALID_REGISTRATION,
+                    f"broker {old.broker_id}: data directories changed while it runs",
+                    "a broker opens its data directories at start; report failed ones by heartbeat",
+                )
+            )
+        )
+    amended = msgspec.structs.replace(request, fenced=old.fenced, directory_ids=old.directory_ids)
+    same = (old.endpoints, old.rack, old.feature_min, old.feature_max) == (
+        request.endpoints,
+        request.rack,
+        request.feature_min,
+        request.feature_max,
+    )
+    return Decision(Registered(OK, old.epoch), () if same else (amended,))
+
+
+def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker, any_common: bool) -> Lost:
+    """Which replicas do not hold any more what the ISR says they hold.
+
+    Those on a directory that is gone.  And, after an unclean stop, those of topics with write.caching: what they had
+    acknowledged may never have reached the disk.  A sole replica stays even then, since nobody else could hold more.
+    """
+    clean = request.previous_broker_epoch == old.epoch
+
+    def lost(topic: TopicImage, partition: PartitionImage, replica: Replica) -> bool:
+        if replica.directory_id == UNASSIGNED:
+            if not any_common:
+                return True
+        elif replica.directory_id not in request.directory_ids:
+            return True
+        if clean or len(partition.replicas) == 1:
+            return False
+        return image.topic_config(topic.topic_id, "write.caching") == "true"
+
+    return lost
+
+
+# Fencing
+
+
+def fence(image: ClusterImage, broker_id: int) -> Decision[None]:
+    """Fence a broker that was not heard from, or asks for it; its leaderships and ISR memberships go with it."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.fenced:
+        return Decision(None)
+    head = BrokerChange(broker_id, broker.epoch, fenced=True)
+    records, more = batch_with_head(head, departures(image, broker_id, Reason.BROKER_FENCED))
+    return Decision(None, records, more)
+
+
+def elect_leaderless(image: ClusterImage) -> Decision[None]:
+    """Leaders for partitions without one that could have one: what a controller that died may have left undone."""
+    changes = elections(image, cause_offset=NO_OFFSET)
+    return Decision(None, tuple(changes), more=len(changes) == MAX_RECORDS_PER_BATCH)
+
+
+# Heartbeats
+
+
+def heartbeat(
+    image: ClusterImage, request: Heartbeat, *, others_applied: int, again: bool = False
+) -> Decision[HeartbeatAnswer]:
+    """Decide a heartbeat.
+
+    others_applied: the least (exclusive) end of metadata that any other unfenced broker has applied.
+    again: this heartbeat has made a change already.
+    """
+    refusal = check_broker(image, request.broker_id, request.broker_epoch)
+    if refusal is not None:
+        return Decision(HeartbeatAnswer(refusal))
+    broker = image.brokers[request.broker_id]
+    strange = set(request.directories_offline).difference(broker.directory_ids)
+    if strange:
+        text = f"directory {min(strange)} is not one of broker {broker.broker_id}"
+        return Decision(HeartbeatAnswer(Outcome(Word.INVALID_REQUEST, text)))
+    failed = tuple(sorted(set(request.directories_offline).difference(broker.directories_offline)))
+    if failed:
+        head = BrokerChange(broker.broker_id, broker.epoch, directories_offline=failed)
+        changes = departures(
+            image, broker.broker_id, Reason.DIRECTORY_OFFLINE, concerned=lambda replica: replica.directory_id in failed
+        )
+        return Decision(_answer(image, broker, request), batch_with_head(head, changes)[0], more=True)
+    if request.want_shutdown:
+        return _shut_down(image, broker, request, others_applied)
+    if request.want_fence:
+        decided = fence(image, broker.broker_id)
+        return Decision(_answer(image, broker, request), decided.records, more=bool(decided.records))
+    if broker.fenced and not broker.in_controlled_shutdown and request.applied_offset > broker.last_offset:
+        head = BrokerChange(broker.broker_id, broker.epoch, fenced=False)
+        found = elections(image, cause_offset=image.end_offset, broker_id=broker.broker_id, joining=True)
+        return Decision(_answer(image, broker, request), (head, *found[: MAX_RECORDS_PER_BATCH - 1]), more=True)
+    if again and broker.active:
+        left = elections(image, cause_offset=broker.last_offset, broker_id=broker.broker_id)
+        return Decision(_answer(image, broker, request), tuple(left), more=bool(left))
+    return Decision(_answer(image, broker, request))
+
+
+def _answer(
+    image: ClusterImage, broker: BrokerImage, request: Heartbeat, should_shutdown: bool = False
+) -> HeartbeatAnswer:
+    return HeartbeatAnswer(
+        OK,
+        fenced=broker.fenced,
+        caught_up=request.applied_offset > broker.last_offset,
+        should_shutdown=should_shutdown,
+        leaders_left=image.leader_count(broker.broker_id),
+    )
+
+
+def _shut_down(
+    image: ClusterImage, broker: BrokerImage, request: Heartbeat, others_applied: int
+) -> Decision[HeartbeatAnswer]:
+    """A step of a controlled shutdown: leaderships move, then it leaves the ISRs it is not the last of, then it may go.
+
+    It may go once every other unfenced broker has applied those records, so that clients are not sent to it any more.
+    Brokers apply whole batches, so whoever is past the broker's own last record has applied the moves as well.
+    """
+    if broker.fenced:
+        return Decision(_answer(image, broker, request, should_shutdown=True))
+    changes = departures(image, broker.broker_id, Reason.CONTROLLED_SHUTDOWN)
+    if not broker.in_controlled_shutdown:
+        head = BrokerChange(broker.broker_id, broker.epoch, in_controlled_shutdown=True)
+        return Decision(_answer(image, broker, request), batch_with_head(head, changes)[0], more=True)
+    if changes:
+        moved = tuple(changes[:MAX_RECORDS_PER_BATCH])
+        return Decision(_answer(image, broker, request), moved, more=True)
+    if image.leader_count(broker.broker_id) == 0 and others_applied > broker.last_offset:
+        gone = BrokerChange(broker.broker_id, broker.epoch, fenced=True)
+        return Decision(_answer(image, broker, request), (gone,), more=True)
+    return Decision(_answer(image, broker, request))
+
+
+# Producer ids
+
+
+def allocate_producer_ids(image: ClusterImage, broker_id: int, broker_epoch: int) -> Decision[ProducerIdBlock]:
+    """Give a broker the next block of producer ids; a block whose answer was lost is never given again."""
+    refusal = check_broker(image, broker_id, broker_epoch)
+    if refusal is not None:
+        return Decision(ProducerIdBlock(refusal))
+    first = image.next_producer_id
+    if first > _INT64_MAX - PRODUCER_ID_BLOCK:
+        return Decision(ProducerIdBlock(Outcome(Word.POLICY_VIOLATION, "all producer ids have been given away")))
+    record = ProducerIds(broker_id, broker_epoch, first + PRODUCER_ID_BLOCK)
+    return Decision(ProducerIdBlock(OK, first, PRODUCER_ID_BLOCK), (record,))

@@ -1,0 +1,62 @@
+"""How a request ended: the words of the contract, and whether the same request may succeed if it is sent again.
+
+Every reply carries a word, a sentence that says what and why, and perhaps one that says what to do.  Words are Kafka's
+where Kafka has one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Word(Enum):
+    """`retriable`: the state that caused the refusal passes by itself, or another node will answer differently."""
+
+    NONE = ("NONE", False)
+    # Which node, which cluster, what became of it
+    NOT_CONTROLLER = ("NOT_CONTROLLER", True)
+    OUTCOME_UNKNOWN = ("OUTCOME_UNKNOWN", True)
+    REQUEST_TIMED_OUT = ("REQUEST_TIMED_OUT", True)
+    OVERLOADED = ("OVERLOADED", True)
+    INCONSISTENT_CLUSTER_ID = ("INCONSISTENT_CLUSTER_ID", False)
+    INVALID_REQUEST = ("INVALID_REQUEST", False)
+    POLICY_VIOLATION = ("POLICY_VIOLATION", False)
+    UNSUPPORTED_VERSION = ("UNSUPPORTED_VERSION", False)
+    # Brokers
+    INVALID_REGISTRATION = ("INVALID_REGISTRATION", False)
+    DUPLICATE_BROKER_REGISTRATION = ("DUPLICATE_BROKER_REGISTRATION", True)
+    BROKER_ID_NOT_REGISTERED = ("BROKER_ID_NOT_REGISTERED", False)
+    STALE_BROKER_EPOCH = ("STALE_BROKER_EPOCH", False)
+    # Topics and partitions
+    INVALID_TOPIC_EXCEPTION = ("INVALID_TOPIC_EXCEPTION", False)
+    TOPIC_ALREADY_EXISTS = ("TOPIC_ALREADY_EXISTS", False)
+    INVALID_PARTITIONS = ("INVALID_PARTITIONS", False)
+    INVALID_REPLICATION_FACTOR = ("INVALID_REPLICATION_FACTOR", False)
+    INVALID_REPLICA_ASSIGNMENT = ("INVALID_REPLICA_ASSIGNMENT", False)
+    INVALID_CONFIG = ("INVALID_CONFIG", False)
+    UNKNOWN_TOPIC_OR_PARTITION = ("UNKNOWN_TOPIC_OR_PARTITION", False)
+    UNKNOWN_TOPIC_ID = ("UNKNOWN_TOPIC_ID", False)
+    FENCED_LEADER_EPOCH = ("FENCED_LEADER_EPOCH", False)
+    INVALID_UPDATE_VERSION = ("INVALID_UPDATE_VERSION", False)
+    INELIGIBLE_REPLICA = ("INELIGIBLE_REPLICA", False)
+
+    def __init__(self, code: str, retriable: bool) -> None:
+        self.code = code
+        self.retriable = retriable
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`message`: what and why; `next_step`: what to do, may be empty."""
+
+    word: Word
+    message: str = ""
+    next_step: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.word is Word.NONE
+
+
+OK = Outcome(Word.NONE)

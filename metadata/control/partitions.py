@@ -1,0 +1,211 @@
+"""What brokers change about single partitions: the ISR, by compare-and-set, and the directory of a replica.
+
+The order of the checks of an ISR change is part of the protocol: each refusal tells the leader something else to do.
+Ahead of us: this controller is the stale one, ask another (NOT_CONTROLLER).  Behind in leader epoch: it leads no more.
+Behind in partition epoch: it decided on an ISR that has changed since; read the log, then decide anew.  Ineligible: the
+member it wants to add may not be in sync now; forget the proposal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from metadata.control.brokers import check_broker
+from metadata.control.decision import Decision
+from metadata.control.errors import OK, Outcome, Word
+from metadata.image import ClusterImage, PartitionImage
+from metadata.records import MAX_RECORDS_PER_BATCH, NO_OFFSET, PartitionChange, Reason, Record, Replica
+
+
+class Member(NamedTuple):
+    """An ISR member as the leader knows it: the epoch is of the incarnation that fetched from it."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """`isr` is the whole ISR as it is to be, in any order."""
+
+    topic_id: UUID
+    index: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChanged:
+    """The partition as it is after the decision; -1 where it is not known."""
+
+    topic_id: UUID
+    index: int
+    outcome: Outcome
+    leader: int = -1
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    isr: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionAnswer:
+    outcome: Outcome
+    items: tuple[IsrChanged, ...] = ()
+
+
+class Assignment(NamedTuple):
+    """The replica of the asking broker now lives in this directory."""
+
+    topic_id: UUID
+    index: int
+    directory_id: UUID
+
+
+def alter_partition(
+    image: ClusterImage, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+) -> Decision[AlterPartitionAnswer]:
+    """Decide the ISR changes of one leader broker; each item stands for itself."""
+    refusal = check_broker(image, broker_id, broker_epoch)
+    if refusal is None and len(changes) > MAX_RECORDS_PER_BATCH:
+        refusal = _too_many(len(changes))
+    if refusal is not None:
+        return Decision(AlterPartitionAnswer(refusal))
+    records: list[Record] = []
+    items: list[IsrChanged] = []
+    seen: set[tuple[UUID, int]] = set()
+    for change in changes:
+        key = (change.topic_id, change.index)
+        partition = image.partition(*key)
+        if key in seen:
+            outcome = Outcome(Word.INVALID_REQUEST, f"partition {change.index} is named twice in one request")
+        else:
+            outcome = _check_change(image, broker_id, change, partition) or OK
+        seen.add(key)
+        if partition is None:
+            items.append(IsrChanged(*key, outcome))
+            continue
+        epoch, isr = partition.partition_epoch, partition.isr
+        if outcome.ok and {member.broker_id for member in change.isr} != set(isr):
+            isr = _in_replica_order(partition, change.isr)
+            epoch += 1
+            records.append(_isr_record(change.topic_id, partition, isr))
+        items.append(IsrChanged(*key, outcome, partition.leader, partition.leader_epoch, epoch, isr))
+    return Decision(AlterPartitionAnswer(OK, tuple(items)), tuple(records))
+
+
+def _too_many(count: int) -> Outcome:
+    return Outcome(Word.POLICY_VIOLATION, f"{count} partitions: one request changes at most {MAX_RECORDS_PER_BATCH}")
+
+
+def _in_replica_order(partition: PartitionImage, members: Sequence[Member]) -> tuple[int, ...]:
+    wanted = {member.broker_id for member in members}
+    return tuple([broker_id for broker_id in partition.replica_ids if broker_id in wanted])
+
+
+def _isr_record(topic_id: UUID, partition: PartitionImage, isr: tuple[int, ...]) -> PartitionChange:
+    joined = set(isr).difference(partition.isr)
+    return PartitionChange(
+        topic_id=topic_id,
+        index=partition.index,
+        reason=Reason.ISR_EXPAND if joined else Reason.ISR_SHRINK,
+        cause_offset=NO_OFFSET,
+        previous_offset=partition.last_offset,
+        isr=isr,
+    )
+
+
+def _check_change(
+    image: ClusterImage, broker_id: int, change: IsrChange, partition: PartitionImage | None
+) -> Outcome | None:
+    topic = image.topics.get(change.topic_id)
+    if topic is None:
+        return Outcome(Word.UNKNOWN_TOPIC_ID, f"no topic has the id {change.topic_id}")
+    name = f"{topic.name}-{change.index}"
+    if partition is None:
+        return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"{name} does not exist")
+    if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
+        return Outcome(
+            Word.NOT_CONTROLLER,
+            f"{name}: leader epoch {change.leader_epoch}, partition epoch {change.partition_epoch} are ahead of this"
+            f" controller's {partition.leader_epoch}, {partition.partition_epoch}",
+        )
+    if change.leader_epoch < partition.leader_epoch:
+        text = f"{name}: leader epoch {change.leader_epoch} is over, it is {partition.leader_epoch}"
+        return Outcome(Word.FENCED_LEADER_EPOCH, text)
+    if broker_id != partition.leader:
+        return Outcome(Word.INVALID_REQUEST, f"{name} is led by {partition.leader}, not by {broker_id}")
+    if change.partition_epoch < partition.partition_epoch:
+        text = f"{name}: partition epoch {change.partition_epoch} is over, it is {partition.partition_epoch}"
+        return Outcome(Word.INVALID_UPDATE_VERSION, text)
+    return _check_members(image, name, change, partition)
+
+
+def _check_members(image: ClusterImage, name: str, change: IsrChange, partition: PartitionImage) -> Outcome | None:
+    ids = [member.broker_id for member in change.isr]
+    if len(set(ids)) < len(ids) or not set(ids).issubset(partition.replica_ids) or partition.leader not in ids:
+        text = f"{name}: isr {ids[:20]} is not a part of the replicas {partition.replica_ids} that holds the leader"
+        return Outcome(Word.INVALID_REQUEST, text)
+    for member in change.isr:
+        broker = image.brokers.get(member.broker_id)
+        replica = partition.replica(member.broker_id)
+        assert replica is not None, f"{name}: {member.broker_id} is in the replicas but has none"
+        problem = None
+        if broker is None:
+            problem = "is not registered"
+        elif member.broker_epoch != broker.epoch:
+            problem = f"has epoch {broker.epoch}, not {member.broker_epoch}"
+        elif broker.fenced:
+            problem = "is fenced"
+        elif broker.in_controlled_shutdown:
+            problem = "is shutting down"
+        elif not broker.directory_online(replica.directory_id):
+            problem = "has lost the directory"
+        if problem is not None:
+            return Outcome(Word.INELIGIBLE_REPLICA, f"{name}: broker {member.broker_id} {problem}")
+    return None
+
+
+def assign_directories(
+    image: ClusterImage, broker_id: int, broker_epoch: int, assignments: Sequence[Assignment]
+) -> Decision[Outcome]:
+    """Decide which directories a broker's replicas live in: all of the request, or nothing.
+
+    A topic or partition that is gone by now is passed over: its deletion was faster than the report.
+    """
+    refusal = check_broker(image, broker_id, broker_epoch)
+    if refusal is None and len(assignments) > MAX_RECORDS_PER_BATCH:
+        refusal = _too_many(len(assignments))
+    if refusal is not None:
+        return Decision(refusal)
+    broker = image.brokers[broker_id]
+    records: dict[tuple[UUID, int], Record] = {}
+    for topic_id, index, directory_id in assignments:
+        if directory_id not in broker.directory_ids or not broker.directory_online(directory_id):
+            text = f"directory {directory_id} is not a working directory of broker {broker_id}"
+            return Decision(Outcome(Word.INVALID_REQUEST, text))
+        partition = image.partition(topic_id, index)
+        if partition is None:
+            continue
+        if partition.replica(broker_id) is None:
+            text = f"broker {broker_id} has no replica of {image.topics[topic_id].name}-{index}"
+            return Decision(Outcome(Word.INVALID_REQUEST, text))
+        if (topic_id, index) in records:
+            text = f"{image.topics[topic_id].name}-{index} is named twice in one request"
+            return Decision(Outcome(Word.INVALID_REQUEST, text))
+        moved = tuple(
+            [Replica(broker_id, directory_id) if each.broker_id == broker_id else each for each in partition.replicas]
+        )
+        if moved != partition.replicas:
+            records[topic_id, index] = PartitionChange(
+                topic_id=topic_id,
+                index=index,
+                reason=Reason.DIRECTORY_ASSIGNED,
+                cause_offset=NO_OFFSET,
+                previous_offset=partition.last_offset,
+                replicas=moved,
+            )
+    return Decision(OK, tuple(records.values()))

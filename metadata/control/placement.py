@@ -1,0 +1,93 @@
+"""Where the replicas of a new topic go.
+
+Greedy and deterministic: each choice takes the least loaded broker, so every controller places alike and no randomness
+is needed.  What counts, in this order: a partition's replicas spread over as many racks as there are; a topic's own
+leaders and replicas are even over the brokers (its load is its own, whatever else the cluster holds); the same pair of
+leader and follower does not come back before the others had their turn, so that a dead broker's leaderships spread; the
+cluster's leaders and replicas become even; the lower id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metadata.image import BrokerImage, ClusterImage
+
+
+class _Load:
+    """One broker's load: what the cluster has given it, and what this topic has."""
+
+    __slots__ = ("broker_id", "leaders", "pairs", "rack", "replicas", "topic_leaders", "topic_replicas")
+
+    def __init__(self, broker: BrokerImage, leaders: int, replicas: int) -> None:
+        self.broker_id = broker.broker_id
+        self.rack = broker.rack
+        self.leaders = leaders
+        self.replicas = replicas
+        self.begin_topic()
+
+    def begin_topic(self) -> None:
+        self.topic_leaders = 0
+        self.topic_replicas = 0
+        self.pairs: dict[int, int] = {}  # leader id → partitions of this topic in which this broker follows it
+
+    def leader_key(self) -> tuple[int, int, int, int]:
+        return self.topic_leaders, self.leaders, self.replicas, self.broker_id
+
+    def follower_key(self, leader_id: int) -> tuple[int, int, int, int]:
+        return self.topic_replicas, self.pairs.get(leader_id, 0), self.replicas, self.broker_id
+
+    def take(self, leader_id: int) -> None:
+        self.topic_replicas += 1
+        self.replicas += 1
+        if leader_id == self.broker_id:
+            self.topic_leaders += 1
+            self.leaders += 1
+        else:
+            self.pairs[leader_id] = self.pairs.get(leader_id, 0) + 1
+
+
+class Placer:
+    """Places topics one after the other, each on the load that the earlier ones made."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        active = [image.brokers[broker_id] for broker_id in sorted(image.brokers) if image.brokers[broker_id].active]
+        self._loads = [
+            _Load(broker, image.leader_count(broker.broker_id), image.replica_count(broker.broker_id))
+            for broker in active
+        ]
+
+    @property
+    def broker_count(self) -> int:
+        """How many brokers can take replicas: the highest replication factor."""
+        return len(self._loads)
+
+    def place(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
+        """Broker ids of each partition's replicas; the first is the leader to be."""
+        assert 0 < replication_factor <= len(self._loads), (
+            f"{replication_factor} replicas on {len(self._loads)} brokers"
+        )
+        for load in self._loads:
+            load.begin_topic()
+        return [self._place_partition(replication_factor) for _ in range(partitions)]
+
+    def _place_partition(self, replication_factor: int) -> tuple[int, ...]:
+        leader = min(self._loads, key=_Load.leader_key)
+        chosen = [leader]
+        while len(chosen) < replication_factor:
+            free = [load for load in self._loads if load not in chosen]
+            unused = _in_unused_racks(free, chosen)
+            chosen.append(min(unused, key=lambda load: load.follower_key(leader.broker_id)))
+        for load in chosen:
+            load.take(leader.broker_id)
+        return tuple([load.broker_id for load in chosen])
+
+
+def _in_unused_racks(free: Iterable[_Load], chosen: list[_Load]) -> list[_Load]:
+    """Those of `free` whose rack has the fewest of `chosen`.  Brokers without a rack count as one rack together."""
+    used: dict[str | None, int] = {}
+    for load in chosen:
+        used[load.rack] = used.get(load.rack, 0) + 1
+    free = list(free)
+    fewest = min(used.get(load.rack, 0) for load in free)
+    return [load for load in free if used.get(load.rack, 0) == fewest]

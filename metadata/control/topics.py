@@ -1,0 +1,321 @@
+"""Creating and deleting topics.
+
+A request may name many topics; each has its own outcome, and those that can be done are done in one batch.  A request
+whose records would not fit one batch changes nothing at all.  What already is as asked is told apart from what is not
+(`identical`), so that a tool can call the first a success.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from metadata.control.decision import Decision
+from metadata.control.errors import OK, Outcome, Word
+from metadata.control.placement import Placer
+from metadata.image import TOPIC_CONFIGS, ClusterImage, TopicImage
+from metadata.records import (
+    MAX_RECORDS_PER_BATCH,
+    UNASSIGNED,
+    Config,
+    ConfigScope,
+    Partition,
+    Record,
+    RemoveTopic,
+    Replica,
+    Topic,
+)
+
+DEFAULT = -1
+DEFAULT_PARTITIONS = 1
+DEFAULT_REPLICATION_FACTOR = 3
+MAX_NAME_LENGTH = 249
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_MIN_ISR = "min.insync.replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """`assignment`: broker ids of each partition, or empty; then `partitions` and `replication_factor` count, of which
+    `DEFAULT` leaves the choice to the cluster."""
+
+    name: str
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignment: tuple[tuple[int, ...], ...] = ()
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """Of a topic that exists already, `topic_id` and the counts are those of the existing one."""
+
+    name: str
+    outcome: Outcome
+    topic_id: UUID | None = None
+    partitions: int = DEFAULT
+    replication_factor: int = DEFAULT
+    identical: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    outcome: Outcome
+    name: str = ""
+    topic_id: UUID | None = None
+
+
+def is_internal(name: str) -> bool:
+    return name.startswith("__")
+
+
+def name_problem(name: str) -> str | None:
+    """Why a topic cannot have this name, or None."""
+    shown = ascii(name[:40])
+    if not name:
+        return "a topic name cannot be empty"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"topic name {shown}… has {len(name)} characters, at most {MAX_NAME_LENGTH} are allowed"
+    if name in (".", ".."):
+        return f"a topic cannot be named {shown}"
+    if not _NAME_CHARACTERS.issuperset(name):
+        return f"topic name {shown} has a character other than a-z, A-Z, 0-9, '.', '_' and '-'"
+    if is_internal(name):
+        return f"topic name {shown}: names that begin with '__' are kept for the system"
+    return None
+
+
+# Create
+
+
+def create_topics(
+    image: ClusterImage, topics: Sequence[NewTopic], new_id: Callable[[], UUID], *, validate_only: bool = False
+) -> Decision[tuple[CreatedTopic, ...]]:
+    """Decide a creation.  `new_id` draws a random uuid."""
+    placer = Placer(image)
+    counts = Counter(topic.name for topic in topics)
+    planned: list[NewTopic | CreatedTopic] = []
+    for topic in topics:
+        if counts[topic.name] > 1:
+            text = f"topic {ascii(topic.name[:40])} is named {counts[topic.name]} times in one request"
+            planned.append(CreatedTopic(topic.name, Outcome(Word.INVALID_REQUEST, text)))
+        else:
+            planned.append(_plan(image, topic, placer.broker_count))
+    wanted = [plan for plan in planned if isinstance(plan, NewTopic)]
+    size = sum(1 + plan.partitions + len(plan.configs) for plan in wanted)
+    if size > MAX_RECORDS_PER_BATCH:
+        refusal = Outcome(
+            Word.POLICY_VIOLATION,
+            f"the request makes {size} records, one batch holds at most {MAX_RECORDS_PER_BATCH}",
+            "create fewer topics or partitions at a time",
+        )
+        refused = [plan if isinstance(plan, CreatedTopic) else CreatedTopic(plan.name, refusal) for plan in planned]
+        return Decision(tuple(refused))
+    records: list[Record] = []
+    created: list[CreatedTopic] = []
+    for plan in planned:
+        if isinstance(plan, CreatedTopic):
+            created.append(plan)
+            continue
+        topic_id = _fresh_id(image, new_id)
+        records += _records_of(image, plan, topic_id, placer)
+        shown = None if validate_only else topic_id
+        created.append(CreatedTopic(plan.name, OK, shown, plan.partitions, plan.replication_factor))
+    return Decision(tuple(created), () if validate_only else tuple(records))
+
+
+def _fresh_id(image: ClusterImage, new_id: Callable[[], UUID]) -> UUID:
+    topic_id = new_id()
+    while topic_id in image.topics or topic_id == UNASSIGNED:
+        topic_id = new_id()
+    return topic_id
+
+
+def _plan(image: ClusterImage, topic: NewTopic, broker_count: int) -> NewTopic | CreatedTopic:
+    """The topic with everything resolved (counts, all configs that are written), or why it is not created."""
+    problem = name_problem(topic.name)
+    if problem is not None:
+        return CreatedTopic(topic.name, Outcome(Word.INVALID_TOPIC_EXCEPTION, problem))
+    existing = image.topic(topic.name)
+    if existing is not None:
+        return _existing(image, existing, topic)
+    checked = _check_assignment(image, topic) if topic.assignment else _check_counts(topic, broker_count)
+    if isinstance(checked, Outcome):
+        return CreatedTopic(topic.name, checked)
+    refusal = _check_configs(topic.configs, checked.replication_factor)
+    if refusal is not None:
+        return CreatedTopic(topic.name, refusal)
+    given = dict(topic.configs)
+    given.setdefault(_MIN_ISR, str(_default_min_isr(image, checked.replication_factor)))
+    return replace(checked, configs=tuple(sorted(given.items())))
+
+
+def _default_min_isr(image: ClusterImage, replication_factor: int) -> int:
+    """The cluster's value where it is set (not above the replication factor), else 2 of 3 or more, else 1."""
+    value = image.config(ConfigScope.CLUSTER, "").get(_MIN_ISR)
+    if value is not None:
+        return min(int(value), replication_factor)
+    return 2 if replication_factor >= 3 else 1
+
+
+def _check_counts(topic: NewTopic, broker_count: int) -> NewTopic | Outcome:
+    partitions = DEFAULT_PARTITIONS if topic.partitions == DEFAULT else topic.partitions
+    factor = topic.replication_factor
+    if factor == DEFAULT:
+        factor = max(1, min(DEFAULT_REPLICATION_FACTOR, broker_count))
+    if partitions < 1:
+        return Outcome(Word.INVALID_PARTITIONS, f"{partitions} partitions: there must be at least 1")
+    if partitions > MAX_RECORDS_PER_BATCH:
+        text = f"{partitions} partitions: at most {MAX_RECORDS_PER_BATCH} records fit one request"
+        return Outcome(Word.INVALID_PARTITIONS, text)
+    if factor < 1:
+        return Outcome(Word.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: it must be at least 1")
+    if factor > broker_count:
+        return Outcome(
+            Word.INVALID_REPLICATION_FACTOR,
+            f"replication factor {factor}, but {broker_count} brokers are unfenced",
+            "start more brokers, or ask for fewer replicas",
+        )
+    return replace(topic, partitions=partitions, replication_factor=factor)
+
+
+def _check_assignment(image: ClusterImage, topic: NewTopic) -> NewTopic | Outcome:
+    rows = topic.assignment
+    factor = len(rows[0])
+    problem = None
+    if topic.partitions not in (DEFAULT, 0, len(rows)) or topic.replication_factor not in (DEFAULT, 0, factor):
+        return Outcome(Word.INVALID_REQUEST, "an assignment and other counts of partitions or replicas contradict")
+    if len(rows) > MAX_RECORDS_PER_BATCH:
+        return Outcome(Word.INVALID_PARTITIONS, f"{len(rows)} partitions: at most {MAX_RECORDS_PER_BATCH} at a time")
+    for index, row in enumerate(rows):
+        unknown = [broker_id for broker_id in row if broker_id not in image.brokers]
+        if not row:
+            problem = f"partition {index} has no replicas"
+        elif len(row) != factor:
+            problem = f"partition {index} has {len(row)} replicas, partition 0 has {factor}"
+        elif len(set(row)) < len(row):
+            problem = f"partition {index} has two replicas on one broker"
+        elif unknown:
+            problem = f"partition {index}: broker {unknown[0]} is not registered"
+        elif not any(image.brokers[broker_id].active for broker_id in row):
+            problem = f"partition {index}: none of its brokers is unfenced"
+        if problem is not None:
+            return Outcome(Word.INVALID_REPLICA_ASSIGNMENT, problem)
+    return replace(topic, partitions=len(rows), replication_factor=factor)
+
+
+def _check_configs(configs: Sequence[tuple[str, str]], replication_factor: int) -> Outcome | None:
+    counts = Counter(key for key, _ in configs)
+    for key, value in configs:
+        known = TOPIC_CONFIGS.get(key)
+        if known is None:
+            text = f"{ascii(key[:60])} is not a topic config; there are {', '.join(TOPIC_CONFIGS)}"
+            return Outcome(Word.INVALID_CONFIG, text)
+        if counts[key] > 1:
+            return Outcome(Word.INVALID_CONFIG, f"{key} is given {counts[key]} times")
+        problem = known.problem(value)
+        if problem is not None:
+            return Outcome(Word.INVALID_CONFIG, problem)
+        if key == _MIN_ISR and int(value) > replication_factor:
+            text = f"{key} {value} is above the replication factor, {replication_factor}: no write would be accepted"
+            return Outcome(Word.INVALID_CONFIG, text)
+    return None
+
+
+def _existing(image: ClusterImage, existing: TopicImage, asked: NewTopic) -> CreatedTopic:
+    """The answer for a topic that is there; says in what the one asked for differs, if it does."""
+    partitions = [partition for partition in existing.partitions if partition is not None]
+    factor = len(partitions[0].replicas) if partitions else 0
+    differences = []
+    if asked.assignment:
+        if asked.assignment != tuple(partition.replica_ids for partition in partitions):
+            differences.append("the assignment")
+    else:
+        if asked.partitions not in (DEFAULT, len(partitions)):
+            differences.append(f"partitions {len(partitions)}, not {asked.partitions}")
+        if asked.replication_factor not in (DEFAULT, factor):
+            differences.append(f"replication factor {factor}, not {asked.replication_factor}")
+    for key, value in sorted(asked.configs):
+        now = image.topic_config(existing.topic_id, key) if key in TOPIC_CONFIGS else None
+        if now != value:
+            differences.append(f"{ascii(key[:60])} {now}, not {ascii(value[:40])}")
+    text = f"topic {existing.name} exists"
+    text += f" and differs: {'; '.join(differences)}" if differences else ", just as asked for"
+    return CreatedTopic(
+        existing.name,
+        Outcome(Word.TOPIC_ALREADY_EXISTS, text),
+        existing.topic_id,
+        len(partitions),
+        factor,
+        identical=not differences,
+    )
+
+
+def _records_of(image: ClusterImage, plan: NewTopic, topic_id: UUID, placer: Placer) -> list[Record]:
+    rows: Sequence[tuple[int, ...]] = plan.assignment
+    if not rows:
+        rows = placer.place(plan.partitions, plan.replication_factor)
+    replicas: dict[int, Replica] = {}
+    records: list[Record] = [Topic(topic_id, plan.name)]
+    for index, row in enumerate(rows):
+        for broker_id in row:
+            if broker_id not in replicas:
+                replicas[broker_id] = _new_replica(image, broker_id)
+        isr = tuple([broker_id for broker_id in row if image.brokers[broker_id].active])
+        records.append(
+            Partition(
+                topic_id,
+                index,
+                tuple([replicas[broker_id] for broker_id in row]),
+                isr,
+                isr[0],
+                leader_epoch=image.first_leader_epoch(plan.name, index),
+            )
+        )
+    records += [Config(ConfigScope.TOPIC, topic_id.hex, key, value) for key, value in plan.configs]
+    return records
+
+
+def _new_replica(image: ClusterImage, broker_id: int) -> Replica:
+    """A broker with one working directory has no choice to make, and so none to report."""
+    broker = image.brokers[broker_id]
+    online = [directory for directory in broker.directory_ids if broker.directory_online(directory)]
+    return Replica(broker_id, online[0]) if len(broker.directory_ids) == len(online) == 1 else Replica(broker_id)
+
+
+# Delete
+
+
+def delete_topics(
+    image: ClusterImage, names: Sequence[str], topic_ids: Sequence[UUID], *, validate_only: bool = False
+) -> Decision[tuple[DeletedTopic, ...]]:
+    """Decide a deletion; the answers are in the order asked, names first."""
+    answers: list[DeletedTopic] = []
+    records: list[Record] = []
+    seen: set[UUID] = set()
+    wanted: list[tuple[str, UUID | None]] = [(name, image.topic_ids.get(name)) for name in names]
+    wanted += [("", topic_id) for topic_id in topic_ids]
+    for name, topic_id in wanted:
+        topic = None if topic_id is None else image.topics.get(topic_id)
+        if topic is None:
+            answers.append(_missing(name, topic_id))
+        elif topic.topic_id in seen:
+            outcome = Outcome(Word.INVALID_REQUEST, f"topic {topic.name} is named twice in one request")
+            answers.append(DeletedTopic(outcome, topic.name, topic.topic_id))
+        else:
+            seen.add(topic.topic_id)
+            records.append(RemoveTopic(topic.topic_id))
+            answers.append(DeletedTopic(OK, topic.name, topic.topic_id))
+    if len(records) > MAX_RECORDS_PER_BATCH:
+        text = f"{len(records)} topics: one request deletes at most {MAX_RECORDS_PER_BATCH}"
+        refused = [replace(each, outcome=Outcome(Word.POLICY_VIOLATION, text)) for each in answers]
+        return Decision(tuple(refused))
+    return Decision(tuple(answers), () if validate_only else tuple(records))
+
+
+def _missing(name: str, topic_id: UUID | None) -> DeletedTopic:
+    if topic_id is not None:
+        return DeletedTopic(Outcome(Word.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"), "", topic_id)
+    return DeletedTopic(Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {ascii(name[:60])}"), name)
