@@ -93,6 +93,15 @@ class Transport(Protocol):
         """The same for the `Controller` service.  Called at most once, before `start`."""
         ...
 
+    def bind(self) -> str:
+        """Claim the listening address, so that it can be advertised, and return it (HOST:PORT).  Nothing is answered
+        before `start`, which binds if this was not called.
+
+        Raises:
+            ConfigError: taken, or not an address of this machine.
+        """
+        ...
+
     async def start(self) -> None: ...
 
     async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:

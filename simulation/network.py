@@ -337,6 +337,9 @@ class SimulatedTransport:
     def serve_controller(self, handler: ControllerHandler) -> None:
         self._controller_handler = handler
 
+    def bind(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
     async def start(self) -> None:
         self.network.bind(self, self.address)
 

@@ -157,6 +157,7 @@ class StoredQuorum:
 
     epochs: (epoch, start offset) of each epoch in the log, ascending.
     controls: each control batch in the log, ascending; the core rebuilds the voter history from them.
+    formatted_for: the cluster that the directory was formatted for beforehand; None for any.
     """
 
     node_id: int
@@ -166,6 +167,7 @@ class StoredQuorum:
     log_end: int
     epochs: tuple[tuple[int, int], ...]
     controls: tuple[Batch, ...]
+    formatted_for: str | None = None
 
 
 class Role(Enum):
