@@ -1,0 +1,89 @@
+"""The leader-epoch history of one log: which epoch began at which offset.  Pure.
+
+Every batch carries its leader epoch, so the history follows from the log; a new leader may put its epoch down before
+its first batch.  It answers the question on which truncation rests (KIP-101, KIP-279): where does the largest epoch end
+that is not above the one asked for?  Both sides compare these answers, never offsets alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+UNKNOWN_EPOCH = (-1, -1)
+
+
+class EpochCache:
+    """Epochs ascending, with their start offsets, and the log end."""
+
+    __slots__ = ("_epochs", "_starts", "end_offset")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = (), end_offset: int = 0) -> None:
+        """Take `entries`, (epoch, start offset) ascending in both."""
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self.end_offset = end_offset
+        for epoch, start in entries:
+            self.assign(epoch, start)
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        return tuple(zip(self._epochs, self._starts, strict=True))
+
+    @property
+    def latest(self) -> int:
+        """-1 when nothing is known yet."""
+        return self._epochs[-1] if self._epochs else -1
+
+    def assign(self, epoch: int, start: int) -> None:
+        """`epoch` begins at `start`, unless it is the latest already.
+
+        An epoch that began at the same place and holds nothing gives way.
+        """
+        if epoch == self.latest:
+            return
+        assert epoch > self.latest, f"epoch {epoch} after {self.latest}"
+        assert epoch >= 0, epoch
+        while self._starts and self._starts[-1] >= start:
+            assert self._starts[-1] == start, f"epoch {epoch} starts at {start}, before {self._starts[-1]}"
+            del self._epochs[-1], self._starts[-1]
+        self._epochs.append(epoch)
+        self._starts.append(start)
+
+    def advance(self, epoch: int, base_offset: int, end_offset: int) -> None:
+        """A batch of `epoch` from `base_offset` to `end_offset` was appended."""
+        if epoch != self.latest:
+            self.assign(epoch, base_offset)
+        self.end_offset = end_offset
+
+    def end_of(self, epoch: int) -> tuple[int, int]:
+        """The largest known epoch that is not above `epoch`, and its end offset.
+
+        `UNKNOWN_EPOCH` for an epoch above the latest.  For one below the first known: `epoch` itself, ending where the
+        first known begins.
+        """
+        if epoch < 0 or epoch > self.latest:
+            return UNKNOWN_EPOCH
+        index = bisect_right(self._epochs, epoch) - 1
+        if index < 0:
+            return epoch, self._starts[0]
+        end = self._starts[index + 1] if index + 1 < len(self._starts) else self.end_offset
+        return self._epochs[index], end
+
+    def epoch_of(self, offset: int) -> int:
+        """Epoch of the record at `offset`; -1 when it is below the first known."""
+        index = bisect_right(self._starts, offset) - 1
+        return self._epochs[index] if index >= 0 else -1
+
+    def truncate_to(self, end_offset: int) -> None:
+        """Forget what begins at or after `end_offset`, which is the log end now."""
+        self.end_offset = end_offset
+        while self._starts and self._starts[-1] >= end_offset:
+            del self._epochs[-1], self._starts[-1]
+
+    def drop_before(self, start_offset: int) -> None:
+        """The log starts at `start_offset` now; the epoch in force there is known to begin there."""
+        index = bisect_right(self._starts, start_offset) - 1
+        if index >= 0:
+            del self._epochs[:index], self._starts[:index]
+            self._starts[0] = max(self._starts[0], start_offset)

@@ -1,0 +1,225 @@
+"""What a log knows of its idempotent producers: a function of the log's batch headers.  Pure.
+
+Theory of operation.  A producer numbers its records; the broker appends a batch only if it goes on where the producer's
+last one ended, so that a retry is recognised and a lost request shows.  For each producer id this keeps its epoch and
+its last five batches (a client has at most five in flight): a repeated batch is answered with the offsets that it got
+the first time.
+
+The state changes only by `apply`, for every batch that enters the log, on leader and follower alike, and again, in the
+same way, when the log is read after a restart or a truncation: so a new leader recognises the retry of a batch that it
+got as a follower.  Only a leader asks `check` first.
+
+**Forgetting.**  A producer is forgotten `expiration_ms` after its last batch, never because retention deleted that
+batch.  So a producer without state may be a new one (sequence 0: accepted) or one that was forgotten.  Its next batch,
+whatever its number, is accepted if this log can have forgotten somebody: something was deleted from its start, or a
+producer has expired here.  Else a number above 0 means that records are missing, and is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from broker.core.errors import Code
+
+RECENT_BATCHES = 5
+SEQUENCE_MAX = 2**31 - 1
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = struct.Struct(">BBI")  # version, whether a producer has expired here, producers
+_PRODUCER = struct.Struct(">qhqB")  # producer id, epoch, newest timestamp, recent batches
+_BATCH = struct.Struct(">iiqq")
+
+
+class ProducedBatch(Protocol):
+    """What is read of a batch header (`quorumlog.wire.record_batch.BatchHeader` has it)."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+    @property
+    def base_sequence(self) -> int: ...
+    @property
+    def last_sequence(self) -> int: ...
+    @property
+    def is_control(self) -> bool: ...
+
+
+class RecentBatch(NamedTuple):
+    """One of a producer's last batches."""
+
+    base_sequence: int
+    last_sequence: int
+    first_offset: int
+    end_offset: int
+
+
+class Accept(NamedTuple):
+    """Append it."""
+
+
+class Duplicate(NamedTuple):
+    """It is in the log already, at these offsets."""
+
+    first_offset: int
+    end_offset: int
+
+
+class Refuse(NamedTuple):
+    code: Code
+    reason: str
+
+
+ACCEPT = Accept()
+
+
+class Producer:
+    """One producer id."""
+
+    __slots__ = ("epoch", "newest_ms", "recent")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.newest_ms = 0  # when its last batch came in, as far as known
+        self.recent: deque[RecentBatch] = deque(maxlen=RECENT_BATCHES)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.recent[-1].last_sequence if self.recent else NO_SEQUENCE
+
+
+class CorruptSnapshotError(ValueError):
+    """Bytes that `snapshot` never made."""
+
+
+def next_sequence(sequence: int) -> int:
+    """After 2^31 - 1 comes 0."""
+    return 0 if sequence == SEQUENCE_MAX else sequence + 1
+
+
+class ProducerState:
+    """All producers of one log."""
+
+    __slots__ = ("_producers", "has_expired")
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+        self.has_expired = False
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+        return iter(sorted(self._producers.items()))
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    def check(self, batch: ProducedBatch, log_start_offset: int) -> Accept | Duplicate | Refuse:
+        """Whether a leader may append `batch`; changes nothing."""
+        if batch.producer_id == NO_PRODUCER_ID:
+            return ACCEPT
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            return self._check_unknown(batch, log_start_offset)
+        if batch.producer_epoch < producer.epoch:
+            reason = f"producer {batch.producer_id} has epoch {producer.epoch}, this batch {batch.producer_epoch}"
+            return Refuse(Code.INVALID_PRODUCER_EPOCH, reason)
+        if batch.producer_epoch > producer.epoch:
+            if batch.base_sequence == 0:
+                return ACCEPT
+            return _out_of_order(batch, f"epoch {batch.producer_epoch} is new and starts with 0")
+        for recent in producer.recent:
+            if recent.base_sequence == batch.base_sequence and recent.last_sequence == batch.last_sequence:
+                return Duplicate(recent.first_offset, recent.end_offset)
+        if not producer.recent or batch.base_sequence == next_sequence(producer.last_sequence):
+            return ACCEPT
+        if _is_before(batch.last_sequence, producer.recent[0].base_sequence):
+            reason = f"sequence {batch.base_sequence} of producer {batch.producer_id} is older than its last batches"
+            return Refuse(Code.DUPLICATE_SEQUENCE_NUMBER, reason)
+        return _out_of_order(batch, f"{next_sequence(producer.last_sequence)} is next")
+
+    def _check_unknown(self, batch: ProducedBatch, log_start_offset: int) -> Accept | Refuse:
+        if batch.base_sequence == 0 or log_start_offset > 0 or self.has_expired:
+            return ACCEPT
+        return _out_of_order(batch, "the producer is unknown here and starts with 0")
+
+    def apply(self, batch: ProducedBatch, first_offset: int, end_offset: int, now_ms: int) -> None:
+        """`batch` is in the log at these offsets; no questions asked.
+
+        now_ms: when it came in; its own timestamp when that is no longer known.
+        """
+        if batch.producer_id == NO_PRODUCER_ID:
+            return
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or producer.epoch != batch.producer_epoch:
+            newest_ms = 0 if producer is None else producer.newest_ms
+            producer = self._producers[batch.producer_id] = Producer(batch.producer_epoch)
+            producer.newest_ms = newest_ms
+        producer.newest_ms = max(producer.newest_ms, now_ms)
+        if not batch.is_control:
+            producer.recent.append(RecentBatch(batch.base_sequence, batch.last_sequence, first_offset, end_offset))
+
+    def touch(self, now_ms: int) -> None:
+        """Count the silence of all from now on: after a restart nobody knows how long it has been."""
+        for producer in self._producers.values():
+            producer.newest_ms = max(producer.newest_ms, now_ms)
+
+    def expire(self, before_ms: int) -> int:
+        """Forget the producers that have been silent since before `before_ms`; returns how many."""
+        silent = [producer_id for producer_id, producer in self._producers.items() if producer.newest_ms < before_ms]
+        for producer_id in silent:
+            del self._producers[producer_id]
+        self.has_expired = self.has_expired or bool(silent)
+        return len(silent)
+
+    def snapshot(self) -> bytes:
+        """All of it; equal states give equal bytes."""
+        parts = [_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, self.has_expired, len(self._producers))]
+        for producer_id, producer in self:
+            parts.append(_PRODUCER.pack(producer_id, producer.epoch, producer.newest_ms, len(producer.recent)))
+            parts.extend(_BATCH.pack(*recent) for recent in producer.recent)
+        return b"".join(parts)
+
+    @classmethod
+    def restore(cls, data: bytes) -> ProducerState:
+        """What `snapshot` put down.
+
+        Raises:
+            CorruptSnapshotError: not a snapshot of this version.
+        """
+        state = cls()
+        try:
+            version, has_expired, count = _SNAPSHOT_HEAD.unpack_from(data)
+            if version != _SNAPSHOT_VERSION:
+                raise CorruptSnapshotError(f"producer snapshot of version {version}")
+            state.has_expired = bool(has_expired)
+            position = _SNAPSHOT_HEAD.size
+            for _ in range(count):
+                producer_id, epoch, newest_ms, batches = _PRODUCER.unpack_from(data, position)
+                position += _PRODUCER.size
+                producer = state._producers[producer_id] = Producer(epoch)
+                producer.newest_ms = newest_ms
+                for _ in range(batches):
+                    producer.recent.append(RecentBatch(*_BATCH.unpack_from(data, position)))
+                    position += _BATCH.size
+        except struct.error as error:
+            raise CorruptSnapshotError(f"producer snapshot cut off: {error}") from error
+        if position != len(data):
+            raise CorruptSnapshotError(f"producer snapshot has {len(data) - position} bytes too many")
+        return state
+
+
+def _is_before(sequence: int, other: int) -> bool:
+    """Whether `sequence` comes before `other`, by the shorter way round the 2^31 numbers."""
+    return 0 < (other - sequence) % (SEQUENCE_MAX + 1) <= SEQUENCE_MAX // 2
+
+
+def _out_of_order(batch: ProducedBatch, expected: str) -> Refuse:
+    reason = f"sequence {batch.base_sequence} of producer {batch.producer_id}: {expected}"
+    return Refuse(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, reason)
