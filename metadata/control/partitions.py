@@ -57,7 +57,8 @@ class AlterPartitionAnswer:
     items: tuple[IsrChanged, ...] = ()
 
 
-class Assignment(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Assignment:
     """The replica of the asking broker now lives in this directory."""
 
     topic_id: UUID
@@ -183,7 +184,8 @@ def assign_directories(
         return Decision(refusal)
     broker = image.brokers[broker_id]
     records: dict[tuple[UUID, int], Record] = {}
-    for topic_id, index, directory_id in assignments:
+    for assignment in assignments:
+        topic_id, index, directory_id = assignment.topic_id, assignment.index, assignment.directory_id
         if directory_id not in broker.directory_ids or not broker.directory_online(directory_id):
             text = f"directory {directory_id} is not a working directory of broker {broker_id}"
             return Decision(Outcome(Word.INVALID_REQUEST, text))

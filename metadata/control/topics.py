@@ -99,7 +99,7 @@ def create_topics(
     planned: list[NewTopic | CreatedTopic] = []
     for topic in topics:
         if counts[topic.name] > 1:
-            text = f"topic {ascii(topic.name[:40])} is named {counts[topic.name]} times in one request"
+            text = f"topic {topic.name[:40]!a} is named {counts[topic.name]} times in one request"
             planned.append(CreatedTopic(topic.name, Outcome(Word.INVALID_REQUEST, text)))
         else:
             planned.append(_plan(image, topic, placer.broker_count))
@@ -211,7 +211,7 @@ def _check_configs(configs: Sequence[tuple[str, str]], replication_factor: int) 
     for key, value in configs:
         known = TOPIC_CONFIGS.get(key)
         if known is None:
-            text = f"{ascii(key[:60])} is not a topic config; there are {', '.join(TOPIC_CONFIGS)}"
+            text = f"{key[:60]!a} is not a topic config; there are {', '.join(TOPIC_CONFIGS)}"
             return Outcome(Word.INVALID_CONFIG, text)
         if counts[key] > 1:
             return Outcome(Word.INVALID_CONFIG, f"{key} is given {counts[key]} times")
@@ -240,7 +240,7 @@ def _existing(image: ClusterImage, existing: TopicImage, asked: NewTopic) -> Cre
     for key, value in sorted(asked.configs):
         now = image.topic_config(existing.topic_id, key) if key in TOPIC_CONFIGS else None
         if now != value:
-            differences.append(f"{ascii(key[:60])} {now}, not {ascii(value[:40])}")
+            differences.append(f"{key[:60]!a} {now}, not {value[:40]!a}")
     text = f"topic {existing.name} exists"
     text += f" and differs: {'; '.join(differences)}" if differences else ", just as asked for"
     return CreatedTopic(
@@ -318,4 +318,4 @@ def delete_topics(
 def _missing(name: str, topic_id: UUID | None) -> DeletedTopic:
     if topic_id is not None:
         return DeletedTopic(Outcome(Word.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"), "", topic_id)
-    return DeletedTopic(Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {ascii(name[:60])}"), name)
+    return DeletedTopic(Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}"), name)
