@@ -19,6 +19,8 @@ from quorum.core.types import Batch, QuorumState, StoredQuorum
 __all__ = [
     "ControllerHandler",
     "Handler",
+    "LeadershipLostError",
+    "NotLeaderError",
     "QuorumStore",
     "StoreWrite",
     "StoredQuorum",
@@ -34,6 +36,14 @@ class StoreWrite:
     state: QuorumState
     truncate_to: int | None
     batches: tuple[Batch, ...]
+
+
+class NotLeaderError(Exception):
+    """`QuorumNode.append`: this node does not lead in that epoch (any more); nothing was appended."""
+
+
+class LeadershipLostError(Exception):
+    """`QuorumNode.committed`: the epoch ended first; whether the records are committed some day is unknown."""
 
 
 class UnreachableError(Exception):
