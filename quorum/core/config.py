@@ -1,0 +1,47 @@
+"""What a node of the quorum is told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    """Checked by the edge that builds it; `RaftCore` still refuses a voter list that is wrong (`Refused`).
+
+    address: control address (HOST:PORT) that this node advertises.
+    bootstrap: control addresses of any nodes of the cluster, to find the quorum by.
+    initial_voters: (id, control address) of each founding voter, this node among them; empty for an observer.
+    standalone: found a cluster of which this node is the only voter.
+    cluster_id: the cluster that this node must belong to; None takes the one that it meets.
+    new_cluster_id: what to call the cluster if this node founds it and no id is given.
+    wall_offset_ms: wall clock minus the `now_ms` given to the core; for the timestamps of control batches only.
+    """
+
+    node_id: int
+    address: str
+    bootstrap: tuple[str, ...] = ()
+    initial_voters: tuple[tuple[int, str], ...] = ()
+    standalone: bool = False
+    cluster_id: str | None = None
+    new_cluster_id: str | None = None
+    election_timeout_ms: int = 1000
+    fetch_timeout_ms: int = 2000
+    request_timeout_ms: int = 1000
+    retry_backoff_ms: int = 50  # first pause after a failed request; doubles
+    retry_backoff_max_ms: int = 500
+    voter_wait_ms: int = 500  # how long a leader may hold the fetch of a voter that has everything
+    observer_wait_ms: int = 10_000  # the same for the others
+    fetch_max_bytes: int = 1 << 20  # of batches in one fetch reply
+    recent_max_bytes: int = 4 << 20  # durable batches kept in memory, so that fetches near the end read no disk
+    unwritten_max_bytes: int = 64 << 20  # of appended batches not yet durable; more proposals are refused
+    parked_fetches_max: int = 4096  # held by a leader; one more is answered at once
+    observers_max: int = 4096  # remembered by a leader; the longest silent is forgotten first
+    wall_offset_ms: int = 0
+
+    @property
+    def founders(self) -> tuple[tuple[int, str], ...]:
+        """The voter list to found with, ascending; empty for a node that joins."""
+        if self.standalone:
+            return ((self.node_id, self.address),)
+        return tuple(sorted(self.initial_voters))

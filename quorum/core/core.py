@@ -1,0 +1,427 @@
+"""`RaftCore`: one node of the quorum as a pure state machine, events in, effects out.
+
+Theory of operation.  One task owns the core and calls `step` for everything that happens: a request or reply, a write
+that has become durable, a proposal, time.  `step` never waits and never fails: it changes the state, and returns what
+is to be done, in order.  The parts stack up by what they need from each other:
+
+    CoreState     fields, durability, requests in flight, the transitions between roles     state.py
+    Replication   proposals, fetches on both ends, the high watermark                       replication.py
+    Elections     strangers and epochs, votes, resigning, looking for the leader            election.py
+    Founding      newborn disks                                                             founding.py
+    RaftCore      boot, dispatch, timers, descriptions, invariants                          here
+
+Every step ends alike: requests that are due are sent, parked fetches that have news are answered, the shell is told a
+higher watermark, the step's write is put first, and the invariants are checked.  An AssertionError is a bug in this
+package or its shell; nothing that a peer sends can cause one.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import assert_never
+
+from quorum.core.config import RaftConfig
+from quorum.core.events import (
+    Answered,
+    Asked,
+    Effect,
+    Event,
+    Joined,
+    LogRead,
+    NotAppended,
+    Peer,
+    Propose,
+    Resign,
+    Tick,
+    Unanswered,
+    Written,
+)
+from quorum.core.founding import Founding
+from quorum.core.messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    DescribeQuorum,
+    DescribeQuorumReply,
+    EndQuorumEpoch,
+    EndQuorumEpochReply,
+    ErrorCode,
+    Fetch,
+    FetchReply,
+    Introduce,
+    IntroduceReply,
+    ReplicaStatus,
+    Reply,
+    Request,
+    Vote,
+    VoteReply,
+)
+from quorum.core.roles import (
+    Candidate,
+    Errand,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Unattached,
+)
+from quorum.core.state import Call, Purpose
+from quorum.core.types import Election, ReplicaKey, StoredQuorum, Voter
+
+IDLE_TICK_MS = 10_000
+"""A tick is asked for this often even when nothing is due."""
+
+
+class RaftCore(Founding):
+    """See the module's text.  Public fields are for reading: `epoch`, `election`, `leader`, `role`, `high_watermark`,
+    `log`, `history`, `cluster_id`, `generation`, `is_voter`, `met`, `key`, `deadline_ms`."""
+
+    def __init__(self, config: RaftConfig, stored: StoredQuorum, random: Random, now_ms: int) -> None:
+        super().__init__(config, stored, random, now_ms)
+        self._now_ms = now_ms
+        self._idle_ms = now_ms
+        self._boot(stored, now_ms)
+        self._checked = (self.election, self.high_watermark)
+
+    # Boot
+
+    def _boot(self, stored: StoredQuorum, now_ms: int) -> None:
+        """Take up what the disk holds.  What was led is not led again; what was voted for stays voted for."""
+        refusal = self._refuse_stored(stored)
+        if refusal is not None:
+            return self._refuse(refusal)
+        if not self.met:
+            return self._begin_founding(now_ms)
+        assert self.cluster_id is not None
+        self._effects.append(Joined(self.cluster_id))
+        if self.log.last.epoch > self.epoch:
+            self.election = Election(self.log.last.epoch)
+            self._save_election()
+        leader_id = self.election.leader_id
+        leader = self.history.current.by_id(leader_id) if leader_id is not None else None
+        if leader_id == self.key.node_id and self.is_voter:
+            return self._become_resigned((), now_ms, f"led epoch {self.epoch} before it was started again")
+        if leader is not None and leader_id != self.key.node_id:
+            address = leader.address
+            return self._become_follower(self.epoch, leader.key.node_id, address, now_ms, "by its own state")
+        return self._become(Unattached(self._election_deadline(now_ms)), now_ms, "started")
+
+    def _refuse_stored(self, stored: StoredQuorum) -> str | None:
+        config, state = self.config, stored.state
+        if stored.node_id != config.node_id:
+            return f"the directory belongs to node {stored.node_id}, this is node {config.node_id}"
+        if None not in (config.cluster_id, state.cluster_id) and config.cluster_id != state.cluster_id:
+            return f"the directory belongs to cluster {state.cluster_id}, this node to cluster {config.cluster_id}"
+        record = self.history.record
+        if self.met and (record is None or record.cluster_id != state.cluster_id):
+            named = record.cluster_id if record is not None else None
+            return f"the log is of cluster {named}, the quorum state of cluster {state.cluster_id}"
+        voters, target = self.history.below(state.applied_offset)
+        if self.met and (voters, target) != (state.voters, state.target_voters):
+            return f"the quorum state holds the voters {state.voters}, the log below {state.applied_offset} {voters}"
+        return None
+
+    # Steps
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Apply one event; return what the shell must do, in order.
+
+        `now_ms` must come from one monotonic clock.  The first step also returns what the start itself called for.
+        """
+        self._now_ms = now_ms = max(now_ms, self._now_ms)
+        self._idle_ms = now_ms + IDLE_TICK_MS
+        if self.refused is None:
+            if isinstance(self.role, Leader):
+                self._update_pause(self.role, now_ms)
+            self._dispatch(event, now_ms)
+            if self.refused is None:
+                self._pursue(now_ms)
+        elif isinstance(event, Propose):
+            self._effects.append(NotAppended(self.refused))
+        self._announce_watermark()
+        self._close_draft(now_ms)
+        self._check_invariants()
+        assert not isinstance(event, Tick) or self.deadline_ms > now_ms, f"idle tick at {now_ms} as {self.role}"
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _dispatch(self, event: Event, now_ms: int) -> None:
+        match event:
+            case Tick():
+                self._on_tick(now_ms)
+            case Asked(call, request):
+                self._on_request(call, request, now_ms)
+            case Answered(number, reply):
+                if (call_ := self._calls.pop(number, None)) is not None:
+                    self._on_reply(number, call_, reply, now_ms)
+            case Unanswered(number):
+                if (call_ := self._calls.pop(number, None)) is not None:
+                    self._on_no_reply(number, call_, now_ms)
+            case Written(write_id):
+                self._on_written(write_id, now_ms)
+            case LogRead():
+                self._on_log_read(event)
+            case Propose():
+                self._on_propose(event, now_ms)
+            case Resign(reason):
+                self._resign(now_ms, reason)
+            case _:
+                assert_never(event)
+
+    def _on_request(self, call: int, request: Request, now_ms: int) -> None:
+        match request:
+            case Vote():
+                self._on_vote(call, request, now_ms)
+            case BeginQuorumEpoch():
+                self._on_begin(call, request, now_ms)
+            case EndQuorumEpoch():
+                self._on_end(call, request, now_ms)
+            case Fetch():
+                self._on_fetch(call, request, now_ms)
+            case Introduce():
+                self._on_introduce(call, request, now_ms)
+            case DescribeQuorum():
+                error = self._refuse_stranger(request.sender, None)
+                self._answer(call, self.describe(now_ms, error))
+            case _:
+                assert_never(request)
+        if self.newborn is not None and isinstance(request, Vote | BeginQuorumEpoch):
+            self._hear_of(self.newborn, request.sender.key, failed_only=False, now_ms=now_ms)
+
+    def _on_written(self, write_id: int, now_ms: int) -> None:
+        assert write_id < self._next_write, f"write {write_id} was never asked for"
+        self._durable_write = max(self._durable_write, write_id)
+        while self._writes and self._writes[0][0] <= write_id:
+            self._writes.popleft()
+        self.log.written(write_id)
+        if self.newborn is not None and self.newborn.write is not None and self.newborn.write <= write_id:
+            self._on_settled(self.newborn, now_ms)
+        self._count_votes(now_ms)
+        if isinstance(self.role, Leader):
+            self._commit(self.role)
+
+    # Replies.  An errand takes only the reply to its latest request, in the same stay in the same role.
+
+    def _errand_of(self, call: Call) -> Errand | None:
+        if call.purpose is Purpose.INTRODUCE:
+            return self._introduction(self.newborn, call.to.address) if self.newborn is not None else None
+        if call.role is not self.role:
+            return None
+        if call.purpose is Purpose.SEEK:
+            return self.seek
+        match self.role:
+            case Follower() as follower:
+                return follower.fetch
+            case Prospective() | Candidate() as standing:
+                return standing.ballots.get(call.voter) if call.voter is not None else None
+            case Leader() as leader:
+                return leader.announcements.get(call.voter) if call.voter is not None else None
+            case Resigned() as resigned:
+                return resigned.farewells.get(call.voter) if call.voter is not None else None
+        return None
+
+    def _on_reply(self, number: int, call: Call, reply: Reply, now_ms: int) -> None:
+        self._learn(reply.known, now_ms)
+        errand = self._errand_of(call)
+        if self.refused is not None or errand is None or errand.call != number:
+            return
+        role = self.role
+        match reply, role:
+            case VoteReply(), Prospective() | Candidate() if call.voter is not None:
+                self._on_vote_reply(role, call.voter, reply, now_ms)
+            case FetchReply(), Follower() if isinstance(call.request, Fetch):
+                self._on_fetch_reply(role, call.request, call.sent_ms, reply, now_ms)
+            case BeginQuorumEpochReply(), Leader() if call.voter is not None:
+                self._announcement_ended(role, call.voter, now_ms)
+            case EndQuorumEpochReply(), Resigned() if call.voter is not None:
+                heard = reply.error in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
+                self._farewell_ended(role, call.voter, heard, now_ms)
+            case DescribeQuorumReply(), _ if call.purpose is Purpose.SEEK:
+                self._seek_ended(now_ms)
+            case IntroduceReply(), _ if self.newborn is not None and call.purpose is Purpose.INTRODUCE:
+                self._on_introduce_reply(self.newborn, call.to, reply, now_ms)
+            case _:
+                self._on_no_reply(number, call, now_ms)  # a reply of another kind is none
+
+    def _on_no_reply(self, number: int, call: Call, now_ms: int) -> None:
+        errand = self._errand_of(call)
+        if errand is None or errand.call != number:
+            return
+        role = self.role
+        if call.purpose is Purpose.SEEK:
+            self._seek_ended(now_ms)
+        elif call.purpose is Purpose.INTRODUCE and self.newborn is not None:
+            self._introduce_failed(self.newborn, call.to, now_ms)
+        elif isinstance(role, Follower):
+            self._fetch_failed(role, now_ms)
+        elif call.voter is not None:
+            match role:
+                case Prospective() | Candidate():
+                    self._vote_failed(role, call.voter, now_ms)
+                case Leader():
+                    self._announcement_ended(role, call.voter, now_ms)
+                case Resigned():
+                    self._farewell_ended(role, call.voter, False, now_ms)
+
+    # Time
+
+    def _on_tick(self, now_ms: int) -> None:
+        match self.role:
+            case Leader() as leader:
+                if self._disk_stalled(now_ms):
+                    waited = now_ms - self._writes[0][1]
+                    self._resign(now_ms, f"the disk has not answered for {waited} ms")
+                else:
+                    self._expire_parked(leader, now_ms)
+            case Follower() as follower if now_ms >= follower.deadline_ms:
+                reason = f"leader {follower.leader_id} " + ("has resigned" if follower.gone else "is not heard")
+                if self.is_voter:
+                    self._stand(now_ms, reason)
+                else:
+                    self._become_unattached(self.epoch, now_ms, reason)
+            case Unattached() | Prospective() | Candidate() as standing:
+                if standing.deadline_ms is not None and now_ms >= standing.deadline_ms:
+                    self._on_election_timeout(standing, now_ms)
+            case Resigned() as resigned if resigned.deadline_ms is not None and now_ms >= resigned.deadline_ms:
+                resigned.deadline_ms = None
+                self._become_unattached(self.epoch + 1, now_ms, "no successor was heard of")
+
+    @property
+    def deadline_ms(self) -> int:
+        """When the next `Tick` is wanted; a `Tick` at that time always moves it."""
+        if self.refused is not None:
+            return self._idle_ms
+        times = [time for time in self._timers() if time is not None]
+        return min(times, default=self._idle_ms)
+
+    def _timers(self) -> list[int | None]:
+        times: list[int | None] = [self._idle_ms]
+        if self.newborn is not None:
+            return times + self._newborn_timers(self.newborn)
+        if self._is_seeking():
+            times.append(self.seek.wakes_ms)
+        match self.role:
+            case Leader() as leader:
+                times += [errand.wakes_ms for errand in leader.announcements.values()]
+                times.append(leader.expiry_ms)
+                timeout = self.config.fetch_timeout_ms
+                if not leader.paused and (contact := self._majority_contact_ms(leader)) is not None:
+                    times.append(contact + timeout)
+                if self._writes:
+                    times.append(self._writes[0][1] + timeout)
+            case Follower() as follower:
+                times.append(follower.deadline_ms)
+                if self._all_durable and not follower.gone:
+                    times.append(follower.fetch.wakes_ms)
+            case Prospective() | Candidate() as standing:
+                times.append(standing.deadline_ms)
+                times += [ballot.wakes_ms for ballot in standing.ballots.values()]
+            case Resigned() as resigned:
+                times.append(resigned.deadline_ms)
+                times += [errand.wakes_ms for errand in resigned.farewells.values()]
+            case Unattached() as unattached:
+                times.append(unattached.deadline_ms)
+        return times
+
+    def _pursue(self, now_ms: int) -> None:
+        """Send the requests that are due and answer the fetches that have news."""
+        if self.newborn is not None:
+            return self._introduce(self.newborn, now_ms)
+        match self.role:
+            case Leader() as leader:
+                self._announce(leader, now_ms)
+                if leader.told != (self.log.end, self.high_watermark):
+                    leader.told = (self.log.end, self.high_watermark)
+                    self._wake_parked(leader)
+            case Follower() as follower:
+                self._fetch(follower, now_ms)
+            case Prospective() | Candidate() as standing:
+                self._ask_for_votes(standing, now_ms)
+            case Resigned() as resigned:
+                self._say_farewell(resigned, now_ms)
+        if self._is_seeking():
+            self._look_around(now_ms)
+        return None
+
+    # Descriptions
+
+    def describe(self, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> DescribeQuorumReply:
+        """What this node knows of the quorum; ages are before `now_ms`."""
+        statuses: list[ReplicaStatus] = []
+        observers: list[ReplicaStatus] = []
+        replicas = self.role.replicas if isinstance(self.role, Leader) else {}
+        for voter in self.history.current if self.met else ():
+            statuses.append(self._status(voter, now_ms))
+        for key in sorted(replicas):
+            if key not in self.history.current:
+                observers.append(self._status(Voter(key, replicas[key].address), now_ms))
+        return DescribeQuorumReply(
+            error,
+            self.known,
+            answered_by=self.key,
+            high_watermark=self.high_watermark,
+            log_end_offset=self.log.end,
+            paused=self.paused,
+            voters=tuple(statuses),
+            observers=tuple(observers),
+            target_voters=self.history.target,
+            last_leader_change_reason=self.last_change_reason,
+            last_leader_change_ms=None if self.last_change_ms is None else now_ms - self.last_change_ms,
+        )
+
+    @property
+    def paused(self) -> bool:
+        """Whether this is a leader that no majority fetches from (design §4.6)."""
+        return isinstance(self.role, Leader) and self.role.paused
+
+    def _status(self, replica: Voter, now_ms: int) -> ReplicaStatus:
+        """Of this node, what it has; of the others, what a leader knows; else nothing, shown as never heard."""
+        if replica.key == self.key:
+            end = self.log.durable_end
+            leads = isinstance(self.role, Leader)
+            return ReplicaStatus(replica, end, self.log.end - end, 0 if leads else None, 0 if leads else None)
+        progress = self.role.replicas.get(replica.key) if isinstance(self.role, Leader) else None
+        if progress is None:
+            return ReplicaStatus(replica, 0, self.log.end, None, None)
+        fetched, caught_up = progress.last_fetch_ms, progress.last_caught_up_ms
+        return ReplicaStatus(
+            replica,
+            progress.end,
+            max(0, self.log.end - progress.end),
+            None if fetched is None else now_ms - fetched,
+            None if caught_up is None else now_ms - caught_up,
+        )
+
+    # Invariants
+
+    def _check_invariants(self) -> None:
+        (before, watermark), now = self._checked, self.election
+        self._checked = (now, self.high_watermark)
+        assert now.epoch >= before.epoch, f"epoch went from {before.epoch} back to {now.epoch}"
+        if now.epoch == before.epoch:
+            assert before.voted_for in (None, now.voted_for), f"vote of epoch {now.epoch} changed: {before} -> {now}"
+            assert before.leader_id in (None, now.leader_id), f"leader of epoch {now.epoch} changed: {before} -> {now}"
+        log = self.log
+        assert self.high_watermark >= watermark, f"high watermark {watermark} -> {self.high_watermark}"
+        assert self.high_watermark <= log.end, f"high watermark {self.high_watermark} above log end {log.end}"
+        assert log.start <= log.durable_end <= log.end, f"durable {log.durable_end} of {log.start}..{log.end}"
+        assert log.last.epoch <= now.epoch or self.refused, f"log epoch {log.last.epoch} above {now.epoch}"
+        key = self.key
+        match self.role:
+            case Leader() as leader:
+                assert now.leader_id == key.node_id, f"leads, but {now}"
+                assert now.voted_for == key, f"leads without its own vote: {now}"
+                assert log.epoch_at(leader.epoch_start) == now.epoch, f"no LeaderChange at {leader.epoch_start}"
+            case Follower() as follower:
+                assert now.leader_id == follower.leader_id != key.node_id, f"follows {follower.leader_id}, {now}"
+            case Candidate():
+                assert now.voted_for == key, f"stands, but {now}"
+                assert now.leader_id is None, f"stands, but {now}"
+            case Resigned():
+                assert now.leader_id == key.node_id, f"resigned, but {now}"
+        assert self.is_voter or isinstance(self.role, Unattached | Follower | Leader | Resigned), f"{key}: {self.role}"
+        if self.newborn is not None:
+            assert isinstance(self.role, Unattached), f"newborn as {self.role}"
+            assert now == Election(0) or self.refused, f"newborn with {now}"
+
+
+__all__ = ["Peer", "RaftCore", "ReplicaKey"]

@@ -1,0 +1,349 @@
+"""Who leads: strangers, epochs, pre-votes, votes, and giving leadership up.
+
+Theory of operation.  A voter that has not heard its leader for a while first asks, in the epoch it has, whether the
+others would vote for it (Prospective: nothing is persisted, no epoch is disturbed), and only with a majority behind
+it takes the next epoch and stands (Candidate).  A follower that hears its leader says no, so a node that was cut off
+cannot unseat a working leader by coming back.  Of two Prospective nodes that ask each other, the one with the lower
+(log end, id) agrees and waits; the other, refusing, asks again at once, because now it will be granted.  So a split
+costs one round trip, not one more timeout.
+
+A request is checked before any of it is believed: cluster, generation, and that it is meant for this very disk; only
+then may its epoch be adopted, and only from a node that could be a voter.  Every reply says which epoch and leader
+the other node knows, and that is how stale nodes learn.
+
+Who cannot find the leader asks around (`seek`): one DescribeQuorum at a time, to a voter or bootstrap address drawn
+at random.  Every node answers it from what it knows."""
+
+from __future__ import annotations
+
+from quorum.core.events import Peer
+from quorum.core.messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    DescribeQuorum,
+    EndQuorumEpoch,
+    EndQuorumEpochReply,
+    ErrorCode,
+    Knowledge,
+    Sender,
+    Vote,
+    VoteReply,
+)
+from quorum.core.replication import Replication
+from quorum.core.roles import (
+    Ballot,
+    Candidate,
+    Errand,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Unattached,
+)
+from quorum.core.state import EPOCH_MAX, Purpose
+from quorum.core.types import Election, LogEnd, ReplicaKey
+
+
+class Elections(Replication):
+    """Votes, epochs, the end of a reign, and the search for a leader."""
+
+    # What to believe
+
+    def _refuse_peer(self, sender: Sender, target: ReplicaKey, epoch: int, log_end: LogEnd | None) -> ErrorCode:
+        """The checks of Vote, BeginQuorumEpoch and EndQuorumEpoch, up to and including the epoch's plausibility.
+
+        A node could be a voter if this log says so; or if its log is ahead of this one, since it may have been added
+        by a record that has not come here yet.
+        """
+        error = self._refuse_stranger(sender, target)
+        if error is not ErrorCode.NONE:
+            return error
+        if not self.met:
+            return ErrorCode.NEWBORN
+        if not 0 <= epoch <= EPOCH_MAX or sender.key == self.key:
+            return ErrorCode.INVALID_REQUEST
+        if sender.key not in self.history.current and (log_end is None or log_end <= self.log.last):
+            return ErrorCode.NOT_VOTER
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.NONE
+
+    def _learn(self, known: Knowledge, now_ms: int) -> None:
+        """Take from a reply which epoch and leader its sender knows of."""
+        if not self.met or known.cluster_id != self.cluster_id or known.generation < self.generation:
+            return None
+        if known.generation > self.generation:
+            return self._refuse(
+                f"the quorum was rebuilt: it is at generation {known.generation}, this node at {self.generation}"
+            )
+        if not self.epoch <= known.epoch <= EPOCH_MAX:
+            return None
+        leader_id = known.leader_id if known.leader_id != self.key.node_id else None
+        if leader_id is not None and known.leader_address is not None:
+            self._meet_leader(known.epoch, leader_id, known.leader_address, now_ms, "told by a reply")
+        elif known.epoch > self.epoch:
+            self._become_unattached(known.epoch, now_ms, f"a reply has epoch {known.epoch}")
+        return None
+
+    def _meet_leader(self, epoch: int, leader_id: int, address: str, now_ms: int, how: str) -> bool:
+        """Follow the leader of `epoch`, which is not below this node's; False if that contradicts what is known."""
+        if epoch == self.epoch and self.election.leader_id not in (None, leader_id):
+            return False
+        if epoch == self.epoch:
+            match self.role:
+                case Follower() as follower:
+                    moved = follower.leader.address != address and follower.fetch.failures > 0
+                    if moved and not follower.gone:
+                        self._follow_moved(follower, address, now_ms)
+                    return True
+                case Prospective(lost_leader=lost) if lost == Peer(leader_id, address):
+                    return True  # known, and out of reach: what others hear does not help
+        self._become_follower(epoch, leader_id, address, now_ms, f"leader {leader_id} of epoch {epoch}, {how}")
+        return True
+
+    # Votes given
+
+    def _on_vote(self, call: int, request: Vote, now_ms: int) -> None:
+        error = self._refuse_peer(request.sender, request.target, request.epoch, request.log_end)
+        end = request.log_end
+        if error is ErrorCode.NONE and (
+            min(end) < 0 or end.epoch > request.epoch or (end.epoch == request.epoch and not request.pre_vote)
+        ):
+            error = ErrorCode.INVALID_REQUEST
+        granted = False
+        if error is ErrorCode.NONE:
+            if request.epoch > self.epoch:
+                kind = "pre-vote" if request.pre_vote else "vote"
+                self._become_unattached(
+                    request.epoch, now_ms, f"{request.sender.key.node_id} asks for a {kind} in epoch {request.epoch}"
+                )
+            granted = self._grants_pre_vote(request, now_ms) if request.pre_vote else self._grants_vote(request, now_ms)
+        self._answer(call, VoteReply(error, self.known, granted), self._after_election)
+
+    def _grants_pre_vote(self, request: Vote, now_ms: int) -> bool:
+        candidate = request.sender.key
+        if request.log_end < self.log.last:
+            granted = False
+        else:
+            match self.role:
+                case Leader():
+                    granted = False
+                case Follower() as follower:
+                    granted = follower.gone or not follower.heard
+                case Prospective():
+                    granted = (request.log_end, candidate) > (self.log.last, self.key)
+                    if granted:
+                        deadline = self._election_deadline(now_ms)
+                        reason = f"gives way to {candidate.node_id}, which is ahead in (log end, id)"
+                        self._become(Unattached(deadline), now_ms, reason)
+                case _:
+                    granted = True
+        if not granted and isinstance(self.role, Prospective):
+            ballot = self.role.ballots.get(candidate)
+            if ballot is not None and not ballot.granted:
+                self.role.ballots[candidate] = Ballot(now_ms)  # it stands, too, and is behind: now it will agree
+        return granted
+
+    def _grants_vote(self, request: Vote, now_ms: int) -> bool:
+        candidate = request.sender.key
+        if self.election.voted_for is not None:
+            return self.election.voted_for == candidate
+        if self.election.leader_id is not None or request.log_end < self.log.last:
+            return False
+        assert isinstance(self.role, Unattached | Prospective), f"no vote and no leader as {self.role}"
+        self.election = Election(self.epoch, None, candidate)
+        self._save_election()
+        reason = f"voted for {candidate.node_id}"
+        self._become(Unattached(self._election_deadline(now_ms)), now_ms, reason)
+        return True
+
+    # Votes sought
+
+    def _stand(self, now_ms: int, reason: str) -> None:
+        """Begin an election, unless the disk hangs: then a leader would be of no use."""
+        if self._disk_stalled(now_ms):
+            waited = now_ms - self._writes[0][1]
+            timeout = self.config.election_timeout_ms
+            deadline = now_ms + timeout + self._draw(timeout)
+            reason = f"does not stand: the disk has not answered for {waited} ms"
+            return self._become(Unattached(deadline), now_ms, reason)
+        if self.is_sole_voter:
+            return self._become_candidate(now_ms, "the only voter")
+        return self._become_prospective(now_ms, reason)
+
+    def _ask_for_votes(self, standing: Prospective | Candidate, now_ms: int) -> None:
+        pre_vote = isinstance(standing, Prospective)
+        for voter, ballot in standing.ballots.items():
+            if ballot.is_due(now_ms):
+                request = Vote(self._sender, voter, self.epoch, self.log.last, pre_vote)
+                to = self._peer(voter)
+                self._ask(ballot, Purpose.VOTE, to, request, now_ms, voter=voter, after=self._after_election)
+
+    def _on_vote_reply(
+        self, standing: Prospective | Candidate, voter: ReplicaKey, reply: VoteReply, now_ms: int
+    ) -> None:
+        ballot = standing.ballots[voter]
+        ballot.call = None
+        if reply.error is not ErrorCode.NONE:
+            return self._vote_failed(standing, voter, now_ms)
+        ballot.due_ms, ballot.granted = None, reply.granted
+        return self._count_votes(now_ms)
+
+    def _vote_failed(self, standing: Prospective | Candidate, voter: ReplicaKey, now_ms: int) -> None:
+        """No answer says nothing: ask again while the election lasts."""
+        ballot = standing.ballots[voter]
+        ballot.call = None
+        ballot.failures += 1
+        ballot.due_ms = now_ms + self._backoff_ms(ballot.failures)
+
+    def _count_votes(self, now_ms: int) -> None:
+        standing = self.role
+        if not isinstance(standing, Prospective | Candidate):
+            return
+        majority = self.history.current.majority
+        granting = [voter for voter, ballot in standing.ballots.items() if ballot.granted]
+        against = sum(ballot.granted is False for ballot in standing.ballots.values())
+        if isinstance(standing, Prospective):
+            if len(granting) + 1 >= majority:
+                self._become_candidate(now_ms, f"{len(granting) + 1} of {len(standing.ballots) + 1} would vote for it")
+            elif len(standing.ballots) + 1 - against < majority:
+                self._lose_pre_vote(standing, now_ms, "a majority would not vote for it")
+            return
+        if self._durable_write >= standing.vote_write:
+            granting.append(self.key)
+        if len(granting) >= majority:
+            names = ", ".join(str(voter.node_id) for voter in sorted(granting))
+            self._become_leader(tuple(sorted(granting)), now_ms, f"elected by {names}")
+
+    def _lose_pre_vote(self, prospective: Prospective, now_ms: int, reason: str) -> None:
+        """Go back to the leader that was lost, if there is one; else wait out the timer and try again."""
+        if prospective.lost_leader is not None and prospective.lost_leader_id is not None:
+            leader_id, address = prospective.lost_leader_id, prospective.lost_leader.address
+            self._become_follower(self.epoch, leader_id, address, now_ms, f"{reason}; back to leader {leader_id}")
+
+    def _on_election_timeout(self, standing: Unattached | Prospective | Candidate, now_ms: int) -> None:
+        match standing:
+            case Prospective(lost_leader=Peer()):
+                self._lose_pre_vote(standing, now_ms, "pre-vote timed out")
+            case Prospective():
+                self._stand(now_ms, "pre-vote timed out")
+            case Candidate():
+                self._stand(now_ms, f"not elected in epoch {self.epoch}")
+            case Unattached():
+                self._stand(now_ms, "election timeout")
+
+    # A new leader announces itself
+
+    def _announce(self, leader: Leader, now_ms: int) -> None:
+        for voter, errand in leader.announcements.items():
+            if errand.is_due(now_ms):
+                request = BeginQuorumEpoch(self._sender, voter, self.epoch, self.config.address)
+                after = self._after_election
+                self._ask(errand, Purpose.BEGIN, self._peer(voter), request, now_ms, voter=voter, after=after)
+
+    def _announcement_ended(self, leader: Leader, voter: ReplicaKey, now_ms: int) -> None:
+        """Answered or not, say it again after half a fetch timeout, unless the voter fetches meanwhile."""
+        errand = leader.announcements[voter]
+        errand.call = None
+        errand.due_ms = now_ms + self.config.fetch_timeout_ms // 2
+
+    def _on_begin(self, call: int, request: BeginQuorumEpoch, now_ms: int) -> None:
+        error = self._refuse_peer(request.sender, request.target, request.epoch, None)
+        if error is ErrorCode.NONE:
+            leader_id = request.sender.key.node_id
+            foreign = leader_id == self.key.node_id
+            if foreign or not self._meet_leader(
+                request.epoch, leader_id, request.leader_address, now_ms, "by its own word"
+            ):
+                error = ErrorCode.INVALID_REQUEST
+        self._answer(call, BeginQuorumEpochReply(error, self.known), self._after_election)
+
+    # A leader gives up
+
+    def _resign(self, now_ms: int, reason: str) -> None:
+        """Only a leader can; to anyone else there is nothing to give up."""
+        if isinstance(self.role, Leader):
+            replicas = self.role.replicas
+            ends = {voter: replicas[voter].end if voter in replicas else 0 for voter in self.other_voters}
+            successors = tuple(sorted(ends, key=lambda voter: (-ends[voter], voter)))
+            self._become_resigned(successors, now_ms, reason)
+
+    def _say_farewell(self, resigned: Resigned, now_ms: int) -> None:
+        for voter, errand in resigned.farewells.items():
+            if errand.is_due(now_ms):
+                request = EndQuorumEpoch(self._sender, voter, self.epoch, resigned.successors)
+                self._ask(errand, Purpose.END, self._peer(voter), request, now_ms, voter=voter)
+
+    def _farewell_ended(self, resigned: Resigned, voter: ReplicaKey, heard: bool, now_ms: int) -> None:
+        errand = resigned.farewells[voter]
+        errand.call = None
+        errand.failures += 1
+        errand.due_ms = None if heard else now_ms + self._backoff_ms(errand.failures)
+
+    def _on_end(self, call: int, request: EndQuorumEpoch, now_ms: int) -> None:
+        error = self._refuse_peer(request.sender, request.target, request.epoch, None)
+        leader_id = request.sender.key.node_id
+        if error is ErrorCode.NONE and request.epoch == self.epoch and self.election.leader_id not in (None, leader_id):
+            error = ErrorCode.INVALID_REQUEST
+        if error is ErrorCode.NONE and leader_id == self.key.node_id:
+            error = ErrorCode.INVALID_REQUEST
+        if error is ErrorCode.NONE:
+            if request.epoch > self.epoch or self.election.leader_id is None:
+                self._enter_ended(request.epoch, leader_id, now_ms)
+            self._stand_in_turn(request.successors, now_ms)
+        self._answer(call, EndQuorumEpochReply(error, self.known), self._after_election)
+
+    def _enter_ended(self, epoch: int, leader_id: int, now_ms: int) -> None:
+        """An epoch that this node hears of only now, at its end."""
+        if not isinstance(self.role, Unattached) or epoch > self.epoch:
+            self._become_unattached(epoch, now_ms, f"leader {leader_id} of epoch {epoch} has resigned")
+        self._enter_epoch(epoch, leader_id)
+
+    def _stand_in_turn(self, successors: tuple[ReplicaKey, ...], now_ms: int) -> None:
+        """The first successor stands at once, each further one twice as late, the unlisted last."""
+        if isinstance(self.role, Follower):
+            if not self.role.gone:
+                self.role.gone = True
+                self.seek = Errand(now_ms)
+        elif isinstance(self.role, Prospective):
+            self.role.lost_leader_id = self.role.lost_leader = None
+        if not self.is_voter or not isinstance(self.role, Follower | Unattached):
+            return
+        longest = self.config.election_timeout_ms
+        delay = longest
+        if self.key in successors:
+            place, last = successors.index(self.key), len(successors) - 1
+            delay = 0 if place == 0 else min(longest, (longest >> last) << (place - 1))
+        self.role.deadline_ms = now_ms + delay
+
+    # Looking for the leader
+
+    def _look_around(self, now_ms: int) -> None:
+        """Ask one random node which leader it knows, if this node does not hear one."""
+        if not self.seek.is_due(now_ms):
+            return
+        peers = self._addresses()
+        if not peers:
+            self.seek.due_ms = None
+            return
+        to = peers[self._draw(len(peers))]
+        self._ask(self.seek, Purpose.SEEK, to, DescribeQuorum(self._sender), now_ms)
+
+    def _addresses(self) -> list[Peer]:
+        """Where other nodes may be, in a fixed order: voters, then the bootstrap and founders' addresses."""
+        found = {voter.address: voter.key.node_id for voter in self.history.current if voter.key != self.key}
+        peers = [Peer(node_id, address) for address, node_id in found.items()]
+        named = sorted({*self.config.bootstrap, *(address for _, address in self.config.founders)})
+        peers += [Peer(None, address) for address in named if address not in found and address != self.config.address]
+        return peers
+
+    def _seek_ended(self, now_ms: int) -> None:
+        self.seek.call = None
+        self.seek.failures += 1
+        self.seek.due_ms = now_ms + self._backoff_ms(self.seek.failures)
+
+    def _is_seeking(self) -> bool:
+        match self.role:
+            case Unattached() | Prospective() | Resigned():
+                return self.met
+            case Follower() as follower:
+                return follower.gone or follower.fetch.failures > 0
+        return False

@@ -1,0 +1,208 @@
+"""The way of an empty disk into its cluster (design §4.2).
+
+Theory of operation.  Directory ids are random and never typed, so a voter list names ids and addresses only, and the
+disks behind them must be found out once, by exactly one node.  A *newborn* (nothing in its log) neither votes, stands
+nor acknowledges.  It introduces itself:
+
+- A founder, that is a listed voter, asks all other founders until it has its place.  The one with the lowest id
+  founds the cluster once each of the others has answered that it is newborn and was given the same list: it writes
+  the founding batch (offset 0, epoch 0) with everyone's directory ids.  Not before that is durable does it tell
+  anyone.
+- The other founders take the founding batch from whoever has it, if it holds their own key, and take part once it is
+  durable here.  Because each of the disks that founded is named in it, a voter list can never found twice.
+- A founder that meets a cluster whose founding does not name its disk is a replaced disk: it joins as an observer and
+  says whose place it could take.
+- An observer asks the bootstrap addresses until a founded node answers, and keeps the cluster's id.
+
+Whoever expected another cluster's id, another list or another node at an address refuses to start, and says both.
+"""
+
+from __future__ import annotations
+
+from quorum.core.election import Elections
+from quorum.core.events import Joined, Peer
+from quorum.core.messages import ErrorCode, Introduce, IntroduceReply
+from quorum.core.roles import Errand, Newborn, Unattached
+from quorum.core.state import Purpose
+from quorum.core.types import FOUNDING_EPOCH, Batch, ReplicaKey, Voter, Voters, VoterSet
+
+
+class Founding(Elections):
+    """What a newborn does, and how every node answers it."""
+
+    newborn: Newborn | None = None
+
+    @property
+    def _expected_cluster_id(self) -> str | None:
+        return self.cluster_id or self.config.cluster_id
+
+    def _begin_founding(self, now_ms: int) -> None:
+        founders = self.config.founders
+        ids = [node_id for node_id, _ in founders]
+        if founders and (len(set(ids)) < len(ids) or self.key.node_id not in ids):
+            return self._refuse(f"node {self.key.node_id} must be in its voter list exactly once: {_names(founders)}")
+        addresses = [address for node_id, address in founders if node_id != self.key.node_id]
+        self.newborn = Newborn({address: Errand(now_ms) for address in addresses})
+        return None
+
+    def _introduce(self, newborn: Newborn, now_ms: int) -> None:
+        if newborn.write is not None:
+            return
+        founders = self.config.founders
+        request = Introduce(self._sender, founders)
+        if not founders:
+            peers = self._addresses()
+            if peers and self.seek.is_due(now_ms):
+                self._ask(self.seek, Purpose.INTRODUCE, peers[self._draw(len(peers))], request, now_ms)
+            elif not peers:
+                self.seek.due_ms = None
+            return
+        for node_id, address in founders:
+            errand = newborn.errands.get(address)
+            if errand is not None and errand.is_due(now_ms):
+                self._ask(errand, Purpose.INTRODUCE, Peer(node_id, address), request, now_ms)
+        self._found(newborn, founders, now_ms)
+
+    def _newborn_timers(self, newborn: Newborn) -> list[int | None]:
+        if newborn.write is not None:
+            return []
+        if not self.config.founders:
+            return [self.seek.wakes_ms]
+        return [errand.wakes_ms for errand in newborn.errands.values()]
+
+    def _introduction(self, newborn: Newborn, address: str) -> Errand:
+        """The errand that a request to `address` belongs to."""
+        return newborn.errands.get(address, self.seek)
+
+    def _on_introduce_reply(self, newborn: Newborn, to: Peer, reply: IntroduceReply, now_ms: int) -> None:
+        errand = self._introduction(newborn, to.address)
+        errand.call = None
+        errand.failures = 0
+        errand.due_ms = now_ms + self.config.retry_backoff_max_ms // 2
+        newborn.answers.pop(to.address, None)
+        if newborn.write is not None:
+            return None
+        expected, met = self._expected_cluster_id, reply.known.cluster_id
+        founders = self.config.founders
+        if None not in (expected, met) and expected != met and (founders or not reply.newborn):
+            return self._refuse(
+                f"this node belongs to cluster {expected}, node {reply.key.node_id} at {to.address} to cluster {met}"
+            )
+        if not reply.newborn:
+            return self._take_place(newborn, reply)
+        if not founders or reply.error is not ErrorCode.NONE:
+            return None
+        if reply.key.node_id != to.node_id:
+            return self._refuse(f"{to.address} is voter {to.node_id} by the list, but node {reply.key.node_id} answers")
+        theirs = tuple(sorted(reply.initial_voters))
+        if theirs != founders:
+            return self._refuse(
+                f"node {reply.key.node_id} at {to.address} was given another voter list: "
+                f"{_names(theirs)} there, {_names(founders)} here"
+            )
+        newborn.answers[to.address] = reply
+        return None
+
+    def _introduce_failed(self, newborn: Newborn, to: Peer, now_ms: int) -> None:
+        errand = self._introduction(newborn, to.address)
+        errand.call = None
+        errand.failures += 1
+        errand.due_ms = now_ms + self._backoff_ms(errand.failures)
+        newborn.answers.pop(to.address, None)
+
+    def _found(self, newborn: Newborn, founders: tuple[tuple[int, str], ...], now_ms: int) -> None:
+        """Found the cluster, if that falls to this node and every other founder is known to be newborn."""
+        if newborn.write is not None or self.refused is not None or self.key.node_id != founders[0][0]:
+            return None
+        if newborn.answers.keys() != newborn.errands.keys():
+            return None
+        expected = {reply.known.cluster_id for reply in newborn.answers.values()} | {self._expected_cluster_id}
+        named = sorted(cluster_id for cluster_id in expected if cluster_id is not None)
+        if len(named) > 1:
+            return self._refuse(f"the voters were given different cluster ids: {', '.join(named)}")
+        cluster_id = named[0] if named else self.config.new_cluster_id
+        if cluster_id is None:
+            return self._refuse("this node is to found the cluster, but was given no cluster id for it")
+        keys = {node_id: newborn.answers[address].key for node_id, address in founders if address in newborn.answers}
+        keys[self.key.node_id] = self.key
+        voters = VoterSet(tuple(Voter(keys[node_id], address) for node_id, address in founders))
+        record = Voters(cluster_id, 0, voters)
+        newborn.founded = True
+        self._settle(
+            newborn, Batch(0, FOUNDING_EPOCH, 1, now_ms + self.config.wall_offset_ms, control=record), cluster_id, 0
+        )
+        return None
+
+    def _take_place(self, newborn: Newborn, reply: IntroduceReply) -> None:
+        """Take the place that a founded cluster has for this disk: voter, observer, or observer for a lost voter."""
+        cluster_id, founding = reply.known.cluster_id, reply.founding
+        if cluster_id is None or len(reply.voters) == 0:
+            return None  # has not found its own place yet
+        if not self.config.founders:
+            return self._settle(newborn, None, cluster_id, reply.known.generation)
+        if founding is None or not isinstance(founding.control, Voters):
+            return None
+        record = founding.control
+        position = (founding.base_offset, founding.epoch, founding.count)
+        if position != (0, FOUNDING_EPOCH, 1) or record.cluster_id != cluster_id:
+            return None
+        if self.key in record.voters:
+            return self._settle(newborn, founding, cluster_id, record.generation)
+        lost = reply.voters.by_id(self.key.node_id)
+        newborn.replaced = lost.key if lost is not None and lost.key != self.key else None
+        return self._settle(newborn, None, cluster_id, reply.known.generation)
+
+    def _settle(self, newborn: Newborn, founding: Batch | None, cluster_id: str, generation: int) -> None:
+        """Make the place durable; `_on_settled` takes it."""
+        self.cluster_id, self.generation = cluster_id, generation
+        self._save_election()
+        if founding is not None:
+            self._append(founding)
+        newborn.write = self._election_write
+
+    def _on_settled(self, newborn: Newborn, now_ms: int) -> None:
+        assert self.cluster_id is not None
+        self.met, self.newborn = True, None
+        self._effects.append(Joined(self.cluster_id, newborn.replaced))
+        deadline = self._election_deadline(now_ms)
+        if newborn.founded:
+            deadline = now_ms  # the others wait for it: they know nothing before
+        place = "voter" if self.is_voter else "observer"
+        self._become(Unattached(deadline), now_ms, f"joined cluster {self.cluster_id} as {place}")
+
+    # Answers
+
+    def _on_introduce(self, call: int, request: Introduce, now_ms: int) -> None:
+        own, theirs = self._expected_cluster_id, request.sender.cluster_id
+        error = ErrorCode.NONE
+        if None not in (own, theirs) and own != theirs:
+            error = ErrorCode.INCONSISTENT_CLUSTER_ID
+        newborn = self.newborn
+        self._answer(
+            call,
+            IntroduceReply(
+                error,
+                self.known,
+                self.key,
+                newborn=newborn is not None and newborn.write is None,
+                initial_voters=self.config.founders,
+                founding=self.history.founding if self.met else None,
+                voters=self.history.current if self.met else VoterSet(),
+            ),
+        )
+        if newborn is not None:
+            self._hear_of(newborn, request.sender.key, failed_only=True, now_ms=now_ms)
+
+    def _hear_of(self, newborn: Newborn, key: ReplicaKey, *, failed_only: bool, now_ms: int) -> None:
+        """A founder is up: ask it without waiting out the pause.
+
+        Only after a failure when it has merely introduced itself, or two newborns would ask each other without end.
+        """
+        address = dict(self.config.founders).get(key.node_id)
+        errand = newborn.errands.get(address) if address is not None else None
+        if errand is not None and (errand.failures > 0 or not failed_only):
+            errand.due_ms = now_ms
+
+
+def _names(founders: tuple[tuple[int, str], ...]) -> str:
+    return ",".join(f"{node_id}@{address}" for node_id, address in founders) or "none"

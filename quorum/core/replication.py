@@ -1,0 +1,360 @@
+"""The log: appended by the leader, pulled by everyone else, committed by the majority.
+
+Theory of operation.  A node fetches from its log's end, naming the epoch of its last batch.  The leader looks that
+epoch up: if its own part of the epoch is shorter, or it has no such epoch, the logs differ there, and it answers
+where its largest epoch not above ends; the fetcher cuts its log there and asks again.  Each round trip settles at
+least one epoch, whatever the number of records.  A position that matches is an acknowledgement: everything below it
+is durable at the fetcher, because a fetch leaves only when nothing is unwritten.
+
+The high watermark is the offset that a majority of the voters in force has acknowledged, the leader counting by what
+its own disk has confirmed.  It moves only past the first record of the leader's own epoch (Raft 5.4.2): older records
+are committed by being below it.
+
+A fetch that brings nothing new is parked.  A voter's is answered on new records, which it must acknowledge, and on a
+new high watermark; an observer's only on a new high watermark, so that a commit wakes thousands of brokers once, not
+twice.
+
+Replies come late, twice and out of order.  A fetch reply counts only if it answers the one fetch in flight, in the
+same stay as follower of the same leader; a fetch that overtakes another of the same replica takes its place."""
+
+from __future__ import annotations
+
+from quorum.core.events import (
+    AdvanceHighWatermark,
+    Appended,
+    LogRead,
+    NotAppended,
+    Peer,
+    Propose,
+    ReadLog,
+)
+from quorum.core.messages import (
+    ErrorCode,
+    Fetch,
+    FetchReply,
+)
+from quorum.core.roles import Errand, Follower, Leader, Parked, Progress
+from quorum.core.state import CoreState, Purpose
+from quorum.core.types import Batch, LogEnd, ReplicaKey
+
+
+class Replication(CoreState):
+    """Both ends of Fetch, proposals, and the high watermark."""
+
+    _next_read = 1
+
+    # Leader: proposals
+
+    def _on_propose(self, event: Propose, now_ms: int) -> None:
+        refusal = self._refuse_proposal(event, now_ms)
+        if refusal is not None:
+            self._effects.append(NotAppended(refusal))
+            return
+        batch = Batch(self.log.end, event.epoch, event.count, event.timestamp_ms, event.payload)
+        self._append(batch)
+        self._effects.append(Appended(batch.base_offset, batch.end_offset))
+
+    def _refuse_proposal(self, event: Propose, now_ms: int) -> str | None:
+        if not isinstance(self.role, Leader) or event.epoch != self.epoch:
+            return f"not leader of epoch {event.epoch}"
+        self._update_pause(self.role, now_ms)
+        if self.role.paused:
+            return f"paused: no majority has fetched within {self.config.fetch_timeout_ms} ms"
+        if self.log.unwritten_bytes >= self.config.unwritten_max_bytes:
+            return f"{self.log.unwritten_bytes} bytes wait for the disk"
+        assert event.count >= 1, f"proposal of {event.count} records"
+        return None
+
+    # Leader: fetches
+
+    def _on_fetch(self, call: int, request: Fetch, now_ms: int) -> None:
+        error = self._refuse_fetch(request)
+        if error is not ErrorCode.NONE:
+            return self._answer(call, FetchReply(error, self.known))
+        leader = self.role
+        assert isinstance(leader, Leader)
+        key = request.sender.key
+        progress = self._progress_of(leader, key, request.address)
+        previous_ms, progress.last_fetch_ms = progress.last_fetch_ms, now_ms
+        if key in leader.announcements:
+            leader.announcements[key].due_ms = now_ms + self.config.fetch_timeout_ms // 2
+        self._update_pause(leader, now_ms)
+        diverging = self._divergence(request)
+        if diverging is not None:
+            return self._answer(call, self._reply(leader, diverging=diverging))
+        self._acknowledge(leader, progress, request.offset, previous_ms, now_ms)
+        overtaken = leader.parked.pop(key, None)
+        if overtaken is not None:
+            self._answer(overtaken.call, self._reply(leader))
+        wait_ms = min(max(request.max_wait_ms, 0), self.config.observer_wait_ms)
+        if len(leader.parked) >= self.config.parked_fetches_max and key not in self.history.current:
+            wait_ms = 0
+        parked = Parked(call, request, now_ms + wait_ms)
+        leader.parked[key] = parked
+        if leader.expiry_ms is None or parked.deadline_ms < leader.expiry_ms:
+            leader.expiry_ms = parked.deadline_ms
+        self._serve(leader, key, parked)
+        if wait_ms == 0 and parked.read_id is None and leader.parked.get(key) is parked:
+            del leader.parked[key]
+            self._answer(call, self._reply(leader))
+        return None
+
+    def _refuse_fetch(self, request: Fetch) -> ErrorCode:
+        error = self._refuse_stranger(request.sender, None)
+        if error is not ErrorCode.NONE:
+            return error
+        if request.target_id not in (None, self.key.node_id):
+            return ErrorCode.INVALID_VOTER_KEY
+        if not self.met:
+            return ErrorCode.NEWBORN
+        if request.epoch < self.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if request.epoch > self.epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if not isinstance(self.role, Leader):
+            return ErrorCode.NOT_LEADER
+        numbers = (request.offset, request.last_fetched_epoch, request.high_watermark)
+        if request.sender.key == self.key or min(numbers) < 0 or request.offset < self.log.start:
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE
+
+    def _divergence(self, request: Fetch) -> LogEnd | None:
+        """Where this log's largest epoch not above the fetcher's ends, unless the fetcher's position is in this log."""
+        if request.offset == 0:
+            return None
+        end = self.log.end_of_epoch(request.last_fetched_epoch)
+        if end.epoch == request.last_fetched_epoch and end.offset >= request.offset:
+            return None
+        return end
+
+    def _progress_of(self, leader: Leader, key: ReplicaKey, address: str) -> Progress:
+        progress = leader.replicas.get(key)
+        if progress is None:
+            self._forget_silent_observers(leader)
+            progress = leader.replicas[key] = Progress(address)
+        progress.address = address
+        return progress
+
+    def _forget_silent_observers(self, leader: Leader) -> None:
+        voters = self.history.current
+        observers = [key for key in leader.replicas if key not in voters and key not in leader.parked]
+        if len(observers) >= self.config.observers_max:
+            del leader.replicas[min(observers, key=lambda key: (leader.replicas[key].last_fetch_ms or 0, key))]
+
+    def _acknowledge(
+        self, leader: Leader, progress: Progress, offset: int, previous_ms: int | None, now_ms: int
+    ) -> None:
+        """Take a valid fetch position: all below `offset` is durable at the fetcher.
+
+        It may be lower than before: a late duplicate, or a disk that lost its end.  The high watermark stays.
+        """
+        if offset >= self.log.end:
+            progress.last_caught_up_ms = now_ms
+        elif previous_ms is not None and offset >= progress.log_end_at_fetch:
+            progress.last_caught_up_ms = max(progress.last_caught_up_ms or previous_ms, previous_ms)
+        progress.end = offset
+        progress.log_end_at_fetch = self.log.end
+        self._commit(leader)
+
+    def _commit(self, leader: Leader) -> None:
+        """Advance the high watermark to what a majority of the voters in force holds durably."""
+        voters = self.history.current
+        ends = sorted(
+            (
+                self.log.durable_end
+                if voter.key == self.key
+                else (leader.replicas[voter.key].end if voter.key in leader.replicas else 0)
+                for voter in voters
+            ),
+            reverse=True,
+        )
+        offset = ends[voters.majority - 1]
+        if offset > leader.epoch_start:
+            self._advance_watermark(offset)
+
+    def _serve(self, leader: Leader, key: ReplicaKey, parked: Parked) -> None:
+        """Answer a parked fetch if there is news for it, or start reading the news from the log."""
+        request = parked.request
+        news = self.high_watermark > request.high_watermark
+        if key in self.history.current:
+            news = news or request.offset < self.log.end
+        else:
+            news = news or request.offset < self.high_watermark
+        if not news or parked.read_id is not None:
+            return
+        max_bytes = max(1, min(request.max_bytes, self.config.fetch_max_bytes))
+        batches = self.log.recent(request.offset, max_bytes)
+        if batches is None:
+            parked.read_id = self._next_read
+            self._next_read += 1
+            leader.reads[parked.read_id] = key
+            self._effects.append(ReadLog(parked.read_id, request.offset, self.log.recent_start, max_bytes))
+            return
+        del leader.parked[key]
+        misplaced = not batches and request.offset < self.log.end
+        error = ErrorCode.INVALID_REQUEST if misplaced else ErrorCode.NONE
+        self._answer(parked.call, self._reply(leader, error=error, batches=batches))
+
+    def _on_log_read(self, event: LogRead) -> None:
+        """Answer the fetch that the read was for, if it still waits and the batches are still what it asked for.
+
+        A leader never truncates its own log, so within one stay as leader what was read stays true.
+        """
+        leader = self.role
+        if not isinstance(leader, Leader) or (key := leader.reads.pop(event.read_id, None)) is None:
+            return
+        parked = leader.parked.get(key)
+        if parked is None or parked.read_id != event.read_id:
+            return
+        del leader.parked[key]
+        placed = bool(event.batches) and event.batches[0].base_offset == parked.request.offset
+        if placed:
+            self._answer(parked.call, self._reply(leader, batches=event.batches))
+        else:
+            self._answer(parked.call, self._reply(leader, error=ErrorCode.INVALID_REQUEST))
+
+    def _wake_parked(self, leader: Leader) -> None:
+        for key, parked in list(leader.parked.items()):
+            self._serve(leader, key, parked)
+
+    def _expire_parked(self, leader: Leader, now_ms: int) -> None:
+        """Answer, with nothing, what has waited long enough.  Reads of the log are waited for."""
+        if leader.expiry_ms is None or now_ms < leader.expiry_ms:
+            return
+        for key, parked in list(leader.parked.items()):
+            if parked.deadline_ms <= now_ms and parked.read_id is None:
+                del leader.parked[key]
+                self._answer(parked.call, self._reply(leader))
+        waiting = [parked.deadline_ms for parked in leader.parked.values() if parked.read_id is None]
+        leader.expiry_ms = min(waiting, default=None)
+
+    def _reply(
+        self,
+        leader: Leader,
+        *,
+        error: ErrorCode = ErrorCode.NONE,
+        diverging: LogEnd | None = None,
+        batches: tuple[Batch, ...] = (),
+    ) -> FetchReply:
+        return FetchReply(
+            error,
+            self.known,
+            high_watermark=self.high_watermark,
+            log_start_offset=self.log.start,
+            round=leader.round,
+            diverging=diverging,
+            batches=batches,
+        )
+
+    # Leader: does a majority still fetch?
+
+    def _majority_contact_ms(self, leader: Leader) -> int | None:
+        """Since when at the latest a majority has not been heard of; None when this node alone is a majority."""
+        needed = self.history.current.majority - (1 if self.is_voter else 0)
+        if needed == 0:
+            return None
+        contacts = []
+        for voter in self.other_voters:
+            progress = leader.replicas.get(voter)
+            last = progress.last_fetch_ms if progress is not None else None
+            contacts.append(leader.since_ms if last is None else last)
+        return sorted(contacts, reverse=True)[needed - 1]
+
+    def _update_pause(self, leader: Leader, now_ms: int) -> None:
+        """Paused from the moment that no majority has fetched within the fetch timeout, until one has again."""
+        contact = self._majority_contact_ms(leader)
+        leader.paused = contact is not None and now_ms - contact >= self.config.fetch_timeout_ms
+
+    # Follower
+
+    def _fetch(self, follower: Follower, now_ms: int) -> None:
+        """Ask the leader for more, if nothing is in flight and everything that this acknowledges is durable."""
+        if follower.gone or not follower.fetch.is_due(now_ms) or not self._all_durable:
+            return
+        wait_ms = self.config.voter_wait_ms if self.is_voter else self.config.observer_wait_ms
+        request = Fetch(
+            sender=self._sender,
+            target_id=follower.leader_id,
+            epoch=self.epoch,
+            offset=self.log.end,
+            last_fetched_epoch=self.log.last.epoch,
+            high_watermark=self.high_watermark,
+            round=follower.round,
+            max_wait_ms=wait_ms,
+            max_bytes=self.config.fetch_max_bytes,
+            address=self.config.address,
+        )
+        timeout_ms = wait_ms + self.config.request_timeout_ms
+        self._ask(follower.fetch, Purpose.FETCH, follower.leader, request, now_ms, timeout_ms=timeout_ms)
+
+    def _on_fetch_reply(self, follower: Follower, request: Fetch, sent_ms: int, reply: FetchReply, now_ms: int) -> None:
+        """Take the answer to the one fetch in flight.  `_learn` has seen its epoch: it is not above this node's."""
+        follower.fetch.call = None
+        if reply.error is ErrorCode.NOT_LEADER and reply.known.epoch == self.epoch:
+            follower.gone = True
+            self.seek = Errand(now_ms)
+            return None
+        usable = reply.error is ErrorCode.NONE and reply.known.epoch == self.epoch
+        if not usable or not self._take(follower, request, reply):
+            return self._fetch_failed(follower, now_ms)
+        follower.heard = True
+        follower.fetch.failures = 0
+        follower.round = max(follower.round, reply.round)
+        follower.deadline_ms = self._fetch_deadline(now_ms)
+        progressed = reply.batches or reply.diverging is not None or reply.high_watermark > request.high_watermark
+        early = now_ms - sent_ms < request.max_wait_ms // 2
+        follower.fetch.due_ms = now_ms + self.config.retry_backoff_ms if early and not progressed else now_ms
+        return None
+
+    def _take(self, follower: Follower, request: Fetch, reply: FetchReply) -> bool:
+        """Truncate, or append and advance; False, changing nothing, if the reply is not what a leader could send."""
+        if self.log.end != request.offset or reply.snapshot is not None:
+            return False
+        if reply.diverging is not None:
+            return self._cut_back(reply.diverging)
+        offset, epoch = request.offset, self.log.last.epoch
+        for batch in reply.batches:
+            if batch.base_offset != offset or batch.count < 1 or not epoch <= batch.epoch <= self.epoch:
+                return False
+            offset, epoch = batch.end_offset, batch.epoch
+        for batch in reply.batches:
+            self._append(batch)
+        self._advance_watermark(reply.high_watermark)
+        return True
+
+    def _cut_back(self, diverging: LogEnd) -> bool:
+        """Truncate to the last place where this log can agree with the leader's, which ends `diverging.epoch` there."""
+        own = self.log.end_of_epoch(diverging.epoch)
+        to = min(own.offset, diverging.offset) if own.epoch == diverging.epoch else own.offset
+        if not self.log.start <= to < self.log.end or self.log.splits_a_batch(to):
+            return False
+        if to < self.high_watermark:
+            self._refuse(
+                f"leader {self.election.leader_id} of epoch {self.epoch} would cut this log back to {to}, but all "
+                f"below {self.high_watermark} is committed: the leader's log, or this one, has lost records"
+            )
+            return True
+        self._truncate(to)
+        return True
+
+    def _fetch_failed(self, follower: Follower, now_ms: int) -> None:
+        follower.fetch.call = None
+        follower.fetch.failures += 1
+        follower.fetch.due_ms = now_ms + self._backoff_ms(follower.fetch.failures)
+        if follower.fetch.failures == 1:
+            self.seek = Errand(now_ms)
+
+    def _follow_moved(self, follower: Follower, address: str, now_ms: int) -> None:
+        """The same leader at another address, told while it does not answer at the one known."""
+        follower.leader = Peer(follower.leader_id, address)
+        follower.fetch.due_ms = now_ms
+        follower.fetch.failures = 0
+
+    # Everyone
+
+    def _announce_watermark(self) -> None:
+        """Tell the shell what is committed and, here, durable: it can read it back."""
+        offset = min(self.high_watermark, self.log.durable_end)
+        if offset > self._announced:
+            self._announced = offset
+            self._effects.append(AdvanceHighWatermark(offset))

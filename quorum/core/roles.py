@@ -1,0 +1,153 @@
+"""One small class per role, with the fields that only that role has.
+
+A role object is never reused: entering a role makes a new one, so `call.role is core.role` tells whether a reply
+belongs to the present stay in a role.  All `..._ms` fields are points in time, as given to `step`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quorum.core.events import Peer
+from quorum.core.messages import Fetch, IntroduceReply
+from quorum.core.types import ReplicaKey, Role
+
+
+@dataclass(slots=True, eq=False)
+class Errand:
+    """Requests owed to one peer: at most one in flight, the next one due at `due_ms` (None: nothing more is owed)."""
+
+    due_ms: int | None
+    call: int | None = None
+    failures: int = 0  # in a row
+
+    def is_due(self, now_ms: int) -> bool:
+        return self.call is None and self.due_ms is not None and self.due_ms <= now_ms
+
+    @property
+    def wakes_ms(self) -> int | None:
+        """When a tick is needed for it."""
+        return self.due_ms if self.call is None else None
+
+
+@dataclass(slots=True, eq=False)
+class Unattached:
+    """Knows an epoch, follows nobody.  `deadline_ms`: when a voter stands; None for observers and newborns."""
+
+    deadline_ms: int | None
+    role = Role.UNATTACHED
+
+
+@dataclass(slots=True, eq=False)
+class Follower:
+    """Fetches from `leader`.
+
+    deadline_ms: when it gives the leader up.  heard: it has fetched from this leader in this stay, so it refuses
+    pre-votes.  gone: the leader has said that it leads no more.
+    """
+
+    leader_id: int
+    leader: Peer
+    deadline_ms: int
+    fetch: Errand
+    heard: bool = False
+    gone: bool = False
+    round: int = 0
+    role = Role.FOLLOWER
+
+
+@dataclass(slots=True, eq=False)
+class Ballot(Errand):
+    """One voter's answer in a pre-vote or vote; `granted` is None until it has answered."""
+
+    granted: bool | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Prospective:
+    """Asks whether it could win (KIP-996).  `lost_leader` is whom it followed before and could not reach."""
+
+    deadline_ms: int
+    ballots: dict[ReplicaKey, Ballot]
+    lost_leader_id: int | None = None
+    lost_leader: Peer | None = None
+    role = Role.PROSPECTIVE
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """Asks for votes in its own epoch.  Its own vote counts once `vote_write` is durable."""
+
+    deadline_ms: int
+    ballots: dict[ReplicaKey, Ballot]
+    vote_write: int
+    role = Role.CANDIDATE
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """What a leader knows of one fetching replica, voter or observer."""
+
+    address: str
+    end: int = 0  # durable there, by its last valid fetch
+    last_fetch_ms: int | None = None
+    last_caught_up_ms: int | None = None
+    log_end_at_fetch: int = 0  # the leader's, at that last fetch
+
+
+@dataclass(slots=True, eq=False)
+class Parked:
+    """A fetch that waits for news, or for the disk (`read_id`)."""
+
+    call: int
+    request: Fetch
+    deadline_ms: int
+    read_id: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Leader:
+    """Leads `epoch`, whose first record is at `epoch_start`.
+
+    since_ms: when it won.  expiry_ms: no parked fetch expires before.  paused: no majority fetches (design §4.6).
+    """
+
+    epoch_start: int
+    since_ms: int
+    replicas: dict[ReplicaKey, Progress] = field(default_factory=dict)
+    announcements: dict[ReplicaKey, Errand] = field(default_factory=dict)  # BeginQuorumEpoch, by voter
+    parked: dict[ReplicaKey, Parked] = field(default_factory=dict)
+    reads: dict[int, ReplicaKey] = field(default_factory=dict)
+    told: tuple[int, int] = (0, 0)  # (log end, high watermark) when the parked fetches were last looked through
+    expiry_ms: int | None = None
+    paused: bool = False
+    round: int = 0
+    role = Role.LEADER
+
+
+@dataclass(slots=True, eq=False)
+class Resigned:
+    """Led this epoch and does no more; tells the other voters until they know.  It can neither vote nor lead here."""
+
+    deadline_ms: int | None
+    farewells: dict[ReplicaKey, Errand]
+    successors: tuple[ReplicaKey, ...]
+    role = Role.RESIGNED
+
+
+@dataclass(slots=True, eq=False)
+class Newborn:
+    """Beside the role Unattached: the way of an empty disk into its cluster (see `founding.py`).
+
+    errands: Introduce, by founder's address.  answers: the newborn founders' replies.  write: what makes its place
+    durable; with it done, the node takes part, and says so with `replaced`.
+    """
+
+    errands: dict[str, Errand]
+    answers: dict[str, IntroduceReply] = field(default_factory=dict)
+    write: int | None = None
+    founded: bool = False
+    replaced: ReplicaKey | None = None
+
+
+RoleState = Unattached | Follower | Prospective | Candidate | Leader | Resigned

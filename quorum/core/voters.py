@@ -1,0 +1,70 @@
+"""The voter sets in the log, by offset.
+
+A voter set is in force from the moment it is appended, committed or not, and a truncation brings back the one before
+it (KIP-853).  So the set is never a field that someone assigns: it is read off this history, which grows and is cut
+with the log and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorum.core.types import Batch, ControlRecord, TargetVoters, Voters, VoterSet
+
+
+class VoterHistory:
+    """Each `Voters` and `TargetVoters` record of the log with its offset, ascending."""
+
+    def __init__(self, controls: Iterable[Batch]) -> None:
+        self.founding: Batch | None = None  # the batch at offset 0
+        self._voters: list[tuple[int, Voters]] = []
+        self._targets: list[tuple[int, TargetVoters]] = []
+        for batch in controls:
+            self.append(batch)
+
+    def append(self, batch: Batch) -> bool:
+        """Take note of a batch that was appended to the log; whether it changes the voters or their target."""
+        match batch.control:
+            case Voters() as record:
+                self._voters.append((batch.base_offset, record))
+                if batch.base_offset == 0:
+                    self.founding = batch
+            case TargetVoters() as record:
+                self._targets.append((batch.base_offset, record))
+            case _:
+                return False
+        return True
+
+    def truncate(self, to: int) -> list[ControlRecord]:
+        """Forget records at and above `to`; return those that are in force again because of it."""
+        restored: list[ControlRecord] = []
+        if self._voters and self._voters[-1][0] >= to:
+            self._voters = [entry for entry in self._voters if entry[0] < to]
+            restored += [entry[1] for entry in self._voters[-1:]]
+        if self._targets and self._targets[-1][0] >= to:
+            self._targets = [entry for entry in self._targets if entry[0] < to]
+            restored.append(self._targets[-1][1] if self._targets else TargetVoters(None))
+        if to <= 0:
+            self.founding = None
+        return restored
+
+    @property
+    def record(self) -> Voters | None:
+        """The latest `Voters` record; None in a log without the founding batch."""
+        return self._voters[-1][1] if self._voters else None
+
+    @property
+    def current(self) -> VoterSet:
+        """The voter set in force."""
+        return self._voters[-1][1].voters if self._voters else VoterSet()
+
+    @property
+    def target(self) -> VoterSet | None:
+        """The voter set being worked towards, if any."""
+        return self._targets[-1][1].target if self._targets else None
+
+    def below(self, offset: int) -> tuple[VoterSet, VoterSet | None]:
+        """The voter set and target that the log below `offset` makes."""
+        voters = [record.voters for at, record in self._voters if at < offset]
+        targets = [record.target for at, record in self._targets if at < offset]
+        return (voters[-1] if voters else VoterSet(), targets[-1] if targets else None)
