@@ -1,0 +1,1 @@
+"""The quorum's messages on the wire: checked conversion (`convert`) and gRPC (`grpc`)."""

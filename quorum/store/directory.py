@@ -1,0 +1,181 @@
+"""A quorum directory: its lock, its identity file, its formatting.  All of this blocks; call it off the loop.
+
+Files: `lock` (held by the process that uses the directory), `quorum.json` (format version, node, directory id: what the
+folder is, for people and for versions to come), `quorum.db` with SQLite's `quorum.db-wal`.
+
+Nothing missing is made anew: the database gets its name only when it is complete, so a directory is either empty, or
+was interrupted while being formatted, or holds all of its files.  While a process has the directory open the lock file
+says so, and then the write-ahead log must be there, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass
+from uuid import UUID
+
+from quorumlog.errors import CorruptStoreError, StoreRefusedError
+
+FORMAT = 1
+DATABASE = "quorum.db"
+WAL = "quorum.db-wal"
+UNFINISHED = "quorum.db.new"
+IDENTITY = "quorum.json"
+LOCK = "lock"
+
+_OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What `quorum.json` says.  `cluster_id` is what the directory was formatted for, None for any."""
+
+    format: int
+    node_id: int
+    directory_id: str
+    cluster_id: str | None
+
+    @property
+    def uuid(self) -> UUID:
+        return UUID(self.directory_id)
+
+
+def refusal(path: str, error: OSError) -> StoreRefusedError:
+    """An operating system's refusal, by path and errno."""
+    name = errno.errorcode.get(error.errno or 0, "?")
+    return StoreRefusedError(f"{error.filename or path}: {error.strerror or error} ({name})")
+
+
+def sync_directory(path: str) -> None:
+    """Make creations, renames and removals in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: str) -> None:
+    """Create a folder and those above it, durably."""
+    parent = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        return
+    if not os.path.isdir(parent):
+        make_directory(parent)
+    os.mkdir(path, 0o700)
+    sync_directory(parent)
+
+
+class Lock:
+    """The lock file of a directory.  Its text is the holder's pid, and `open` while the database is in use."""
+
+    def __init__(self, directory: str) -> None:
+        """Take the lock.
+
+        Raises:
+            StoreRefusedError: held by another process, which it names, or the directory is not writable.
+        """
+        self._path = os.path.join(directory, LOCK)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = (self._text().split() or ["unknown"])[0]
+            os.close(self._descriptor)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise StoreRefusedError(
+                f"{directory} is in use by process {holder}", next_step="stop that process, or give another directory"
+            ) from error
+        self.was_open = _OPEN in self._text().split()
+        self._write(self.was_open)
+
+    def _text(self) -> str:
+        return os.pread(self._descriptor, 256, 0).decode("ascii", "replace")
+
+    def _write(self, is_open: bool) -> None:
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()} {_OPEN if is_open else ''}\n".encode(), 0)
+        os.fsync(self._descriptor)
+
+    def mark_open(self) -> None:
+        """From now on the write-ahead log must exist; durable on return."""
+        self._write(True)
+
+    def mark_closed(self) -> None:
+        """SQLite may now fold the write-ahead log into the database and remove it; durable on return."""
+        self._write(False)
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+def read_identity(directory: str) -> Identity | None:
+    """What `quorum.json` says; None when there is none.
+
+    Raises:
+        StoreRefusedError: written by a newer version.
+        CorruptStoreError: not what we wrote.
+    """
+    path = os.path.join(directory, IDENTITY)
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise CorruptStoreError(f"{path}: {error}") from error
+    try:
+        values = json.loads(text)
+        version = values["format"]
+        if isinstance(version, int) and version > FORMAT:
+            raise StoreRefusedError(
+                f"{directory} has format {version}; this version knows {FORMAT}", next_step="run the newer version"
+            )
+        identity = Identity(version, values["node_id"], values["directory_id"], values["cluster_id"])
+        _ = identity.uuid
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptStoreError(f"{path} is damaged: {error!r}") from error
+    if identity.format != FORMAT or not isinstance(identity.node_id, int):
+        raise CorruptStoreError(f"{path} is damaged: {text[:200]!r}")
+    return identity
+
+
+def write_identity(directory: str, identity: Identity) -> None:
+    """Durable on return, whole or not at all."""
+    path = os.path.join(directory, IDENTITY)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(identity), indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(path + ".new", path)
+    sync_directory(directory)
+
+
+def remove_unfinished(directory: str) -> None:
+    """Clear away what an interrupted formatting left: names that are never a directory's own."""
+    for name in (UNFINISHED, UNFINISHED + "-wal", UNFINISHED + "-shm", UNFINISHED + "-journal", IDENTITY + ".new"):
+        try:
+            os.unlink(os.path.join(directory, name))
+        except FileNotFoundError:
+            continue
+
+
+def is_blank(directory: str, lock: Lock) -> bool:
+    """Whether the directory may be formatted: no file of ours is there, and none has gone missing.
+
+    Raises:
+        CorruptStoreError: the database is gone, but something of it is still there.
+    """
+    database = os.path.join(directory, DATABASE)
+    if os.path.exists(database):
+        return False
+    for name in (WAL, IDENTITY):
+        if os.path.exists(os.path.join(directory, name)):
+            raise CorruptStoreError(f"{database} is missing, but {name} is there", next_step="restore the directory")
+    if lock.was_open:
+        raise CorruptStoreError(f"{database} is missing, and was in use before", next_step="restore the directory")
+    return True

@@ -1,0 +1,423 @@
+"""`SqliteQuorumStore`: the durable log and quorum state of one node in one SQLite database.
+
+Theory of operation.  A call of `write` is one transaction, hence one fsync (WAL, synchronous=FULL), however many core
+writes it carries: truncations, batches, and the last quorum state.  The whole transaction runs as one function on
+aiosqlite's thread, because each hop between the loop and that thread costs about as much as an insert (measured).
+
+Every batch and the quorum state carry their own CRC-32C, because SQLite does not notice a changed byte in a page.  The
+voter sets in the state are a cache of the log's control records; they are computed anew and compared at start, and so
+is that the log has no gap.  A database that fails any of this is refused, never repaired.
+
+The write-ahead log is folded into the database ("checkpoint") after a write has been answered, not within it.
+After a failed write nothing is tried again: a second fsync may succeed without having written (design §4.13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from urllib.parse import quote
+
+import aiosqlite
+from crc32c import crc32c
+
+from quorum import codec
+from quorum.codec import MalformedError
+from quorum.core.types import Batch, QuorumState, TargetVoters, Voters, VoterSet
+from quorum.ports import StoredQuorum, StoreWrite
+from quorum.store.directory import (
+    DATABASE,
+    FORMAT,
+    UNFINISHED,
+    WAL,
+    Identity,
+    Lock,
+    is_blank,
+    make_directory,
+    read_identity,
+    refusal,
+    remove_unfinished,
+    sync_directory,
+    write_identity,
+)
+from quorum.store.wal import PAGE_SIZE, check_wal
+from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
+from quorumlog.runtime.clock import Sources
+from quorumlog.wire.v1 import quorum_pb2 as pb
+
+CHECKPOINT_BYTES = 2 << 20
+"""Fold the write-ahead log into the database after about so many bytes: what a start must walk after a crash."""
+_TRANSACTION_BYTES = 3 * 4120  # frames of a small transaction: the log's last page, the state's, now and then a parent
+
+_APPLICATION_ID = 0x716C6F67  # "qlog"
+
+_SCHEMA = """
+CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 0), message BLOB NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE batches (
+    base_offset INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, count INTEGER NOT NULL, timestamp_ms INTEGER NOT NULL,
+    kind INTEGER NOT NULL, crc INTEGER NOT NULL, content BLOB NOT NULL
+);
+CREATE TABLE starts (id INTEGER PRIMARY KEY CHECK (id = 0), count INTEGER NOT NULL);
+INSERT INTO starts VALUES (0, 0);
+"""
+
+_INSERT = "INSERT INTO batches (base_offset, epoch, count, timestamp_ms, kind, crc, content) VALUES (?,?,?,?,?,?,?)"
+_COLUMNS = "base_offset, epoch, count, timestamp_ms, kind, content, crc"
+
+_T = TypeVar("_T")
+
+
+class SqliteQuorumStore:
+    """`quorum.ports.QuorumStore` in a directory of its own."""
+
+    def __init__(self, directory: str | os.PathLike[str], sources: Sources) -> None:
+        self._directory = os.fspath(directory)
+        self._sources = sources
+        self._path = os.path.join(self._directory, DATABASE)
+        self._lock: Lock | None = None
+        self._connection: aiosqlite.Connection | None = None
+        self._log_end = 0
+        self._unfolded_bytes = 0
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._failure: FatalError | None = None
+
+    @property
+    def directory(self) -> str:
+        return self._directory
+
+    # Opening
+
+    async def open(self, node_id: int, cluster_id: str | None) -> StoredQuorum:
+        assert self._connection is None, "opened twice"
+        loop = asyncio.get_running_loop()
+        try:
+            identity = await loop.run_in_executor(None, self._prepare, node_id, cluster_id)
+            self._connection = await self._connect()
+            stored = await self._run(lambda connection: self._load(connection, identity, cluster_id))
+            await self._run(self._begin)
+            assert self._lock is not None
+            await loop.run_in_executor(None, self._lock.mark_open)
+        except BaseException as error:
+            await self._release()
+            if isinstance(error, sqlite3.Error):
+                raise self._translate(error) from error
+            if isinstance(error, OSError):
+                raise refusal(self._directory, error) from error
+            raise
+        self._log_end = stored.log_end
+        return stored
+
+    def _prepare(self, node_id: int, cluster_id: str | None) -> Identity:
+        """Lock the directory, format it if it is blank, and look at what a crash may have left."""
+        make_directory(self._directory)
+        self._lock = Lock(self._directory)
+        remove_unfinished(self._directory)
+        identity = read_identity(self._directory)
+        if identity is None and is_blank(self._directory, self._lock):
+            self._format()
+        if identity is None:
+            # Formatting was cut off before this last step; a directory that has been used has its identity.
+            if self._lock.was_open:
+                raise CorruptStoreError(f"{self._directory}: quorum.json is missing")
+            identity = Identity(FORMAT, node_id, str(self._sources.uuid4()), cluster_id)
+            write_identity(self._directory, identity)
+        self._check_owner(identity, node_id, cluster_id)
+        if not os.path.exists(self._path):
+            raise CorruptStoreError(f"{self._path} is missing", next_step="restore it, or replace this disk")
+        wal = os.path.join(self._directory, WAL)
+        if self._lock.was_open and not os.path.exists(wal):
+            raise CorruptStoreError(
+                f"{wal} is missing although the directory was in use: what was written last is gone",
+                next_step="restore it, or replace this disk",
+            )
+        check_wal(wal)
+        return identity
+
+    def _check_owner(self, identity: Identity, node_id: int, cluster_id: str | None) -> None:
+        if identity.node_id != node_id:
+            raise StoreRefusedError(
+                f"{self._directory} belongs to node {identity.node_id}, not to node {node_id}",
+                next_step="give the node its own directory",
+            )
+        if cluster_id is not None and identity.cluster_id not in (None, cluster_id):
+            raise self._wrong_cluster(identity.cluster_id, cluster_id)
+
+    def _wrong_cluster(self, actual: str | None, wanted: str) -> StoreRefusedError:
+        return StoreRefusedError(
+            f"{self._directory} belongs to cluster {actual}, not to cluster {wanted}",
+            next_step="give another directory, or the right --cluster-id",
+        )
+
+    def _format(self) -> None:
+        """Make the database under another name, complete it, make it durable, and only then give it its name."""
+        path = os.path.join(self._directory, UNFINISHED)
+        connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={FORMAT}")
+            connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.executescript(_SCHEMA)
+            connection.execute("INSERT INTO state (id, message, crc) VALUES (0, ?, ?)", _state_row(QuorumState()))
+            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            if mode != "wal":
+                raise StoreRefusedError(f"{self._directory}: this file system cannot hold a write-ahead log ({mode})")
+        finally:
+            connection.close()
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(path, self._path)
+        sync_directory(self._directory)
+
+    async def _connect(self) -> aiosqlite.Connection:
+        # mode=rw: a missing file is an error, never a new database.  Exclusive: no other process reads, so SQLite needs
+        # no shared memory file.
+        connection = await aiosqlite.connect(f"file:{quote(self._path)}?mode=rw", uri=True, isolation_level=None)
+        self._connection = connection
+        for pragma in ("locking_mode=EXCLUSIVE", "synchronous=FULL", "wal_autocheckpoint=0", "cell_size_check=ON"):
+            await connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    def _load(self, connection: sqlite3.Connection, identity: Identity, cluster_id: str | None) -> StoredQuorum:
+        self._check_format(connection)
+        state = self._load_state(connection)
+        if cluster_id is not None and state.cluster_id not in (None, cluster_id):
+            raise self._wrong_cluster(state.cluster_id, cluster_id)
+        log_start, log_end, epochs = self._scan(connection)
+        controls = self._controls(connection)
+        if state.applied_offset > log_end:
+            raise self._corrupt(
+                f"the log ends at {log_end}, but its quorum state was written at {state.applied_offset}"
+            )
+        self._compare_voters(state, controls)
+        return StoredQuorum(
+            node_id=identity.node_id,
+            directory_id=identity.uuid,
+            state=state,
+            log_start=log_start,
+            log_end=log_end,
+            epochs=epochs,
+            controls=controls,
+            formatted_for=identity.cluster_id,
+        )
+
+    def _check_format(self, connection: sqlite3.Connection) -> None:
+        application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if application_id != _APPLICATION_ID:
+            raise self._corrupt("it is not a quorum database")
+        if version > FORMAT:
+            raise StoreRefusedError(
+                f"{self._path} has format {version}; this version knows {FORMAT}", next_step="run the newer version"
+            )
+
+    def _load_state(self, connection: sqlite3.Connection) -> QuorumState:
+        row = connection.execute("SELECT message, crc FROM state WHERE id = 0").fetchone()
+        if row is None:
+            raise self._corrupt("it holds no quorum state")
+        data, crc = row
+        if not isinstance(data, bytes) or crc32c(data) != crc:
+            raise self._corrupt("the quorum state's checksum does not match")
+        message = pb.QuorumStateMessage()
+        try:
+            codec.parse(message, data)
+            return codec.state_from(message)
+        except MalformedError as error:
+            raise self._corrupt(f"quorum state: {error}") from error
+
+    def _scan(self, connection: sqlite3.Connection) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+        """(log start, log end, epochs), having seen that the log has no gap.  Reads no contents."""
+        start = end = 0
+        epochs: list[tuple[int, int]] = []
+        rows = connection.execute("SELECT base_offset, epoch, count FROM batches ORDER BY base_offset")
+        for number, (base_offset, epoch, count) in enumerate(rows):
+            if number == 0:
+                start = end = base_offset
+            if base_offset != end or count < 1:
+                raise self._corrupt(f"the log has a gap: batch at offset {base_offset} after end offset {end}")
+            if epochs and epoch < epochs[-1][0]:
+                raise self._corrupt(f"batch at offset {base_offset} has epoch {epoch} after epoch {epochs[-1][0]}")
+            if not epochs or epoch > epochs[-1][0]:
+                epochs.append((epoch, base_offset))
+            end = base_offset + count
+        return start, end, tuple(epochs)
+
+    def _controls(self, connection: sqlite3.Connection) -> tuple[Batch, ...]:
+        rows = connection.execute(f"SELECT {_COLUMNS} FROM batches WHERE kind = 1 ORDER BY base_offset")
+        return tuple(self._batch(row) for row in rows)
+
+    def _compare_voters(self, state: QuorumState, controls: Sequence[Batch]) -> None:
+        voters, target = VoterSet(), None
+        for batch in controls:
+            if batch.base_offset >= state.applied_offset:
+                break
+            match batch.control:
+                case Voters(_, _, voter_set):
+                    voters = voter_set
+                case TargetVoters(wanted):
+                    target = wanted
+        if (voters, target) != (state.voters, state.target_voters):
+            raise self._corrupt(
+                f"the quorum state's voters {state.voters} (target {state.target_voters}) are not those "
+                f"of the log below {state.applied_offset}: {voters} (target {target})"
+            )
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """A first write: the disk takes it, and from here on there is a write-ahead log."""
+        connection.execute("UPDATE starts SET count = count + 1")
+
+    # Writing and reading
+
+    async def write(self, writes: Sequence[StoreWrite]) -> None:
+        if not writes:
+            return
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._unfolded_bytes += await self._run(lambda connection: self._transaction(connection, writes))
+        except sqlite3.Error as error:
+            self._failure = self._translate(error)
+            raise self._failure from error
+        if self._unfolded_bytes >= CHECKPOINT_BYTES and (self._checkpoint is None or self._checkpoint.done()):
+            self._unfolded_bytes = 0
+            self._checkpoint = asyncio.get_running_loop().create_task(self._fold())
+
+    def _transaction(self, connection: sqlite3.Connection, writes: Sequence[StoreWrite]) -> int:
+        """Returns about how many bytes went to the write-ahead log."""
+        size = _TRANSACTION_BYTES
+        connection.execute("BEGIN IMMEDIATE")
+        end = self._log_end
+        for write in writes:
+            if write.truncate_to is not None:
+                end = self._truncate(connection, write.truncate_to, end)
+            rows = []
+            for batch in write.batches:
+                assert batch.base_offset == end, f"gap: batch at {batch.base_offset}, log end {end}"
+                kind, content = codec.batch_content(batch)
+                crc = codec.batch_crc(batch, kind, content)
+                rows.append((batch.base_offset, batch.epoch, batch.count, batch.timestamp_ms, kind, crc, content))
+                end = batch.end_offset
+                size += len(content)
+            connection.executemany(_INSERT, rows)
+        connection.execute("UPDATE state SET message = ?, crc = ? WHERE id = 0", _state_row(writes[-1].state))
+        connection.execute("COMMIT")
+        self._log_end = end
+        return size
+
+    def _truncate(self, connection: sqlite3.Connection, offset: int, end: int) -> int:
+        """Cut the log to `offset`, which is a batch boundary; returns the new end."""
+        assert 0 <= offset <= end, f"truncate to {offset}, log end {end}"
+        connection.execute("DELETE FROM batches WHERE base_offset >= ?", (offset,))
+        row = connection.execute("SELECT base_offset + count FROM batches ORDER BY base_offset DESC LIMIT 1").fetchone()
+        left = 0 if row is None else int(row[0])
+        assert left == offset, f"truncate to {offset}, which is inside a batch or before the log's start ({left})"
+        return left
+
+    async def _fold(self) -> None:
+        try:
+            await self._run(lambda connection: connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall())
+        except sqlite3.Error as error:
+            self._failure = self._translate(error)  # raised by the next write
+
+    async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
+        try:
+            return await self._run(lambda connection: self._select(connection, start, end, max_bytes))
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
+
+    def _select(self, connection: sqlite3.Connection, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
+        first = connection.execute("SELECT max(base_offset) FROM batches WHERE base_offset <= ?", (start,)).fetchone()[
+            0
+        ]
+        cursor = connection.execute(
+            f"SELECT {_COLUMNS} FROM batches WHERE base_offset >= ? AND base_offset < ? ORDER BY base_offset",
+            (start if first is None else first, end),
+        )
+        found: list[Batch] = []
+        size = 0
+        for row in cursor:
+            batch = self._batch(row)
+            if batch.end_offset <= start:
+                continue
+            if found and size + batch.size > max_bytes:
+                break
+            if found and batch.base_offset != found[-1].end_offset:
+                raise self._corrupt(f"the log has a gap before offset {batch.base_offset}")
+            found.append(batch)
+            size += batch.size
+        cursor.close()
+        return tuple(found)
+
+    def _batch(self, row: tuple[int, int, int, int, int, bytes, int]) -> Batch:
+        try:
+            return codec.stored_batch(*row)
+        except MalformedError as error:
+            raise self._corrupt(str(error)) from error
+        except (TypeError, OverflowError) as error:
+            raise self._corrupt(f"batch at offset {row[0]} holds values of the wrong type") from error
+
+    # Closing
+
+    async def close(self) -> None:
+        """Release the lock.  What was written stays.  After a failed write, too, SQLite may fold its log into the
+        database: it holds nothing but transactions that were synced before.
+
+        Raises:
+            FatalError: the disk failed.
+        """
+        if self._checkpoint is not None:
+            await self._checkpoint
+        try:
+            if self._lock is not None and self._connection is not None:
+                await asyncio.get_running_loop().run_in_executor(None, self._lock.mark_closed)
+        except OSError as error:
+            raise FatalError(str(refusal(self._directory, error))) from error
+        finally:
+            await self._release()
+
+    async def _release(self) -> None:
+        connection, self._connection = self._connection, None
+        lock, self._lock = self._lock, None
+        try:
+            if connection is not None:
+                await connection.close()
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
+        finally:
+            if lock is not None:
+                lock.release()
+
+    # Helpers
+
+    async def _run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Run `work` on the connection's own thread, in one hop.
+
+        aiosqlite's public methods make one hop a statement; a transaction of four would take four.  Its `_execute`
+        takes any function, and is what those methods are made of.
+        """
+        connection = self._connection
+        assert connection is not None, "not open"
+        result: _T = await connection._execute(lambda: work(connection._conn))  # type: ignore[no-untyped-call]
+        return result
+
+    def _corrupt(self, problem: str) -> CorruptStoreError:
+        return CorruptStoreError(
+            f"{self._path}: {problem}", next_step="replace this disk, or restore the directory; nothing was changed"
+        )
+
+    def _translate(self, error: sqlite3.Error) -> FatalError:
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
+            return self._corrupt(f"{error} ({name})")
+        return FatalError(f"{self._path}: {error} ({name})", next_step="look at the disk: full, read-only or failing")
+
+
+def _state_row(state: QuorumState) -> tuple[bytes, int]:
+    data = codec.state_to(state).SerializeToString(deterministic=True)
+    return data, crc32c(data)

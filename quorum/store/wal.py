@@ -1,0 +1,151 @@
+"""Looks at SQLite's write-ahead log before SQLite does.
+
+Theory of operation.  SQLite recovers a write-ahead log by reading it up to the first frame whose checksum does not
+match, and takes that for a write that was cut off by a crash.  A flipped bit looks the same to it: everything committed
+from there on is undone, votes included, and the integrity check is content (measured, design §4.1).  But a write that
+was cut off is the *last* thing in the file.  So after an unclean stop we walk the frames ourselves, and when an intact
+commit follows a damaged frame, something that was durable has been damaged, and the store refuses to start.
+
+Checksums are cumulative: each frame's covers all before it.  Beyond a damaged frame the chain is taken up again from
+the checksum that the previous frame *says* it has: a frame that fits its predecessor's, and carries the log's own
+salts, was written after it.  Frames with other salts are leftovers from before the log was last rewound.
+
+One case stays open to both readings: damage within the very last transaction, with its commit frame intact.  After a
+power cut the disk may have kept the later pages of an unsynced transaction and lost the earlier ones; or it was synced
+and acknowledged, and then damaged.  Refusing costs one replica, believing the first could cost an acknowledged write:
+it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from typing import BinaryIO, NamedTuple
+
+from quorumlog.errors import CorruptStoreError
+
+PAGE_SIZE = 4096
+"""Bytes in a page of the databases that we make."""
+
+_MAGIC_LITTLE = 0x377F0682
+_MAGIC_BIG = 0x377F0683
+_HEADER = struct.Struct(">8I")  # magic, version, page size, checkpoint, salt 1, salt 2, checksum 1, checksum 2
+_FRAME = struct.Struct(">6I")  # page, database size (0: no commit), salt 1, salt 2, checksum 1, checksum 2
+_PAGE_SIZES = frozenset(1 << bits for bits in range(9, 17))
+
+_Sums = tuple[int, int]
+
+
+class WalSummary(NamedTuple):
+    frames: int  # intact ones
+    commits: int  # among them
+    torn: bool  # something after them was cut off, or is left over
+
+
+class _Frame(NamedTuple):
+    page: int
+    database_pages: int
+    salts: tuple[int, int]
+    sums: _Sums
+    checked: bytes  # what the checksum covers
+
+    @property
+    def is_commit(self) -> bool:
+        return self.database_pages != 0
+
+
+def _add(sums: _Sums, data: bytes, order: str) -> _Sums:
+    """SQLite's running checksum over `data`, whose length is a multiple of 8."""
+    first, second = sums
+    words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
+    for even, odd in zip(words, words, strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
+    return first, second
+
+
+def check_wal(path: str) -> WalSummary:
+    """Walk the write-ahead log at `path`; a file that is not there is an empty one.
+
+    Raises:
+        CorruptStoreError: an intact commit follows a damaged frame; names the file and the frame.
+        OSError: it cannot be read.
+    """
+    if not os.path.exists(path):
+        return WalSummary(0, 0, False)
+    with open(path, "rb") as file:
+        return _Walk(path, file).run()
+
+
+class _Walk:
+    def __init__(self, path: str, file: BinaryIO) -> None:
+        self._path = path
+        self._file = file
+        self._size = os.fstat(file.fileno()).st_size
+        # What the header will say; what is true of our files when it is damaged, and then no salts are known.
+        self._page_size = PAGE_SIZE
+        self._order = "<" if sys.byteorder == "little" else ">"
+        self._salts: tuple[int, int] | None = None
+
+    def run(self) -> WalSummary:
+        if self._size < _HEADER.size:
+            return WalSummary(0, 0, self._size > 0)
+        sums = self._read_header()
+        frames = commits = 0
+        if sums is not None:
+            while (frame := self._read(frames)) is not None and self._fits(frame, sums):
+                sums = frame.sums
+                frames += 1
+                commits += frame.is_commit
+        later = self._intact_commit_after(frames, sums)
+        if later is not None:
+            place = "the header" if sums is None else f"frame {frames + 1} (at byte {self._position(frames)})"
+            raise CorruptStoreError(
+                f"{self._path}: {place} is damaged, and a commit after it (frame {later + 1}) is intact: "
+                f"what was durable has been damaged",
+                next_step="replace this disk, or restore the directory from before the damage; do not delete the file",
+            )
+        return WalSummary(frames, commits, self._size > self._position(frames))
+
+    def _read_header(self) -> _Sums | None:
+        """The checksum that frames start from; None when the header is damaged."""
+        data = self._file.read(_HEADER.size)
+        magic, _, page_size, _, salt_1, salt_2, sum_1, sum_2 = _HEADER.unpack(data)
+        order = {_MAGIC_LITTLE: "<", _MAGIC_BIG: ">"}.get(magic)
+        if order is None or page_size not in _PAGE_SIZES or _add((0, 0), data[:24], order) != (sum_1, sum_2):
+            return None
+        self._page_size, self._order, self._salts = page_size, order, (salt_1, salt_2)
+        return sum_1, sum_2
+
+    def _position(self, index: int) -> int:
+        return _HEADER.size + index * (_FRAME.size + self._page_size)
+
+    def _read(self, index: int) -> _Frame | None:
+        """Frame number `index` (from 0), or None at the end of the file, torn or not."""
+        self._file.seek(self._position(index))
+        data = self._file.read(_FRAME.size + self._page_size)
+        if len(data) < _FRAME.size + self._page_size:
+            return None
+        page, database_pages, salt_1, salt_2, sum_1, sum_2 = _FRAME.unpack_from(data)
+        checked = data[:8] + data[_FRAME.size :]
+        return _Frame(page, database_pages, (salt_1, salt_2), (sum_1, sum_2), checked)
+
+    def _fits(self, frame: _Frame, previous: _Sums) -> bool:
+        if self._salts is not None and frame.salts != self._salts:
+            return False
+        return frame.page != 0 and _add(previous, frame.checked, self._order) == frame.sums
+
+    def _intact_commit_after(self, index: int, sums: _Sums | None) -> int | None:
+        """The first intact commit behind the frame at `index`, which did not fit onto `sums`."""
+        previous = self._read(index)
+        if previous is None:
+            return None
+        seeds = [previous.sums]
+        if sums is not None:  # in case that it is the frame's own checksum that is damaged
+            seeds.append(_add(sums, previous.checked, self._order))
+        while (frame := self._read(index := index + 1)) is not None:
+            if frame.is_commit and any(self._fits(frame, seed) for seed in seeds):
+                return index
+            seeds = [frame.sums]
+        return None

@@ -1,0 +1,308 @@
+"""`GrpcTransport`: the `Quorum` and `Controller` services over gRPC, with health and reflection beside them.
+
+Handlers take and give bytes: a body that is no protobuf is answered with INVALID_ARGUMENT (the library's own
+deserializers would say INTERNAL) and each service has its own size limit.  A handler converts in, hands over, converts
+out; it decides nothing, because gRPC swallows what a handler raises (design §4.12).
+
+Outgoing, there is one channel an address, at most `CHANNELS_MAX` in all, and every call has a deadline.  A reply that
+makes no sense costs its sender the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf import message_factory
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from quorum.core.events import Peer
+from quorum.core.messages import Reply, Request
+from quorum.ports import ControllerHandler, Handler, UnreachableError
+from quorum.transport import convert
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.runtime.addresses import Address, parse_address
+from quorumlog.runtime.grpc import bind, make_channel, make_server
+from quorumlog.wire.v1 import controller_pb2, quorum_pb2
+
+QUORUM_SERVICE = quorum_pb2.DESCRIPTOR.services_by_name["Quorum"].full_name
+CONTROLLER_SERVICE = controller_pb2.DESCRIPTOR.services_by_name["Controller"].full_name
+
+CHANNELS_MAX = 128
+"""Open channels; the one used longest ago without a call in progress is closed when another is needed."""
+CALLS_PER_CHANNEL_MAX = 256
+"""Calls in progress to one address; a further one is refused here as unreachable."""
+QUORUM_REQUEST_MAX_BYTES = 64 << 10
+CONTROLLER_REQUEST_MAX_BYTES = 8 << 20
+HANDLING_MAX_S = 60.0
+"""A call without a deadline of its own is ended after this."""
+STOP_GRACE_S = 0.5
+_LOG_EVERY_S = 5.0
+
+_log = structlog.get_logger("quorum.transport")
+
+_CONTROLLER_METHODS: dict[str, tuple[type[Message], type[Message]]] = {
+    method.name: (
+        message_factory.GetMessageClass(method.input_type),
+        message_factory.GetMessageClass(method.output_type),
+    )
+    for method in controller_pb2.DESCRIPTOR.services_by_name["Controller"].methods
+}
+
+_Context = grpc.aio.ServicerContext[bytes, bytes]
+_Serve = Callable[[bytes, _Context], Awaitable[bytes]]
+
+
+class _Channel:
+    """One channel and what goes on in it."""
+
+    def __init__(self, address: str) -> None:
+        self.grpc = make_channel(address)
+        self.calls = 0
+
+
+class GrpcTransport:
+    """`quorum.ports.Transport` over gRPC.  Made and used on one running loop."""
+
+    def __init__(self, listen: Address | str) -> None:
+        self._listen = parse_address(listen) if isinstance(listen, str) else listen
+        self._server: grpc.aio.Server | None = None
+        self._address: Address | None = None
+        self._health = health.aio.HealthServicer()
+        self._handler: Handler | None = None
+        self._controller_handler: ControllerHandler | None = None
+        self._channels: OrderedDict[str, _Channel] = OrderedDict()
+        self._correlation_ids = itertools.count(1)
+        self._closing: list[asyncio.Task[None]] = []  # channels pushed out, kept until they are closed
+        self._closed = False
+        self._next_complaint = 0.0
+        self.malformed_requests = 0
+        self.malformed_replies = 0
+
+    # Incoming
+
+    def serve(self, handler: Handler) -> None:
+        assert self._handler is None, "serve() called twice"
+        self._handler = handler
+
+    def serve_controller(self, handler: ControllerHandler) -> None:
+        assert self._controller_handler is None, "serve_controller() called twice"
+        self._controller_handler = handler
+
+    def bind(self) -> str:
+        """Claim the listening address; the bound HOST:PORT.  Nothing is answered before `start`.
+
+        Raises:
+            ConfigError: taken, or not an address of this machine.
+        """
+        if self._address is None:
+            self._server = make_server()
+            port = bind(self._server, self._listen)
+            self._address = Address(self._listen.host, port)
+        return str(self._address)
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT that is bound."""
+        assert self._address is not None, "not bound yet"
+        return str(self._address)
+
+    async def start(self) -> None:
+        """Bind, unless that was done, and serve.
+
+        Raises:
+            ConfigError: the address is taken, or not one of this machine.
+        """
+        self.bind()
+        assert self._server is not None
+        assert self._handler is not None, "serve() comes before start()"
+        names = [QUORUM_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        self._server.add_generic_rpc_handlers((self._quorum_handlers(),))
+        if self._controller_handler is not None:
+            names.append(CONTROLLER_SERVICE)
+            self._server.add_generic_rpc_handlers((self._controller_handlers(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(names, self._server)
+        await self.set_serving(False)
+        await self._server.start()
+
+    async def set_serving(self, serving: bool) -> None:
+        """What gRPC health answers, for the whole server and for each service."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in (health.OVERALL_HEALTH, QUORUM_SERVICE, CONTROLLER_SERVICE):
+            await self._health.set(name, status)
+
+    def _quorum_handlers(self) -> grpc.GenericRpcHandler:
+        def serve(name: str) -> _Serve:
+            async def call(wire: bytes, context: _Context) -> bytes:
+                return await self._serve_quorum(name, wire, context)
+
+            return call
+
+        return _handlers(QUORUM_SERVICE, {name: serve(name) for name in convert.RPCS})
+
+    def _controller_handlers(self) -> grpc.GenericRpcHandler:
+        def serve(name: str) -> _Serve:
+            async def call(wire: bytes, context: _Context) -> bytes:
+                return await self._serve_controller(name, wire, context)
+
+            return call
+
+        return _handlers(CONTROLLER_SERVICE, {name: serve(name) for name in _CONTROLLER_METHODS})
+
+    async def _serve_quorum(self, name: str, wire: bytes, context: _Context) -> bytes:
+        assert self._handler is not None
+        if len(wire) > QUORUM_REQUEST_MAX_BYTES:
+            return await self._refuse_size(name, len(wire), QUORUM_REQUEST_MAX_BYTES, context)
+        try:
+            correlation_id, request = convert.request_from_wire(name, wire)
+        except RemoteProtocolError as error:
+            return await self._refuse_malformed(str(error), context)
+        reply: Reply = await self._within_deadline(self._handler(request), name, context)
+        return convert.reply_to_wire(name, reply, correlation_id)
+
+    async def _serve_controller(self, name: str, wire: bytes, context: _Context) -> bytes:
+        assert self._controller_handler is not None
+        if len(wire) > CONTROLLER_REQUEST_MAX_BYTES:
+            return await self._refuse_size(name, len(wire), CONTROLLER_REQUEST_MAX_BYTES, context)
+        request = _CONTROLLER_METHODS[name][0]()
+        try:
+            request.ParseFromString(wire)
+        except (DecodeError, RecursionError) as error:
+            return await self._refuse_malformed(f"{name}: not a {type(request).__name__}: {error}", context)
+        reply: Message = await self._within_deadline(self._controller_handler(name, request), name, context)
+        return reply.SerializeToString()
+
+    async def _within_deadline(self, work: Awaitable[Any], name: str, context: _Context) -> Any:
+        remaining = context.time_remaining()
+        allowed_s = HANDLING_MAX_S if remaining is None else min(remaining, HANDLING_MAX_S)
+        try:
+            async with asyncio.timeout(allowed_s):
+                return await work
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"{name} took longer than {allowed_s:.3f} s")
+        except UnreachableError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        except RemoteProtocolError as error:
+            await self._refuse_malformed(str(error), context)
+
+    async def _refuse_size(self, name: str, size: int, limit: int, context: _Context) -> bytes:
+        self.malformed_requests += 1
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{name} of {size} bytes, at most {limit} are taken")
+
+    async def _refuse_malformed(self, problem: str, context: _Context) -> bytes:
+        self.malformed_requests += 1
+        self._complain("malformed_request", peer=context.peer(), problem=problem)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
+
+    def _complain(self, event: str, **fields: object) -> None:
+        """Log what a peer did wrong, at most once in a while: the peer decides how often it does so."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._next_complaint:
+            self._next_complaint = now + _LOG_EVERY_S
+            _log.warning(event, **fields)
+
+    # Outgoing
+
+    async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
+        correlation_id = next(self._correlation_ids)
+        rpc = convert.rpc_of(request)
+        wire = convert.request_to_wire(request, correlation_id)
+        answer = await self._exchange(to.address, f"/{QUORUM_SERVICE}/{rpc.name}", wire, timeout_ms)
+        try:
+            return convert.reply_from_wire(request, correlation_id, answer)
+        except RemoteProtocolError as error:
+            await self._distrust(to.address, str(error))
+            raise UnreachableError(f"{to.address}: {error}") from error
+
+    async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
+        reply = _CONTROLLER_METHODS[method][1]()
+        wire = await self._exchange(address, f"/{CONTROLLER_SERVICE}/{method}", request.SerializeToString(), timeout_ms)
+        try:
+            reply.ParseFromString(wire)
+        except (DecodeError, RecursionError) as error:
+            await self._distrust(address, f"reply to {method}: {error}")
+            raise UnreachableError(f"{address}: reply to {method}: {error}") from error
+        return reply
+
+    async def _exchange(self, address: str, path: str, wire: bytes, timeout_ms: int) -> bytes:
+        if self._closed:
+            raise UnreachableError("this node is stopping")
+        channel = self._channel(address)
+        if channel.calls >= CALLS_PER_CHANNEL_MAX:
+            raise UnreachableError(f"{address}: {CALLS_PER_CHANNEL_MAX} calls are in progress already")
+        channel.calls += 1
+        try:
+            send: Any = channel.grpc.unary_unary(path)  # bytes in, bytes out
+            answer: bytes = await send(wire, timeout=max(timeout_ms, 1) / 1000)
+            return answer
+        except grpc.aio.AioRpcError as error:
+            raise UnreachableError(f"{address}: {error.code().name}: {error.details()}") from error
+        except grpc.aio.UsageError as error:  # the channel was closed before the call began
+            raise UnreachableError(f"{address}: the connection was reset") from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Closing a channel cancels its calls, which looks as if we had been cancelled ourselves.
+            raise UnreachableError(f"{address}: the connection was reset") from None
+        finally:
+            channel.calls -= 1
+
+    def _channel(self, address: str) -> _Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            self._make_room()
+            channel = self._channels[address] = _Channel(address)
+        self._channels.move_to_end(address)
+        return channel
+
+    def _make_room(self) -> None:
+        if len(self._channels) < CHANNELS_MAX:
+            return
+        idle = next((address for address, channel in self._channels.items() if channel.calls == 0), None)
+        if idle is None:
+            raise UnreachableError(f"{CHANNELS_MAX} connections are in use already")
+        self._close_soon(self._channels.pop(idle))
+
+    def _close_soon(self, channel: _Channel) -> None:
+        self._closing = [task for task in self._closing if not task.done()]
+        self._closing.append(asyncio.get_running_loop().create_task(channel.grpc.close()))
+
+    async def _distrust(self, address: str, problem: str) -> None:
+        """The peer broke the protocol: count it, and drop that connection."""
+        self.malformed_replies += 1
+        self._complain("malformed_reply", peer=address, problem=problem)
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            await channel.grpc.close()
+
+    async def reset(self) -> None:
+        channels, self._channels = self._channels, OrderedDict()
+        for channel in channels.values():
+            await channel.grpc.close()
+
+    async def close(self) -> None:
+        """Stop serving (calls in progress have `STOP_GRACE_S`), then drop every connection."""
+        self._closed = True
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._server.stop(STOP_GRACE_S)
+        await self.reset()
+        await asyncio.gather(*self._closing)
+
+
+def _handlers(service: str, methods: dict[str, _Serve]) -> grpc.GenericRpcHandler:
+    """Handlers of one service that take and give bytes."""
+    return grpc.method_handlers_generic_handler(
+        service,
+        {name: grpc.unary_unary_rpc_method_handler(serve) for name, serve in methods.items()},
+    )

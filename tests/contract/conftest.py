@@ -1,0 +1,119 @@
+"""Kinds of store and transport that the contract tests run against.
+
+A contract test is a function that takes a *kind* and hands it a coroutine to run: a simulated kind runs it on its own
+loop.  To add a kind, give a factory to `STORE_KINDS` or `TRANSPORT_KINDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from quorum.ports import ControllerHandler, Handler, QuorumStore, Transport
+from quorum.store import SqliteQuorumStore
+from quorum.transport.grpc import GrpcTransport
+from quorumlog.runtime.clock import Sources
+
+
+class StoreKind(Protocol):
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        """Run a scenario to its end on this kind's loop."""
+
+    def store(self, name: str = "a") -> QuorumStore:
+        """A store, not yet open, on the disk called `name`.  The same name is the same disk."""
+
+    async def crash(self, store: QuorumStore) -> None:
+        """The process is gone without having closed the store; its lock with it."""
+
+
+class TransportKind(Protocol):
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        """Run a scenario to its end on this kind's loop."""
+
+    async def serve(self, handler: Handler, controller: ControllerHandler | None = None) -> tuple[Transport, str]:
+        """A transport that serves, and its HOST:PORT."""
+
+    def nobody(self) -> str:
+        """An address where nobody listens."""
+
+    async def close(self) -> None:
+        """Close all that `serve` gave."""
+
+
+class RealStores:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        asyncio.run(_await(scenario))
+
+    def store(self, name: str = "a") -> QuorumStore:
+        return SqliteQuorumStore(self._folder / name, Sources.real())
+
+    async def crash(self, store: QuorumStore) -> None:
+        """What a killed process leaves: the files as they are, put back after the orderly close."""
+        assert isinstance(store, SqliteQuorumStore)
+        kept = store.directory + ".crashed"
+        shutil.copytree(store.directory, kept)
+        await store.close()
+        shutil.rmtree(store.directory)
+        os.rename(kept, store.directory)
+
+
+class RealTransports:
+    def __init__(self) -> None:
+        self._open: list[Transport] = []
+
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            try:
+                await scenario()
+            finally:
+                await self.close()
+
+        asyncio.run(whole())
+
+    async def serve(self, handler: Handler, controller: ControllerHandler | None = None) -> tuple[Transport, str]:
+        transport = GrpcTransport("127.0.0.1:0")
+        transport.serve(handler)
+        if controller is not None:
+            transport.serve_controller(controller)
+        await transport.start()
+        self._open.append(transport)
+        return transport, transport.address
+
+    def nobody(self) -> str:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return f"127.0.0.1:{probe.getsockname()[1]}"
+
+    async def close(self) -> None:
+        for transport in self._open:
+            await transport.close()
+
+
+async def _await(scenario: Callable[[], Awaitable[None]]) -> None:
+    await scenario()
+
+
+STORE_KINDS: dict[str, Callable[[Path], Any]] = {"real": RealStores}
+TRANSPORT_KINDS: dict[str, Callable[[], Any]] = {"real": RealTransports}
+
+
+@pytest.fixture(params=sorted(STORE_KINDS))
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> StoreKind:
+    kind: StoreKind = STORE_KINDS[request.param](tmp_path)
+    return kind
+
+
+@pytest.fixture(params=sorted(TRANSPORT_KINDS))
+def transports(request: pytest.FixtureRequest) -> TransportKind:
+    kind: TransportKind = TRANSPORT_KINDS[request.param]()
+    return kind

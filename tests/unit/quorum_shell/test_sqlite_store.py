@@ -1,0 +1,309 @@
+"""What only the real store does: locking, formatting, and refusing what is damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quorum.core.types import QuorumState
+from quorum.ports import StoreWrite
+from quorum.store import SqliteQuorumStore
+from quorum.store import sqlite as sqlite_store
+from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL
+from quorum.store.wal import check_wal
+from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
+from quorumlog.runtime.clock import Sources
+from tests.contract.samples import CLUSTER, data, founding, leader_change, state
+
+FRAME = 24 + 4096
+
+
+def make(folder: Path) -> SqliteQuorumStore:
+    return SqliteQuorumStore(folder, Sources.real())
+
+
+async def write_rounds(store: SqliteQuorumStore, rounds: int) -> None:
+    await store.write([StoreWrite(state(2), None, (founding(), leader_change(1)))])
+    for number in range(rounds):
+        await store.write([StoreWrite(state(3 + number), None, (data(2 + number, payload=bytes([number]) * 100),))])
+
+
+async def crashed(tmp_path: Path, rounds: int = 10) -> Path:
+    """The folder that a process leaves that was killed after `rounds` writes."""
+    live, left = tmp_path / "live", tmp_path / "left"
+    store = make(live)
+    await store.open(1, None)
+    await write_rounds(store, rounds)
+    shutil.copytree(live, left)
+    await store.close()
+    return left
+
+
+async def opened(folder: Path) -> tuple[int, QuorumState]:
+    """(log end, state) of a folder, after reading all of it."""
+    store = make(folder)
+    try:
+        stored = await store.open(1, None)
+        await store.read(0, stored.log_end, 1 << 30)
+        return stored.log_end, stored.state
+    finally:
+        await store.close()
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    with open(path, "r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ (1 << bit)]))
+
+
+async def test_a_clean_stop_leaves_one_database_and_no_wal(tmp_path: Path) -> None:
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    await write_rounds(store, 3)
+    await store.close()
+    assert sorted(path.name for path in (tmp_path / "q").iterdir()) == [LOCK, DATABASE, IDENTITY]
+    assert await opened(tmp_path / "q") == (5, state(5))
+
+
+async def test_a_directory_in_use_names_the_process(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    await store.open(1, None)
+    with pytest.raises(StoreRefusedError, match=f"in use by process {os.getpid()}"):
+        await make(tmp_path).open(1, None)
+    await write_rounds(store, 1)
+    await store.close()
+    assert await opened(tmp_path) == (3, state(3))
+
+
+async def test_the_cluster_given_when_formatting_is_remembered(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    assert (await store.open(1, "east")).formatted_for == "east"
+    await store.close()
+    with pytest.raises(StoreRefusedError, match="belongs to cluster east, not to cluster west"):
+        await make(tmp_path).open(1, "west")
+    store = make(tmp_path)
+    assert (await store.open(1, None)).formatted_for == "east"
+    await store.close()
+
+
+async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    await store.open(1, None)
+    await store.close()
+    identity = json.loads((tmp_path / IDENTITY).read_text())
+    (tmp_path / IDENTITY).write_text(json.dumps(identity | {"format": 2}))
+    with pytest.raises(StoreRefusedError, match="has format 2; this version knows 1"):
+        await make(tmp_path).open(1, None)
+    (tmp_path / IDENTITY).write_text(json.dumps(identity))
+    with sqlite3.connect(tmp_path / DATABASE) as connection:
+        connection.execute("PRAGMA user_version=9")
+    connection.close()
+    with pytest.raises(StoreRefusedError, match="has format 9"):
+        await make(tmp_path).open(1, None)
+
+
+async def test_a_path_that_cannot_be_written_names_path_and_errno(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreRefusedError, match=r"file/q.*\(ENOTDIR\)|file.*\((ENOTDIR|EEXIST)\)"):
+        await make(tmp_path / "file" / "q").open(1, None)
+
+
+async def test_a_read_only_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_open = os.open
+
+    def read_only(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(30, os.strerror(30), path)
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr("quorum.store.directory.os.open", read_only)
+    with pytest.raises(StoreRefusedError, match=r"lock: Read-only file system \(EROFS\)"):
+        await make(tmp_path).open(1, None)
+
+
+async def test_formatting_that_was_cut_off_is_finished(tmp_path: Path) -> None:
+    (tmp_path / (DATABASE + ".new")).write_bytes(b"half a database")
+    store = make(tmp_path)
+    await store.open(1, None)
+    await store.close()
+    (tmp_path / IDENTITY).unlink()  # the last step of formatting
+    assert await opened(tmp_path) == (0, QuorumState())
+
+
+@pytest.mark.parametrize("missing", [DATABASE, WAL, IDENTITY])
+async def test_nothing_missing_is_made_anew_after_a_crash(tmp_path: Path, missing: str) -> None:
+    folder = await crashed(tmp_path)
+    (folder / missing).unlink()
+    with pytest.raises(CorruptStoreError, match="missing"):
+        await opened(folder)
+    assert not (folder / missing).exists()
+
+
+async def test_a_missing_database_is_not_made_anew_after_a_clean_stop(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    await store.open(1, None)
+    await store.close()
+    (tmp_path / DATABASE).unlink()
+    with pytest.raises(CorruptStoreError, match="missing"):
+        await opened(tmp_path)
+    assert not (tmp_path / DATABASE).exists()
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000])
+async def test_a_truncated_database_is_refused_and_left_alone(tmp_path: Path, size: int) -> None:
+    store = make(tmp_path)
+    await store.open(1, None)
+    await write_rounds(store, 50)
+    await store.close()
+    os.truncate(tmp_path / DATABASE, size)
+    before = (tmp_path / DATABASE).read_bytes()
+    with pytest.raises(CorruptStoreError, match="quorum"):
+        await opened(tmp_path)
+    assert (tmp_path / DATABASE).read_bytes() == before
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    await store.open(1, None)
+    await store.close()
+    (tmp_path / DATABASE).write_bytes(random.Random(1).randbytes(8192))
+    with pytest.raises(CorruptStoreError, match="not a database"):
+        await opened(tmp_path)
+
+
+async def test_a_changed_byte_in_a_batch_or_the_state_is_noticed(tmp_path: Path) -> None:
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    await write_rounds(store, 3)
+    await store.close()
+    image = (tmp_path / "q" / DATABASE).read_bytes()
+    for needle, problem in ((bytes([1]) * 100, "checksum"), (CLUSTER.encode(), "checksum")):
+        copy = tmp_path / f"copy-{problem}-{needle[:1].hex()}"
+        shutil.copytree(tmp_path / "q", copy)
+        flip(copy / DATABASE, image.index(needle) + 5)
+        with pytest.raises(CorruptStoreError, match=problem):
+            await opened(copy)
+
+
+async def test_every_flipped_byte_of_the_database_is_noticed_or_harmless(tmp_path: Path) -> None:
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    await write_rounds(store, 5)
+    await store.close()
+    size = (tmp_path / "q" / DATABASE).stat().st_size
+    chosen = random.Random(3)
+    noticed = 0
+    for number in range(60):
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(tmp_path / "q", copy)
+        flip(copy / DATABASE, chosen.randrange(size), chosen.randrange(8))
+        try:
+            assert await opened(copy) == (7, state(7))
+        except (CorruptStoreError, StoreRefusedError):
+            noticed += 1
+        shutil.rmtree(copy)
+    assert noticed > 0
+
+
+async def change(folder: Path, statement: str) -> None:
+    with sqlite3.connect(folder / DATABASE) as connection:
+        connection.execute(statement)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("DELETE FROM batches WHERE base_offset = 3", "gap"),
+        ("DELETE FROM batches WHERE base_offset = 4", "gap|ends at 4"),
+        ("DELETE FROM batches WHERE base_offset >= 4", "ends at 4, but its quorum state"),
+        ("DELETE FROM batches WHERE base_offset = 0", "are not those of the log"),
+        ("DELETE FROM state", "no quorum state"),
+        ("UPDATE batches SET epoch = 0 WHERE base_offset = 4", "has epoch 0 after epoch 1"),
+        ("UPDATE batches SET timestamp_ms = 1 WHERE base_offset = 4", "checksum"),
+        ("UPDATE batches SET content = 'text' WHERE base_offset = 4", "wrong type|checksum"),
+        ("DROP TABLE batches", "no such table"),
+    ],
+)
+async def test_a_database_that_contradicts_itself_is_refused(tmp_path: Path, statement: str, problem: str) -> None:
+    store = make(tmp_path)
+    await store.open(1, None)
+    await write_rounds(store, 5)
+    await store.close()
+    await change(tmp_path, statement)
+    with pytest.raises(CorruptStoreError, match=problem):
+        await opened(tmp_path)
+
+
+async def test_a_torn_tail_of_the_wal_is_an_unfinished_write(tmp_path: Path) -> None:
+    folder = await crashed(tmp_path)
+    whole = await opened_copy(folder, lambda wal: None)
+    assert whole == (12, state(12))
+    size = (folder / WAL).stat().st_size
+    seen = set()
+    for cut in (1, 500, FRAME - 1, FRAME, FRAME + 1, 2 * FRAME + 100, 3 * FRAME):
+        log_end, _ = await opened_copy(folder, lambda wal, cut=cut: os.truncate(wal, size - cut))
+        seen.add(log_end)
+    assert seen <= set(range(9, 13))
+    assert min(seen) < 12
+
+
+async def opened_copy(folder: Path, damage: Callable[[Path], None]) -> tuple[int, QuorumState]:
+    copy = folder.parent / "copy"
+    shutil.copytree(folder, copy)
+    try:
+        damage(copy / WAL)
+        return await opened(copy)
+    finally:
+        shutil.rmtree(copy)
+
+
+async def test_a_flipped_bit_in_any_frame_but_the_last_transaction_refuses_to_start(tmp_path: Path) -> None:
+    folder = await crashed(tmp_path)
+    summary = check_wal(str(folder / WAL))
+    assert summary.commits >= 12
+    assert not summary.torn
+    chosen = random.Random(5)
+    for frame in range(summary.frames - 4):  # a round is at most three frames
+        for position in (0, 5, 9, 17, 24, 24 + chosen.randrange(4096)):
+            at = 32 + frame * FRAME + position
+            with pytest.raises(CorruptStoreError, match=f"{WAL}: frame {frame + 1} .*is damaged"):
+                await opened_copy(folder, lambda wal, at=at: flip(wal, at))
+
+
+async def test_a_damaged_header_of_the_wal_refuses_to_start(tmp_path: Path) -> None:
+    folder = await crashed(tmp_path)
+    for position in range(32):
+        with pytest.raises(CorruptStoreError, match="the header is damaged"):
+            await opened_copy(folder, lambda wal, at=position: flip(wal, at))
+
+
+async def test_frames_left_over_from_before_a_checkpoint_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "CHECKPOINT_BYTES", 100_000)
+    folder = await crashed(tmp_path, rounds=100)
+    assert check_wal(str(folder / WAL)).torn, "the log was rewound, and older frames lie behind the new ones"
+    assert await opened(folder) == (102, state(102))
+
+
+async def test_after_a_failed_write_nothing_is_tried_again(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    await store.open(1, None)
+    await store._run(lambda connection: connection.execute("PRAGMA max_page_count=10"))
+    big = data(0, payload=b"x" * 1_000_000)
+    with pytest.raises(FatalError, match="full"):
+        await store.write([StoreWrite(QuorumState(applied_offset=1), None, (big,))])
+    with pytest.raises(FatalError, match="full"):
+        await store.write([StoreWrite(QuorumState(), None, ())])
+    await store.close()
+    assert await opened(tmp_path) == (0, QuorumState())
