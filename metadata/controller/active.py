@@ -1,0 +1,365 @@
+"""The active controller: decides on `pending`, appends, applies at once, answers on commit.
+
+Theory of operation.  `pending` is the image of this leader's whole log.  The controller is active from the moment when
+the LeaderChange record of its own epoch has been applied here: then everything that earlier leaders committed is in the
+image and nothing else can be in the log.  From then on this object is the only writer of records, so a decision knows
+the offsets that its records will get.  The next decision is made on the image with them, long before they are
+committed; several round trips to the disk overlap.
+
+Every answer waits until the log is committed up to the end of the `pending` that it was decided on: a refusal or a
+no-op may rest on a record that is not committed yet, and would be a lie if that record were lost.  The one exception is
+a heartbeat that changes nothing, which is answered from the committed image.
+
+When leadership ends, `pending` is dropped.  What this controller had appended may still be committed by the next leader
+(OUTCOME_UNKNOWN); everything else was certainly not done (NOT_CONTROLLER).
+
+A decision is synchronous: between reading `pending` and the append nothing else runs, so it needs no lock.  A large
+failure is a row of batches with a turn of the loop between them, each decided anew on what is there by then.  A broken
+assertion ends the process: `run` raises it, since gRPC would swallow what a handler raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from uuid import UUID
+
+from metadata.codec import encode
+from metadata.control import brokers
+from metadata.control.brokers import Heartbeat, HeartbeatAnswer, Registered
+from metadata.control.decision import Decision
+from metadata.control.errors import Outcome, Word
+from metadata.controller.ports import Node
+from metadata.controller.replay import MetadataReplay, Prepared
+from metadata.controller.sessions import Session, Sessions
+from metadata.image import ClusterImage
+from metadata.records import MAX_RECORDS_PER_BATCH, Record, RegisterBroker
+from quorum.core.types import Batch
+from quorum.ports import LeadershipLostError, NotLeaderError
+from quorumlog.runtime.logging import get_logger
+
+T = TypeVar("T")
+Decide = Callable[[ClusterImage, bool], Decision[T]]
+"""(pending, whether this request has been decided before) → decision."""
+
+log = get_logger("controller")
+
+NOT_CONTROLLER = Outcome(
+    Word.NOT_CONTROLLER, "this node is not the active controller; nothing was changed", "ask again, or another node"
+)
+OUTCOME_UNKNOWN = Outcome(
+    Word.OUTCOME_UNKNOWN,
+    "the controller stopped leading, or the time was up, before the change was committed; it may take effect yet",
+    "look whether it did before you ask again",
+)
+TIMED_OUT = Outcome(Word.REQUEST_TIMED_OUT, "the quorum did not confirm in time; nothing was changed", "ask again")
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """session_timeout_ms: a broker not heard from for so long is fenced."""
+
+    session_timeout_ms: int = 6000
+
+
+class _Reign:
+    """What the controller holds while it is active, and drops when it is not."""
+
+    def __init__(self, epoch: int, image: ClusterImage, sessions: Sessions) -> None:
+        self.epoch = epoch
+        self.pending = image
+        self.sessions = sessions
+        self.prepared: dict[int, Prepared] = {}
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class ActiveController:
+    """One a process; active on the node that leads.  `run` belongs into the process's task group."""
+
+    def __init__(
+        self,
+        node: Node,
+        replay: MetadataReplay,
+        new_id: Callable[[], UUID],
+        settings: ControllerSettings | None = None,
+    ) -> None:
+        self._node = node
+        self._replay = replay
+        self._settings = settings or ControllerSettings()
+        self._reign: _Reign | None = None
+        self._won_epoch: int | None = None
+        self._leader_change_epoch = -1
+        self._changed: asyncio.Event | None = None
+        self._failure: asyncio.Future[None] | None = None
+        self._early_failure: BaseException | None = None
+        self.new_id = new_id
+        replay.attach(self)
+
+    async def run(self) -> None:
+        """Wait for a broken invariant and raise it; ends only so, or cancelled."""
+        self._failure = asyncio.get_running_loop().create_future()
+        if self._early_failure is not None:
+            raise self._early_failure
+        try:
+            await self._failure
+        finally:
+            self._deactivate("stopped")
+
+    # State
+
+    @property
+    def active(self) -> bool:
+        return self._reign is not None
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of this reign, None when not active."""
+        return None if self._reign is None else self._reign.epoch
+
+    @property
+    def pending(self) -> ClusterImage | None:
+        return None if self._reign is None else self._reign.pending
+
+    def session(self, broker_id: int) -> Session | None:
+        """What is known of a broker's heartbeats."""
+        return None if self._reign is None else self._reign.sessions.get(broker_id)
+
+    async def changed(self) -> None:
+        """Wait until leadership or activity changes once.  The caller sets the deadline."""
+        if self._changed is None:
+            self._changed = asyncio.Event()
+        await self._changed.wait()
+
+    def _tell_changed(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    # From the replay
+
+    def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
+        if self._reign is not None and (not is_leader or epoch != self._reign.epoch):
+            self._deactivate(f"epoch {epoch}, leader {leader_id}")
+        self._won_epoch = epoch if is_leader else None
+        self._activate_if_due()
+        self._tell_changed()
+
+    def leader_change_applied(self, epoch: int) -> None:
+        self._leader_change_epoch = epoch
+        self._activate_if_due()
+
+    def prepared(self, batch: Batch) -> Prepared | None:
+        if self._reign is None:
+            return None
+        found = self._reign.prepared.pop(batch.base_offset, None)
+        if found is None or (found.epoch, found.payload) != (batch.epoch, batch.payload):
+            return None
+        return found
+
+    def _activate_if_due(self) -> None:
+        epoch = self._won_epoch
+        if epoch is None or epoch != self._leader_change_epoch or self._reign is not None:
+            return
+        loop = asyncio.get_running_loop()
+        image = self._replay.image
+        sessions = Sessions(image, self._settings.session_timeout_ms / 1000, loop.time())
+        self._reign = _Reign(epoch, image, sessions)
+        log.info("controller active", epoch=epoch, end_offset=image.end_offset, brokers=len(image.brokers))
+        self._tell_changed()
+        loop.call_soon(self._elect_step, self._reign)
+        self._arm(self._reign)
+
+    def _deactivate(self, why: str) -> None:
+        reign, self._reign = self._reign, None
+        if reign is None:
+            return
+        if reign.timer is not None:
+            reign.timer.cancel()
+        log.info("controller inactive", epoch=reign.epoch, why=why, dropped_batches=len(reign.prepared))
+        self._tell_changed()
+
+    # Decide, append, wait
+
+    async def carry_out(self, decide: Decide[T], timeout_ms: float) -> T | Outcome:
+        """Decide, append what that makes, and give the reply once all that it rests on is committed.
+
+        At most `timeout_ms`.  A cancel leaves behind what was appended.  An `Outcome` instead of a reply says why
+        there is none.
+        """
+        reign = self._reign
+        if reign is None:
+            return NOT_CONTROLLER
+        appended = False
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                again = False
+                while True:
+                    if self._reign is not reign:
+                        raise LeadershipLostError
+                    decision = self._step(reign, decide, again)
+                    appended = appended or bool(decision.records)
+                    again = True
+                    if not decision.more:
+                        break
+                    await asyncio.sleep(0)  # heartbeats and elections go between the batches of a large change
+                await self._node.committed(reign.pending.end_offset, reign.epoch)
+                return decision.reply
+        except (NotLeaderError, LeadershipLostError):
+            return OUTCOME_UNKNOWN if appended else NOT_CONTROLLER
+        except TimeoutError:
+            return OUTCOME_UNKNOWN if appended else TIMED_OUT
+
+    def _step(self, reign: _Reign, decide: Decide[T], again: bool) -> Decision[T]:
+        """One decision and its batch.  Raises NotLeaderError, with nothing changed."""
+        try:
+            if self._node.log_end_offset > reign.pending.end_offset:  # control records took offsets
+                reign.pending = reign.pending.advance(self._node.log_end_offset, reign.epoch)
+            decision = decide(reign.pending, again)
+            if decision.records:
+                self._append(reign, decision.records)
+            return decision
+        except NotLeaderError:
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _append(self, reign: _Reign, records: tuple[Record, ...]) -> None:
+        """Applied first: records that the image cannot take must never be in the log."""
+        assert len(records) <= MAX_RECORDS_PER_BATCH, f"a batch of {len(records)} records"
+        base_offset = reign.pending.end_offset
+        after = reign.pending.apply(base_offset, records, reign.epoch)
+        payload = encode(records)
+        found = self._node.append(reign.epoch, payload, len(records))
+        assert found == base_offset, f"decided for offset {base_offset}, appended at {found}"
+        reign.prepared[base_offset] = Prepared(base_offset, reign.epoch, payload, records, after)
+        reign.pending = after
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._early_failure = error
+        elif not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def committed_image(self, timeout_ms: float) -> ClusterImage | Outcome:
+        """An image with everything that was answered, or decided, before this call."""
+        ended = await self.carry_out(lambda image, again: Decision(image.end_offset), timeout_ms)
+        if isinstance(ended, Outcome):
+            return ended
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._replay.wait_for(ended)
+        except TimeoutError:
+            return TIMED_OUT
+        return self._replay.image
+
+    # Brokers: what needs soft state
+
+    async def register(self, request: RegisterBroker, timeout_ms: float) -> Registered | Outcome:
+        """Register a broker; it starts fenced."""
+
+        def decide(image: ClusterImage, again: bool) -> Decision[Registered]:
+            assert self._reign is not None, "deciding while not active"
+            now = asyncio.get_running_loop().time()
+            live = not again and self._reign.sessions.live(request.broker_id, now)
+            decision = brokers.register(image, request, session_live=live)
+            if decision.records and not decision.more:
+                old = image.brokers.get(request.broker_id)
+                if old is None or old.incarnation_id != request.incarnation_id:
+                    self._reign.sessions.drop(request.broker_id)
+                epoch = decision.reply.broker_epoch
+                log.info("broker registered", broker_id=request.broker_id, broker_epoch=epoch)
+            return decision
+
+        return await self.carry_out(decide, timeout_ms)
+
+    async def heartbeat(
+        self, request: Heartbeat, received_offset: int, pending_changes: int, timeout: float
+    ) -> HeartbeatAnswer | Outcome:
+        """Take a heartbeat: soft state at once; records only when something changes."""
+        reign = self._reign
+        if reign is None:
+            return NOT_CONTROLLER
+        broker = reign.pending.brokers.get(request.broker_id)
+        if broker is not None and broker.epoch == request.broker_epoch:
+            now = asyncio.get_running_loop().time()
+            session = reign.sessions.touch(request.broker_id, request.broker_epoch, now)
+            session.applied_offset = max(session.applied_offset, request.applied_offset)
+            session.received_offset = max(session.received_offset, received_offset)
+            session.pending_changes = pending_changes
+            self._arm(reign)
+
+        def decide(image: ClusterImage, again: bool) -> Decision[HeartbeatAnswer]:
+            applied = reign.sessions.others_applied(image, request.broker_id) if request.want_shutdown else 0
+            return brokers.heartbeat(image, request, others_applied=applied, again=again)
+
+        try:
+            first = self._step(reign, decide, False)
+        except NotLeaderError:
+            return NOT_CONTROLLER
+        if not first.records and first.reply.outcome.ok and not first.reply.should_shutdown:
+            committed = self._replay.image.brokers.get(request.broker_id)
+            known = committed is not None and committed.epoch == request.broker_epoch
+            return replace(first.reply, fenced=committed.fenced if known and committed is not None else True)
+        if first.records:
+            log.info("broker changed by its heartbeat", broker_id=request.broker_id, records=len(first.records))
+        answer = await self.carry_out(lambda image, again: decide(image, True), timeout_ms)
+        return OUTCOME_UNKNOWN if isinstance(answer, Outcome) and first.records else answer
+
+    # Background: one step, one batch, one turn of the loop
+
+    def _arm(self, reign: _Reign) -> None:
+        """Wake up when the first session ends.  A heartbeat does not move an alarm that is set: it rings, looks, and
+        is set anew."""
+        if reign.timer is not None or self._reign is not reign:
+            return
+        first = reign.sessions.first_to_expire()
+        if first is not None:
+            loop = asyncio.get_running_loop()
+            reign.timer = loop.call_at(first[0], self._check_sessions, reign, first[0])
+
+    def _check_sessions(self, reign: _Reign, due: float) -> None:
+        reign.timer = None
+        if self._reign is not reign:
+            return
+        now = asyncio.get_running_loop().time()
+        late = now - due
+        if late > self._settings.session_timeout_ms / 4000:
+            log.warning("sessions prolonged: this process was held up", late_ms=round(late * 1000))
+            reign.sessions.prolong(late)
+        first = reign.sessions.first_to_expire()
+        if first is not None and first[0] <= now:
+            self._fence_step(reign, first[1])
+        else:
+            self._arm(reign)
+
+    def _fence_step(self, reign: _Reign, broker_id: int) -> None:
+        """A batch of the fencing of one broker; the next batch, or the next broker, has its own turn."""
+        if self._reign is not reign:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            decision = self._step(reign, lambda image, again: brokers.fence(image, broker_id), False)
+        except NotLeaderError:
+            return  # the end of this reign is about to be told
+        if decision.more:
+            loop.call_soon(self._fence_step, reign, broker_id)
+            return
+        reign.sessions.drop(broker_id)
+        if decision.records:
+            log.warning("broker fenced: no heartbeat", broker_id=broker_id, changes=len(decision.records) - 1)
+        loop.call_soon(self._check_sessions, reign, loop.time())
+
+    def _elect_step(self, reign: _Reign) -> None:
+        if self._reign is not reign:
+            return
+        try:
+            decision = self._step(reign, lambda image, again: brokers.elect_leaderless(image), False)
+        except NotLeaderError:
+            return
+        if decision.records:
+            log.info("leaders elected at activation", partitions=len(decision.records))
+        if decision.more:
+            asyncio.get_running_loop().call_soon(self._elect_step, reign)

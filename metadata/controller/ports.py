@@ -1,0 +1,42 @@
+"""What the controller needs of the quorum node below it: a part of `quorum.node.QuorumNode`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Node(Protocol):
+    """The driver of this process's Raft replica.  Everything happens on one event loop."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None until the node has met its cluster."""
+        ...
+
+    @property
+    def leader_id(self) -> int | None: ...
+
+    @property
+    def leader_address(self) -> str | None: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    def append(self, epoch: int, payload: bytes, count: int) -> int:
+        """Append a batch at once and return its base offset.
+
+        Raises:
+            NotLeaderError: not the leader of `epoch`; nothing was appended.
+        """
+        ...
+
+    async def committed(self, end_offset: int, epoch: int) -> None:
+        """Wait until everything below `end_offset` is committed.
+
+        Raises:
+            LeadershipLostError: this node stopped leading `epoch` first.
+        """
+        ...
