@@ -91,6 +91,8 @@ def request_is_flexible(api_key: int, version: int) -> bool:
 @cache
 def response_header_is_flexible(api_key: int, version: int) -> bool:
     """False also for every version of ApiVersions: its reader cannot know the version yet."""
+    if api_key == Api.API_VERSIONS:
+        return False
     return int(response_schema(api_key, version).__header_schema__.__version__) >= 1
 
 

@@ -45,6 +45,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def frame_refused(self, error: RemoteProtocolError) -> None:
         raise NotImplementedError
 
+    def frame_growing(self, size: int, expected: int) -> None:
+        """A buffer for one large frame of `expected` bytes begins with, or grows by, `size` bytes."""
+
     @property
     def mid_frame(self) -> bool:
         """Whether part of a frame has arrived and its rest has not."""
@@ -121,11 +124,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._frame_size = size
         self._filled = have
         self._staged = 0
+        self.frame_growing(len(self._frame), size)
 
     def _grow(self, frame: bytearray) -> None:
         grown = bytearray(min(self._frame_size, 2 * len(frame)))
         grown[: len(frame)] = frame
         self._frame = grown
+        self.frame_growing(len(grown) - len(frame), self._frame_size)
 
     def refuse_rest(self) -> None:
         """Read nothing more from the stream."""

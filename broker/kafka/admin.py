@@ -1,0 +1,213 @@
+"""Topic administration over the Kafka protocol: forwarded to the active controller, and its answers translated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from broker.core.errors import Code
+from metadata.image import TOPIC_CONFIGS, ClusterImage
+from metadata.image.topic_configs import Kind
+from metadata.records import ConfigScope
+from quorumlog.errors import ClusterError
+from quorumlog.wire.kafka.codec import milliseconds
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+_WORDS: Final[Mapping[str, int]] = {
+    "OUTCOME_UNKNOWN": Code.REQUEST_TIMED_OUT,
+    "OVERLOADED": Code.REQUEST_TIMED_OUT,
+}
+"""Words of the controller that Kafka does not have."""
+
+_TOPIC, _BROKER = 2, 4
+_CONFIG_TYPES: Final = {Kind.BOOLEAN: 1, Kind.CHOICE: 2, Kind.INT: 5}
+_SOURCE_TOPIC, _SOURCE_CLUSTER, _SOURCE_DEFAULT = 1, 3, 5
+
+
+def code_of(word: str) -> int:
+    """Kafka's number for an error word of the controller."""
+    if word in _WORDS:
+        return int(_WORDS[word])
+    code = ErrorCode.__members__.get(word.lower())
+    return int(code) if code is not None else int(Code.UNKNOWN_SERVER_ERROR)
+
+
+def _message(result: pb.Result) -> str | None:
+    text = "; ".join(part for part in (result.message, result.next) if part)
+    return text or None
+
+
+class Forwarder:
+    """Calls the controller within the caller's time, then waits for the change to reach this broker."""
+
+    def __init__(
+        self,
+        call: Callable[[str, Any], Awaitable[Any]],
+        timeout_max_ms: int,
+        wait_for_metadata: Callable[[int], Awaitable[object]] | None,
+    ) -> None:
+        self._call = call
+        self._timeout_max_ms = timeout_max_ms
+        self._wait_for_metadata = wait_for_metadata
+
+    async def forward(self, method: str, request: Any, timeout_ms: int) -> Any:
+        """The reply, or a Result that says why there is none."""
+        timeout_ms = max(1, min(timeout_ms, self._timeout_max_ms))
+        request.header.timeout_ms = timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._call(method, request)
+        except TimeoutError:
+            message = f"the controller did not answer within {timeout_ms} ms; the outcome is not known"
+            return pb.Result(error="OUTCOME_UNKNOWN", message=message, retriable=True)
+        except ClusterError as error:
+            return pb.Result(error=error.code, message=error.message, retriable=error.retriable)
+
+    async def wait_for(self, offsets: list[int], timeout_ms: int) -> None:
+        """Until this broker knows of the changes, so that the client's next request finds them; else so be it."""
+        if self._wait_for_metadata is None or not offsets:
+            return
+        try:
+            async with asyncio.timeout(max(1, min(timeout_ms, self._timeout_max_ms)) / 1000):
+                await self._wait_for_metadata(max(offsets))
+        except TimeoutError:
+            return
+
+
+async def create_topics(forwarder: Forwarder, request: Any) -> dict[str, Any]:
+    """The values of a CreateTopics response."""
+    timeout_ms = milliseconds(request.timeout)
+    refused: dict[str, pb.Result] = {}
+    message = pb.CreateTopicsRequest()
+    message.header.validate_only = getattr(request, "validate_only", False)
+    seen: set[str] = set()
+    for topic in request.topics:
+        if topic.name in seen:
+            refused[topic.name] = pb.Result(error="INVALID_REQUEST", message="the topic is in the request twice")
+        seen.add(topic.name)
+        new = message.topics.add(
+            name=topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor
+        )
+        assignment = {item.partition_index: item.broker_ids for item in topic.assignments}
+        if sorted(assignment) != list(range(len(topic.assignments))):
+            reason = "the partitions of an assignment count from 0 without holes"
+            refused[topic.name] = pb.Result(error="INVALID_REPLICA_ASSIGNMENT", message=reason)
+        for index in sorted(assignment):
+            new.assignment.add(values=assignment[index])
+        for config in topic.configs:
+            if config.value is not None:
+                new.configs.add(key=config.name, value=config.value)
+    kept = [new for new in message.topics if new.name not in refused]
+    del message.topics[:]
+    message.topics.extend(kept)
+
+    results: list[dict[str, Any]] = [_topic_refusal(name, refused[name]) for name in sorted(refused)]
+    if kept:
+        reply = await forwarder.forward("CreateTopics", message, timeout_ms)
+        failure = _whole_failure(reply)
+        if failure is not None:
+            results += [_topic_refusal(new.name, failure) for new in kept]
+        else:
+            results += [_created(topic) for topic in reply.topics]
+            if not message.header.validate_only:
+                await forwarder.wait_for([topic.offset for topic in reply.topics if _is_ok(topic.result)], timeout_ms)
+    return {"topics": results}
+
+
+def _is_ok(result: pb.Result) -> bool:
+    return result.error in ("NONE", "")
+
+
+def _whole_failure(reply: Any) -> pb.Result | None:
+    result: pb.Result = reply if isinstance(reply, pb.Result) else reply.result
+    return None if _is_ok(result) else result
+
+
+def _topic_refusal(name: str | None, result: pb.Result, topic_id: UUID | None = None) -> dict[str, Any]:
+    code = code_of(result.error)
+    return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": _message(result)}
+
+
+def _created(topic: pb.CreatedTopic) -> dict[str, Any]:
+    if not _is_ok(topic.result):
+        return _topic_refusal(topic.name, topic.result)
+    return {
+        "name": topic.name,
+        "topic_id": UUID(bytes=topic.topic_id) if topic.topic_id else None,
+        "error_code": 0,
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication_factor,
+        "configs": (),
+    }
+
+
+async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage) -> dict[str, Any]:
+    """The values of a DeleteTopics response."""
+    timeout_ms = milliseconds(request.timeout)
+    message = pb.DeleteTopicsRequest()
+    if hasattr(request, "topic_names"):
+        message.names.extend(request.topic_names)
+    else:
+        for topic in request.topics:
+            if topic.topic_id is not None:
+                message.topic_ids.append(topic.topic_id.bytes)
+            else:
+                message.names.append(topic.name or "")
+    if not message.names and not message.topic_ids:
+        return {"responses": ()}
+    reply = await forwarder.forward("DeleteTopics", message, timeout_ms)
+    failure = _whole_failure(reply)
+    if failure is not None:
+        ids = [UUID(bytes=value) for value in message.topic_ids]
+        named = [_topic_refusal(name, failure) for name in message.names]
+        return {"responses": named + [_topic_refusal(None, failure, topic_id) for topic_id in ids]}
+    responses = []
+    for deleted in reply.topics:
+        topic_id = UUID(bytes=deleted.topic_id) if deleted.topic_id else None
+        name = deleted.name or None
+        if name is None and topic_id is not None and topic_id in image.topics:
+            name = image.topics[topic_id].name
+        values = _topic_refusal(name, deleted.result, topic_id)
+        if _is_ok(deleted.result):
+            values["error_code"], values["error_message"] = 0, None
+        responses.append(values)
+    await forwarder.wait_for([deleted.offset for deleted in reply.topics if _is_ok(deleted.result)], timeout_ms)
+    return {"responses": responses}
+
+
+def describe_configs(request: Any, image: ClusterImage) -> dict[str, Any]:
+    """The values of a DescribeConfigs response: topics' configs; a broker has none of its own."""
+    results = []
+    for resource in request.resources:
+        common = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+        if resource.resource_type == _BROKER:
+            results.append({**common, "error_code": 0, "configs": ()})
+            continue
+        topic = image.topic(resource.resource_name) if resource.resource_type == _TOPIC else None
+        if topic is None:
+            code = Code.UNKNOWN_TOPIC_OR_PARTITION if resource.resource_type == _TOPIC else Code.INVALID_REQUEST
+            results.append({**common, "error_code": int(code)})
+            continue
+        wanted = resource.configuration_keys
+        keys = [key for key in sorted(TOPIC_CONFIGS) if wanted is None or not wanted or key in wanted]
+        own = image.config(ConfigScope.TOPIC, topic.topic_id.hex)
+        cluster = image.config(ConfigScope.CLUSTER, "")
+        configs = []
+        for key in keys:
+            source = _SOURCE_TOPIC if key in own else _SOURCE_CLUSTER if key in cluster else _SOURCE_DEFAULT
+            configs.append(
+                {
+                    "name": key,
+                    "value": image.topic_config(topic.topic_id, key),
+                    "config_source": source,
+                    "is_default": source == _SOURCE_DEFAULT,
+                    "config_type": _CONFIG_TYPES[TOPIC_CONFIGS[key].kind],
+                    "documentation": f"must be {TOPIC_CONFIGS[key].allowed}",
+                }
+            )
+        results.append({**common, "error_code": 0, "configs": configs})
+    return {"results": results}

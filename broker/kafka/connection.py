@@ -1,0 +1,404 @@
+"""One client connection: frames in, replies out, in order.
+
+Theory of operation.  Requests are begun in the order in which they arrived, and answered in that order.  A request
+waits until all before it are answered, as every Kafka client expects, with one exception: Produce requests in a row are
+all begun at once, because `start_produce` appends before it returns; only their acknowledgements are awaited together.
+Each begun request has a slot in a line; a reply goes out when its slot is at the head.
+
+What arrives is bounded: no more is read while too many requests wait, while the server holds too many bytes, or while
+the peer does not take its replies.  What breaks the protocol closes this connection, after the replies to what came
+before; nothing of it reaches beyond this object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from broker.kafka.limits import KafkaLimits, LineBudget, MemoryBudget
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.kafka import codec
+from quorumlog.wire.kafka.codec import Api, RequestHeader
+from quorumlog.wire.kafka.framing import FrameProtocol
+
+log = get_logger("kafka")
+
+Buffer = bytes | bytearray | memoryview
+Reply = Sequence[Buffer] | None
+"""The encoded response without header; None sends nothing."""
+
+
+class HangUp(Exception):
+    """The protocol has no other answer than to close the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A reply that `finish` makes once all futures are done.  They are only dropped, never cancelled."""
+
+    futures: Sequence[asyncio.Future[Any]]
+    finish: Callable[[], Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose request it is.  principal: always ANONYMOUS until listeners authenticate."""
+
+    listener: str
+    peer: str
+    header: RequestHeader
+    principal: str = "User:ANONYMOUS"
+
+
+Dispatch = Callable[[Caller, memoryview], Reply | Pending | Awaitable[Reply]]
+
+
+class Host(Protocol):
+    """What a connection needs of its server."""
+
+    @property
+    def limits(self) -> KafkaLimits: ...
+    @property
+    def budget(self) -> MemoryBudget: ...
+    @property
+    def lines(self) -> LineBudget: ...
+    @property
+    def dispatch(self) -> Dispatch: ...
+    def admit(self, connection: Connection) -> bool: ...
+    def gone(self, connection: Connection) -> None: ...
+
+
+class _Slot:
+    """A begun request.  `size`: bytes of its frame, held until it is answered."""
+
+    __slots__ = ("done", "flexible", "header", "left", "pending", "reply", "size", "task")
+
+    def __init__(self, header: RequestHeader, size: int) -> None:
+        self.header = header
+        self.size = size
+        self.done = False
+        self.reply: Reply = None
+        self.left = 0
+        self.pending: Pending | None = None
+        self.task: asyncio.Task[Reply] | None = None
+
+
+class Connection(FrameProtocol):
+    """`host` owns it; it ends when the transport says so."""
+
+    def __init__(self, host: Host, listener: str) -> None:
+        super().__init__(host.limits.frame_max_bytes)
+        self._host = host
+        self._limits = host.limits
+        self._listener = listener
+        self.peer = "?"
+        self._transport: asyncio.Transport | None = None
+        self._queue: deque[memoryview] = deque()
+        self._queued_bytes = 0
+        self._line: deque[_Slot] = deque()
+        self._advancing = False
+        self._closing = False
+        self._lost = False
+        self._full = False
+        self._held_by_budget = False
+        self._reading = True
+        self._partial_bytes = 0
+        self._unsent_bytes = 0
+        # for the sweep
+        self._requests = 0
+        self._seen_requests = -1
+        self._seen_at = 0.0
+        self._frame_began: float | None = None
+        self._frame_expected = 0
+        self._unsent_mark: tuple[float, int] | None = None
+
+    # --- asyncio ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        self.peer = f"{address[0]}:{address[1]}" if address else "?"
+        if not self._host.admit(self):
+            self._closing = True
+            self.refuse_rest()
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = self._closing = True
+        self.refuse_rest()
+        self._queue.clear()
+        for slot in self._line:
+            if slot.task is not None:
+                slot.task.cancel()
+            self._host.budget.give(slot.size)
+        self._line.clear()
+        self._host.budget.give(self._queued_bytes + self._partial_bytes + self._unsent_bytes)
+        self._queued_bytes = self._partial_bytes = self._unsent_bytes = 0
+        self._host.budget.forget(self)
+        self._host.gone(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        assert self._transport is not None
+        self._full = True
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._host.budget.take(self, self._unsent_bytes, partial=False)
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._unsent_mark = None
+        unsent, self._unsent_bytes = self._unsent_bytes, 0
+        self._host.budget.give(unsent)
+        self._advance()
+
+    # --- reading ---
+
+    def frame_growing(self, size: int, expected: int) -> None:
+        self._partial_bytes += size
+        if self._frame_began is None:
+            self._frame_began = asyncio.get_running_loop().time()
+            self._frame_expected = expected
+        self._host.budget.take(self, size, partial=True)
+
+    def frame_received(self, frame: memoryview) -> None:
+        self._requests += 1
+        if self._partial_bytes:
+            partial, self._partial_bytes = self._partial_bytes, 0
+            self._frame_began = None
+            self._host.budget.give(partial)
+            self._host.budget.complete(self)
+        if self._closing:
+            return
+        self._queue.append(frame)
+        self._queued_bytes += len(frame)
+        self._host.budget.take(self, len(frame), partial=False)
+        self._advance()
+
+    def frame_refused(self, error: RemoteProtocolError) -> None:
+        self._break_off(error.message)
+
+    def hold_reading(self) -> None:
+        self._held_by_budget = True
+        self._throttle()
+
+    def go_on_reading(self) -> None:
+        self._held_by_budget = False
+        if self._frame_began is not None:  # the wait was ours, not the peer's
+            self._frame_began = asyncio.get_running_loop().time()
+        self._throttle()
+
+    def _throttle(self) -> None:
+        """Read, or not, as everything together says."""
+        waiting = len(self._queue) + len(self._line)
+        wanted = (
+            not self._closing
+            and not self._full
+            and not self._held_by_budget
+            and waiting < self._limits.requests_per_connection_max
+        )
+        if wanted == self._reading or self._lost or self._transport is None:
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # --- requests and replies ---
+
+    def _advance(self) -> None:
+        """Send what is ready, begin what may begin, until neither is left."""
+        if self._advancing or self._lost:
+            return
+        self._advancing = True
+        try:
+            while self._begin_next() or self._send_ready():
+                pass
+        finally:
+            self._advancing = False
+        if self._closing and not self._line and not self._lost:
+            assert self._transport is not None
+            self._transport.close()
+        self._throttle()
+
+    def _begin_next(self) -> bool:
+        """Begin the oldest request that waits, if those before it allow that."""
+        if not self._queue or self._closing or self._full:
+            return False
+        frame = self._queue[0]
+        is_produce = bytes(frame[:2]) == b"\0\0"
+        if self._line and not (is_produce and self._line[-1].header.api_key == Api.PRODUCE):
+            return False
+        self._queue.popleft()
+        self._queued_bytes -= len(frame)
+        try:
+            self._begin(frame, is_produce)
+        except RemoteProtocolError as error:
+            self._host.budget.give(len(frame))
+            self._break_off(error.message)
+        return True
+
+    def _begin(self, frame: memoryview, is_produce: bool) -> None:
+        """Raises: RemoteProtocolError, with no slot taken."""
+        if not is_produce and len(frame) > self._limits.small_request_max_bytes:
+            raise RemoteProtocolError(f"request of {len(frame)} bytes; only Produce may be so large")
+        header = codec.parse_request_header(frame)
+        slot = _Slot(header, len(frame))
+        try:
+            outcome = self._host.dispatch(Caller(self._listener, self.peer, header), frame)
+        except HangUp as reason:
+            self._line.append(slot)
+            slot.done = True
+            self._break_off(str(reason))
+            return
+        except RemoteProtocolError:
+            raise
+        except Exception as error:
+            self._line.append(slot)
+            self._failed(slot, error)
+            return
+        self._line.append(slot)
+        if isinstance(outcome, Pending):
+            self._await_futures(slot, outcome)
+        elif outcome is None or isinstance(outcome, (list, tuple)):
+            slot.reply, slot.done = outcome, True
+        else:
+            slot.task = asyncio.ensure_future(cast(Awaitable[Reply], outcome))
+            slot.task.add_done_callback(lambda _: self._resolve(slot))
+
+    def _await_futures(self, slot: _Slot, pending: Pending) -> None:
+        slot.pending = pending
+        waiting = [future for future in pending.futures if not future.done()]
+        if not waiting:
+            self._resolve(slot)
+            return
+        slot.left = len(waiting)
+
+        def one(_: object) -> None:
+            slot.left -= 1
+            if slot.left == 0:
+                self._resolve(slot)
+
+        for future in waiting:
+            future.add_done_callback(one)
+
+    def _resolve(self, slot: _Slot) -> None:
+        """What the slot waited for is done."""
+        if self._lost:
+            if slot.task is not None and not slot.task.cancelled() and (error := slot.task.exception()) is not None:
+                log.error("request failed after its connection", peer=self.peer, error=repr(error))
+            return
+        try:
+            if slot.task is not None:
+                slot.reply = slot.task.result()
+            elif slot.pending is not None:
+                slot.reply = slot.pending.finish()
+            slot.done = True
+        except HangUp as reason:
+            slot.done = True
+            self._break_off(str(reason))
+        except RemoteProtocolError as error:
+            slot.done = True
+            self._break_off(error.message)
+        except (Exception, asyncio.CancelledError) as error:
+            self._failed(slot, error)
+        self._advance()
+
+    def _failed(self, slot: _Slot, error: BaseException) -> None:
+        """A bug of ours, or the server is closing: this request has no answer, so neither has the connection.
+
+        A broken invariant is for the process to judge.
+        """
+        slot.done = True
+        if isinstance(error, AssertionError):
+            context = {"message": "invariant broken in a Kafka request", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+        elif not self._closing:
+            header = slot.header
+            log.exception("request failed", peer=self.peer, api_key=header.api_key, api_version=header.api_version)
+        self._closing = True
+        self.refuse_rest()
+
+    def _send_ready(self) -> bool:
+        """Write every reply at the head of the line that is ready."""
+        line = self._line
+        if not line or not line[0].done:
+            return False
+        parts: list[Buffer] = []
+        freed = 0
+        while line and line[0].done:
+            slot = line.popleft()
+            freed += slot.size
+            if slot.reply is not None:
+                header = slot.header
+                size = sum(len(part) for part in slot.reply)
+                flexible = codec.response_header_is_flexible(header.api_key, header.api_version)
+                parts.append(codec.response_prefix(header.correlation_id, size, flexible))
+                parts.extend(slot.reply)
+        if parts:
+            assert self._transport is not None
+            self._transport.writelines(parts)
+        self._host.budget.give(freed)
+        return True
+
+    # --- ending ---
+
+    def _break_off(self, why: str) -> None:
+        """Close once what was asked before is answered."""
+        if not self._closing:
+            self._host.lines.warning("connection closed", peer=self.peer, listener=self._listener, reason=why)
+        self.finish()
+
+    def finish(self) -> None:
+        """Read nothing more, answer what has been begun, close."""
+        self._closing = True
+        self.refuse_rest()
+        dropped, self._queued_bytes = self._queued_bytes, 0
+        self._queue.clear()
+        self._host.budget.give(dropped)
+        self._advance()
+
+    def cancel_waits(self) -> None:
+        """Give up requests that are parked (long polls); for a server that closes."""
+        for slot in list(self._line):
+            if slot.task is not None:
+                slot.task.cancel()
+
+    def abort(self) -> None:
+        if self._transport is not None and not self._lost:
+            self._transport.abort()
+
+    def sweep(self, now: float) -> None:
+        """Close it if it idles, or if either direction has stalled."""
+        if self._requests != self._seen_requests or self._line:
+            self._seen_requests, self._seen_at = self._requests, now
+        limits = self._limits
+        if self._frame_began is not None:
+            if not self._held_by_budget:
+                allowed = limits.frame_stall_ms / 1000 + self._frame_expected / (1 << 20)
+                if now - self._frame_began > allowed:
+                    self._stalled("its frame does not arrive")
+        elif now - self._seen_at > (limits.frame_stall_ms if self.mid_frame else limits.idle_ms) / 1000:
+            self._stalled("its frame does not arrive" if self.mid_frame else "idle")
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size()
+        if unsent == 0:
+            self._unsent_mark = None
+        elif self._unsent_mark is None or self._unsent_mark[1] - unsent >= limits.write_stall_bytes:
+            self._unsent_mark = (now, unsent)
+        elif now - self._unsent_mark[0] > limits.write_stall_ms / 1000:
+            self._stalled("it does not take its replies")
+
+    def _stalled(self, why: str) -> None:
+        if why != "idle":
+            self._host.lines.warning("connection closed", peer=self.peer, listener=self._listener, reason=why)
+        self.abort()

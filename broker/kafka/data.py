@@ -1,0 +1,164 @@
+"""Produce and Fetch: a frame into calls of the replica manager, its results into a frame.
+
+Record bytes are never copied here: a batch goes to the manager as a slice of its frame, and comes back as a buffer that
+is handed to the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from broker.core.errors import Code
+from broker.kafka.connection import Caller, HangUp, Pending, Reply, log
+from broker.kafka.metadata import node_endpoints
+from broker.server.api import (
+    CONSUMER,
+    FULL_FETCH_NO_SESSION,
+    NO_EPOCH,
+    NO_SESSION,
+    FetchPartition,
+    FetchPlan,
+    FetchReply,
+    FetchResult,
+    ForgottenPartition,
+    ProduceResult,
+    Replicas,
+)
+from quorumlog.wire.kafka import codec, fetch, produce
+
+_TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+_SERVER_ERROR = ProduceResult(int(Code.UNKNOWN_SERVER_ERROR), error_message="the broker failed; see its log")
+_EMPTY = memoryview(b"")
+
+_FIRST_FETCH_WITH_ERROR = 7
+_FIRST_FETCH_BY_ID = 13
+_FIRST_FETCH_WITH_STATE = 15
+
+
+def handle_produce(replicas: Replicas, caller: Caller, frame: memoryview) -> Reply | Pending:
+    header = caller.header
+    version = header.api_version
+    request = produce.decode_request(frame, header.body, version)
+    refusal: ProduceResult | None = None
+    if request.transactional_id is not None:
+        message = "transactions are not supported"
+        refusal = ProduceResult(_TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_message=message)
+    elif request.acks not in (-1, 0, 1):
+        message = f"acks must be -1, 0 or 1, not {request.acks}"
+        refusal = ProduceResult(int(Code.INVALID_REQUIRED_ACKS), error_message=message)
+    if refusal is not None:
+        if request.acks == 0:
+            raise HangUp(refusal.error_message)
+        return _produce_reply(replicas, caller, request.partitions, [refusal] * len(request.partitions))
+
+    timeout_ms = max(0, request.timeout_ms)
+    futures = [
+        replicas.start_produce(
+            item.topic, item.index, item.records if item.records is not None else _EMPTY, request.acks, timeout_ms
+        )
+        for item in request.partitions
+    ]
+
+    def finish() -> Reply:
+        results = [_produce_result(future) for future in futures]
+        if request.acks != 0:
+            return _produce_reply(replicas, caller, request.partitions, results)
+        for item, result in zip(request.partitions, results, strict=True):
+            if result.error_code:  # a client that wants no reply can only be told by hanging up
+                reason = f"acks=0 to {item.topic}-{item.index}: error {result.error_code} {result.error_message}"
+                raise HangUp(reason.rstrip())
+        return None
+
+    return Pending(futures, finish)
+
+
+def _produce_result(future: asyncio.Future[ProduceResult]) -> ProduceResult:
+    if future.cancelled():
+        return _SERVER_ERROR
+    if (error := future.exception()) is not None:
+        log.error("produce failed", error=repr(error))
+        return _SERVER_ERROR
+    return future.result()
+
+
+def _produce_reply(
+    replicas: Replicas, caller: Caller, partitions: Sequence[produce.ProducePartition], results: list[ProduceResult]
+) -> Reply:
+    leaders = {result.leader_id for result in results if result.leader_id != -1}
+    endpoints = node_endpoints(replicas.image, leaders, caller.listener) if leaders else []
+    answers = ((item.topic, item.index, result) for item, result in zip(partitions, results, strict=True))
+    return (produce.encode_response(caller.header.api_version, answers, endpoints),)
+
+
+async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview) -> Reply:
+    request = codec.decode_request(caller.header, frame)
+    version = caller.header.api_version
+    plan = fetch_plan(request, version)
+    refusal = _refusal(request, version)
+    reply = FetchReply(int(refusal)) if refusal is not None else await replicas.fetch(plan)
+    results = reply.results
+    if reply.error_code and version < _FIRST_FETCH_WITH_ERROR:
+        results = tuple(
+            FetchResult(item.topic_id, item.topic, item.index, reply.error_code) for item in plan.partitions
+        )
+    leaders = {result.leader_id for result in results if result.leader_id != -1}
+    endpoints = node_endpoints(replicas.image, leaders, caller.listener) if leaders else []
+    return fetch.encode_response(version, reply.error_code, reply.session_id, results, endpoints)
+
+
+def _refusal(request: Any, version: int) -> Code | None:
+    """Why the request as a whole is not even looked at."""
+    if version < _FIRST_FETCH_WITH_STATE and request.replica_id >= 0:
+        return Code.CLUSTER_AUTHORIZATION_FAILED  # no broker of ours fetches so: its word must not move a watermark
+    if _replica(request, version)[0] == CONSUMER and getattr(request, "session_id", NO_SESSION) != NO_SESSION:
+        return Code.FETCH_SESSION_ID_NOT_FOUND  # consumers are given none
+    return None
+
+
+def _replica(request: Any, version: int) -> tuple[int, int]:
+    """Broker id and epoch of a follower, else `CONSUMER`."""
+    if version < _FIRST_FETCH_WITH_STATE or request.replica_state.replica_id < 0:
+        return CONSUMER, NO_EPOCH
+    return request.replica_state.replica_id, request.replica_state.replica_epoch
+
+
+def fetch_plan(request: Any, version: int) -> FetchPlan:
+    """What a decoded request asks of the replica manager."""
+    by_id = version >= _FIRST_FETCH_BY_ID
+    replica_id, broker_epoch = _replica(request, version)
+    follower = replica_id != CONSUMER
+    partitions = []
+    forgotten: list[ForgottenPartition] = []
+    for topic in request.topics:
+        topic_id = topic.topic_id if by_id else None
+        name = None if by_id else topic.topic
+        for item in topic.partitions:
+            partitions.append(
+                FetchPartition(
+                    topic_id,
+                    name,
+                    item.partition,
+                    item.fetch_offset,
+                    max(0, item.partition_max_bytes),
+                    getattr(item, "current_leader_epoch", -1),
+                    getattr(item, "last_fetched_epoch", -1),
+                    getattr(item, "log_start_offset", -1),
+                )
+            )
+    if follower:
+        for gone in request.forgotten_topics_data:
+            forgotten += (ForgottenPartition(gone.topic_id, None, index) for index in gone.partitions)
+    return FetchPlan(
+        partitions=tuple(partitions),
+        max_wait_ms=max(0, codec.milliseconds(request.max_wait)),
+        min_bytes=request.min_bytes,
+        max_bytes=max(0, request.max_bytes),
+        replica_id=replica_id,
+        broker_epoch=broker_epoch,
+        session_id=request.session_id if follower else NO_SESSION,
+        session_epoch=request.session_epoch if follower else FULL_FETCH_NO_SESSION,
+        forgotten=tuple(forgotten),
+        cluster_id=getattr(request, "cluster_id", None),
+    )

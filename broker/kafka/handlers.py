@@ -1,0 +1,221 @@
+"""Which requests this broker answers, and how each is passed on.
+
+Handlers convert and decide nothing (see `broker/server/api.py`).  One that needs no wait answers at once, without a
+task; the rest are coroutines.  Versions: `offered` is what ApiVersions says; what is accepted beyond it is for our own
+brokers, whose fetches name topics by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.core.errors import Code
+from broker.kafka import admin, data
+from broker.kafka.connection import Caller, HangUp, Pending, Reply
+from broker.kafka.limits import KafkaLimits
+from broker.kafka.metadata import MetadataResponses, node_endpoints, wanted_topics
+from broker.server.api import NO_EPOCH, Replicas
+from quorumlog.wire.kafka import codec, fetch, produce
+from quorumlog.wire.kafka.codec import Api
+
+_UNSUPPORTED_VERSION: Final = 35
+_TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
+_NO_TRANSACTIONS: Final = "transactions are not supported"
+_NO_GROUPS: Final = "consumer groups are not supported; assign partitions"
+_GROUP: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    low: int
+    offered: int
+    accepted: int
+
+
+def _up_to(low: int, high: int, accepted: int | None = None) -> Versions:
+    return Versions(low, high, high if accepted is None else accepted)
+
+
+VERSIONS: Final[dict[Api, Versions]] = {
+    Api.PRODUCE: _up_to(produce.FIRST_VERSION, produce.LAST_VERSION),
+    Api.FETCH: _up_to(fetch.FIRST_VERSION, fetch.CLIENT_VERSION, fetch.LAST_VERSION),
+    Api.LIST_OFFSETS: _up_to(1, 7),
+    Api.METADATA: _up_to(0, 12),
+    Api.FIND_COORDINATOR: _up_to(0, 4),
+    Api.API_VERSIONS: _up_to(0, 4),
+    Api.CREATE_TOPICS: _up_to(2, 7),
+    Api.DELETE_TOPICS: _up_to(1, 6),
+    Api.INIT_PRODUCER_ID: _up_to(0, 4),
+    Api.OFFSET_FOR_LEADER_EPOCH: _up_to(2, 4),
+    Api.DESCRIBE_CONFIGS: _up_to(1, 4),
+    Api.DESCRIBE_CLUSTER: _up_to(0, 1),
+}
+
+_KEYS: Final = frozenset(int(api) for api in VERSIONS)
+
+
+class Handlers:
+    def __init__(
+        self,
+        replicas: Replicas,
+        controller_call: Callable[[str, Any], Awaitable[Any]],
+        *,
+        node_id: int,
+        cluster_id: str,
+        limits: KafkaLimits,
+        wait_for_metadata: Callable[[int], Awaitable[object]] | None,
+    ) -> None:
+        self._replicas = replicas
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._forwarder = admin.Forwarder(controller_call, limits.controller_timeout_max_ms, wait_for_metadata)
+        self._metadata = MetadataResponses(node_id, cluster_id, limits.metadata_cache_max_bytes)
+        self.requests: dict[str, int] = {api.name.lower(): 0 for api in VERSIONS}
+        """Requests begun, by name: for the metrics."""
+        self._api_versions: dict[int, bytes] = {}
+        self._by_key: dict[int, Callable[[Caller, memoryview], Reply | Pending | Awaitable[Reply]]] = {
+            Api.PRODUCE: lambda caller, frame: data.handle_produce(replicas, caller, frame),
+            Api.FETCH: lambda caller, frame: data.handle_fetch(replicas, caller, frame),
+            Api.METADATA: self._on_metadata,
+            Api.API_VERSIONS: self._on_api_versions,
+            Api.FIND_COORDINATOR: self._on_find_coordinator,
+            Api.DESCRIBE_CLUSTER: self._on_describe_cluster,
+            Api.DESCRIBE_CONFIGS: self._on_describe_configs,
+            Api.OFFSET_FOR_LEADER_EPOCH: self._on_epoch_end,
+            Api.LIST_OFFSETS: self._on_list_offsets,
+            Api.INIT_PRODUCER_ID: self._on_init_producer_id,
+            Api.CREATE_TOPICS: self._on_create_topics,
+            Api.DELETE_TOPICS: self._on_delete_topics,
+        }
+
+    def dispatch(self, caller: Caller, frame: memoryview) -> Reply | Pending | Awaitable[Reply]:
+        """Raises: HangUp, RemoteProtocolError."""
+        header = caller.header
+        if header.api_key not in _KEYS:
+            raise HangUp(f"unknown api key {header.api_key} (version {header.api_version})")
+        api = Api(header.api_key)
+        versions = VERSIONS[api]
+        if not versions.low <= header.api_version <= versions.accepted:
+            if api is Api.API_VERSIONS:  # the one refusal that clients can read: in the oldest version
+                return (self._api_versions_body(0, _UNSUPPORTED_VERSION),)
+            raise HangUp(
+                f"version {header.api_version} of {api.name}; {versions.low} to {versions.offered} are offered"
+            )
+        self.requests[api.name.lower()] += 1
+        return self._by_key[api](caller, frame)
+
+    # --- answered at once ---
+
+    def _on_api_versions(self, caller: Caller, frame: memoryview) -> Reply:
+        codec.decode_request(caller.header, frame)
+        version = caller.header.api_version
+        if version not in self._api_versions:
+            self._api_versions[version] = self._api_versions_body(version, 0)
+        return (self._api_versions[version],)
+
+    def _api_versions_body(self, version: int, error_code: int) -> bytes:
+        keys = [
+            {"api_key": int(api), "min_version": versions.low, "max_version": versions.offered}
+            for api, versions in sorted(VERSIONS.items())
+        ]
+        return codec.encode_response_body(Api.API_VERSIONS, version, {"error_code": error_code, "api_keys": keys})
+
+    def _on_metadata(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        version = caller.header.api_version
+        wanted = wanted_topics(request, version)
+        return (self._metadata.response(self._replicas.image, version, caller.listener, wanted, len(frame)),)
+
+    def _on_find_coordinator(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        if getattr(request, "key_type", _GROUP) == _GROUP:
+            code, message = int(Code.COORDINATOR_NOT_AVAILABLE), _NO_GROUPS
+        else:  # fatal to a producer, so that it fails at once instead of waiting for a coordinator
+            code, message = _TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS
+        nowhere = {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}
+        keys = getattr(request, "coordinator_keys", ())
+        return _encoded(caller, {**nowhere, "coordinators": [{**nowhere, "key": key} for key in keys]})
+
+    def _on_describe_cluster(self, caller: Caller, frame: memoryview) -> Reply:
+        codec.decode_request(caller.header, frame)
+        image = self._replicas.image
+        nodes = node_endpoints(image, image.brokers, caller.listener)
+        known = any(node.node_id == self._node_id for node in nodes)
+        brokers = [
+            {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack} for node in nodes
+        ]
+        values = {"cluster_id": self._cluster_id, "controller_id": self._node_id if known else -1, "brokers": brokers}
+        return _encoded(caller, values)
+
+    def _on_describe_configs(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, admin.describe_configs(request, self._replicas.image))
+
+    def _on_epoch_end(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for item in topic.partitions:
+                end = self._replicas.epoch_end(
+                    topic.topic, item.partition, item.leader_epoch, item.current_leader_epoch
+                )
+                partitions.append(
+                    {
+                        "partition": item.partition,
+                        "error_code": end.error_code,
+                        "leader_epoch": end.leader_epoch,
+                        "end_offset": end.end_offset,
+                    }
+                )
+            topics.append({"topic": topic.topic, "partitions": partitions})
+        return _encoded(caller, {"topics": topics})
+
+    # --- answered after a wait ---
+
+    async def _on_list_offsets(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for item in topic.partitions:
+                epoch = getattr(item, "current_leader_epoch", NO_EPOCH)
+                found = await self._replicas.list_offset(topic.name, item.partition_index, item.timestamp, epoch)
+                partitions.append(
+                    {
+                        "partition_index": item.partition_index,
+                        "error_code": found.error_code,
+                        "timestamp": found.timestamp,
+                        "offset": found.offset,
+                        "leader_epoch": found.leader_epoch,
+                    }
+                )
+            topics.append({"name": topic.name, "partitions": partitions})
+        return _encoded(caller, {"topics": topics})
+
+    async def _on_init_producer_id(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        if request.transactional_id is not None:
+            values = {"error_code": _TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "producer_epoch": -1}
+            return _encoded(caller, values)
+        given = await self._replicas.allocate_producer_id()
+        values = {
+            "error_code": given.error_code,
+            "producer_id": given.producer_id,
+            "producer_epoch": given.producer_epoch,
+        }
+        return _encoded(caller, values)
+
+    async def _on_create_topics(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, await admin.create_topics(self._forwarder, request))
+
+    async def _on_delete_topics(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, await admin.delete_topics(self._forwarder, request, self._replicas.image))
+
+
+def _encoded(caller: Caller, values: dict[str, Any]) -> Reply:
+    return (codec.encode_response_body(caller.header.api_key, caller.header.api_version, values),)

@@ -1,0 +1,182 @@
+"""The Kafka listeners of a broker.
+
+Owns the listening sockets and the connections; what a request means is in `handlers.py`, what the data is in
+`broker/server`.  Runs on the running loop, makes no task but those of the requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from broker.kafka.connection import Connection, Dispatch, log
+from broker.kafka.handlers import Handlers
+from broker.kafka.limits import KafkaLimits, LineBudget, MemoryBudget
+from broker.server.api import Replicas
+from quorumlog.errors import ConfigError
+from quorumlog.runtime.addresses import NamedAddress, parse_named
+
+ControllerCall = Callable[[str, Any], Awaitable[Any]]
+"""`await call("CreateTopics", controller_pb2 request) -> reply`: `ControlPlane.service.call`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundListener:
+    """port: the one that was bound, when 0 was asked for."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(slots=True)
+class ListenerCounters:
+    """What the metrics read."""
+
+    connections: int = 0
+    connections_refused: int = 0
+    requests: int = 0
+
+
+class KafkaServer:
+    """`start()` once, `close()` once; a client is answered with the endpoints of the listener that it asked.
+
+    Args:
+        listeners: `[NAME=]HOST:PORT`, parsed or as text.
+        controller_call: reaches the active controller.
+        wait_for_metadata: returns when the broker's image has reached an offset; so that a client finds the topic that
+            it has just created through this broker.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        controller_call: ControllerCall,
+        listeners: Sequence[NamedAddress | str],
+        *,
+        node_id: int,
+        cluster_id: str,
+        limits: KafkaLimits | None = None,
+        wait_for_metadata: Callable[[int], Awaitable[object]] | None = None,
+    ) -> None:
+        limits = limits if limits is not None else KafkaLimits()
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.limits = replace(limits, connections_max=max(1, min(limits.connections_max, descriptors // 2)))
+        self.budget = MemoryBudget(limits.held_max_bytes)
+        self.counters = ListenerCounters()
+        self.handlers = Handlers(
+            replicas,
+            controller_call,
+            node_id=node_id,
+            cluster_id=cluster_id,
+            limits=self.limits,
+            wait_for_metadata=wait_for_metadata,
+        )
+        self._listeners = [parse_named(item) if isinstance(item, str) else item for item in listeners]
+        self._connections: dict[Connection, None] = {}
+        self._servers: list[asyncio.Server] = []
+        self._bound: list[BoundListener] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+        self._lines: LineBudget | None = None
+
+    # --- for connections ---
+
+    @property
+    def lines(self) -> LineBudget:
+        assert self._lines is not None, "start() comes first"
+        return self._lines
+
+    @property
+    def dispatch(self) -> Dispatch:
+        return self.handlers.dispatch
+
+    def admit(self, connection: Connection) -> bool:
+        if self._closing:
+            return False
+        if len(self._connections) >= self.limits.connections_max:
+            self.counters.connections_refused += 1
+            self.lines.warning("connection refused", peer=connection.peer, limit=self.limits.connections_max)
+            return False
+        self._connections[connection] = None
+        self.counters.connections = len(self._connections)
+        self._idle.clear()
+        return True
+
+    def gone(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        self.counters.connections = len(self._connections)
+        if not self._connections:
+            self._idle.set()
+
+    # --- life ---
+
+    @property
+    def endpoints(self) -> list[BoundListener]:
+        """What was bound, in the order of the listeners given; empty before `start`."""
+        return list(self._bound)
+
+    async def start(self) -> None:
+        """Bind all listeners, or none.
+
+        Raises: ConfigError naming every address that is taken or not ours.
+        """
+        loop = asyncio.get_running_loop()
+        self._lines = LineBudget(log, loop.time)
+        problems: list[str] = []
+        for listener in self._listeners:
+            try:
+                server = await loop.create_server(
+                    self._factory(listener.name), listener.address.host, listener.address.port, start_serving=False
+                )
+            except OSError as error:
+                problems.append(f"cannot listen on {listener}: {error.strerror or error}")
+                continue
+            self._servers.append(server)
+            port = int(server.sockets[0].getsockname()[1])
+            self._bound.append(BoundListener(listener.name, listener.address.host, port))
+        if problems:
+            await self.close()
+            raise ConfigError(*problems, next_step="stop what uses the port, or listen on another one")
+        for server in self._servers:
+            await server.start_serving()
+        self._sweeper = loop.call_later(self.limits.sweep_ms / 1000, self._sweep)
+        for bound in self._bound:
+            log.info("listening", listener=bound.name, host=bound.host, port=bound.port)
+
+    def _factory(self, name: str) -> Callable[[], Connection]:
+        return lambda: Connection(self, name)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self._connections):
+            connection.sweep(now)
+        self._sweeper = loop.call_later(self.limits.sweep_ms / 1000, self._sweep)
+
+    async def close(self) -> None:
+        """Stop listening, give up long polls, let begun requests be answered for a while, close.  Idempotent."""
+        self._closing = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.finish()
+            connection.cancel_waits()
+        try:
+            async with asyncio.timeout(self.limits.close_ms / 1000):
+                await self._idle.wait()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+            await self._idle.wait()
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
