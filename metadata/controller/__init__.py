@@ -1,0 +1,7 @@
+"""The shell around the metadata: replay of the log, the active controller, and the service that reaches it."""
+
+from metadata.controller.active import ActiveController, ControllerSettings
+from metadata.controller.replay import MetadataReplay
+from metadata.controller.service import ControllerService
+
+__all__ = ["ActiveController", "ControllerService", "ControllerSettings", "MetadataReplay"]

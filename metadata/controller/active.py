@@ -276,7 +276,7 @@ class ActiveController:
         return await self.carry_out(decide, timeout_ms)
 
     async def heartbeat(
-        self, request: Heartbeat, received_offset: int, pending_changes: int, timeout: float
+        self, request: Heartbeat, received_offset: int, pending_changes: int, timeout_ms: float
     ) -> HeartbeatAnswer | Outcome:
         """Take a heartbeat: soft state at once; records only when something changes."""
         reign = self._reign

@@ -1,0 +1,99 @@
+"""What `kctl` shows of topics and brokers, from one image.  Large answers are built with turns of the loop between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from metadata.codec import endpoint_to_wire, replicas_to_wire
+from metadata.control.errors import OK, Outcome, Word
+from metadata.control.topics import is_internal
+from metadata.controller.convert import result
+from metadata.controller.sessions import Session
+from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from metadata.records import ConfigScope
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+MAX_PARTITIONS_IN_REPLY = 50_000
+_PARTITIONS_PER_TURN = 1000
+
+
+async def describe_topics(image: ClusterImage, names: Sequence[str]) -> pb.DescribeTopicsReply:
+    """The named topics, or all; by name."""
+    wanted = sorted(set(names)) if names else sorted(image.topic_ids)
+    topics = [(name, image.topic(name)) for name in wanted]
+    size = sum(len(topic.partitions) for _, topic in topics if topic is not None)
+    if size > MAX_PARTITIONS_IN_REPLY:
+        text = f"{size} partitions, one answer describes at most {MAX_PARTITIONS_IN_REPLY}"
+        refusal = Outcome(Word.POLICY_VIOLATION, text, "ask for single topics by name")
+        return pb.DescribeTopicsReply(result=result(refusal), offset=image.end_offset)
+    reply = pb.DescribeTopicsReply(result=result(OK), offset=image.end_offset)
+    built = 0
+    for name, topic in topics:
+        if topic is None:
+            outcome = Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}")
+            reply.topics.append(pb.TopicDescription(name=name, result=result(outcome)))
+            continue
+        reply.topics.append(_topic(image, topic))
+        built += len(topic.partitions)
+        if built >= _PARTITIONS_PER_TURN:
+            built = 0
+            await asyncio.sleep(0)
+    return reply
+
+
+def _topic(image: ClusterImage, topic: TopicImage) -> pb.TopicDescription:
+    configs = image.config(ConfigScope.TOPIC, topic.topic_id.hex)
+    return pb.TopicDescription(
+        name=topic.name,
+        topic_id=topic.topic_id.bytes,
+        result=result(OK),
+        internal=is_internal(topic.name),
+        configs=[pb.ConfigEntry(key=key, value=configs[key]) for key in sorted(configs)],
+        partitions=[_partition(partition) for partition in topic.partitions if partition is not None],
+    )
+
+
+def _partition(partition: PartitionImage) -> pb.PartitionDescription:
+    return pb.PartitionDescription(
+        index=partition.index,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        replicas=replicas_to_wire(partition.replicas),
+        isr=partition.isr,
+        elr=partition.elr,
+        adding=partition.adding,
+        removing=partition.removing,
+    )
+
+
+def describe_brokers(
+    image: ClusterImage, cluster_id: str, sessions: Sequence[tuple[int, Session | None]]
+) -> pb.DescribeBrokersReply:
+    """`sessions`: of each broker id what the controller heard from it."""
+    heard = dict(sessions)
+    return pb.DescribeBrokersReply(
+        result=result(OK),
+        offset=image.end_offset,
+        cluster_id=cluster_id,
+        brokers=[_broker(image, image.brokers[each], heard.get(each)) for each in sorted(image.brokers)],
+    )
+
+
+def _broker(image: ClusterImage, broker: BrokerImage, session: Session | None) -> pb.BrokerDescription:
+    known = session is not None and session.broker_epoch == broker.epoch
+    applied = session.applied_offset if known and session is not None else -1
+    state = "fenced" if broker.fenced else "controlled_shutdown" if broker.in_controlled_shutdown else "unfenced"
+    return pb.BrokerDescription(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.epoch,
+        state=state,
+        rack=broker.rack,
+        endpoints=[endpoint_to_wire(endpoint) for endpoint in broker.endpoints],
+        leaders=image.leader_count(broker.broker_id),
+        replicas=image.replica_count(broker.broker_id),
+        metadata_offset=applied,
+        metadata_lag=max(0, image.end_offset - applied) if applied >= 0 else -1,
+        pending_changes=session.pending_changes if known and session is not None else 0,
+    )

@@ -1,0 +1,230 @@
+"""The `Controller` service of every process: handles when active here, else forwards once to the leader.
+
+Every call ends, a little before the caller gives up (`header.timeout_ms`), so that the caller learns a named outcome
+instead of its own timeout.  While no leader is known, or this node has won but is not active yet, a call waits for that
+within its deadline.  What has been forwarded is not forwarded again: a node that is not the leader then says
+NOT_CONTROLLER and the caller finds the new one by itself.
+
+Requests in progress are bounded; heartbeats have their own, larger allowance, so that bulk work cannot push them out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+from metadata.control.brokers import allocate_producer_ids
+from metadata.control.decision import Decision
+from metadata.control.errors import OK, Outcome, Word
+from metadata.control.partitions import alter_partition, assign_directories
+from metadata.control.topics import CreatedTopic, DeletedTopic, create_topics, delete_topics
+from metadata.controller import convert
+from metadata.controller.active import NOT_CONTROLLER, OUTCOME_UNKNOWN, ActiveController
+from metadata.controller.describe import describe_brokers, describe_topics
+from metadata.controller.ports import Node
+from metadata.image import ClusterImage
+from quorum.ports import UnreachableError
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+DEFAULT_TIMEOUT_MS = 30_000
+MAX_TIMEOUT_MS = 600_000
+MAX_IN_PROGRESS = 1_000
+MAX_HEARTBEATS_IN_PROGRESS = 10_000
+
+
+class Caller(Protocol):
+    """The part of `Transport` that forwards."""
+
+    async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    request: type[Any]
+    reply: type[Any]
+    handle: Callable[[ControllerService, Any, float], Awaitable[Message | Outcome]]
+    changes: bool = True
+
+
+class ControllerService:
+    """`handle` is what the transport serves; `call` is the way of this process's own broker role."""
+
+    def __init__(self, node: Node, controller: ActiveController, transport: Caller) -> None:
+        self._node = node
+        self._controller = controller
+        self._transport = transport
+        self._in_progress = {True: 0, False: 0}  # heartbeats, others
+
+    async def call(self, method: str, request: Message, timeout_ms: int) -> Message:
+        """Ask the active controller, wherever it is; fills in the request's header.
+
+        The reply's `result` says what became of it; nothing is raised.
+        """
+        header = request.header  # type: ignore[attr-defined]
+        header.cluster_id = self._node.cluster_id or ""
+        header.timeout_ms = timeout_ms
+        header.forwarded = False
+        return await self.handle(method, request)
+
+    async def handle(self, method: str, request: Message) -> Message:
+        """Answer a request of the service within its deadline.
+
+        Raises:
+            RemoteProtocolError: no such method, or another method's request.
+        """
+        spec = METHODS.get(method)
+        if spec is None or not isinstance(request, spec.request):
+            raise RemoteProtocolError(f"{type(request).__name__} for the method {method!a}")
+        is_heartbeat = method == "BrokerHeartbeat"
+        limit = MAX_HEARTBEATS_IN_PROGRESS if is_heartbeat else MAX_IN_PROGRESS
+        if self._in_progress[is_heartbeat] >= limit:
+            return _reply(spec, Outcome(Word.OVERLOADED, f"{limit} requests are in progress here", "ask again later"))
+        self._in_progress[is_heartbeat] += 1
+        try:
+            answer = await self._route(method, spec, request)
+        except RemoteProtocolError as error:
+            word = Word.INVALID_REGISTRATION if method == "RegisterBroker" else Word.INVALID_REQUEST
+            answer = Outcome(word, error.message)
+        finally:
+            self._in_progress[is_heartbeat] -= 1
+        return _reply(spec, answer) if isinstance(answer, Outcome) else answer
+
+    async def _route(self, method: str, spec: _Method, request: Message) -> Message | Outcome:
+        header = request.header  # type: ignore[attr-defined]
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _allowed_ms(header.timeout_ms) / 1000
+        while True:
+            cluster_id = self._node.cluster_id
+            if header.cluster_id and cluster_id is not None and header.cluster_id != cluster_id:
+                text = f"this is cluster {cluster_id}, the request is for {header.cluster_id[:60]!a}"
+                return Outcome(Word.INCONSISTENT_CLUSTER_ID, text)
+            remaining_ms = (deadline - loop.time()) * 1000
+            if remaining_ms <= 0:
+                return NOT_CONTROLLER
+            if self._controller.active:
+                return await spec.handle(self, request, remaining_ms)
+            leader_id, address = self._node.leader_id, self._node.leader_address
+            if leader_id is not None and leader_id != self._node.node_id:
+                if header.forwarded:
+                    return NOT_CONTROLLER
+                if address is not None:
+                    return await self._forward(method, spec, request, address, remaining_ms)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._controller.changed()
+            except TimeoutError:
+                return NOT_CONTROLLER
+
+    async def _forward(
+        self, method: str, spec: _Method, request: Message, address: str, timeout_ms: float
+    ) -> Message | Outcome:
+        copy = spec.request()
+        copy.CopyFrom(request)
+        copy.header.forwarded = True
+        copy.header.timeout_ms = max(1, int(timeout_ms))
+        try:
+            reply = await self._transport.call(address, method, copy, max(1, int(timeout_ms)))
+        except UnreachableError:
+            return OUTCOME_UNKNOWN if spec.changes else NOT_CONTROLLER
+        return reply if isinstance(reply, spec.reply) else OUTCOME_UNKNOWN
+
+    # By method: only on the active controller
+
+    async def _register(self, request: pb.RegisterBrokerRequest, timeout_ms: float) -> Message | Outcome:
+        answer = await self._controller.register(convert.registration(request), timeout_ms)
+        return answer if isinstance(answer, Outcome) else convert.registered(answer)
+
+    async def _heartbeat(self, request: pb.BrokerHeartbeatRequest, timeout_ms: float) -> Message | Outcome:
+        answer = await self._controller.heartbeat(
+            convert.heartbeat(request), request.received_offset, request.pending_changes, timeout_ms
+        )
+        return answer if isinstance(answer, Outcome) else convert.heartbeat_answer(answer)
+
+    async def _alter_partition(self, request: pb.AlterPartitionRequest, timeout_ms: float) -> Message | Outcome:
+        changes = convert.isr_changes(request)
+        answer = await self._controller.carry_out(
+            lambda image, again: alter_partition(image, request.broker_id, request.broker_epoch, changes), timeout_ms
+        )
+        return answer if isinstance(answer, Outcome) else convert.altered(answer)
+
+    async def _assign_directories(self, request: pb.AssignDirectoriesRequest, timeout_ms: float) -> Message | Outcome:
+        items = convert.assignments(request)
+        answer: Outcome = await self._controller.carry_out(
+            lambda image, again: assign_directories(image, request.broker_id, request.broker_epoch, items), timeout_ms
+        )
+        return convert.assigned(answer)
+
+    async def _allocate(self, request: pb.AllocateProducerIdsRequest, timeout_ms: float) -> Message | Outcome:
+        answer = await self._controller.carry_out(
+            lambda image, again: allocate_producer_ids(image, request.broker_id, request.broker_epoch), timeout_ms
+        )
+        return answer if isinstance(answer, Outcome) else convert.allocated(answer)
+
+    async def _create_topics(self, request: pb.CreateTopicsRequest, timeout_ms: float) -> Message | Outcome:
+        topics = convert.new_topics(request)
+
+        def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[CreatedTopic, ...], int]]:
+            decision = create_topics(image, topics, self._controller.new_id, validate_only=request.header.validate_only)
+            return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+
+        answer = await self._controller.carry_out(decide, timeout_ms)
+        return answer if isinstance(answer, Outcome) else convert.created(answer[0], OK, answer[1])
+
+    async def _delete_topics(self, request: pb.DeleteTopicsRequest, timeout_ms: float) -> Message | Outcome:
+        names, topic_ids = convert.topics_to_delete(request)
+
+        def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[DeletedTopic, ...], int]]:
+            decision = delete_topics(image, names, topic_ids, validate_only=request.header.validate_only)
+            return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+
+        answer = await self._controller.carry_out(decide, timeout_ms)
+        return answer if isinstance(answer, Outcome) else convert.deleted(answer[0], OK, answer[1])
+
+    async def _describe_topics(self, request: pb.DescribeTopicsRequest, timeout_ms: float) -> Message | Outcome:
+        image = await self._controller.committed_image(timeout_ms)
+        return image if isinstance(image, Outcome) else await describe_topics(image, request.names)
+
+    async def _describe_brokers(self, request: pb.DescribeBrokersRequest, timeout_ms: float) -> Message | Outcome:
+        image = await self._controller.committed_image(timeout_ms)
+        if isinstance(image, Outcome):
+            return image
+        sessions = [(broker_id, self._controller.session(broker_id)) for broker_id in image.brokers]
+        return describe_brokers(image, self._node.cluster_id or "", sessions)
+
+
+def _allowed_ms(asked_ms: int) -> float:
+    """A tenth of the time, at most half a second, is left for the answer's way back."""
+    wanted = min(asked_ms or DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS)
+    return wanted - min(wanted / 10, 500)
+
+
+def _reply(spec: _Method, outcome: Outcome) -> Message:
+    reply: Message = spec.reply(result=convert.result(outcome))
+    return reply
+
+
+METHODS: dict[str, _Method] = {
+    "RegisterBroker": _Method(pb.RegisterBrokerRequest, pb.RegisterBrokerReply, ControllerService._register),
+    "BrokerHeartbeat": _Method(pb.BrokerHeartbeatRequest, pb.BrokerHeartbeatReply, ControllerService._heartbeat),
+    "AlterPartition": _Method(pb.AlterPartitionRequest, pb.AlterPartitionReply, ControllerService._alter_partition),
+    "AssignDirectories": _Method(
+        pb.AssignDirectoriesRequest, pb.AssignDirectoriesReply, ControllerService._assign_directories
+    ),
+    "AllocateProducerIds": _Method(
+        pb.AllocateProducerIdsRequest, pb.AllocateProducerIdsReply, ControllerService._allocate
+    ),
+    "CreateTopics": _Method(pb.CreateTopicsRequest, pb.CreateTopicsReply, ControllerService._create_topics),
+    "DeleteTopics": _Method(pb.DeleteTopicsRequest, pb.DeleteTopicsReply, ControllerService._delete_topics),
+    "DescribeTopics": _Method(
+        pb.DescribeTopicsRequest, pb.DescribeTopicsReply, ControllerService._describe_topics, changes=False
+    ),
+    "DescribeBrokers": _Method(
+        pb.DescribeBrokersRequest, pb.DescribeBrokersReply, ControllerService._describe_brokers, changes=False
+    ),
+}
+"""Every method of the service."""
