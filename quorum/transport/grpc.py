@@ -18,7 +18,6 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import structlog
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -31,6 +30,7 @@ from quorum.transport import convert
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.addresses import Address, parse_address
 from quorumlog.runtime.grpc import bind, make_channel, make_server
+from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.v1 import controller_pb2, quorum_pb2
 
 QUORUM_SERVICE = quorum_pb2.DESCRIPTOR.services_by_name["Quorum"].full_name
@@ -47,7 +47,7 @@ HANDLING_MAX_S = 60.0
 STOP_GRACE_S = 0.5
 _LOG_EVERY_S = 5.0
 
-_log = structlog.get_logger("quorum.transport")
+_log = get_logger("quorum.transport")
 
 _CONTROLLER_METHODS: dict[str, tuple[type[Message], type[Message]]] = {
     method.name: (

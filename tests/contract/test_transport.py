@@ -1,0 +1,160 @@
+"""What every `Transport` promises."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from google.protobuf.message import Message
+
+from quorum.core.events import Peer
+from quorum.core.messages import (
+    ErrorCode,
+    Fetch,
+    FetchReply,
+    Reply,
+    Request,
+    Vote,
+    VoteReply,
+)
+from quorum.core.types import LogEnd
+from quorum.ports import UnreachableError
+from quorumlog.wire.v1 import controller_pb2
+from tests.contract.conftest import TransportKind
+from tests.contract.samples import KEYS, KNOWN, SENDER, data, leader_change
+
+VOTE = Vote(SENDER, KEYS[1], 3, LogEnd(2, 17), False)
+FETCH = Fetch(SENDER, 1, 3, 4, 0, 2, 9, 500, 1 << 20, "127.0.0.1:9001")
+
+
+async def refuse(request: Request) -> Reply:
+    return VoteReply(ErrorCode.NOT_VOTER, KNOWN)
+
+
+def test_requests_and_replies_arrive_as_they_were_sent(transports: TransportKind) -> None:
+    batches = (leader_change(4, epoch=2), data(5, epoch=2, count=3), data(8, epoch=3, payload=bytes(range(256))))
+    fetched = FetchReply(ErrorCode.NONE, KNOWN, high_watermark=5, round=10, batches=batches)
+    seen: list[Request] = []
+
+    async def handle(request: Request) -> Reply:
+        seen.append(request)
+        return fetched if isinstance(request, Fetch) else VoteReply(ErrorCode.NONE, KNOWN, True)
+
+    async def scenario() -> None:
+        _, address = await transports.serve(handle)
+        client, _ = await transports.serve(refuse)
+        assert await client.ask(Peer(1, address), VOTE, 5000) == VoteReply(ErrorCode.NONE, KNOWN, True)
+        assert await client.ask(Peer(None, address), FETCH, 5000) == fetched
+        assert seen == [VOTE, FETCH]
+
+    transports.run(scenario)
+
+
+def test_slow_replies_find_their_own_requests(transports: TransportKind) -> None:
+    async def scenario() -> None:
+        gates = {epoch: asyncio.Event() for epoch in range(1, 21)}
+
+        async def handle(request: Request) -> Reply:
+            assert isinstance(request, Vote)
+            await gates[request.epoch].wait()
+            if request.epoch > 1:
+                gates[request.epoch - 1].set()  # so they are answered in the opposite order
+            return VoteReply(ErrorCode.NONE, KNOWN, granted=request.epoch % 2 == 0)
+
+        _, address = await transports.serve(handle)
+        client, _ = await transports.serve(refuse)
+        gates[20].set()
+        asks = [
+            client.ask(Peer(1, address), Vote(SENDER, KEYS[1], epoch, LogEnd(0, 0), False), 5000) for epoch in gates
+        ]
+        replies = await asyncio.gather(*asks)
+        assert [isinstance(reply, VoteReply) and reply.granted for reply in replies] == [
+            epoch % 2 == 0 for epoch in gates
+        ]
+
+    transports.run(scenario)
+
+
+def test_nobody_there_is_unreachable(transports: TransportKind) -> None:
+    async def scenario() -> None:
+        client, _ = await transports.serve(refuse)
+        address = transports.nobody()
+        with pytest.raises(UnreachableError):
+            await client.ask(Peer(1, address), VOTE, 2000)
+        with pytest.raises(UnreachableError):
+            await client.call(address, "DescribeBrokers", controller_pb2.DescribeBrokersRequest(), 2000)
+
+    transports.run(scenario)
+
+
+def test_an_answer_that_does_not_come_is_unreachable(transports: TransportKind) -> None:
+    async def scenario() -> None:
+        async def never(request: Request) -> Reply:
+            await asyncio.Event().wait()
+            raise AssertionError("the event is never set")
+
+        _, address = await transports.serve(never)
+        client, _ = await transports.serve(refuse)
+        with pytest.raises(UnreachableError):
+            await client.ask(Peer(1, address), VOTE, 100)
+
+    transports.run(scenario)
+
+
+def test_a_node_reaches_itself(transports: TransportKind) -> None:
+    async def scenario() -> None:
+        transport, address = await transports.serve(refuse)
+        assert await transport.ask(Peer(1, address), VOTE, 5000) == VoteReply(ErrorCode.NOT_VOTER, KNOWN)
+
+    transports.run(scenario)
+
+
+def test_calls_of_the_controller_service_go_both_ways(transports: TransportKind) -> None:
+    async def scenario() -> None:
+        async def control(method: str, request: Message) -> Message:
+            assert isinstance(request, controller_pb2.DeleteTopicsRequest)
+            topics = [controller_pb2.DeletedTopic(name=f"{method} {name}") for name in request.names]
+            return controller_pb2.DeleteTopicsReply(topics=topics)
+
+        _, address = await transports.serve(refuse, control)
+        client, _ = await transports.serve(refuse)
+        request = controller_pb2.DeleteTopicsRequest(names=["a", "b"])
+        reply = await client.call(address, "DeleteTopics", request, 5000)
+        assert isinstance(reply, controller_pb2.DeleteTopicsReply)
+        assert [topic.name for topic in reply.topics] == ["DeleteTopics a", "DeleteTopics b"]
+
+    transports.run(scenario)
+
+
+def test_a_node_without_a_controller_service_says_so(transports: TransportKind) -> None:
+    async def scenario() -> None:
+        _, address = await transports.serve(refuse)
+        client, _ = await transports.serve(refuse)
+        with pytest.raises(UnreachableError):
+            await client.call(address, "DescribeBrokers", controller_pb2.DescribeBrokersRequest(), 2000)
+
+    transports.run(scenario)
+
+
+def test_a_closed_transport_answers_nobody(transports: TransportKind) -> None:
+    async def scenario() -> None:
+        server, address = await transports.serve(refuse)
+        client, _ = await transports.serve(refuse)
+        assert await client.ask(Peer(1, address), VOTE, 5000) == VoteReply(ErrorCode.NOT_VOTER, KNOWN)
+        await server.close()
+        with pytest.raises(UnreachableError):
+            await client.ask(Peer(1, address), VOTE, 2000)
+
+    transports.run(scenario)
+
+
+def test_after_a_reset_new_requests_work(transports: TransportKind) -> None:
+    async def scenario() -> None:
+        _, address = await transports.serve(refuse)
+        client, _ = await transports.serve(refuse)
+        for _ in range(3):
+            reply = await client.ask(Peer(1, address), VOTE, 5000)
+            assert isinstance(reply, VoteReply)
+            await client.reset()
+
+    transports.run(scenario)

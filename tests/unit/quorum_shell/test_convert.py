@@ -1,0 +1,320 @@
+"""Conversion of quorum messages: exact for what a correct peer sends, a named refusal for anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorum import codec
+from quorum.core import messages as m
+from quorum.core.types import Batch, LeaderChange, LogEnd, ReplicaKey, TargetVoters, Voter, Voters, VoterSet
+from quorum.transport import convert
+from quorum.transport.convert import RPCS, reply_from_wire, reply_to_wire, request_from_wire, request_to_wire
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.v1 import quorum_pb2 as pb
+from tests.contract.samples import CLUSTER, KEYS, KNOWN, SENDER, VOTERS, data, founding, leader_change, state
+
+settings.register_profile("quick", max_examples=60, deadline=None)
+settings.load_profile("quick")
+
+epochs = st.integers(0, 2**31 - 1)
+offsets = st.integers(0, 2**62)
+node_ids = st.integers(0, 2**31 - 1)
+uuids = st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number))
+keys = st.builds(ReplicaKey, node_ids, uuids)
+addresses = st.builds(
+    lambda host, port: f"{host}:{port}", st.sampled_from(["a", "10.0.0.1", "[::1]"]), st.integers(1, 65535)
+)
+cluster_ids = st.text("abcXYZ019_-", min_size=1, max_size=64)
+voters = st.builds(Voter, keys, addresses)
+voter_sets = st.lists(voters, max_size=5, unique_by=lambda voter: voter.key.node_id).map(
+    lambda found: VoterSet(tuple(sorted(found, key=lambda voter: voter.key.node_id)))
+)
+some_voters = voter_sets.filter(len)
+senders = st.builds(m.Sender, st.none() | cluster_ids, epochs, keys)
+knowns = st.builds(m.Knowledge, st.none() | cluster_ids, epochs, epochs, st.none() | node_ids, st.none() | addresses)
+key_tuples = st.lists(keys, max_size=4, unique=True).map(tuple)
+controls = (
+    st.builds(LeaderChange, keys, key_tuples, key_tuples)
+    | st.builds(Voters, cluster_ids, epochs, some_voters)
+    | st.builds(TargetVoters, st.none() | some_voters)
+)
+data_batches = st.builds(Batch, offsets, epochs, st.integers(1, 10_000), offsets, st.binary(max_size=200))
+control_batches = st.builds(Batch, offsets, epochs, st.just(1), offsets, st.just(b""), controls)
+log_ends = st.builds(LogEnd, epochs, offsets)
+initial = st.lists(st.tuples(node_ids, addresses), max_size=5, unique_by=lambda item: item[0]).map(tuple)
+ages = st.none() | offsets
+statuses = st.builds(m.ReplicaStatus, voters, offsets, offsets, ages, ages)
+errors = st.sampled_from(m.ErrorCode)
+
+requests = st.one_of(
+    st.builds(m.Vote, senders, keys, epochs, log_ends, st.booleans()),
+    st.builds(m.BeginQuorumEpoch, senders, keys, epochs, addresses),
+    st.builds(m.EndQuorumEpoch, senders, keys, epochs, key_tuples),
+    st.builds(
+        m.Fetch,
+        senders,
+        st.none() | node_ids,
+        epochs,
+        offsets,
+        epochs,
+        offsets,
+        offsets,
+        st.integers(0, 60_000),
+        st.integers(1, 2**31),
+        addresses,
+    ),
+    st.builds(m.Introduce, senders, initial),
+    st.builds(m.DescribeQuorum, senders),
+)
+
+
+@given(requests, st.integers(0, 2**64 - 1))
+def test_requests_survive_the_wire(request: m.Request, correlation_id: int) -> None:
+    name = convert.rpc_of(request).name
+    assert request_from_wire(name, request_to_wire(request, correlation_id)) == (correlation_id, request)
+
+
+def sample(kind: type[Any]) -> Any:
+    """A request of a kind, to hold a reply against."""
+    return {
+        m.Vote: m.Vote(SENDER, KEYS[1], 3, LogEnd(0, 0), False),
+        m.BeginQuorumEpoch: m.BeginQuorumEpoch(SENDER, KEYS[1], 3, "a:1"),
+        m.EndQuorumEpoch: m.EndQuorumEpoch(SENDER, KEYS[1], 3, ()),
+        m.Introduce: m.Introduce(SENDER, ()),
+        m.DescribeQuorum: m.DescribeQuorum(SENDER),
+        m.Fetch: fetch(),
+    }[kind]
+
+
+def fetch(offset: int = 5, last_fetched_epoch: int = 2) -> m.Fetch:
+    return m.Fetch(SENDER, 1, 3, offset, last_fetched_epoch, 0, 0, 500, 1 << 20, "a:1")
+
+
+replies = st.one_of(
+    st.tuples(
+        st.just(m.Vote),
+        st.builds(m.VoteReply, errors, knowns)
+        | st.builds(m.VoteReply, st.just(m.ErrorCode.NONE), knowns, st.booleans()),
+    ),
+    st.tuples(st.just(m.BeginQuorumEpoch), st.builds(m.BeginQuorumEpochReply, errors, knowns)),
+    st.tuples(st.just(m.EndQuorumEpoch), st.builds(m.EndQuorumEpochReply, errors, knowns)),
+    st.tuples(
+        st.just(m.Introduce),
+        st.builds(m.IntroduceReply, errors, knowns, keys, st.booleans(), initial, st.none(), voter_sets),
+    ),
+    st.tuples(
+        st.just(m.DescribeQuorum),
+        st.builds(
+            m.DescribeQuorumReply,
+            errors,
+            knowns,
+            keys,
+            offsets,
+            offsets,
+            st.booleans(),
+            st.lists(statuses, max_size=3).map(tuple),
+            st.lists(statuses, max_size=3).map(tuple),
+            st.none() | voter_sets,
+            st.none() | st.text(max_size=50),
+            ages,
+        ),
+    ),
+    st.tuples(st.just(m.Fetch), st.builds(m.FetchReply, errors, knowns, offsets, offsets, offsets)),
+    st.tuples(
+        st.just(m.Fetch),
+        st.builds(
+            m.FetchReply, st.just(m.ErrorCode.NONE), knowns, offsets, offsets, offsets, st.none(), log_ends, st.just(())
+        ),
+    ),
+)
+
+
+@given(replies, st.integers(0, 2**64 - 1))
+def test_replies_survive_the_wire(exchange: tuple[type[m.Request], m.Reply], correlation_id: int) -> None:
+    kind, reply = exchange
+    request = sample(kind)
+    wire = reply_to_wire(kind.__name__, reply, correlation_id)
+    assert reply_from_wire(request, correlation_id, wire) == reply
+
+
+@given(data_batches | control_batches)
+def test_batches_survive_the_wire(batch: Batch) -> None:
+    message = pb.Batch()
+    codec.parse(message, codec.batch_to(batch).SerializeToString())
+    assert codec.batch_from(message) == batch
+
+
+@given(data_batches | control_batches, st.data())
+def test_any_flipped_bit_of_a_batch_is_refused(batch: Batch, chosen: st.DataObject) -> None:
+    wire = bytearray(codec.batch_to(batch).SerializeToString())
+    position = chosen.draw(st.integers(0, len(wire) - 1))
+    wire[position] ^= 1 << chosen.draw(st.integers(0, 7))
+    message = pb.Batch()
+    try:
+        codec.parse(message, bytes(wire))
+        # A damaged tag can turn a default field into one that we do not know: nothing that was sent has changed then.
+        assert codec.batch_from(message) == batch
+    except codec.MalformedError:
+        pass
+
+
+@given(st.sampled_from(sorted(RPCS)), st.binary(max_size=300))
+def test_any_bytes_are_a_request_or_are_refused_by_name(name: str, wire: bytes) -> None:
+    try:
+        result: object = request_from_wire(name, wire)[1]
+    except RemoteProtocolError as error:
+        result = error.message
+    assert isinstance(result, RPCS[name].request_type) or str(result).startswith(f"{name}: ")
+
+
+@given(requests, st.data())
+def test_damaged_requests_never_make_a_value_out_of_range(request: m.Request, chosen: st.DataObject) -> None:
+    name = convert.rpc_of(request).name
+    wire = bytearray(request_to_wire(request, 1))
+    for _ in range(3):
+        wire[chosen.draw(st.integers(0, len(wire) - 1))] = chosen.draw(st.integers(0, 255))
+    try:
+        _, got = request_from_wire(name, bytes(wire))
+    except RemoteProtocolError:
+        return
+    for field in ("epoch", "offset", "high_watermark", "last_fetched_epoch"):
+        assert getattr(got, field, 0) >= 0
+
+
+def vote(**changes: Any) -> bytes:
+    message = convert.rpc_of(sample(m.Vote)).request_to(sample(m.Vote))
+    for name, value in changes.items():
+        if value is None:
+            message.ClearField(name)
+        elif hasattr(value, "SerializeToString"):
+            getattr(message, name).CopyFrom(value)
+        else:
+            setattr(message, name, value)
+    return message.SerializeToString()
+
+
+def key(**changes: Any) -> pb.ReplicaKey:
+    return pb.ReplicaKey(**{"node_id": 1, "directory_id": b"d" * 16, **changes})
+
+
+@pytest.mark.parametrize(
+    ("wire", "problem"),
+    [
+        (b"\xff\xff\xff", "not a VoteRequest"),
+        (b"", "no "),
+        (vote(sender=None), "no sender"),
+        (vote(sender=pb.Sender()), "no sender.key"),
+        (vote(sender=pb.Sender(key=key(node_id=-1))), "sender.key.node_id is -1"),
+        (vote(sender=pb.Sender(key=key(directory_id=b"short"))), "has 5 bytes, not 16"),
+        (vote(sender=pb.Sender(key=key(directory_id=bytes(16)))), "no directory id"),
+        (vote(sender=pb.Sender(key=key(), cluster_id="")), "cluster_id is ''"),
+        (vote(sender=pb.Sender(key=key(), cluster_id="x" * 65)), "cluster_id is"),
+        (vote(sender=pb.Sender(key=key(), generation=-1)), "generation is -1"),
+        (vote(target=None), "no target"),
+        (vote(epoch=-1), "epoch is -1"),
+        (vote(log_end=None), "no log_end"),
+        (vote(log_end=pb.LogEnd(offset=-5)), "log_end.offset is -5"),
+        (vote(log_end=pb.LogEnd(epoch=-5)), "log_end.epoch is -5"),
+    ],
+)
+def test_a_malformed_vote_is_refused_by_field(wire: bytes, problem: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=problem):
+        request_from_wire("Vote", wire)
+
+
+def test_a_reply_to_something_else_is_refused() -> None:
+    wire = reply_to_wire("Vote", m.VoteReply(m.ErrorCode.NONE, KNOWN), 7)
+    with pytest.raises(RemoteProtocolError, match="answers call 7, not 8"):
+        reply_from_wire(sample(m.Vote), 8, wire)
+
+
+def fetched(**fields: Any) -> m.FetchReply:
+    return m.FetchReply(m.ErrorCode.NONE, KNOWN, **fields)
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (fetched(batches=(data(6, 3),)), "asked from 5, got from 6"),
+        (fetched(batches=(data(5, 3), data(7, 3))), "offset 7 follows one that ends at 6"),
+        (fetched(batches=(data(5, 3), data(6, 2))), "epoch 2 after epoch 3"),
+        (fetched(batches=(data(5, 1),)), "epoch 1 after a later one"),
+        (fetched(batches=(data(5, 4),)), "epoch 4 from a leader of epoch 3"),
+        (fetched(batches=(data(5, 3),), snapshot=LogEnd(1, 1)), "more than one of"),
+        (fetched(diverging=LogEnd(1, 1), snapshot=LogEnd(1, 1)), "more than one of"),
+        (fetched(diverging=LogEnd(3, 1)), "diverging"),
+        (fetched(diverging=LogEnd(2, 5)), "diverging"),
+        (fetched(high_watermark=-1), "high_watermark is -1"),
+        (fetched(log_start_offset=-1), "log_start_offset is -1"),
+        (m.FetchReply(m.ErrorCode.NOT_LEADER, KNOWN, batches=(data(5, 3),)), "refused with NOT_LEADER"),
+    ],
+)
+def test_a_fetch_reply_that_does_not_fit_is_refused(reply: m.FetchReply, problem: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=problem):
+        reply_from_wire(fetch(), 1, reply_to_wire("Fetch", reply, 1))
+
+
+def test_a_divergence_in_an_older_epoch_may_lie_above_the_fetchers_offset() -> None:
+    reply = fetched(diverging=LogEnd(1, 9))
+    assert reply_from_wire(fetch(), 1, reply_to_wire("Fetch", reply, 1)) == reply
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"founding": leader_change(1)}, "founding batch at offset 1"),
+        ({"founding": data(0)}, "no control record"),
+        ({"newborn": True}, "newborn, and yet"),
+    ],
+)
+def test_an_introduction_that_contradicts_itself_is_refused(change: dict[str, Any], problem: str) -> None:
+    fields = {"newborn": False, "founding": founding(), **change}
+    reply = m.IntroduceReply(m.ErrorCode.NONE, KNOWN, KEYS[0], initial_voters=(), voters=VOTERS, **fields)
+    with pytest.raises(RemoteProtocolError, match=problem):
+        reply_from_wire(sample(m.Introduce), 1, reply_to_wire("Introduce", reply, 1))
+
+
+def test_voter_sets_out_of_order_or_too_large_are_refused() -> None:
+    swapped = pb.VoterSet(voters=[codec.voter_to(voter) for voter in reversed(VOTERS.voters)])
+    with pytest.raises(codec.MalformedError, match="out of order"):
+        codec.voters_from(swapped, "voters")
+    many = pb.VoterSet(
+        voters=[codec.voter_to(Voter(ReplicaKey(node_id, UUID(int=node_id + 1)), "a:1")) for node_id in range(65)]
+    )
+    with pytest.raises(codec.MalformedError, match="65 voters"):
+        codec.voters_from(many, "voters")
+
+
+def test_a_field_that_is_not_known_makes_a_control_batch_fail() -> None:
+    message = codec.batch_to(founding())
+    changed = message.control.voters.SerializeToString() + b"\xa2\x06\x03new"  # field 100, as of a later version
+    message.control.voters.ParseFromString(changed)
+    assert codec.batch_from(codec.batch_to(founding())) == founding()
+    again = pb.Batch()
+    again.ParseFromString(message.SerializeToString())
+    assert codec.batch_from(again) == founding(), "what the sender's checksum covers is unchanged"
+    kind, content = codec.batch_content(founding())
+    header = Batch(0, 0, 1, founding().timestamp_ms, b"", founding().control)
+    message.crc = codec.batch_crc(header, kind, content + b"\xa2\x06\x03new")
+    with pytest.raises(codec.MalformedError, match="checksum"):
+        codec.batch_from(message)
+
+
+def test_a_tool_may_ask_without_being_a_node() -> None:
+    assert request_from_wire("DescribeQuorum", b"") == (0, m.DescribeQuorum(convert.TOOL))
+    assert request_from_wire("DescribeQuorum", request_to_wire(m.DescribeQuorum(convert.TOOL), 4))[0] == 4
+
+
+def test_quorum_state_survives_and_other_versions_are_refused() -> None:
+    written = state(8, epoch=4, voted_for=KEYS[2])
+    message = codec.state_to(written)
+    assert codec.state_from(message) == written
+    message.version = 2
+    with pytest.raises(codec.MalformedError, match="version 2"):
+        codec.state_from(message)
+    assert written.cluster_id == CLUSTER

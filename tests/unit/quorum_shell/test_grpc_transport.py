@@ -1,0 +1,229 @@
+"""The gRPC transport against taken ports, garbage, sizes; health and reflection (reliability_facts §3, rows 1-7, 14)."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from quorum.core.events import Peer
+from quorum.core.messages import ErrorCode, Reply, Request, Vote, VoteReply
+from quorum.core.types import LogEnd
+from quorum.ports import UnreachableError
+from quorum.transport import convert
+from quorum.transport import grpc as grpc_transport
+from quorum.transport.grpc import CONTROLLER_REQUEST_MAX_BYTES, QUORUM_REQUEST_MAX_BYTES, GrpcTransport
+from quorumlog.errors import ConfigError
+from quorumlog.runtime.addresses import Address
+from quorumlog.runtime.grpc import MessageLimits, bind, make_channel, make_server
+from quorumlog.wire.v1 import controller_pb2
+from tests.contract.samples import KEYS, KNOWN, SENDER
+
+VOTE = Vote(SENDER, KEYS[1], 3, LogEnd(2, 17), False)
+VOTE_PATH = "/quorumlog.v1.Quorum/Vote"
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.transport = GrpcTransport("127.0.0.1:0")
+        self.transport.serve(self.handle)
+        self.transport.serve_controller(self.control)
+        self.channel: grpc.aio.Channel
+
+    async def handle(self, request: Request) -> Reply:
+        self.requests.append(request)
+        return VoteReply(ErrorCode.NONE, KNOWN, True)
+
+    async def control(self, method: str, request: Any) -> Any:
+        return controller_pb2.DescribeBrokersReply(cluster_id=method)
+
+    async def raw(self, path: str, body: bytes, **options: Any) -> bytes:
+        send: Any = self.channel.unary_unary(path)
+        answer: bytes = await send(body, timeout=10, **options)
+        return answer
+
+    async def refused(self, path: str, body: bytes, **options: Any) -> grpc.StatusCode:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.raw(path, body, **options)
+        return caught.value.code()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Fixture]:
+    fixture = Fixture()
+    await fixture.transport.start()
+    fixture.channel = make_channel(fixture.transport.address)
+    yield fixture
+    await fixture.channel.close()
+    await fixture.transport.close()
+
+
+async def test_a_taken_port_is_named(served: Fixture) -> None:
+    address = served.transport.address
+    second = GrpcTransport(address)
+    second.serve(served.handle)
+    with pytest.raises(ConfigError, match=f"cannot listen on {address}: Address already in use"):
+        await second.start()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "no-such-host.invalid"])
+async def test_an_address_that_is_not_ours_is_named(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"cannot listen on {host}:7777: "):
+        GrpcTransport(f"{host}:7777").bind()
+
+
+async def test_port_zero_tells_the_port_that_was_bound() -> None:
+    transport = GrpcTransport("127.0.0.1:0")
+    address = transport.bind()
+    assert address == transport.bind() == transport.address
+    assert int(address.rpartition(":")[2]) > 0
+    await transport.close()
+
+
+async def test_garbage_is_an_invalid_argument_and_the_server_lives_on(served: Fixture) -> None:
+    bodies = [b"\xff" * 40, convert.request_to_wire(VOTE, 1)[:-3], b"\x0a\x02\xff\xff", b"\x0b" * 5000, b""]
+    for body in bodies:
+        assert await served.refused(VOTE_PATH, body) is grpc.StatusCode.INVALID_ARGUMENT
+    assert served.transport.malformed_requests == len(bodies)
+    assert served.requests == []
+    assert await served.raw(VOTE_PATH, convert.request_to_wire(VOTE, 1))
+    assert served.requests == [VOTE]
+
+
+async def test_garbage_for_the_controller_is_an_invalid_argument(served: Fixture) -> None:
+    path = "/quorumlog.v1.Controller/DescribeBrokers"
+    assert await served.refused(path, b"\xff\xff\xff\xff") is grpc.StatusCode.INVALID_ARGUMENT
+    reply = controller_pb2.DescribeBrokersReply.FromString(await served.raw(path, b""))
+    assert reply.cluster_id == "DescribeBrokers"
+
+
+async def test_sizes_are_limited_for_each_service(served: Fixture) -> None:
+    exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await served.refused(VOTE_PATH, bytes(QUORUM_REQUEST_MAX_BYTES + 1)) is exhausted
+    path = "/quorumlog.v1.Controller/DescribeBrokers"
+    assert await served.refused(path, bytes(CONTROLLER_REQUEST_MAX_BYTES + 1)) is exhausted
+    assert await served.raw(VOTE_PATH, convert.request_to_wire(VOTE, 1))
+
+
+async def test_a_compressed_bomb_is_refused(served: Fixture) -> None:
+    bomb = bytes(100 << 20)
+    assert len(gzip.compress(bomb)) < 1 << 20
+    channel = make_channel(
+        served.transport.address, limits=MessageLimits(receive_max_bytes=1 << 30, send_max_bytes=1 << 30)
+    )
+    send: Any = channel.unary_unary(VOTE_PATH)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await send(bomb, timeout=30, compression=grpc.Compression.Gzip)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await channel.close()
+
+
+async def test_a_huge_header_is_refused(served: Fixture) -> None:
+    status = await served.refused(VOTE_PATH, b"", metadata=(("x-padding", "p" * 20_000),))
+    assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("path", ["/quorumlog.v1.Quorum/Nothing", "/quorumlog.v1.Nothing/Vote"])
+async def test_an_unknown_method_is_unimplemented(served: Fixture, path: str) -> None:
+    assert await served.refused(path, b"") is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_call_without_a_deadline_is_ended(served: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_transport, "HANDLING_MAX_S", 0.05)
+
+    async def never(request: Request) -> Reply:
+        await asyncio.Event().wait()
+        raise AssertionError("the event is never set")
+
+    served.transport._handler = never
+    send: Any = served.channel.unary_unary(VOTE_PATH)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await send(convert.request_to_wire(VOTE, 1))
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_reply_that_makes_no_sense_is_unreachable_and_counted() -> None:
+    async def nonsense(body: bytes, context: Any) -> bytes:
+        return b"\xff\xff"
+
+    server = make_server(
+        [
+            grpc.method_handlers_generic_handler(
+                "quorumlog.v1.Quorum", {"Vote": grpc.unary_unary_rpc_method_handler(nonsense)}
+            )
+        ]
+    )
+    port = bind(server, Address("127.0.0.1", 0))
+    await server.start()
+    client = GrpcTransport("127.0.0.1:0")
+    for count in (1, 2):
+        with pytest.raises(UnreachableError, match="reply to Vote: not a VoteReply"):
+            await client.ask(Peer(1, f"127.0.0.1:{port}"), VOTE, 5000)
+        assert client.malformed_replies == count
+    await client.close()
+    await server.stop(None)
+
+
+async def test_a_reset_ends_calls_in_progress_as_unreachable(served: Fixture) -> None:
+    arrived = asyncio.Event()
+
+    async def never(request: Request) -> Reply:
+        arrived.set()
+        await asyncio.Event().wait()
+        raise AssertionError("the event is never set")
+
+    served.transport._handler = never
+    client = GrpcTransport("127.0.0.1:0")
+    asking = asyncio.ensure_future(client.ask(Peer(1, served.transport.address), VOTE, 60_000))
+    await arrived.wait()
+    await client.reset()
+    with pytest.raises(UnreachableError, match="reset"):
+        await asking
+    await client.close()
+
+
+async def test_channels_are_bounded_and_the_oldest_idle_one_goes(
+    served: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_transport, "CHANNELS_MAX", 2)
+    port = served.transport.address.rpartition(":")[2]
+    client = GrpcTransport("127.0.0.1:0")
+    for host in ("127.0.0.1", "localhost", "127.0.0.1"):
+        await client.ask(Peer(1, f"{host}:{port}"), VOTE, 5000)
+    with pytest.raises(UnreachableError):
+        await client.ask(Peer(1, "127.0.0.1:1"), VOTE, 5000)
+    assert list(client._channels) == [f"127.0.0.1:{port}", "127.0.0.1:1"]
+    await client.close()
+
+
+async def test_health_follows_readiness(served: Fixture) -> None:
+    async def status(service: str) -> int:
+        body = health_pb2.HealthCheckRequest(service=service).SerializeToString()
+        return health_pb2.HealthCheckResponse.FromString(await served.raw("/grpc.health.v1.Health/Check", body)).status
+
+    names = ("", "quorumlog.v1.Quorum", "quorumlog.v1.Controller")
+    assert [await status(name) for name in names] == [health_pb2.HealthCheckResponse.NOT_SERVING] * 3
+    await served.transport.set_serving(True)
+    assert [await status(name) for name in names] == [health_pb2.HealthCheckResponse.SERVING] * 3
+
+
+async def test_reflection_lists_the_services(served: Fixture) -> None:
+    async def questions() -> AsyncIterator[bytes]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
+
+    path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    call: Any = served.channel.stream_stream(path)
+    async for answer in call(questions(), timeout=10):
+        found = reflection_pb2.ServerReflectionResponse.FromString(answer).list_services_response.service
+        assert {service.name for service in found} >= {"quorumlog.v1.Quorum", "quorumlog.v1.Controller"}
+        break
+    else:
+        pytest.fail("no answer")
