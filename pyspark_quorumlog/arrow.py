@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from pyspark_quorumlog import compiled
-from quorumlog.client.compression import INFLATED_SIZE_MAX
 from quorumlog.client.records import OpenBatch, new_header, open_batches, seal_batch
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.wire.record_batch import HEADER_SIZE, TIMESTAMP_TYPE_FLAG, Buffer, Codec, seal
@@ -25,6 +24,8 @@ HEADERS_TYPE = pa.list_(pa.field("element", HEADER_TYPE))
 Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+
+PIECE_SIZE_BYTES = 32 << 20
 
 _NO_BYTES: Bytes = np.empty(0, np.uint8)
 _NO_INT32: Int32s = np.empty(0, np.int32)
@@ -50,21 +51,45 @@ def read_schema(with_headers: bool) -> pa.Schema:
 
 
 def decode(
-    data: Buffer,
-    first_offset: int,
-    end_offset: int,
-    topic: str,
-    partition: int,
-    with_headers: bool = False,
-    inflated_size_max: int = INFLATED_SIZE_MAX,
-) -> pa.RecordBatch:
-    """The records of a fetched buffer with `first_offset <= offset < end_offset`, perhaps none.
+    data: Buffer, first_offset: int, end_offset: int, topic: str, partition: int, with_headers: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The records of a fetched buffer with `first_offset <= offset < end_offset`.
+
+    One Arrow batch, unless the record batches inflate to more than `PIECE_SIZE_BYTES`; none has no rows.
 
     Raises:
         RemoteProtocolError: a batch is damaged or a record is malformed.
     """
-    opened = open_batches(data, inflated_size_max)
-    bodies, spans = _spans(data, opened)
+    for piece in _pieces(open_batches(data)):
+        bodies, spans = _spans(data, piece)
+        rows = _decode_spans(bodies, spans, first_offset, end_offset, topic, partition, with_headers)
+        if rows.num_rows:
+            yield rows
+
+
+def _pieces(opened: Iterator[OpenBatch]) -> Iterator[list[OpenBatch]]:
+    """What was compressed can be many times what was fetched: not all of it at once."""
+    piece: list[OpenBatch] = []
+    size = 0
+    for batch in opened:
+        if piece and size + len(batch.body) > PIECE_SIZE_BYTES:
+            yield piece
+            piece, size = [], 0
+        piece.append(batch)
+        size += len(batch.body)
+    if piece:
+        yield piece
+
+
+def _decode_spans(
+    bodies: Bytes,
+    spans: Int64s,
+    first_offset: int,
+    end_offset: int,
+    topic: str,
+    partition: int,
+    with_headers: bool,
+) -> pa.RecordBatch:
     rows_max = int(spans[:, compiled.SPAN_COUNT].sum())
     size = int((spans[:, compiled.SPAN_END] - spans[:, compiled.SPAN_START]).sum())
     headers_max = 0

@@ -168,11 +168,13 @@ def whole_batches(data: Buffer) -> memoryview:
     return view[:position]
 
 
-def open_batches(data: Buffer, inflated_size_max: int = INFLATED_SIZE_MAX) -> list[OpenBatch]:
-    """Check and decompress the batches of a fetched buffer; control batches hold no user's records and are left out.
+def open_batches(data: Buffer, inflated_size_max: int = INFLATED_SIZE_MAX) -> Iterator[OpenBatch]:
+    """Check all the batches of a fetched buffer, then decompress one after the other as they are asked for.
+
+    Control batches hold no user's records and are left out.
 
     Args:
-        inflated_size_max: bytes that all of them together may hold.
+        inflated_size_max: bytes that one batch may hold.
 
     Raises:
         RemoteProtocolError: something in `data` is not a good batch; names the position and the cause.
@@ -182,19 +184,16 @@ def open_batches(data: Buffer, inflated_size_max: int = INFLATED_SIZE_MAX) -> li
     headers = check_batches(view)
     if isinstance(headers, BatchRefusal):
         raise RemoteProtocolError(f"damaged record batch at byte {headers.position}: {headers.reason}")
-    opened = []
-    position, left = 0, inflated_size_max
+    position = 0
     for header in headers:
         if not header.is_control:
             contents = view[position + HEADER_SIZE : position + header.size]
-            body = decompress(header.codec, contents, left) if header.codec else contents
+            body = decompress(header.codec, contents, inflated_size_max) if header.codec else contents
             if header.record_count * RECORD_SIZE_MIN > len(body):
                 problem = f"{header.record_count} records in {len(body)} bytes"
                 raise RemoteProtocolError(f"damaged record batch at byte {position}: {problem}")
-            left -= len(body)
-            opened.append(OpenBatch(header, body, position + HEADER_SIZE))
+            yield OpenBatch(header, body, position + HEADER_SIZE)
         position += header.size
-    return opened
 
 
 def end_offset(data: Buffer) -> int | None:

@@ -1,0 +1,313 @@
+"""The options of the data source, judged before anything is asked of a cluster.
+
+They are those of the well-known Kafka source, so that a user changes one word.  Spark hands them over with lower-cased
+names.  A name that is not known is refused with its nearest neighbour, because a mistyped `startingOffsets` that is
+silently ignored reads the wrong data.  All problems are reported at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from quorumlog.errors import ConfigError
+
+EARLIEST = -2
+LATEST = -1
+
+READ_OPTIONS = (
+    *("bootstrap.servers", "kafka.bootstrap.servers", "kafka.client.id"),
+    *("assign", "subscribe", "subscribePattern"),
+    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    *("failOnDataLoss", "includeHeaders", "minPartitions", "maxRecordsPerPartition"),
+    *("kafkaConsumer.pollTimeoutMs", "kafka.fetch.max.bytes", "kafka.request.timeout.ms"),
+)
+WRITE_OPTIONS = (
+    *("bootstrap.servers", "kafka.bootstrap.servers", "kafka.client.id", "topic"),
+    *("kafka.acks", "kafka.compression.type", "kafka.batch.size"),
+    *("kafka.delivery.timeout.ms", "kafka.request.timeout.ms", "maxRecordsPerSecond"),
+)
+_IGNORED = ("groupidprefix", "fetchoffset.numretries", "fetchoffset.retryintervalms", "includetimestamp", "path")
+_DECIDED_BY_SOURCE = (
+    *("kafka.auto.offset.reset", "kafka.key.deserializer", "kafka.value.deserializer", "kafka.key.serializer"),
+    *("kafka.value.serializer", "kafka.enable.auto.commit", "kafka.interceptor.classes", "kafka.partitioner.class"),
+)
+_SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
+
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+Partition = tuple[str, int]
+
+
+class OptionError(ConfigError, ValueError):
+    """One or more options of `format("quorumlog")` are wrong; the message names each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Where to start, or to end, in each partition.
+
+    everywhere: an offset (or EARLIEST, LATEST) or time for partitions that `by_partition` does not name.
+    by_time: the numbers are milliseconds since 1970, and mean the first record that is not older.
+    or_latest: a time later than all records means the end; else it is an error.
+    """
+
+    everywhere: int | None
+    by_partition: Mapping[Partition, int] = field(default_factory=dict)
+    by_time: bool = False
+    or_latest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read.  Exactly one of `topics`, `pattern`, `assigned` is set."""
+
+    bootstrap: tuple[str, ...]
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: tuple[Partition, ...]
+    starting: Positions
+    ending: Positions
+    fail_on_data_loss: bool
+    with_headers: bool
+    partitions_min: int | None
+    records_per_partition_max: int | None
+    poll_timeout_s: float
+    fetch_size_max_bytes: int
+    request_timeout_s: float
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How to write.  `topic`: that of every row, whatever its column says."""
+
+    bootstrap: tuple[str, ...]
+    topic: str | None
+    acks: int
+    compression: str
+    batch_size_max_bytes: int
+    delivery_timeout_s: float
+    request_timeout_s: float
+    records_per_second_max: int | None
+    client_id: str
+
+
+def parse_read(options: Mapping[str, str]) -> ReadOptions:
+    """Raises OptionError with all problems."""
+    reader = _Reader(options, READ_OPTIONS, "reading")
+    topics, pattern, assigned = _subscription(reader)
+    parsed = ReadOptions(
+        bootstrap=_bootstrap(reader),
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        starting=_positions(reader, "starting", EARLIEST, refused=LATEST),
+        ending=_positions(reader, "ending", LATEST, refused=EARLIEST),
+        fail_on_data_loss=reader.flag("failOnDataLoss", True),
+        with_headers=reader.flag("includeHeaders", False),
+        partitions_min=reader.number("minPartitions", None, 1),
+        records_per_partition_max=reader.number("maxRecordsPerPartition", None, 1),
+        poll_timeout_s=reader.required_number("kafkaConsumer.pollTimeoutMs", 120_000, 1) / 1000,
+        fetch_size_max_bytes=reader.required_number("kafka.fetch.max.bytes", 8 << 20, 1, 64 << 20),
+        request_timeout_s=reader.required_number("kafka.request.timeout.ms", 30_000, 100) / 1000,
+        client_id=reader.text("kafka.client.id") or "quorumlog-spark",
+    )
+    reader.finish()
+    return parsed
+
+
+def parse_write(options: Mapping[str, str]) -> WriteOptions:
+    """Raises OptionError with all problems."""
+    reader = _Reader(options, WRITE_OPTIONS, "writing")
+    acks = reader.text("kafka.acks") or "all"
+    if acks not in ("all", "-1", "1"):
+        reader.problem("kafka.acks", f"is {acks!r}: all or 1 (0 would hide what was lost)")
+    compression = reader.text("kafka.compression.type") or "none"
+    if compression not in COMPRESSIONS:
+        reader.problem("kafka.compression.type", f"is {compression!r}: one of {', '.join(COMPRESSIONS)}")
+    topic = reader.text("topic")
+    if topic == "":
+        reader.problem("topic", "is empty")
+    parsed = WriteOptions(
+        bootstrap=_bootstrap(reader),
+        topic=topic,
+        acks=1 if acks == "1" else -1,
+        compression=compression,
+        batch_size_max_bytes=reader.required_number("kafka.batch.size", 1_000_000, 1024, 64 << 20),
+        delivery_timeout_s=reader.required_number("kafka.delivery.timeout.ms", 120_000, 1) / 1000,
+        request_timeout_s=reader.required_number("kafka.request.timeout.ms", 30_000, 100) / 1000,
+        records_per_second_max=reader.number("maxRecordsPerSecond", None, 1),
+        client_id=reader.text("kafka.client.id") or "quorumlog-spark",
+    )
+    reader.finish()
+    return parsed
+
+
+class _Reader:
+    """Takes options by their proper names and gathers what is wrong with them."""
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[str], purpose: str) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+        self._problems: list[str] = []
+        self._refuse_unknown({name.lower(): name for name in known}, purpose)
+
+    def _refuse_unknown(self, known: Mapping[str, str], purpose: str) -> None:
+        other_way = {name.lower() for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
+        for name in sorted(self._options):
+            if name in known or name in _IGNORED:
+                continue
+            if name in _DECIDED_BY_SOURCE:
+                self.problem(name, "is decided by the data source itself and cannot be set")
+            elif name.startswith(_SECURITY):
+                self.problem(name, "asks for security that this version does not offer: nothing was sent")
+            elif name in other_way:
+                self.problem(name, f"has no meaning when {purpose}")
+            elif not name.startswith("kafka."):  # other settings of Kafka's clients only tune what we do otherwise
+                near = get_close_matches(name, known, 1)
+                self.problem(name, "is not known" + (f"; did you mean {known[near[0]]}?" if near else ""))
+
+    def problem(self, name: str, what: str) -> None:
+        self._problems.append(f"option {name} {what}")
+
+    def finish(self) -> None:
+        if self._problems:
+            raise OptionError(*self._problems)
+
+    def text(self, name: str) -> str | None:
+        value = self._options.get(name.lower())
+        return None if value is None else value.strip()
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is not None and value.lower() not in ("true", "false"):
+            self.problem(name, f"is {value!r}: true or false")
+        return default if value is None else value.lower() == "true"
+
+    def number(self, name: str, default: int | None, lowest: int, highest: int = 2**63 - 1) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return default
+        if not re.fullmatch(r"-?\d{1,19}", value) or not lowest <= int(value) <= highest:
+            allowed = f"from {lowest}" if highest == 2**63 - 1 else f"from {lowest} to {highest}"
+            self.problem(name, f"is {value!r}: a whole number {allowed}")
+            return default
+        return int(value)
+
+    def required_number(self, name: str, default: int, lowest: int, highest: int = 2**31 - 1) -> int:
+        value = self.number(name, default, lowest, highest)
+        assert value is not None
+        return value
+
+    def parsed_json(self, name: str, convert: Callable[[object], dict[Partition, int]]) -> dict[Partition, int]:
+        try:
+            return convert(json.loads(self.text(name) or ""))
+        except (ValueError, RecursionError) as error:
+            self.problem(name, f"is not what it should be: {error}")
+            return {}
+
+
+def _bootstrap(reader: _Reader) -> tuple[str, ...]:
+    given = {reader.text(name) for name in ("bootstrap.servers", "kafka.bootstrap.servers")} - {None}
+    if len(given) != 1:
+        what = "and kafka.bootstrap.servers differ" if given else "is required: HOST:PORT, or several with commas"
+        reader.problem("bootstrap.servers", what)
+        return ()
+    servers = tuple(part.strip() for part in str(given.pop()).split(",") if part.strip())
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            reader.problem("bootstrap.servers", f"holds {server!r}: not HOST:PORT")
+    if not servers:
+        reader.problem("bootstrap.servers", "is empty")
+    return servers
+
+
+def _subscription(reader: _Reader) -> tuple[tuple[str, ...], str | None, tuple[Partition, ...]]:
+    ways = ("assign", "subscribe", "subscribePattern")
+    given = [name for name in ways if reader.text(name) is not None]
+    if len(given) != 1:
+        found = f"{' and '.join(given)} are given" if given else "none is given"
+        reader.problem(", ".join(ways), f"exclude one another and one is required: {found}")
+        return (), None, ()
+    text = reader.text(given[0]) or ""
+    if given[0] == "subscribe":
+        topics = tuple(sorted({name.strip() for name in text.split(",") if name.strip()}))
+        if not topics:
+            reader.problem("subscribe", "names no topic")
+        return topics, None, ()
+    if given[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            reader.problem("subscribePattern", f"is not a regular expression of Python's `re`: {error}")
+        return (), text, ()
+    assigned = reader.parsed_json("assign", _assignment)
+    return (), None, tuple(sorted(assigned))
+
+
+def _assignment(value: object) -> dict[Partition, int]:
+    """{"topic": [0, 1]}"""
+    if not isinstance(value, dict) or not value:
+        raise ValueError('expected {"topic": [0, 1]}')
+    found: dict[Partition, int] = {}
+    for topic, partitions in value.items():
+        if not isinstance(partitions, list) or not partitions:
+            raise ValueError(f"topic {topic}: expected a list of partitions")
+        for partition in partitions:
+            found[topic, _whole(partition, f"topic {topic}", 0, 2**31 - 1)] = 0
+    return found
+
+
+def _positions(reader: _Reader, which: str, default: int, refused: int) -> Positions:
+    """`startingTimestamp` goes before `startingOffsetsByTimestamp`, that before `startingOffsets`; so for ending."""
+    strategy = reader.text(f"{which}OffsetsByTimestampStrategy") or "error"
+    if strategy not in ("error", "latest"):
+        reader.problem(f"{which}OffsetsByTimestampStrategy", f"is {strategy!r}: error or latest")
+    or_latest = which == "ending" or strategy == "latest"
+    if reader.text(f"{which}Timestamp") is not None:
+        return Positions(reader.number(f"{which}Timestamp", 0, 0), by_time=True, or_latest=or_latest)
+    name = f"{which}OffsetsByTimestamp"
+    if reader.text(name) is not None:
+        times = reader.parsed_json(name, lambda value: _by_partition(value, 0, "a time in ms"))
+        return Positions(None, times, by_time=True, or_latest=or_latest)
+    name = f"{which}Offsets"
+    text = reader.text(name)
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    refused_word = "latest" if refused == LATEST else "earliest"
+    if text is None:
+        return Positions(default)
+    if text.lower() in words:
+        if words[text.lower()] == refused:
+            reader.problem(name, f"cannot be {refused_word} when a batch is read")
+        return Positions(words[text.lower()])
+    offsets = reader.parsed_json(name, lambda value: _by_partition(value, EARLIEST, "an offset"))
+    for (topic, partition), offset in sorted(offsets.items()):
+        if offset == refused:
+            reader.problem(name, f"cannot be {refused} ({refused_word}) for {topic}-{partition} when a batch is read")
+    return Positions(None, offsets)
+
+
+def _by_partition(value: object, lowest: int, what: str) -> dict[Partition, int]:
+    """{"topic": {"0": 23}}"""
+    if not isinstance(value, dict):
+        raise ValueError('expected {"topic": {"0": 23}}')
+    found: dict[Partition, int] = {}
+    for topic, partitions in value.items():
+        if not isinstance(partitions, dict):
+            raise ValueError(f'topic {topic}: expected {{"0": {what}}}')
+        for partition, number in partitions.items():
+            if not re.fullmatch(r"\d{1,10}", partition) or int(partition) >= 2**31:
+                raise ValueError(f"topic {topic}: {partition!r} is not a partition")
+            found[topic, int(partition)] = _whole(number, f"{topic}-{partition}", lowest, 2**63 - 1)
+    return found
+
+
+def _whole(value: object, where: str, lowest: int, highest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise ValueError(f"{where}: {value!r} is not a whole number from {lowest}")
+    return value

@@ -1,0 +1,141 @@
+"""Which offsets of which partitions a batch reads, cut into tasks.  Pure: what the brokers said is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pyspark_quorumlog.options import EARLIEST, LATEST, OptionError, Partition, Positions
+
+
+class DataLossError(Exception):
+    """Records that the query asked for are not there (any more); `failOnDataLoss=false` goes on without them."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(
+            "; ".join(problems)
+            + ". To read what is there and skip what is not, set the option failOnDataLoss to false."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """`first <= offset < end` of one partition."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a partition holds: `start <= offset < end`."""
+
+    start: int
+    end: int
+
+
+def check_named(name: str, positions: Positions, partitions: Iterable[Partition]) -> None:
+    """Positions by partition must name every partition that is read, and no other.
+
+    Raises:
+        OptionError
+    """
+    if positions.everywhere is not None:
+        return
+    read = set(partitions)
+    named = set(positions.by_partition)
+    problems = []
+    if missing := sorted(read - named):
+        problems.append(f"option {name} lacks {_listed(missing)}: use -2 for earliest, -1 for latest")
+    if strange := sorted(named - read):
+        problems.append(f"option {name} names {_listed(strange)}, which this query does not read")
+    if problems:
+        raise OptionError(*problems)
+
+
+def times_asked(positions: Positions, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """The times that have to be looked up, by partition."""
+    if not positions.by_time:
+        return {}
+    return {one: position_of(positions, one) for one in partitions}
+
+
+def position_of(positions: Positions, partition: Partition) -> int:
+    if positions.everywhere is not None:
+        return positions.everywhere
+    return positions.by_partition[partition]
+
+
+def resolve(
+    name: str, positions: Positions, partition: Partition, bounds: Bounds, found_by_time: Mapping[Partition, int]
+) -> int:
+    """The offset meant; may lie outside of `bounds`.
+
+    Raises:
+        OptionError: no record is as new as the time asked for.
+    """
+    position = position_of(positions, partition)
+    if positions.by_time:
+        offset = found_by_time[partition]
+        if offset >= 0:
+            return offset
+        if positions.or_latest:
+            return bounds.end
+        where = f"{partition[0]}-{partition[1]}"
+        raise OptionError(
+            f"option {name}: {where} has no record as new as {position}; "
+            "startingOffsetsByTimestampStrategy=latest would start at its end"
+        )
+    if position == EARLIEST:
+        return bounds.start
+    if position == LATEST:
+        return bounds.end
+    return position
+
+
+def checked_range(partition: Partition, first: int, end: int, bounds: Bounds, losses: list[str]) -> OffsetRange:
+    """The range cut to what is there; what is missing is added to `losses`."""
+    where = f"{partition[0]}-{partition[1]}"
+    holds = f"the log holds offsets from {bounds.start} to {bounds.end} (exclusive)"
+    if first < bounds.start:
+        losses.append(f"{where}: start offset {first} was deleted, {holds}")
+    if first > bounds.end:
+        losses.append(f"{where}: start offset {first} is beyond the end, {holds}")
+    if end > bounds.end:
+        losses.append(f"{where}: end offset {end} is beyond the end, {holds}")
+    first = min(max(first, bounds.start), bounds.end)
+    return OffsetRange(*partition, first, max(first, min(end, bounds.end)))
+
+
+def split(
+    ranges: Iterable[OffsetRange], partitions_min: int | None, records_per_partition_max: int | None
+) -> list[OffsetRange]:
+    """One task a partition, or more where a limit asks for it; empty ranges need none.
+
+    `partitions_min` is shared out in proportion to size; where both ask, the larger number of tasks wins.
+    """
+    filled = sorted((one for one in ranges if one.size > 0), key=lambda one: (one.topic, one.partition))
+    total = sum(one.size for one in filled)
+    tasks: list[OffsetRange] = []
+    for one in filled:
+        parts = 1
+        if partitions_min is not None and partitions_min > len(filled):
+            parts = max(parts, round(one.size * partitions_min / total))
+        if records_per_partition_max is not None:
+            parts = max(parts, -(-one.size // records_per_partition_max))
+        parts = min(parts, one.size)
+        edges = [one.first + one.size * part // parts for part in range(parts + 1)]
+        tasks += [OffsetRange(one.topic, one.partition, first, end) for first, end in pairwise(edges)]
+    return tasks
+
+
+def _listed(partitions: Sequence[Partition]) -> str:
+    shown = ", ".join(f"{topic}-{partition}" for topic, partition in partitions[:10])
+    return shown if len(partitions) <= 10 else f"{shown} and {len(partitions) - 10} more"

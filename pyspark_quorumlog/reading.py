@@ -1,0 +1,175 @@
+"""Planning and reading ranges of offsets, in driver and executor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from pyspark_quorumlog.options import OptionError, Partition, ReadOptions
+from pyspark_quorumlog.plan import (
+    Bounds,
+    DataLossError,
+    OffsetRange,
+    check_named,
+    checked_range,
+    resolve,
+    split,
+    times_asked,
+)
+from quorumlog.client import consumer as offsets
+from quorumlog.client.consumer import Consumer, Fetched, OffsetOutOfRangeError
+from quorumlog.client.records import end_offset
+from quorumlog.client.sync import runner
+from quorumlog.errors import ClusterError
+
+log = logging.getLogger(__name__)
+
+
+def plan_tasks(options: ReadOptions) -> list[OffsetRange]:
+    """Ask the brokers what there is, and cut it into tasks.
+
+    Raises:
+        OptionError: a topic or partition does not exist, or the positions do not fit to what does.
+        DataLossError: records asked for are gone.
+    """
+    return runner().run(_plan_tasks(options))
+
+
+async def _plan_tasks(options: ReadOptions) -> list[OffsetRange]:
+    partitions = await _partitions(options)
+    if not partitions:
+        return []
+    check_named("startingOffsets", options.starting, partitions)
+    check_named("endingOffsets", options.ending, partitions)
+    consumer = _consumer(options)
+    starts = await consumer.list_offsets(dict.fromkeys(partitions, offsets.EARLIEST))
+    ends = await consumer.list_offsets(dict.fromkeys(partitions, offsets.LATEST))
+    first_by_time = await consumer.list_offsets(times_asked(options.starting, partitions))
+    end_by_time = await consumer.list_offsets(times_asked(options.ending, partitions))
+    ranges, losses = [], list[str]()
+    for one in partitions:
+        bounds = Bounds(starts[one].offset, ends[one].offset)
+        found = {at: listed.offset for at, listed in first_by_time.items()}
+        first = resolve("starting", options.starting, one, bounds, found)
+        found = {at: listed.offset for at, listed in end_by_time.items()}
+        end = resolve("ending", options.ending, one, bounds, found)
+        ranges.append(checked_range(one, first, end, bounds, losses))
+    if losses and options.fail_on_data_loss:
+        raise DataLossError(losses)
+    for loss in losses:
+        log.warning("%s", loss)
+    return split(ranges, options.partitions_min, options.records_per_partition_max)
+
+
+async def _partitions(options: ReadOptions) -> list[Partition]:
+    """The partitions that the query reads, in order."""
+    cluster = runner().cluster(options.bootstrap, options.client_id)
+    timeout_s = options.poll_timeout_s
+    if options.pattern is not None:
+        pattern = re.compile(options.pattern)
+        counts = await cluster.partition_counts(None, timeout_s)
+        counts = {topic: count for topic, count in counts.items() if pattern.fullmatch(topic)}
+    else:
+        asked = options.topics or sorted({topic for topic, _ in options.assigned})
+        counts = await cluster.partition_counts(asked, timeout_s)
+        if missing := sorted(set(asked) - counts.keys()):
+            raise OptionError(f"topic {', '.join(missing)} does not exist", next_step="kctl topics list")
+    if not options.assigned:
+        return [(topic, index) for topic in sorted(counts) for index in range(counts[topic])]
+    for topic, index in options.assigned:
+        if index >= counts[topic]:
+            raise OptionError(f"option assign names {topic}-{index}, but the topic has {counts[topic]} partitions")
+    return list(options.assigned)
+
+
+def _consumer(options: ReadOptions) -> Consumer:
+    cluster = runner().cluster(options.bootstrap, options.client_id)
+    return Consumer(cluster, timeout_s=options.poll_timeout_s, request_timeout_s=options.request_timeout_s)
+
+
+def read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """The records of one task's range, as Arrow batches; the next fetch is on its way while one is decoded.
+
+    Raises:
+        DataLossError: records of the range are gone.
+        ClusterError: no leader answered, or the log did not reach the end of the range, within the poll timeout.
+    """
+    from pyspark_quorumlog.arrow import decode  # numba: half a second, once a worker
+
+    fetching = _RangeFetcher(options, task)
+    try:
+        while (fetched := fetching.next()) is not None:
+            yield from decode(
+                fetched.records, fetching.decoded_from, task.end, task.topic, task.partition, options.with_headers
+            )
+    finally:
+        fetching.close()
+
+
+class _RangeFetcher:
+    """Walks one range, one fetch ahead."""
+
+    def __init__(self, options: ReadOptions, task: OffsetRange) -> None:
+        self.decoded_from = task.first
+        """First offset wanted of what `next` returned last."""
+        self._options = options
+        self._task = task
+        self._runner = runner()
+        self._consumer = _consumer(options)
+        self._offset = task.first
+        self._fetch = self._start()
+
+    def next(self) -> Fetched | None:
+        """Batches that begin at or below `decoded_from`; None when the range is through."""
+        deadline: float | None = None
+        while self._offset < self._task.end:
+            self.decoded_from = self._offset
+            try:
+                fetched = self._runner.run(self._fetch)
+            except OffsetOutOfRangeError as error:
+                self._skip(error)
+                continue
+            following = end_offset(fetched.records)
+            if following is not None and following > self._offset:
+                self._offset = following
+                if following < self._task.end:
+                    self._fetch = self._start()
+                return fetched
+            # a new leader may not know yet how far its log is committed
+            now = self._runner.loop.time()
+            deadline = deadline or now + self._options.poll_timeout_s
+            if now > deadline:
+                task = self._task
+                raise ClusterError(
+                    "TIMED_OUT",
+                    f"{task.topic}-{task.partition}: nothing at offset {self._offset} within "
+                    f"{self._options.poll_timeout_s:g} s; the range ends at {task.end}, "
+                    f"the watermark is {fetched.high_watermark}",
+                    f"kctl topics describe {task.topic}",
+                    retriable=True,
+                )
+            self._fetch = self._start()
+        return None
+
+    def close(self) -> None:
+        self._runner.cancel(self._fetch)
+
+    def _start(self) -> asyncio.Task[Fetched]:
+        task = self._task
+        size_max = self._options.fetch_size_max_bytes
+        return self._runner.start(
+            self._consumer.fetch(task.topic, task.partition, self._offset, size_max_bytes=size_max)
+        )
+
+    def _skip(self, error: OffsetOutOfRangeError) -> None:
+        """Go on behind what is gone, if the query allows it."""
+        if self._options.fail_on_data_loss:
+            raise DataLossError([error.message]) from error
+        log.warning("%s", error.message)
+        self._offset = error.start if error.start > self._offset else self._task.end
+        if self._offset < self._task.end:
+            self._fetch = self._start()

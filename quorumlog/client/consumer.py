@@ -1,0 +1,163 @@
+"""Fetching from given partitions, and asking where their logs begin and end.
+
+Groups and their assignment are not this module's: whoever reads says which partition and from which offset.  A fetch
+is asked again, of whoever leads now, until it is answered; an answer may be empty, and is so until the watermark has
+passed the offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.partitions import Leaders, PartitionCalls, refusal
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.kafka import fetch
+from quorumlog.wire.kafka.codec import Api
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+TIMEOUT_S: Final = 120.0
+REQUEST_TIMEOUT_S: Final = 30.0
+FETCH_SIZE_MAX_BYTES: Final = 8 << 20
+FETCH_WAIT_MS: Final = 500
+_ASKED_AT_ONCE: Final = 64
+_LIST_OFFSETS_VERSION: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """records: whole batches and perhaps the beginning of one more; the first batch may begin below the offset."""
+
+    records: memoryview
+    high_watermark: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """offset -1: no record is as new as was asked for."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class OffsetOutOfRangeError(ClusterError):
+    """`offset` is below the log's start or above its end."""
+
+    def __init__(self, topic: str, index: int, offset: int, start: int, end: int) -> None:
+        where = f"the log holds offsets from {start} to {end} (exclusive)"
+        super().__init__("OFFSET_OUT_OF_RANGE", f"{topic}-{index}: offset {offset} is out of range: {where}")
+        self.offset = offset
+        self.start = start
+        self.end = end
+
+
+class Consumer:
+    """Stateless but for its limits: any number of partitions may be asked at once.
+
+    Args:
+        timeout_s: how long a call is tried before it fails.
+        request_timeout_s: how long one request may take, on top of the wait that it asks for.
+    """
+
+    def __init__(
+        self, cluster: Leaders, *, timeout_s: float = TIMEOUT_S, request_timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
+        self._calls = PartitionCalls(cluster)
+        self._timeout_s = timeout_s
+        self._request_timeout_s = request_timeout_s
+
+    async def fetch(
+        self,
+        topic: str,
+        index: int,
+        offset: int,
+        *,
+        size_max_bytes: int = FETCH_SIZE_MAX_BYTES,
+        wait_ms: int = FETCH_WAIT_MS,
+    ) -> Fetched:
+        """Batches from `offset` on; none if nothing is committed there within `wait_ms`.
+
+        Raises:
+            OffsetOutOfRangeError
+            ClusterError: TIMED_OUT, or an answer that is final.
+        """
+        body = fetch.encode_request(
+            fetch.CLIENT_VERSION,
+            [fetch.PartitionToFetch(topic, index, offset, size_max_bytes)],
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=size_max_bytes,
+        )
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> fetch.FetchedPartition:
+            timeout_s = min(left_s, wait_ms / 1000 + self._request_timeout_s)
+            reply = await connection.call(Api.FETCH, fetch.CLIENT_VERSION, body, timeout_s)
+            with connection.judged():
+                decoded = fetch.decode_response(reply, fetch.CLIENT_VERSION)
+                if decoded.error_code:
+                    raise refusal(decoded.error_code, topic, index, "a fetch")
+                if [(one.topic, one.index) for one in decoded.partitions] != [(topic, index)]:
+                    raise RemoteProtocolError("an answer to Fetch that names other partitions than the request")
+            (fetched,) = decoded.partitions
+            if fetched.error_code not in (ErrorCode.none, ErrorCode.offset_out_of_range):
+                raise refusal(fetched.error_code, topic, index, f"a fetch at offset {offset}")
+            return fetched
+
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        while True:
+            fetched = await self._calls.call(topic, index, self._timeout_s, attempt)
+            if fetched.error_code == ErrorCode.none:
+                return Fetched(fetched.records, fetched.high_watermark, fetched.log_start_offset)
+            start = (await self.list_offset(topic, index, EARLIEST)).offset
+            end = (await self.list_offset(topic, index, LATEST)).offset
+            if not start <= offset <= end or asyncio.get_running_loop().time() > deadline:
+                raise OffsetOutOfRangeError(topic, index, offset, start, end)
+            # else: whoever answered first was not the leader any more
+
+    async def list_offset(self, topic: str, index: int, timestamp: int) -> ListedOffset:
+        """The first offset whose record is not older than `timestamp` (ms), or EARLIEST, or LATEST (the watermark)."""
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> ListedOffset:
+            partition = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+            values = {
+                "replica_id": -1,
+                "isolation_level": 0,
+                "topics": [{"name": topic, "partitions": [partition]}],
+            }
+            timeout_s = min(left_s, self._request_timeout_s)
+            reply = await connection.ask(Api.LIST_OFFSETS, _LIST_OFFSETS_VERSION, values, timeout_s)
+            with connection.judged():
+                found = [(one.name, part) for one in reply.topics for part in one.partitions]
+                if [(name, part.partition_index) for name, part in found] != [(topic, index)]:
+                    raise RemoteProtocolError("an answer to ListOffsets that names other partitions than the request")
+            answer = found[0][1]
+            if answer.error_code != ErrorCode.none:
+                raise refusal(int(answer.error_code), topic, index, "the question for its offsets")
+            return ListedOffset(answer.offset, answer.timestamp)
+
+        return await self._calls.call(topic, index, self._timeout_s, attempt)
+
+    async def list_offsets(self, asked: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], ListedOffset]:
+        """`list_offset` for many partitions: timestamps by (topic, partition)."""
+        limit = asyncio.Semaphore(_ASKED_AT_ONCE)
+        answers: dict[tuple[str, int], ListedOffset] = {}
+
+        async def ask(topic: str, index: int, timestamp: int) -> None:
+            async with limit:
+                answers[topic, index] = await self.list_offset(topic, index, timestamp)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for (topic, index), timestamp in asked.items():
+                    tasks.create_task(ask(topic, index, timestamp))
+        except* ClusterError as failures:
+            raise failures.exceptions[0] from None
+        return answers

@@ -1,0 +1,98 @@
+"""Requests that only the leader of a partition can answer, asked until it does or the time is up.
+
+Theory of operation.  A leader dies, moves, or has not heard yet that it leads: none of that is an error to who reads
+or writes a partition, it is a reason to look the leader up again and to ask again.  `PartitionCalls.call` does so with
+a growing pause until a deadline, and then says what the last answer was.  What may be asked again is the caller's
+concern: a fetch always, a batch because the broker recognises its sequence number.
+
+A topic that nobody knows is given a few seconds only: it may just have been created, but it may as well be misspelt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.errors import ClusterError
+
+PAUSE_MIN_S = 0.05
+PAUSE_MAX_S = 0.5
+UNKNOWN_TOPIC_TIMEOUT_S = 10.0
+
+Reply = TypeVar("Reply")
+
+
+class Leaders(Protocol):
+    """What is needed of `kafka.Cluster`."""
+
+    async def leader(self, topic: str, index: int, timeout_s: float) -> KafkaConnection:
+        """An open connection to the partition's leader; raises ClusterError."""
+
+    async def leader_lost(self, topic: str, index: int, connection: KafkaConnection) -> None:
+        """The connection failed, or its broker is not the leader: look it up before the next answer."""
+
+
+def refusal(code: int, topic: str, index: int, what: str) -> ClusterError:
+    """A broker's error code as what a client sees; retriable as Kafka defines it."""
+    try:
+        known = ErrorCode(code)
+        name, retriable = known.name.upper(), known.retriable
+    except ValueError:
+        name, retriable = f"ERROR_{code}", False
+    message = f"{topic}-{index}: {what} was answered with {name}"
+    return ClusterError(name, message, retriable=retriable, refresh_metadata=retriable)
+
+
+class PartitionCalls:
+    """Asks leaders.  Bound to one loop, as the connections are."""
+
+    def __init__(self, leaders: Leaders) -> None:
+        self._leaders = leaders
+
+    async def call(
+        self,
+        topic: str,
+        index: int,
+        timeout_s: float,
+        attempt: Callable[[KafkaConnection, float], Awaitable[Reply]],
+    ) -> Reply:
+        """`attempt(connection, seconds left)`, again while it raises a retriable ClusterError.
+
+        Raises:
+            ClusterError: what `attempt` raised if that is not retriable; else TIMED_OUT, with the last error as cause.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        unknown_since: float | None = None
+        pause_s = PAUSE_MIN_S
+        while True:
+            left_s = deadline - loop.time()
+            connection: KafkaConnection | None = None
+            try:
+                connection = await self._leaders.leader(topic, index, max(left_s, PAUSE_MIN_S))
+                return await attempt(connection, max(left_s, PAUSE_MIN_S))
+            except ClusterError as error:
+                if not error.retriable:
+                    raise
+                now = loop.time()
+                unknown = error.code in ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
+                unknown_since = (unknown_since or now) if unknown else None
+                if unknown_since is not None and now - unknown_since > UNKNOWN_TOPIC_TIMEOUT_S:
+                    raise ClusterError(
+                        error.code, f"{topic}-{index} does not exist", "kctl topics list", retriable=False
+                    ) from error
+                if now + pause_s >= deadline:
+                    raise ClusterError(
+                        "TIMED_OUT",
+                        f"{topic}-{index}: given up after {timeout_s:g} s; the last answer was: {error.message}",
+                        "kctl topics describe " + topic,
+                        retriable=True,
+                    ) from error
+                if error.refresh_metadata and connection is not None:
+                    await self._leaders.leader_lost(topic, index, connection)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, PAUSE_MAX_S)

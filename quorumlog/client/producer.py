@@ -1,0 +1,238 @@
+"""An idempotent producer of ready-built record batches.
+
+Theory of operation.  Each partition has a lane: a queue of batches and one task that sends them, one at a time.  With
+a single batch in flight a sequence number says all: the broker has the batch or it has not, and a batch that is sent
+again, to the same leader or to the next, is recognised.  Lanes do not wait for each other, requests of many lanes share
+a connection, and batches are large, so one in flight costs less than the fsync that it waits for.
+
+A batch is stamped with producer id, epoch and sequence once, when its turn comes, and never changes after that: no
+answer, a broken connection and a new leader are all the same, send it again, until the delivery timeout.  The timeout
+counts from the batch's turn, not from `send`: a lane that waited out a failover does not fail what queued behind.
+
+The first failure ends the lane and with it the producer: whatever follows would leave a hole in the order.  Waiting
+batches are failed, `send` and `flush` raise.  Nothing is ever dropped in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from kio.schema.errors import ErrorCode
+
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.partitions import Leaders, PartitionCalls, refusal
+from quorumlog.client.records import stamp
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.kafka import produce
+from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.record_batch import SEQUENCE_MAX, parse_header
+
+DELIVERY_TIMEOUT_S: Final = 120.0
+REQUEST_TIMEOUT_S: Final = 30.0
+BUFFER_SIZE_MAX_BYTES: Final = 32 << 20
+_PRODUCE_VERSION: Final = 9
+_UNKNOWN_OFFSET: Final = -1
+
+ACKS_ALL: Final = -1
+ACKS_LEADER: Final = 1
+ACKS_NONE: Final = 0
+
+
+class ProducerLeaders(Leaders, Protocol):
+    """What a producer needs of `kafka.Cluster`."""
+
+    async def new_producer_id(self, timeout_s: float) -> tuple[int, int]:
+        """A fresh (producer id, epoch); raises ClusterError."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    batch: bytearray
+    record_count: int
+    delivered: asyncio.Future[int]
+
+
+@dataclass(slots=True)
+class _Lane:
+    topic: str
+    index: int
+    queue: deque[_Pending] = field(default_factory=deque)
+    next_sequence: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Producer:
+    """`async with Producer(cluster) as producer:`; leaving the block without an error flushes.
+
+    Args:
+        acks: ACKS_ALL (acknowledged by the whole ISR), ACKS_LEADER, or ACKS_NONE (not idempotent, and never known to
+            have arrived).
+        delivery_timeout_s: how long one batch is tried.
+        request_timeout_s: how long one request may take before it is sent again.
+        buffer_size_max_bytes: above it `send` waits for acknowledgements.
+    """
+
+    def __init__(
+        self,
+        cluster: ProducerLeaders,
+        *,
+        acks: int = ACKS_ALL,
+        delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        buffer_size_max_bytes: int = BUFFER_SIZE_MAX_BYTES,
+    ) -> None:
+        assert acks in (ACKS_ALL, ACKS_LEADER, ACKS_NONE), acks
+        self._cluster = cluster
+        self._calls = PartitionCalls(cluster)
+        self._acks = acks
+        self._delivery_timeout_s = delivery_timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._buffer_size_max = buffer_size_max_bytes
+        self._identity: tuple[int, int] | None = None
+        self._lanes: dict[tuple[str, int], _Lane] = {}
+        self._tasks = asyncio.TaskGroup()
+        self._running: list[asyncio.Task[None]] = []
+        self._buffered_bytes = 0
+        self._failure: ClusterError | None = None
+        self._moved = asyncio.Event()  # something was delivered, or failed
+        self.delivered_records = 0
+        """Acknowledged so far."""
+
+    async def __aenter__(self) -> Self:
+        """Raises: ClusterError, when no producer id can be had within the delivery timeout."""
+        if self._acks != ACKS_NONE:
+            self._identity = await self._cluster.new_producer_id(self._delivery_timeout_s)
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                await self.flush()
+        finally:
+            self._fail(ClusterError("PRODUCER_CLOSED", "the producer was closed"))
+            for task in self._running:
+                task.cancel()
+            await self._tasks.__aexit__(None, None, None)
+
+    async def send(self, topic: str, index: int, batch: bytearray) -> asyncio.Future[int]:
+        """Queue one sealed batch (`records.seal_batch`), which is the producer's from now on.
+
+        Returns once there is room.  The future gives the batch's base offset, -1 when the broker no longer knows it;
+        it need not be awaited, `flush` raises what it would.
+
+        Raises: ClusterError, the producer's first failure.
+        """
+        while (
+            self._failure is None and self._buffered_bytes + len(batch) > self._buffer_size_max and self._buffered_bytes
+        ):
+            self._moved.clear()
+            await self._moved.wait()
+        if self._failure is not None:
+            raise self._failure
+        delivered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._buffered_bytes += len(batch)
+        lane = self._lane(topic, index)
+        lane.queue.append(_Pending(batch, parse_header(batch).record_count, delivered))
+        lane.changed.set()
+        return delivered
+
+    async def flush(self) -> None:
+        """Return once everything is acknowledged.  Raises: ClusterError, the producer's first failure."""
+        while self._failure is None and self._buffered_bytes:
+            self._moved.clear()
+            await self._moved.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _lane(self, topic: str, index: int) -> _Lane:
+        lane = self._lanes.get((topic, index))
+        if lane is None:
+            lane = self._lanes[topic, index] = _Lane(topic, index)
+            self._running.append(self._tasks.create_task(self._run(lane)))
+        return lane
+
+    async def _run(self, lane: _Lane) -> None:
+        while self._failure is None:
+            if not lane.queue:
+                lane.changed.clear()
+                await lane.changed.wait()
+                continue
+            pending = lane.queue[0]
+            try:
+                offset = await self._deliver(lane, pending)
+            except ClusterError as error:
+                return self._fail(error)
+            lane.queue.popleft()
+            lane.next_sequence = (lane.next_sequence + pending.record_count) & SEQUENCE_MAX
+            self._buffered_bytes -= len(pending.batch)
+            self.delivered_records += pending.record_count
+            if not pending.delivered.done():
+                pending.delivered.set_result(offset)
+            self._moved.set()
+        return None
+
+    def _fail(self, error: ClusterError) -> None:
+        if self._failure is None:
+            self._failure = error
+        for lane in self._lanes.values():
+            for pending in lane.queue:
+                if not pending.delivered.done():
+                    pending.delivered.set_exception(self._failure)
+                    pending.delivered.exception()  # nobody has to ask: flush raises it
+            lane.queue.clear()
+        self._buffered_bytes = 0
+        self._moved.set()
+
+    async def _deliver(self, lane: _Lane, pending: _Pending) -> int:
+        if self._identity is not None:
+            stamp(pending.batch, *self._identity, lane.next_sequence)
+        attempts = 0
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> int:
+            nonlocal attempts
+            attempts += 1
+            return await self._attempt(lane, pending, connection, min(left_s, self._request_timeout_s), attempts)
+
+        return await self._calls.call(lane.topic, lane.index, self._delivery_timeout_s, attempt)
+
+    async def _attempt(
+        self, lane: _Lane, pending: _Pending, connection: KafkaConnection, timeout_s: float, attempts: int
+    ) -> int:
+        body = produce.encode_request(
+            _PRODUCE_VERSION, self._acks, int(timeout_s * 1000), [(lane.topic, lane.index, pending.batch)]
+        )
+        if self._acks == ACKS_NONE:
+            await connection.post(Api.PRODUCE, _PRODUCE_VERSION, body, timeout_s)
+            return _UNKNOWN_OFFSET
+        reply = await connection.call(Api.PRODUCE, _PRODUCE_VERSION, body, timeout_s)
+        with connection.judged():
+            results = produce.decode_response(reply, _PRODUCE_VERSION)
+            if len(results) != 1 or (results[0].topic, results[0].index) != (lane.topic, lane.index):
+                raise RemoteProtocolError("an answer to Produce that names other partitions than the request")
+        result = results[0]
+        match result.error_code:
+            case ErrorCode.none:
+                return result.base_offset
+            case ErrorCode.duplicate_sequence_number:  # the broker has it, from so long ago that it forgot where
+                return _UNKNOWN_OFFSET
+            case ErrorCode.out_of_order_sequence_number | ErrorCode.unknown_producer_id:
+                raise _sequence_lost(lane, result.error_code, attempts)
+        error = refusal(result.error_code, lane.topic, lane.index, f"a batch of {pending.record_count} records")
+        if result.error_message:
+            error.message += f" ({result.error_message})"
+        raise error
+
+
+def _sequence_lost(lane: _Lane, code: int, attempts: int) -> ClusterError:
+    """The broker does not know the batch before this one, which it had acknowledged."""
+    what = f"sequence {lane.next_sequence} (attempt {attempts})"
+    error = refusal(code, lane.topic, lane.index, what)
+    why = "the log no longer holds this producer's last batch: acknowledged records were deleted or lost"
+    return ClusterError(error.code, f"{error.message}; {why}", f"kctl explain {lane.topic}-{lane.index}")
