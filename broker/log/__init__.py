@@ -2,10 +2,10 @@
 
 What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall time from the caller):
 
-    LogKey(topic_id: UUID, index: int, created: int)         # names one replica for ever; `created`: offset of its
+    LogKey(topic_id: UUID, partition: int, created: int)     # names one replica for ever; `created`: offset of its
                                                              # Partition record
     LogConfig(segment_size_max, segment_age_max_ms, retention_ms, retention_size, message_size_max,
-              write_caching, producer_expiration_ms, …)      # one topic's settings, frozen; LogConfig() has the defaults
+              write_caching, producer_expiration_ms, …)      # one topic's settings, frozen; all have defaults
 
     class LogManager:
         LogManager(disks: Sequence[Disk])
@@ -28,7 +28,7 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall 
 
     class PartitionLog:
         key, topic, directory_id, config (assignable)
-        start_offset, end_offset, flushed_offset, high_watermark, size    # flushed_offset == end_offset if write_caching
+        start_offset, end_offset, flushed_offset, high_watermark, size   # flushed == end if write_caching
         epochs: EpochCache                      # .latest, .end_of(epoch) -> (epoch, end offset), .epoch_of(offset)
         producers: ProducerState
         append_as_leader(batches: bytes | bytearray | memoryview, leader_epoch: int, now_ms: int) -> Appended | Refused
@@ -40,7 +40,7 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall 
         advance_high_watermark(offset) -> None  # never backwards; retention and recovery points stay below it
         advance_start_offset(offset) -> None    # DeleteRecords, or a leader that has moved its start
         async offset_for_timestamp(timestamp_ms, up_to_offset) -> TimestampOffset | None   # (timestamp, offset, epoch)
-        max_timestamp_offset(up_to_offset) -> TimestampOffset | None
+        async max_timestamp_offset(up_to_offset) -> TimestampOffset | None
 
     Appended(first_offset, end_offset, duplicate: bool)      # duplicate: nothing was appended, the original's offsets;
                                                              # for acks=all wait for the watermark all the same

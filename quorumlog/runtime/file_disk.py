@@ -199,7 +199,7 @@ class FileDisk:
 
     async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
         self._check_writable()
-        dirty = [file for file in files if isinstance(file, _File)]
+        dirty = [file for file in files if isinstance(file, _File) and not file.is_closed]
         folders = list(folders)
         if not dirty and not folders:
             return

@@ -1,0 +1,122 @@
+"""The sparse index of one segment: offset -> position, and how new everything before that position is.
+
+In memory three arrays; on disk an append-only file of checksummed chunks, written at checkpoints and at roll, so that
+no restart reads a whole segment to find its way in it.  A chunk that is cut off or damaged ends the file; what is
+missing is found again from the batch headers.  It is only ever a hint: whoever follows an entry checks the header that
+it finds.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+_CHUNK_HEAD = struct.Struct("<II")  # entries, CRC-32C of their bytes
+_ENTRY_SIZE = 4 + 4 + 8
+
+
+class Entry(NamedTuple):
+    """A batch starts here; `newest_before` is the newest timestamp of all batches before it in the segment."""
+
+    offset: int
+    position: int
+    newest_before: int
+
+
+class SegmentIndex:
+    """Entries in the order of the log; offsets are kept relative to the segment's base."""
+
+    __slots__ = ("_base", "_newest", "_offsets", "_positions", "persisted")
+
+    def __init__(self, base_offset: int) -> None:
+        self._base = base_offset
+        self._offsets = array("I")
+        self._positions = array("I")
+        self._newest = array("q")
+        self.persisted = 0  # entries that are in the file; -1: the file is no good, write it anew
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def memory_size(self) -> int:
+        return _ENTRY_SIZE * len(self._offsets)
+
+    def add(self, offset: int, position: int, newest_before: int) -> None:
+        self._offsets.append(offset - self._base)
+        self._positions.append(position)
+        self._newest.append(newest_before)
+
+    def last_position(self) -> int:
+        """Position of the last entry; 0, where every segment starts, without any."""
+        return self._positions[-1] if self._positions else 0
+
+    def by_offset(self, offset: int) -> Entry:
+        """The last entry at or before `offset`."""
+        return self._entry(bisect_right(self._offsets, offset - self._base) - 1)
+
+    def by_position(self, position: int) -> Entry:
+        """The last entry at or before `position`."""
+        return self._entry(bisect_right(self._positions, position) - 1)
+
+    def by_timestamp(self, timestamp: int) -> Entry:
+        """The last entry before which everything is older than `timestamp`."""
+        return self._entry(bisect_left(self._newest, timestamp) - 1)
+
+    def _entry(self, at: int) -> Entry:
+        if at < 0:
+            return Entry(self._base, 0, -1)
+        return Entry(self._base + self._offsets[at], self._positions[at], self._newest[at])
+
+    def truncate(self, position: int) -> None:
+        """Forget the entries at or after `position`."""
+        keep = bisect_left(self._positions, position)
+        del self._offsets[keep:], self._positions[keep:], self._newest[keep:]
+
+    def take_chunk(self) -> bytes:
+        """What is not in the file yet, as one chunk to append there; counts it as persisted."""
+        first, self.persisted = self.persisted, len(self._offsets)
+        if first == self.persisted:
+            return b""
+        body = b"".join(_little(column[first:]) for column in (self._offsets, self._positions, self._newest))
+        return _CHUNK_HEAD.pack(self.persisted - first, crc32c(body)) + body
+
+    @classmethod
+    def load(cls, base_offset: int, data: bytes, position_limit: int) -> SegmentIndex:
+        """Entries from a file's bytes, up to the first damage, and none at or above `position_limit`."""
+        index = cls(base_offset)
+        at = 0
+        while at + _CHUNK_HEAD.size <= len(data):
+            count, crc = _CHUNK_HEAD.unpack_from(data, at)
+            body = data[at + _CHUNK_HEAD.size : at + _CHUNK_HEAD.size + count * _ENTRY_SIZE]
+            if count == 0 or len(body) != count * _ENTRY_SIZE or crc32c(body) != crc:
+                break
+            _extend(index._offsets, body[: 4 * count])
+            _extend(index._positions, body[4 * count : 8 * count])
+            _extend(index._newest, body[8 * count :])
+            at += _CHUNK_HEAD.size + len(body)
+        index.persisted = len(index) if at == len(data) else -1
+        index.truncate(position_limit)
+        if index.persisted != len(index):
+            index.persisted = -1
+        return index
+
+
+def _little(column: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def _extend(column: array[int], data: bytes) -> None:
+    more = array(column.typecode)
+    more.frombytes(data)
+    if sys.byteorder == "big":
+        more.byteswap()
+    column.extend(more)

@@ -1,0 +1,515 @@
+"""One replica's log: segments, epochs and producers, kept in step.
+
+Theory of operation.  All of it runs on the event loop's thread and never waits: an append goes to the page cache, is
+readable at once, and leaves a mark for the group flush (`flush.py`), whose tickets name what became durable.  A ticket
+counts only for the *generation* of the log that it was taken from: every truncation begins a new one, so the flush of
+records that were cut off never vouches for others that took their offsets.
+
+**Three marks.**  `flushed_offset`: durable up to here.  `high_watermark`: committed up to here, as the caller tells.
+`truncation_floor`: the recovery point that is, or is just being, written among the facts.  A restart trusts what is
+below the recovery point unseen, so nothing below it is cut without first lowering it, in
+`LogManager.lower_truncation_floor`.  Since it stays below the watermark, and committed records are never cut, that is
+for unclean elections only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from broker.core.epochs import EpochCache
+from broker.core.errors import Code
+from broker.core.producer_state import Duplicate, ProducerState, Refuse
+from broker.log.producer_snapshots import load_producers, remove_old_snapshots, remove_snapshots, write_snapshot
+from broker.log.segment import Segment
+from broker.log.state import STATE_VERSION, LogState, RecoveryPoint, SegmentState
+from broker.log.timestamps import find_newest, find_timestamp
+from broker.log.types import Appended, LogConfig, LogKey, Refused, TimestampOffset
+from quorumlog.runtime.disk import Disk, DiskFile
+from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, check_batches, patch, validate_batches
+
+LOGS = "logs"
+RELATIVE_OFFSET_MAX = 2**31 - 1
+Batches = bytes | bytearray | memoryview
+
+
+class FlushTicket(NamedTuple):
+    """What one flush has to make durable for one log, and what that proves."""
+
+    log: PartitionLog
+    generation: int
+    end_offset: int
+    files: tuple[DiskFile, ...]
+    folders: tuple[str, ...]
+    folders_first: bool  # files were deleted: that is durable before what was appended since
+    close: tuple[DiskFile, ...]
+
+
+class PartitionLog:
+    """See the package's docstring for the interface.  Made by `LogManager`."""
+
+    def __init__(self, disk: Disk, key: LogKey, topic: str, folder: str, config: LogConfig, state: LogState) -> None:
+        self.key = key
+        self.topic = topic
+        self.config = config
+        self.folder = f"{LOGS}/{folder}"
+        self.start_offset = state.start_offset
+        self.high_watermark = state.high_watermark
+        self.epochs = EpochCache(state.epochs, state.end_offset)
+        self.truncation_floor = state.recovery.offset
+        self.generation = 0
+        self.waiters: list[tuple[int, asyncio.Future[bool]]] = []  # of `LogManager.flushed`
+        self.on_flushed: Callable[[int], None] | None = None
+        self.notify_dirty: Callable[[PartitionLog], None] = _ignore
+        self.is_changed = False  # since its state was last written among the facts
+        self.appended_since_checkpoint = 0  # bytes
+        self._disk = disk
+        self._segments = [
+            Segment(
+                disk,
+                self.folder,
+                one.base_offset,
+                end_offset=one.end_offset,
+                size=one.size,
+                newest_timestamp=one.newest_timestamp,
+            )
+            for one in state.segments
+        ]
+        self._flushed_offset = state.end_offset
+        self._has_folder = bool(state.segments) or disk.exists(self.folder)
+        self._producers: ProducerState | None = None
+        self._producerless_offset = state.producerless_offset
+        self._silence_known = False
+        self._dirty_files: dict[str, DiskFile] = {}
+        self._files_to_close: dict[str, DiskFile] = {}
+        self._folder_dirty = False
+        self._parent_dirty = False
+        self._folders_first = False
+
+    # -- what it is
+
+    @property
+    def directory_id(self) -> UUID:
+        return self._disk.directory_id
+
+    @property
+    def end_offset(self) -> int:
+        return self.epochs.end_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Durable up to here, whatever `write_caching` says."""
+        return self._flushed_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """What may be acknowledged: durable, or with `write_caching` all."""
+        return self.end_offset if self.config.write_caching else self._flushed_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return self._segments
+
+    @property
+    def producers(self) -> ProducerState:
+        if self._producers is None:
+            self._producers = load_producers(
+                self._disk, self.folder, self._segments, self.end_offset, self._producerless_offset
+            )
+        return self._producers
+
+    @property
+    def is_dirty(self) -> bool:
+        """Something waits for a flush."""
+        return bool(self._dirty_files) or self._folder_dirty or self._flushed_offset < self.end_offset
+
+    # -- appending
+
+    def append_as_leader(self, batches: Batches, leader_epoch: int, now_ms: int) -> Appended | Refused:
+        """Judge what a client sent and append it, with offsets and epoch put in."""
+        assert leader_epoch >= self.epochs.latest, f"{self.folder}: epoch {leader_epoch} after {self.epochs.latest}"
+        ahead_ms = self.config.timestamp_ahead_max_ms
+        newest_ms = None if ahead_ms < 0 else now_ms + ahead_ms
+        headers = validate_batches(batches, self.config.message_size_max, newest_ms)
+        if isinstance(headers, BatchRefusal):
+            return Refused(int(headers.code), headers.reason)
+        if headers[0].has_producer_id:  # then it is the only one
+            verdict = self.producers.check(headers[0], self.start_offset)
+            if isinstance(verdict, Duplicate):
+                return Appended(verdict.first_offset, verdict.end_offset, duplicate=True)
+            if isinstance(verdict, Refuse):
+                return Refused(int(verdict.code), verdict.reason)
+        data = bytearray(batches)
+        first = offset = self.end_offset
+        position = 0
+        placed = []
+        for header in headers:
+            patch(data, offset, leader_epoch, position)
+            placed.append(header._replace(base_offset=offset, leader_epoch=leader_epoch))
+            offset += header.last_offset_delta + 1
+            position += header.size
+        self._append(data, placed, now_ms)
+        return Appended(first, offset)
+
+    def append_as_follower(self, batches: Batches, leader_epoch: int, now_ms: int) -> Appended | Refused:
+        """Append what the leader of `leader_epoch` sent, as it is; it must go on where this log ends."""
+        headers = check_batches(batches)
+        if isinstance(headers, BatchRefusal):
+            return Refused(int(headers.code), headers.reason)
+        self.epochs.truncate_to(self.end_offset)  # an epoch that we began ourselves, but wrote nothing in
+        offset, epoch = self.end_offset, self.epochs.latest
+        first = offset
+        for header in headers:
+            if header.base_offset != offset:
+                return Refused(int(Code.CORRUPT_MESSAGE), f"offset {header.base_offset} where {offset} must come")
+            if header.leader_epoch < epoch:
+                return Refused(int(Code.CORRUPT_MESSAGE), f"leader epoch {header.leader_epoch} after {epoch}")
+            if header.leader_epoch > leader_epoch:
+                reason = f"leader epoch {header.leader_epoch} from the leader of {leader_epoch}"
+                return Refused(int(Code.UNKNOWN_LEADER_EPOCH), reason)
+            offset, epoch = header.end_offset, header.leader_epoch
+        if headers:
+            self._append(batches, headers, now_ms)
+        return Appended(first, offset)
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """A new leader's epoch starts at the end; in memory only, since every batch will carry it."""
+        self.epochs.assign(leader_epoch, self.end_offset)
+
+    def _append(self, data: Batches, headers: Sequence[BatchHeader], now_ms: int) -> None:
+        producers = self.producers
+        segment = self._active_for(len(data), headers, now_ms)
+        segment.append(data, headers, self.config.index_interval)
+        for header in headers:
+            self.epochs.advance(header.leader_epoch, header.base_offset, header.end_offset)
+            if header.has_producer_id:
+                producers.apply(header, header.base_offset, header.end_offset, now_ms)
+        assert segment.end_offset == self.end_offset, f"{segment.path}: {segment.end_offset} != {self.end_offset}"
+        self.appended_since_checkpoint += len(data)
+        self._mark_dirty(segment.file)
+
+    def _active_for(self, size: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:
+        """The segment that takes the next batches: the last one, or a new one."""
+        if self._segments:
+            active = self._segments[-1]
+            if active.first_append_ms is None:
+                active.first_append_ms = now_ms
+            aged = now_ms - active.first_append_ms >= self.config.segment_age_max_ms > 0
+            full = active.size + size > self.config.segment_size_max
+            far = headers[-1].last_offset - active.base_offset > RELATIVE_OFFSET_MAX
+            if active.size == 0 or not (aged or full or far):
+                return active
+            self._seal(active)
+        if not self._has_folder:
+            self._disk.make_dir(self.folder)
+            self._has_folder = self._parent_dirty = True
+        segment = Segment.create(self._disk, self.folder, self.end_offset)
+        segment.first_append_ms = now_ms
+        self._segments.append(segment)
+        self._folder_dirty = True
+        return segment
+
+    def _seal(self, segment: Segment) -> None:
+        """No more grows: its index and the producers' state at its end go to disk."""
+        self._write_aside(segment)
+        segment.unload_index()
+
+    def _write_aside(self, segment: Segment) -> None:
+        if (file := segment.persist_index()) is not None:
+            self._close_after_flush(file)
+        producers = self.producers
+        if len(producers) or producers.has_expired:
+            self._close_after_flush(write_snapshot(self._disk, self.folder, self.end_offset, producers))
+        else:
+            self._producerless_offset = self.end_offset
+
+    def _close_after_flush(self, file: DiskFile) -> None:
+        self._files_to_close[file.path] = file
+        self._folder_dirty = True
+        self._mark_dirty(file)
+
+    # -- flushing
+
+    def _mark_dirty(self, file: DiskFile) -> None:
+        self._dirty_files[file.path] = file
+        self.is_changed = True
+        self.notify_dirty(self)
+
+    def take_ticket(self) -> FlushTicket:
+        """Everything that is not durable; counts as taken."""
+        folders = [LOGS] if self._parent_dirty else []
+        if self._folder_dirty:
+            folders.append(self.folder)
+        ticket = FlushTicket(
+            log=self,
+            generation=self.generation,
+            end_offset=self.end_offset,
+            files=tuple(self._dirty_files.values()),
+            folders=tuple(folders),
+            folders_first=self._folders_first,
+            close=tuple(self._files_to_close.values()),
+        )
+        self._dirty_files, self._files_to_close = {}, {}
+        self._folder_dirty = self._parent_dirty = self._folders_first = False
+        return ticket
+
+    def flush_done(self, ticket: FlushTicket) -> None:
+        """What `ticket` names is durable; of another generation it proves nothing."""
+        for file in ticket.close:
+            if file.path not in self._dirty_files:
+                file.close()
+        if ticket.generation != self.generation:
+            return
+        assert self._flushed_offset <= ticket.end_offset <= self.end_offset, (self._flushed_offset, ticket.end_offset)
+        if ticket.end_offset > self._flushed_offset:
+            self._flushed_offset = ticket.end_offset
+            self._settle_waiters()
+            if self.on_flushed is not None:
+                self.on_flushed(ticket.end_offset)
+
+    def _settle_waiters(self) -> None:
+        kept = []
+        for offset, future in self.waiters:
+            if future.done():
+                continue
+            if offset <= self._flushed_offset:
+                future.set_result(True)
+            elif offset > self.end_offset:
+                future.set_result(False)
+            else:
+                kept.append((offset, future))
+        self.waiters = kept
+
+    # -- reading
+
+    def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes:
+        """Whole batches from the one that holds `offset`, none that ends above `up_to_offset`, of one segment.
+
+        At most `max_bytes`, but at least one batch.  The caller has checked that `offset` is within the log.
+        """
+        assert self.start_offset <= offset <= self.end_offset, f"{self.folder}: {offset} is outside"
+        up_to_offset = min(up_to_offset, self.end_offset)
+        if offset >= up_to_offset:
+            return b""
+        segment = self._segments[self._segment_at(offset)]
+        start = segment.position_of(offset)
+        limit = segment.position_of(up_to_offset)  # the batch that holds it starts here: the first not to be shown
+        if limit - start > max_bytes:
+            first_end = start + segment.header_at(start).size
+            limit = min(limit, segment.boundary_before(start + max_bytes, first_end))
+        return segment.read(start, limit) if limit > start else b""
+
+    def _segment_at(self, offset: int) -> int:
+        """Position in the list of the segment that holds `offset`."""
+        low, high = 0, len(self._segments)
+        while low < high:
+            middle = (low + high) // 2
+            if self._segments[middle].end_offset > offset:
+                high = middle
+            else:
+                low = middle + 1
+        assert low < len(self._segments), f"{self.folder}: {offset} is in no segment"
+        return low
+
+    async def offset_for_timestamp(self, timestamp_ms: int, up_to_offset: int) -> TimestampOffset | None:
+        """The first record below `up_to_offset` that is as new as `timestamp_ms`."""
+        return await find_timestamp(self._segments, timestamp_ms, self.start_offset, up_to_offset)
+
+    async def max_timestamp_offset(self, up_to_offset: int) -> TimestampOffset | None:
+        """The first of the newest records below `up_to_offset`."""
+        return await find_newest(self._segments, self.start_offset, up_to_offset)
+
+    # -- cutting
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut everything from `offset` on; of a batch that holds it nothing stays."""
+        assert offset >= self.truncation_floor, f"{self.folder}: {offset} is below {self.truncation_floor}"
+        assert offset >= self.start_offset, f"{self.folder}: {offset} is below the start {self.start_offset}"
+        if offset >= self.end_offset:
+            self.epochs.truncate_to(self.end_offset)
+            return
+        end_offset = self._cut_segments(offset)
+        self.epochs.truncate_to(end_offset)
+        self.generation += 1
+        self._flushed_offset = min(self._flushed_offset, end_offset)
+        self.high_watermark = min(self.high_watermark, end_offset)
+        self._producers = None
+        if self._producerless_offset > end_offset:
+            self._producerless_offset = -1 if self.start_offset > 0 else 0
+        remove_snapshots(self._disk, self.folder, above=end_offset)
+        self._folder_dirty = self._folders_first = True
+        self.is_changed = True
+        self._settle_waiters()
+        self.notify_dirty(self)
+
+    def _cut_segments(self, offset: int) -> int:
+        """Returns where the log ends now."""
+        while self._segments and self._segments[-1].base_offset >= offset:
+            self._remove_segment(self._segments.pop())
+        if not self._segments or self._segments[-1].end_offset <= offset:
+            return offset
+        last = self._segments[-1]
+        position = last.position_of(offset)
+        end_offset = last.header_at(position).base_offset
+        if position == 0:
+            self._remove_segment(self._segments.pop())
+        else:
+            last.truncate(position, end_offset)
+            self._dirty_files[last.path] = last.file
+        return end_offset
+
+    def _remove_segment(self, segment: Segment) -> None:
+        for path in (segment.path, segment.index_path):
+            self._dirty_files.pop(path, None)
+            self._files_to_close.pop(path, None)
+        segment.remove()
+        self._folder_dirty = True
+        self.is_changed = True
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Committed up to `offset`, which may lie above the end; never backwards."""
+        offset = min(offset, self.end_offset)
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.is_changed = True
+
+    def advance_start_offset(self, offset: int) -> None:
+        """Records below `offset` are gone; their segments go at the next `maintain`."""
+        offset = min(offset, self.high_watermark)
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.epochs.drop_before(offset)
+            self.is_changed = True
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything; the next offset is `offset`.  The manager has written that among the facts."""
+        while self._segments:
+            self._remove_segment(self._segments.pop())
+        remove_snapshots(self._disk, self.folder, above=-1)
+        self.epochs = EpochCache((), offset)
+        self.start_offset = self.high_watermark = self._flushed_offset = self.truncation_floor = offset
+        self._producers, self._producerless_offset = None, offset
+        self.generation += 1
+        self._folders_first = self._has_folder
+        self.is_changed = True
+        self._settle_waiters()
+        self.notify_dirty(self)
+
+    # -- upkeep: called by the manager
+
+    def retained_start(self, now_ms: int) -> int:
+        """Where the log should start by the topic's retention: at the end of some old segment, or where it does."""
+        start = self.start_offset
+        excess = self.size - self.config.retention_size if self.config.retention_size >= 0 else -1
+        for segment in self._segments:
+            if segment.end_offset > min(self.high_watermark, self._flushed_offset):
+                break
+            is_active = segment is self._segments[-1]
+            too_much = not is_active and excess >= segment.size
+            if not too_much and not self._is_too_old(segment, now_ms):
+                break
+            excess -= segment.size
+            start = max(start, segment.end_offset)
+        return start
+
+    def _is_too_old(self, segment: Segment, now_ms: int) -> bool:
+        if self.config.retention_ms < 0:
+            return False
+        newest_ms = segment.newest_timestamp
+        if newest_ms < 0:  # no record has a timestamp: its age counts from when we first saw it
+            segment.first_append_ms = now_ms if segment.first_append_ms is None else segment.first_append_ms
+            newest_ms = segment.first_append_ms
+        return now_ms - newest_ms > self.config.retention_ms
+
+    def expire_producers(self, now_ms: int) -> None:
+        if self._producers is None:
+            return
+        if not self._silence_known:
+            self._producers.touch(now_ms)
+            self._silence_known = True
+        if self._producers.expire(now_ms - self.config.producer_expiration_ms):
+            self.is_changed = True
+
+    def prepare_checkpoint(self) -> None:
+        """Write aside what a restart would otherwise read the log for; to be flushed before `take_state`."""
+        if self._segments and (self.appended_since_checkpoint or self.start_offset >= self.end_offset):
+            self._write_aside(self._segments[-1])
+
+    def take_state(self) -> LogState:
+        """What to write among the facts now; everything in it is durable already."""
+        self.is_changed = False
+        self.appended_since_checkpoint = 0
+        recovery = self._recovery_point()
+        self.truncation_floor = recovery.offset
+        return LogState(
+            version=STATE_VERSION,
+            start_offset=self.start_offset,
+            end_offset=self.end_offset,
+            high_watermark=self.high_watermark,
+            recovery=recovery,
+            segments=[
+                SegmentState(one.base_offset, one.end_offset, one.size, one.newest_timestamp)
+                for one in self._segments
+                if one.end_offset > self.start_offset
+            ],
+            epochs=list(self.epochs.entries),
+            producerless_offset=self._producerless_offset,
+        )
+
+    def _recovery_point(self) -> RecoveryPoint:
+        offset = min(self._flushed_offset, self.high_watermark)
+        offset = max(offset, self.start_offset)
+        if not self._segments:
+            return RecoveryPoint(offset, offset, 0, -1)
+        if offset >= self.end_offset:
+            last = self._segments[-1]
+            return RecoveryPoint(self.end_offset, last.base_offset, last.size, last.newest_timestamp)
+        segment = self._segments[self._segment_at(offset)]
+        position = segment.position_of(offset)
+        newest = segment.newest_before(position) if position else -1
+        return RecoveryPoint(segment.header_at(position).base_offset, segment.base_offset, position, newest)
+
+    def remove_below_start(self) -> None:
+        """Delete the segments that hold nothing any more; the facts have forgotten them."""
+        while self._segments and self._segments[0].end_offset <= self.start_offset:
+            self._remove_segment(self._segments.pop(0))
+        remove_old_snapshots(self._disk, self.folder)
+
+    def loaded_indexes(self) -> Iterator[Segment]:
+        """Segments that grow no more, with their index in memory."""
+        return (segment for segment in self._segments[:-1] if segment.loaded_index_size)
+
+    def recovered(self, segments: Iterable[Segment], flushed_offset: int) -> None:
+        """Recovery found these; what is above `flushed_offset` may still only be in the page cache."""
+        self._segments = list(segments)
+        self._flushed_offset = flushed_offset
+        self.high_watermark = min(self.high_watermark, self.end_offset)
+        remove_snapshots(self._disk, self.folder, above=self.end_offset)
+        if flushed_offset < self.end_offset:
+            self._folder_dirty = self._parent_dirty = True
+            for segment in self._segments:
+                if segment.end_offset > flushed_offset:
+                    self._dirty_files[segment.path] = segment.file
+        self.is_changed = True
+
+    def close(self) -> None:
+        """Close the files and answer who still waits; nothing is flushed."""
+        for _, future in self.waiters:
+            if not future.done():
+                future.set_result(False)
+        self.waiters = []
+        for file in self._files_to_close.values():
+            file.close()
+        for segment in self._segments:
+            segment.close()
+
+
+def _ignore(log: PartitionLog) -> None:
+    """Nobody wants to know."""

@@ -1,0 +1,84 @@
+"""Producer state on disk: snapshots next to the segments, and its rebuilding from the batch headers after them.
+
+`<offset>.producers` is the state that the batches below `offset` lead to.  A damaged one is no loss: an older one and
+more headers, or all headers, give the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Sequence
+
+from crc32c import crc32c
+
+from broker.core.producer_state import CorruptSnapshotError, ProducerState
+from broker.log.segment import Segment, segment_path
+from quorumlog.runtime.disk import Disk, DiskFile
+
+KEPT = 3
+_CRC = struct.Struct(">I")
+
+log = logging.getLogger(__name__)
+
+
+def snapshot_offsets(disk: Disk, folder: str) -> list[int]:
+    """Offsets of the snapshots in `folder`, ascending."""
+    names = (name.partition(".") for name in disk.list(folder))
+    return sorted(int(stem) for stem, _, kind in names if kind == "producers" and stem.isdigit())
+
+
+def write_snapshot(disk: Disk, folder: str, offset: int, producers: ProducerState) -> DiskFile:
+    """Put `producers` down as the state at `offset`; returns the file, to be flushed and closed."""
+    data = producers.snapshot()
+    path = segment_path(folder, offset, "producers")
+    disk.remove(path)
+    file = disk.open(path, create=True)
+    file.append(_CRC.pack(crc32c(data)) + data)
+    return file
+
+
+def remove_snapshots(disk: Disk, folder: str, above: int) -> None:
+    """Those of offsets that the log no longer reaches."""
+    for offset in snapshot_offsets(disk, folder):
+        if offset > above:
+            disk.remove(segment_path(folder, offset, "producers"))
+
+
+def remove_old_snapshots(disk: Disk, folder: str) -> None:
+    """All but the last few."""
+    for offset in snapshot_offsets(disk, folder)[:-KEPT]:
+        disk.remove(segment_path(folder, offset, "producers"))
+
+
+def load_producers(
+    disk: Disk, folder: str, segments: Sequence[Segment], end_offset: int, producerless_offset: int
+) -> ProducerState:
+    """The state at `end_offset`.
+
+    producerless_offset: at this offset of the log it was empty; -1 if that is not known of any.
+    """
+    producers, offset = _newest_snapshot(disk, folder, end_offset, producerless_offset)
+    for segment in segments:
+        if segment.end_offset <= offset:
+            continue
+        for _, header in segment.walk(segment.position_of(max(offset, segment.base_offset))):
+            producers.apply(header, header.base_offset, header.end_offset, header.max_timestamp)
+    return producers
+
+
+def _newest_snapshot(disk: Disk, folder: str, end_offset: int, producerless_offset: int) -> tuple[ProducerState, int]:
+    for offset in reversed(snapshot_offsets(disk, folder)):
+        if not producerless_offset < offset <= end_offset:
+            continue
+        path = segment_path(folder, offset, "producers")
+        file = disk.open(path)
+        data = file.pread(0, file.size)
+        file.close()
+        try:
+            if len(data) < _CRC.size or crc32c(data[_CRC.size :]) != _CRC.unpack_from(data)[0]:
+                raise CorruptSnapshotError("checksum does not match")
+            return ProducerState.restore(data[_CRC.size :]), offset
+        except CorruptSnapshotError as error:
+            log.warning("producer snapshot ignored file=%s reason=%s", path, error)
+    return ProducerState(), producerless_offset if producerless_offset <= end_offset else -1

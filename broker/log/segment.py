@@ -1,0 +1,307 @@
+"""One segment: a file of batches from `base_offset` on, and its index.
+
+The last segment of a log is its active one, the only one that grows.  Nothing is opened or read before it is needed:
+what a segment holds (`size`, `end_offset`, `newest_timestamp`) is known from the log's state or from recovery.
+
+**Finding a batch**: the index gives a batch at most one interval before it, then headers are read one after the other.
+Fetches at the end of a log, which are nearly all, find their place in a short list of the last batches instead.
+
+**Checked bytes.**  What this process appended or recovered is known to be good; anything else is checked, checksums
+included, when it is first read.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from broker.log.index import SegmentIndex
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.disk import Disk, DiskFile
+from quorumlog.wire.record_batch import (
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    NO_TIMESTAMP,
+    BatchHeader,
+    BatchRefusal,
+    check_batches,
+    parse_header,
+)
+
+RECENT_BATCHES = 256
+WALK_CHUNK = 8192
+
+log = logging.getLogger(__name__)
+
+
+def segment_path(folder: str, base_offset: int, kind: str) -> str:
+    """kind: log, index or producers."""
+    return f"{folder}/{base_offset:020d}.{kind}"
+
+
+class Segment:
+    def __init__(
+        self, disk: Disk, folder: str, base_offset: int, *, end_offset: int, size: int, newest_timestamp: int
+    ) -> None:
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.size = size
+        self.newest_timestamp = newest_timestamp
+        self.first_append_ms: int | None = None
+        self._disk = disk
+        self._folder = folder
+        self._file: DiskFile | None = None
+        self._index: SegmentIndex | None = None
+        self._recent_offsets: list[int] = []
+        self._recent_positions: list[int] = []
+        self._appended_from = size  # bytes from here on came through this process
+        self._checked = (0, 0)  # bytes in this range were read and found good
+
+    @classmethod
+    def create(cls, disk: Disk, folder: str, base_offset: int) -> Segment:
+        """A new segment with an empty file, not yet durable."""
+        segment = cls(disk, folder, base_offset, end_offset=base_offset, size=0, newest_timestamp=NO_TIMESTAMP)
+        segment._file = disk.open(segment.path, create=True)
+        if segment._file.size:  # left over from a creation that was forgotten
+            segment._file.truncate(0)
+        segment._index = SegmentIndex(base_offset)
+        disk.remove(segment_path(folder, base_offset, "index"))
+        return segment
+
+    @property
+    def path(self) -> str:
+        return segment_path(self._folder, self.base_offset, "log")
+
+    @property
+    def index_path(self) -> str:
+        return segment_path(self._folder, self.base_offset, "index")
+
+    @property
+    def file(self) -> DiskFile:
+        """Opened at first use, and then compared with what is known of it.
+
+        Raises:
+            CorruptStoreError: missing, or of another size.
+        """
+        if self._file is None:
+            try:
+                file = self._disk.open(self.path)
+            except FileNotFoundError as error:
+                raise CorruptStoreError(f"{self.path} is missing") from error
+            if file.size != self.size:
+                raise CorruptStoreError(f"{self.path} has {file.size} bytes instead of {self.size}")
+            self._file = file
+        return self._file
+
+    @property
+    def index(self) -> SegmentIndex:
+        if self._index is None:
+            self._index = self._load_index()
+        return self._index
+
+    @property
+    def loaded_index_size(self) -> int:
+        return 0 if self._index is None else self._index.memory_size
+
+    # -- writing
+
+    def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader], index_interval: int) -> None:
+        """`data` holds exactly the batches of `headers`, which go on where this segment ends."""
+        file, index = self.file, self.index
+        position = file.append(data if isinstance(data, bytes) else memoryview(data))
+        assert position == self.size, f"{self.path}: appended at {position}, expected {self.size}"
+        for header in headers:
+            self.note(position, header, index, index_interval)
+            position += header.size
+        assert position == file.size, f"{self.path}: ends at {file.size}, expected {position}"
+
+    def note(self, position: int, header: BatchHeader, index: SegmentIndex, index_interval: int) -> None:
+        """Take in that a good batch stands at `position`, the end so far."""
+        if position - index.last_position() >= index_interval:
+            index.add(header.base_offset, position, self.newest_timestamp)
+        if len(self._recent_offsets) >= 2 * RECENT_BATCHES:
+            del self._recent_offsets[:RECENT_BATCHES], self._recent_positions[:RECENT_BATCHES]
+        self._recent_offsets.append(header.base_offset)
+        self._recent_positions.append(position)
+        self.newest_timestamp = max(self.newest_timestamp, header.max_timestamp)
+        self.end_offset = header.end_offset
+        self.size = position + header.size
+
+    def adopt(self, file: DiskFile, index: SegmentIndex) -> None:
+        """Recovery has walked `file` and built `index`."""
+        self._file, self._index = file, index
+
+    def trust_from(self, position: int) -> None:
+        """Everything from `position` on has been checked."""
+        self._appended_from = position
+
+    def truncate(self, position: int, end_offset: int) -> None:
+        """Cut before the batch at `position`, whose base offset is `end_offset`."""
+        index = self.index
+        newest = NO_TIMESTAMP if position == 0 else self.newest_before(position)
+        self.file.truncate(position)
+        index.truncate(position)
+        if index.persisted > len(index):
+            index.persisted = -1
+        keep = bisect_right(self._recent_positions, position - 1)
+        del self._recent_offsets[keep:], self._recent_positions[keep:]
+        self.size, self.end_offset, self.newest_timestamp = position, end_offset, newest
+        self._appended_from = min(self._appended_from, position)
+        self._checked = (min(self._checked[0], position), min(self._checked[1], position))
+
+    def persist_index(self) -> DiskFile | None:
+        """Bring the index file up to date; returns the file, to be flushed and closed, if anything was written."""
+        if self._index is None:
+            return None
+        if self._index.persisted < 0:
+            self._disk.remove(self.index_path)
+            self._index.persisted = 0
+        if not (chunk := self._index.take_chunk()):
+            return None
+        file = self._disk.open(self.index_path, create=True)
+        file.append(chunk)
+        return file
+
+    def unload_index(self) -> None:
+        """Free the memory; only for a segment that grows no more and whose index is in its file."""
+        if self._index is not None and self._index.persisted == len(self._index):
+            self._index = None
+
+    def remove(self) -> None:
+        """Delete the files."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._disk.remove(self.path)
+        self._disk.remove(self.index_path)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # -- finding
+
+    def position_of(self, offset: int) -> int:
+        """Position of the first batch that ends above `offset`; the size, if none does.
+
+        Raises:
+            CorruptStoreError: no batch stands where one must.
+        """
+        if offset >= self.end_offset:
+            return self.size
+        at = bisect_right(self._recent_offsets, offset) - 1
+        if at >= 0:
+            return self._recent_positions[at]
+        entry = self.index.by_offset(offset)
+        if self._header(entry.position).base_offset != entry.offset:
+            self._distrust_index(entry.position)
+            entry = self.index.by_offset(offset)
+        for position, header in self.walk(entry.position):
+            if header.end_offset > offset:
+                return position
+        raise CorruptStoreError(f"{self.path} holds no batch with offset {offset}")
+
+    def boundary_before(self, limit: int, floor: int) -> int:
+        """The last end of a batch at or below position `limit`; `floor`, which is one, if there is none above it."""
+        if limit >= self.size:
+            return self.size
+        at = bisect_right(self._recent_positions, limit) - 1
+        if at >= 0:
+            return max(floor, self._recent_positions[at])
+        start = max(floor, self.index.by_position(limit).position)
+        boundary = start
+        for position, header in self.walk(start):
+            if position + header.size > limit:
+                break
+            boundary = position + header.size
+        return boundary
+
+    def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of each batch from the one at `position` on, bodies unread.
+
+        Raises:
+            CorruptStoreError: no batch stands where one must.
+        """
+        chunk, chunk_start = b"", position
+        while position < self.size:
+            if position + HEADER_SIZE > chunk_start + len(chunk):
+                chunk, chunk_start = self.file.pread(position, WALK_CHUNK), position
+            header = self._parse(chunk, position - chunk_start, position)
+            yield position, header
+            position += header.size
+
+    def newest_before(self, position: int) -> int:
+        """Newest timestamp of the batches before the one at `position`."""
+        entry = self.index.by_position(position)
+        newest = entry.newest_before
+        for at, header in self.walk(entry.position):
+            if at >= position:
+                break
+            newest = max(newest, header.max_timestamp)
+        return newest
+
+    def header_at(self, position: int) -> BatchHeader:
+        return self._header(position)
+
+    def _header(self, position: int) -> BatchHeader:
+        return self._parse(self.file.pread(position, HEADER_SIZE), 0, position)
+
+    def _parse(self, chunk: bytes, at: int, position: int) -> BatchHeader:
+        if at + HEADER_SIZE > len(chunk):
+            raise CorruptStoreError(f"{self.path} at position {position}: cut off inside a batch header")
+        header = parse_header(chunk, at)
+        if (
+            header.magic != MAGIC
+            or not HEADER_SIZE - LENGTH_END <= header.batch_length <= self.size - position - LENGTH_END
+        ):
+            raise CorruptStoreError(f"{self.path} at position {position}: no batch header")
+        return header
+
+    # -- reading
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes of whole batches from position `start` to `end`.
+
+        Raises:
+            CorruptStoreError: the bytes were never checked by this process, and are damaged.
+        """
+        data = self.file.pread(start, end - start)
+        if len(data) != end - start:
+            raise CorruptStoreError(f"{self.path} ends at position {start + len(data)} instead of {self.size}")
+        low, high = self._checked
+        if start < self._appended_from and not (low <= start and end <= high):
+            if isinstance(refusal := check_batches(data), BatchRefusal):
+                place = start + refusal.position
+                raise CorruptStoreError(f"{self.path} at position {place}: {refusal.reason}")
+            adjacent = start <= high and low <= end
+            self._checked = (min(start, low), max(end, high)) if adjacent and high > low else (start, end)
+        return data
+
+    def _load_index(self) -> SegmentIndex:
+        """From its file, completed from the batch headers that came after it was last written."""
+        data = b""
+        if self._disk.exists(self.index_path):
+            file = self._disk.open(self.index_path)
+            data = file.pread(0, file.size)
+            file.close()
+        index = SegmentIndex.load(self.base_offset, data, self.size)
+        self._complete(index)
+        return index
+
+    def _distrust_index(self, position: int) -> None:
+        log.warning("index rebuilt file=%s position=%d", self.index_path, position)
+        self._index = SegmentIndex(self.base_offset)
+        self._index.persisted = -1
+        self._complete(self._index)
+
+    def _complete(self, index: SegmentIndex) -> None:
+        entry = index.by_position(self.size)
+        newest, last = entry.newest_before, entry.position
+        for position, header in self.walk(entry.position):
+            if position - last >= WALK_CHUNK // 2:
+                index.add(header.base_offset, position, newest)
+                last = position
+            newest = max(newest, header.max_timestamp)

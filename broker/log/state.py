@@ -1,0 +1,82 @@
+"""What is kept of a log among the facts of its directory, so that a start reads no file of an idle log.
+
+Written at checkpoints: after a clean stop it says all; after any other it says from where to look.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quorumlog.errors import CorruptStoreError
+
+STATE_VERSION = 1
+
+
+class SegmentState(msgspec.Struct, frozen=True, array_like=True):
+    base_offset: int
+    end_offset: int
+    size: int
+    newest_timestamp: int
+
+
+class RecoveryPoint(msgspec.Struct, frozen=True):
+    """Everything before it is durable, committed and was good: never cut, never read again at a start.
+
+    offset: base offset of the batch at `position` of the segment that begins at `segment`; or where the next will be.
+    newest_timestamp: of the batches before it in that segment.
+    """
+
+    offset: int
+    segment: int
+    position: int
+    newest_timestamp: int
+
+
+class LogState(msgspec.Struct, frozen=True):
+    """
+    segments, end_offset: as they were when this was written; true after a clean stop.
+    producerless_offset: nothing was known of any producer at this offset of the log; -1: no such offset is known.
+    """
+
+    version: int
+    start_offset: int
+    end_offset: int
+    high_watermark: int
+    recovery: RecoveryPoint
+    segments: list[SegmentState]
+    epochs: list[tuple[int, int]]
+    producerless_offset: int
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(LogState)
+
+
+def encode_state(state: LogState) -> bytes:
+    return _encoder.encode(state)
+
+
+def decode_state(key: str, data: bytes) -> LogState:
+    """Raises CorruptStoreError: not a state of this version."""
+    try:
+        state = _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise CorruptStoreError(f"fact {key} is damaged: {error}") from error
+    if state.version != STATE_VERSION:
+        raise CorruptStoreError(f"fact {key} has version {state.version}, this program knows {STATE_VERSION}")
+    return state
+
+
+def empty_state(start_offset: int = 0) -> LogState:
+    """A log that holds nothing and begins at `start_offset`."""
+    recovery = RecoveryPoint(offset=start_offset, segment=start_offset, position=0, newest_timestamp=-1)
+    return LogState(
+        version=STATE_VERSION,
+        start_offset=start_offset,
+        end_offset=start_offset,
+        high_watermark=start_offset,
+        recovery=recovery,
+        segments=[],
+        epochs=[],
+        producerless_offset=start_offset,
+    )

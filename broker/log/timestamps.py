@@ -1,0 +1,83 @@
+"""From a time to an offset: segment by its newest timestamp, batch by the index and the headers, record by opening one.
+
+A header may claim a newer timestamp than its records have; such a batch is passed over, but only so many: a log full of
+them must not have us open every batch.  Then, and when a batch cannot be opened, its header is the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from broker.log.records import MalformedError, RecordPlace, first_at_or_after
+from broker.log.segment import Segment
+from broker.log.types import TimestampOffset
+from quorumlog.wire.record_batch import BatchHeader
+
+OPENED_MAX = 8
+
+log = logging.getLogger(__name__)
+
+
+async def find_timestamp(
+    segments: Sequence[Segment], timestamp: int, start_offset: int, up_to_offset: int
+) -> TimestampOffset | None:
+    """The first record from `start_offset` to `up_to_offset` that is as new as `timestamp`.
+
+    segments: the log's own list, which changes while this waits.
+    """
+    opened = 0
+    while (found := _candidate(segments, timestamp, start_offset, up_to_offset)) is not None:
+        segment, position, header = found
+        place: RecordPlace | None = RecordPlace(header.max_timestamp, max(header.base_offset, start_offset))
+        if opened < OPENED_MAX and header.record_count:
+            opened += 1
+            place = await _open(segment, position, header, timestamp, start_offset)
+        if place is not None:
+            return TimestampOffset(place.timestamp, place.offset, header.leader_epoch)
+        start_offset = header.end_offset  # look again from here: while we opened a batch, segments may have gone
+    return None
+
+
+async def find_newest(segments: Sequence[Segment], start_offset: int, up_to_offset: int) -> TimestampOffset | None:
+    """The first of the newest records from `start_offset` to `up_to_offset`."""
+    newest = -1
+    for segment in segments:
+        if segment.end_offset <= start_offset or segment.base_offset >= up_to_offset:
+            continue
+        if segment.end_offset <= up_to_offset:
+            newest = max(newest, segment.newest_timestamp)
+        elif position := segment.position_of(up_to_offset):
+            newest = max(newest, segment.newest_before(position))
+    return None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset)
+
+
+def _candidate(
+    segments: Sequence[Segment], timestamp: int, start_offset: int, up_to_offset: int
+) -> tuple[Segment, int, BatchHeader] | None:
+    """The first batch whose header says that something in it is new enough."""
+    for segment in segments:
+        if segment.end_offset <= start_offset or segment.newest_timestamp < timestamp:
+            continue
+        first = segment.index.by_timestamp(timestamp).position
+        if start_offset > segment.base_offset:
+            first = max(first, segment.position_of(start_offset))
+        for position, header in segment.walk(first):
+            if header.end_offset > up_to_offset:
+                return None
+            if header.end_offset > start_offset and header.max_timestamp >= timestamp:
+                return segment, position, header
+    return None
+
+
+async def _open(
+    segment: Segment, position: int, header: BatchHeader, timestamp: int, start_offset: int
+) -> RecordPlace | None:
+    batch = segment.read(position, position + header.size)
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.run_in_executor(None, first_at_or_after, batch, header, timestamp, start_offset)
+    except MalformedError as error:
+        log.debug("batch not opened file=%s position=%d reason=%s", segment.path, position, error)
+        return RecordPlace(header.max_timestamp, max(header.base_offset, start_offset))

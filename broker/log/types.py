@@ -1,0 +1,77 @@
+"""The small types of the log's interface."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+_FOLDER = re.compile(
+    r"(?P<topic>[A-Za-z0-9._-]*)-(?P<partition>\d{1,10})\.(?P<topic_id>[0-9a-f]{32})\.(?P<created>\d{1,19})"
+)
+_TOPIC_SHOWN_MAX = 120  # a folder name has at most 255 bytes; the topic in it is for people only
+_DAY_MS = 86_400_000
+SEGMENT_SIZE_LIMIT = 2**31 - 1  # positions in an index have 32 bits
+
+
+class LogKey(NamedTuple):
+    """One replica of one partition, for ever.  `created`: offset of its Partition record, its identity (design §5)."""
+
+    topic_id: UUID
+    partition: int
+    created: int
+
+
+def folder_name(key: LogKey, topic: str) -> str:
+    """Folder of a replica: its whole identity, and the topic's name in front for people."""
+    name = f"{topic[:_TOPIC_SHOWN_MAX]}-{key.partition}.{key.topic_id.hex}.{key.created}"
+    assert _FOLDER.fullmatch(name), f"{name!r} is no folder name"  # topic names were checked at their creation
+    return name
+
+
+def parse_folder_name(name: str) -> tuple[LogKey, str] | None:
+    """The identity in a folder's name, and the topic's name, perhaps cut; None for any other folder."""
+    if (match := _FOLDER.fullmatch(name)) is None:
+        return None
+    return LogKey(UUID(match["topic_id"]), int(match["partition"]), int(match["created"])), match["topic"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """One topic's settings.  -1: no limit."""
+
+    segment_size_max: int = 1 << 30
+    segment_age_max_ms: int = 7 * _DAY_MS
+    retention_ms: int = 7 * _DAY_MS
+    retention_size: int = -1
+    message_size_max: int = 1_048_588
+    timestamp_ahead_max_ms: int = -1
+    write_caching: bool = False
+    producer_expiration_ms: int = _DAY_MS
+    index_interval: int = 4096  # bytes of log for each index entry
+
+    def __post_init__(self) -> None:
+        assert 0 < self.segment_size_max <= SEGMENT_SIZE_LIMIT, self.segment_size_max
+        assert self.index_interval > 0, self.index_interval
+
+
+class Appended(NamedTuple):
+    """Where the batches are.  `duplicate`: nothing was appended, they have been there before."""
+
+    first_offset: int
+    end_offset: int
+    duplicate: bool = False
+
+
+class Refused(NamedTuple):
+    """Nothing was appended.  `code`: a Kafka error code."""
+
+    code: int
+    reason: str
+
+
+class TimestampOffset(NamedTuple):
+    timestamp: int
+    offset: int
+    leader_epoch: int
