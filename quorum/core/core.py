@@ -99,11 +99,12 @@ class RaftCore(Founding):
         leader_id = self.election.leader_id
         leader = self.history.current.by_id(leader_id) if leader_id is not None else None
         if leader_id == self.key.node_id and self.is_voter:
-            return self._become_resigned((), now_ms, f"led epoch {self.epoch} before it was started again")
+            reason = f"led epoch {self.epoch} before it was started again"
+            return self._become_resigned((), self._first_deadline(now_ms), now_ms, reason)
         if leader is not None and leader_id != self.key.node_id:
             address = leader.address
             return self._become_follower(self.epoch, leader.key.node_id, address, now_ms, "by its own state")
-        return self._become(Unattached(self._election_deadline(now_ms)), now_ms, "started")
+        return self._become(Unattached(self._first_deadline(now_ms)), now_ms, "started")
 
     def _refuse_stored(self, stored: StoredQuorum) -> str | None:
         config, state = self.config, stored.state
@@ -284,6 +285,8 @@ class RaftCore(Founding):
             case Resigned() as resigned if resigned.deadline_ms is not None and now_ms >= resigned.deadline_ms:
                 resigned.deadline_ms = None
                 self._become_unattached(self.epoch + 1, now_ms, "no successor was heard of")
+                if self.is_sole_voter:
+                    self._stand(now_ms, "election timeout")
 
     @property
     def deadline_ms(self) -> int:
@@ -421,7 +424,7 @@ class RaftCore(Founding):
         assert self.is_voter or isinstance(self.role, Unattached | Follower | Leader | Resigned), f"{key}: {self.role}"
         if self.newborn is not None:
             assert isinstance(self.role, Unattached), f"newborn as {self.role}"
-            assert now == Election(0) or self.refused, f"newborn with {now}"
+            assert now.voted_for is None, f"newborn with {now}"
 
 
 __all__ = ["Peer", "RaftCore", "ReplicaKey"]

@@ -161,10 +161,8 @@ class Elections(Replication):
         """Begin an election, unless the disk hangs: then a leader would be of no use."""
         if self._disk_stalled(now_ms):
             waited = now_ms - self._writes[0][1]
-            timeout = self.config.election_timeout_ms
-            deadline = now_ms + timeout + self._draw(timeout)
             reason = f"does not stand: the disk has not answered for {waited} ms"
-            return self._become(Unattached(deadline), now_ms, reason)
+            return self._become(Unattached(self._election_deadline(now_ms)), now_ms, reason)
         if self.is_sole_voter:
             return self._become_candidate(now_ms, "the only voter")
         return self._become_prospective(now_ms, reason)
@@ -264,7 +262,7 @@ class Elections(Replication):
             replicas = self.role.replicas
             ends = {voter: replicas[voter].end if voter in replicas else 0 for voter in self.other_voters}
             successors = tuple(sorted(ends, key=lambda voter: (-ends[voter], voter)))
-            self._become_resigned(successors, now_ms, reason)
+            self._become_resigned(successors, self._election_deadline(now_ms), now_ms, reason)
 
     def _say_farewell(self, resigned: Resigned, now_ms: int) -> None:
         for voter, errand in resigned.farewells.items():

@@ -164,7 +164,7 @@ class Founding(Elections):
         assert self.cluster_id is not None
         self.met, self.newborn = True, None
         self._effects.append(Joined(self.cluster_id, newborn.replaced))
-        deadline = self._election_deadline(now_ms)
+        deadline = self._first_deadline(now_ms)
         if newborn.founded:
             deadline = now_ms  # the others wait for it: they know nothing before
         place = "voter" if self.is_voter else "observer"

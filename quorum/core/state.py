@@ -281,11 +281,14 @@ class CoreState:
         return int(self._random.random() * below_ms)
 
     def _election_deadline(self, now_ms: int) -> int | None:
+        """When to stand next; None for an observer, which never does."""
         if not self.is_voter:
             return None
-        if self.is_sole_voter:
-            return now_ms
         return now_ms + self.config.election_timeout_ms + self._draw(self.config.election_timeout_ms)
+
+    def _first_deadline(self, now_ms: int) -> int | None:
+        """The same at the start: a sole voter need not wait for anyone."""
+        return now_ms if self.is_sole_voter else self._election_deadline(now_ms)
 
     def _fetch_deadline(self, now_ms: int) -> int:
         """When to give the leader up, drawn anew at each re-arming: followers must not all stand in one millisecond."""
@@ -369,7 +372,8 @@ class CoreState:
         assert self.is_voter, f"{self.key} stands without being a voter"
         self.election = Election(self.epoch + 1, None, self.key)
         self._save_election()
-        deadline = now_ms + self.config.election_timeout_ms + self._draw(self.config.election_timeout_ms)
+        deadline = self._election_deadline(now_ms)
+        assert deadline is not None
         ballots = {voter: Ballot(now_ms) for voter in self.other_voters}
         self._become(Candidate(deadline, ballots, self._election_write), now_ms, reason)
 
@@ -392,8 +396,10 @@ class CoreState:
             )
         )
 
-    def _become_resigned(self, successors: tuple[ReplicaKey, ...], now_ms: int, reason: str) -> None:
-        """Lead no more, in the same epoch; until the election timeout, tell the others."""
+    def _become_resigned(
+        self, successors: tuple[ReplicaKey, ...], deadline_ms: int | None, now_ms: int, reason: str
+    ) -> None:
+        """Lead no more, in the same epoch; until `deadline_ms`, tell the others."""
         assert self.election.leader_id == self.key.node_id, f"resigns from {self.election}"
         farewells = {voter: Errand(now_ms) for voter in self.other_voters}
-        self._become(Resigned(self._election_deadline(now_ms), farewells, successors), now_ms, reason)
+        self._become(Resigned(deadline_ms, farewells, successors), now_ms, reason)
