@@ -1,0 +1,30 @@
+"""Which partition a key belongs to: Kafka's murmur2, so that all clients of a topic agree.
+
+Plain Python, for tools; Spark's writer has the same compiled.
+"""
+
+from __future__ import annotations
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIER = 0x5BD1E995
+_SEED = 0x9747B28C
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit hash, unsigned."""
+    value = (_SEED ^ len(data)) & _MASK
+    whole = len(data) & ~3
+    for position in range(0, whole, 4):
+        word = int.from_bytes(data[position : position + 4], "little")
+        word = word * _MULTIPLIER & _MASK
+        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
+        value = (value * _MULTIPLIER & _MASK) ^ word
+    if whole < len(data):
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    value = (value ^ value >> 13) * _MULTIPLIER & _MASK
+    return value ^ value >> 15
+
+
+def partition_of(key: bytes, partition_count: int) -> int:
+    """The partition of `key` among `partition_count`."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count

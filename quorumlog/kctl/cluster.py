@@ -1,0 +1,131 @@
+"""kctl cluster health: is there anything that needs a person?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl import brokers, exits
+from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.quorum import status_document
+
+WATCH_INTERVAL_S = 1.0
+STALE_FETCH_MS = 5000
+"""A voter that has not fetched for longer than this is named."""
+SHOWN_MAX = 20
+
+
+@click.group("cluster", cls=Group)
+def group() -> None:
+    """The cluster as a whole."""
+
+
+@group.command("health")
+@click.option("--watch", is_flag=True, help="Go on, a line whenever something changes.")
+@click.option("--exit-when-healthy", is_flag=True, help="Wait until healthy, at most --timeout.")
+@with_loop
+async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
+    """Healthy: a leader that a majority follows, every voter and broker there, every partition led and in sync.
+
+    Exit code 0 if healthy, else 1; 4 when --exit-when-healthy did not come true in time.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + context.deadline_s
+    shown: dict[str, Any] | None = None
+    async with context.client() as client:
+        while True:
+            document = await examine(context, client)
+            if document != shown and (watch or not exit_when_healthy or document["healthy"]):
+                _show(context, document, stream=watch)
+                shown = document
+            if exit_when_healthy and document["healthy"]:
+                return exits.DONE
+            if not watch and not exit_when_healthy:
+                return exits.DONE if document["healthy"] else exits.FAILED
+            if exit_when_healthy and loop.time() >= deadline:
+                raise ClusterError("TIMED_OUT", f"not healthy: {'; '.join(document['problems'])}", retriable=True)
+            await asyncio.sleep(WATCH_INTERVAL_S)  # servers push nothing to kctl
+
+
+async def examine(context: Context, client: Any) -> dict[str, Any]:
+    """One look at everything; `problems` says in words what is wrong."""
+    from quorumlog.wire.v1 import controller_pb2
+
+    document: dict[str, Any] = {
+        "healthy": False, "cluster_id": None, "leader_id": None, "leader_epoch": None, "voters": None, "brokers": None,
+        "brokers_unfenced": None, "topics": None, "partitions": None, "partitions_without_leader": None,
+        "partitions_under_replicated": None, "problems": [],
+    }  # fmt: skip
+    problems: list[str] = document["problems"]
+    try:
+        status = status_document(await client.describe_quorum(context.deadline_s))
+        document |= {name: status[name] for name in ("cluster_id", "leader_id", "leader_epoch")}
+        document["voters"] = len(status["voters"])
+        problems += _quorum_problems(status)
+        registered = await brokers.fetch(context, client)
+        topics = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(), context.deadline_s)
+    except ClusterError as error:
+        problems.append(error.message)
+        return document
+    document["brokers"] = len(registered)
+    document["brokers_unfenced"] = sum(broker["state"] == "unfenced" for broker in registered)
+    problems += [
+        f"broker {broker['id']} is {broker['state']}" for broker in registered if broker["state"] != "unfenced"
+    ]
+    leaderless, lagging = _partition_problems(topics)
+    document["topics"] = len(topics.topics)
+    document["partitions"] = sum(len(topic.partitions) for topic in topics.topics)
+    document["partitions_without_leader"] = len(leaderless)
+    document["partitions_under_replicated"] = len(lagging)
+    problems += leaderless[:SHOWN_MAX] + lagging[:SHOWN_MAX]
+    document["healthy"] = not problems
+    return document
+
+
+def _quorum_problems(status: dict[str, Any]) -> list[str]:
+    if status["leader_id"] is None:
+        return ["the quorum has no leader"]
+    if status["answered_by"] != status["leader_id"]:
+        return [f"the leader, node {status['leader_id']}, does not answer"]
+    problems = (
+        [f"the leader, node {status['leader_id']}, is paused: no majority follows it"] if status["paused"] else []
+    )
+    for voter in status["voters"]:
+        age = voter["last_fetch_ms"]
+        if voter["id"] != status["leader_id"] and (age is None or age > STALE_FETCH_MS):
+            problems.append(
+                f"voter {voter['id']} " + ("has never fetched" if age is None else f"last fetched {age} ms ago")
+            )
+    return problems
+
+
+def _partition_problems(reply: Any) -> tuple[list[str], list[str]]:
+    leaderless, lagging = [], []
+    for topic in reply.topics:
+        for partition in topic.partitions:
+            name = f"{topic.name}-{partition.index}"
+            if partition.leader < 0:
+                leaderless.append(f"{name} has no leader")
+            missing = sorted({replica.broker_id for replica in partition.replicas} - set(partition.isr))
+            if missing:
+                lagging.append(f"{name} is under-replicated: {','.join(map(str, missing))} not in its ISR")
+    return leaderless, lagging
+
+
+def _show(context: Context, document: dict[str, Any], stream: bool) -> None:
+    output = context.output
+    if output.is_json:
+        if stream:
+            output.line(document)
+        else:
+            output.document(document)
+    elif stream:
+        output.text("healthy" if document["healthy"] else "not healthy: " + "; ".join(document["problems"]))
+    else:
+        rows = [(name, value) for name, value in document.items() if name != "problems"]
+        output.table(("", ""), rows)
+        for problem in document["problems"]:
+            output.text(f"- {problem}")

@@ -1,0 +1,18 @@
+"""kctl completion: the script that a shell sources."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from quorumlog.kctl.context import Command
+
+
+@click.command("completion", cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def command(context: click.Context, shell: str) -> None:
+    """Print a completion script; for bash: source <(kctl completion bash)."""
+    made = get_completion_class(shell)
+    assert made is not None, shell
+    click.echo(made(context.find_root().command, {}, "kctl", "_KCTL_COMPLETE").source())

@@ -1,0 +1,145 @@
+"""What every command of kctl gets: the global options, a client, the output, and a loop to run on."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import click
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.output import Output
+from quorumlog.runtime.addresses import parse_list, parse_target
+
+DEFAULT_CONTROLLERS = "127.0.0.1:9093"
+DEFAULT_TIMEOUT_S = 30.0
+TIMEOUT_MAX_S = 86_400.0
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Context:
+    """The global options.  An option given after the command replaces the one before it."""
+
+    controllers: str | None = None
+    output_form: str = "table"
+    timeout_s: float | None = None
+    debug: bool = False
+
+    @property
+    def output(self) -> Output:
+        return Output(self.output_form)
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds that the command may take."""
+        return DEFAULT_TIMEOUT_S if self.timeout_s is None else self.timeout_s
+
+    @property
+    def addresses(self) -> list[str]:
+        """Control addresses to call.
+
+        Raises:
+            click.UsageError: they are malformed.
+        """
+        try:
+            return [str(address) for address in parse_list(parse_target, [self.controllers or DEFAULT_CONTROLLERS])]
+        except ValueError as error:
+            raise click.UsageError(f"--controllers: {error}") from None
+
+    def client(self) -> Any:
+        """A client of the control plane; `async with` closes it."""
+        from quorumlog.client.controller import ControllerClient  # gRPC takes 0.2 s to import, `--help` need not wait
+
+        return ControllerClient(self.addresses)
+
+
+def _global_options() -> list[click.Option]:
+    def keep(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+        def callback(context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+            if value is not None and value is not False:
+                setattr(context.ensure_object(Context), name, value)
+            return value
+
+        return callback
+
+    return [
+        click.Option(
+            ["--controllers"], metavar="HOST:PORT,…", expose_value=False, callback=keep("controllers"),
+            help=f"Control addresses of any nodes (default {DEFAULT_CONTROLLERS}).",
+        ),
+        click.Option(
+            ["-o", "--output"], type=click.Choice(["table", "json"]), expose_value=False,
+            callback=keep("output_form"), help="Form of the output (default table).",
+        ),
+        click.Option(
+            ["--timeout"], type=click.FloatRange(0.001, TIMEOUT_MAX_S), metavar="SECONDS", expose_value=False,
+            callback=keep("timeout_s"), help=f"Give up after this long (default {DEFAULT_TIMEOUT_S:g}).",
+        ),
+        click.Option(
+            ["--debug"], is_flag=True, expose_value=False, callback=keep("debug"),
+            help="Show the traceback of an error.",
+        ),
+    ]  # fmt: skip
+
+
+class Command(click.Command):
+    """A command that takes the global options after its own name, too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(_global_options())
+
+
+class Group(click.Group):
+    """A group of such commands.  `KCTL_CONTROLLERS` is read once, by the outermost."""
+
+    command_class = Command
+    group_class = type
+
+
+class Root(Group):
+    """`kctl` itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        options = _global_options()
+        options[0].envvar = "KCTL_CONTROLLERS"
+        self.params.extend(options)
+
+
+def with_loop(
+    function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]],
+) -> Callable[P, R]:
+    """Run an async command on a loop of its own, within the time that the user allows."""
+
+    @functools.wraps(function)
+    def command(*args: P.args, **kwargs: P.kwargs) -> R:
+        context = click.get_current_context().ensure_object(Context)
+        return asyncio.run(function(context, *args, **kwargs))
+
+    return cast(Callable[P, R], command)
+
+
+async def wait_until(
+    condition: Callable[[], Awaitable[bool]], timeout_s: float, what: str, interval_s: float = 0.2
+) -> None:
+    """Ask again and again, since no server tells kctl when something becomes so.
+
+    Raises:
+        ClusterError: TIMED_OUT, naming `what`.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while not await condition():
+        left = deadline - loop.time()
+        if left <= 0:
+            raise ClusterError(
+                "TIMED_OUT", f"{what} within {timeout_s:g} s: not yet", "look again later", retriable=True
+            )
+        await asyncio.sleep(min(interval_s, left))

@@ -1,0 +1,359 @@
+"""kctl produce and consume: records as lines, over the Kafka protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.context import Command, Context, with_loop
+from quorumlog.kctl.output import bytes_value
+from quorumlog.runtime.addresses import Address
+
+if TYPE_CHECKING:
+    from quorumlog.client.cluster import Cluster
+    from quorumlog.client.records import NewRecord, Record
+
+CHUNK_BYTES = 256 * 1024
+LINE_MAX_BYTES = 16 << 20
+BATCH_RECORDS_MAX = 2000
+BATCH_BYTES_MAX = 512 * 1024
+IN_FLIGHT_MAX = 64
+QUEUE_MAX = 8
+"""Fetched pieces, of at most FETCH_SIZE_MAX_BYTES, that wait to be printed."""
+FETCH_SIZE_MAX_BYTES = 1 << 20
+
+
+@asynccontextmanager
+async def _open(context: Context, topic: str) -> AsyncIterator[tuple[Cluster, int]]:
+    """The brokers that the control plane knows, as a Kafka client's view; and the topic's number of partitions.
+
+    Raises:
+        ClusterError: no such topic, or nobody answers.
+    """
+    from quorumlog.client.cluster import Cluster
+    from quorumlog.kctl.topics import refusal
+    from quorumlog.wire.v1 import controller_pb2
+
+    async with context.client() as client:
+        request = controller_pb2.DescribeTopicsRequest(names=[topic])
+        (described,) = (await client.call("DescribeTopics", request, context.deadline_s)).topics
+        if described.result.error not in ("NONE", ""):
+            raise refusal(described.result)
+        reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), context.deadline_s)
+    brokers = sorted(reply.brokers, key=lambda broker: (broker.state != "unfenced", broker.broker_id))
+    addresses = [
+        str(Address(broker.endpoints[0].host, broker.endpoints[0].port)) for broker in brokers if broker.endpoints
+    ]
+    if not addresses:
+        raise ClusterError("BROKER_UNAVAILABLE", "no broker is registered", "kctl brokers list", retriable=True)
+    async with Cluster(addresses, client_id="kctl") as cluster:
+        yield cluster, len(described.partitions)
+
+
+def _check_partition(topic: str, partition: int | None, count: int) -> None:
+    if partition is not None and partition >= count:
+        raise ClusterError(
+            "UNKNOWN_TOPIC_OR_PARTITION",
+            f"{topic} has no partition {partition}, it has {count}",
+            f"kctl topics describe {topic}",
+        )
+
+
+# Produce
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    topic: str
+    partition: int | None
+    count: int
+
+
+@click.command("produce", cls=Command)
+@click.argument("topic")
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, readable=True))
+@click.option("--key", help="The key of every record.")
+@click.option("--key-separator", metavar="S", help="Each line is KEY S VALUE.")
+@click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="Write to this one (default: by key, or in turn).")
+@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
+@with_loop
+async def produce(
+    context: Context,
+    topic: str,
+    file: str | None,
+    key: str | None,
+    key_separator: str | None,
+    partition: int | None,
+    acks: str,
+) -> None:
+    """Write each line of FILE (or standard input) as one record."""
+    from quorumlog.client.producer import Producer
+
+    if key is not None and key_separator is not None:
+        raise click.UsageError("give only one of --key and --key-separator")
+    if key_separator == "":
+        raise click.UsageError("--key-separator is empty")
+    parse = _LineParser(
+        None if key is None else key.encode(), None if key_separator is None else key_separator.encode()
+    )
+    timeout_s = context.deadline_s
+    written = 0
+    async with _open(context, topic) as (cluster, count):
+        _check_partition(topic, partition, count)
+        target = _Target(topic, partition, count)
+        level = {"0": 0, "1": 1, "all": -1}[acks]
+        async with Producer(cluster, acks=level, delivery_timeout_s=timeout_s) as producer:
+            sent: list[tuple[int, int, asyncio.Future[int]]] = []
+            async for lines in _lines(file):
+                for index, records in _split(target, [parse(line) for line in lines], written):
+                    sent.append((index, len(records), await _send(producer, topic, index, records)))
+                written += len(lines)
+                sent = await _print_acknowledged(context, topic, sent, IN_FLIGHT_MAX)
+            await _print_acknowledged(context, topic, sent, 0)
+    context.output.message(f"{written} records written to {topic}")
+
+
+class _LineParser:
+    """Key and value of a line."""
+
+    def __init__(self, key: bytes | None, separator: bytes | None) -> None:
+        self._key = key
+        self._separator = separator
+        self._number = 0
+
+    def __call__(self, line: bytes) -> tuple[bytes | None, bytes]:
+        self._number += 1
+        if self._separator is None:
+            return self._key, line
+        key, found, value = line.partition(self._separator)
+        if not found:
+            raise ClusterError(
+                "INVALID_RECORD",
+                f"line {self._number} has no {self._separator.decode()!r}; the lines before it may be written already",
+            )
+        return key, value
+
+
+def _split(
+    target: _Target, pairs: list[tuple[bytes | None, bytes]], first_number: int
+) -> list[tuple[int, list[NewRecord]]]:
+    """Batches by partition, in the order of the lines within each."""
+    from quorumlog.client.partitioner import partition_of
+    from quorumlog.client.records import NewRecord
+    from quorumlog.runtime.clock import Sources
+
+    now_ms = Sources.real().wall_ms()
+    batches: list[tuple[int, list[NewRecord]]] = []
+    open_batches: dict[int, tuple[list[NewRecord], int]] = {}
+    turn = (first_number // BATCH_RECORDS_MAX) % target.count
+    for key, value in pairs:
+        index = target.partition
+        if index is None:
+            index = turn if key is None else partition_of(key, target.count)
+        records, size = open_batches.get(index, ([], 0))
+        size += len(value) + len(key or b"") + 64
+        if not records or len(records) >= BATCH_RECORDS_MAX or (size > BATCH_BYTES_MAX):
+            records, size = [], len(value) + len(key or b"") + 64
+            batches.append((index, records))
+        records.append(NewRecord(key, value, now_ms))
+        open_batches[index] = (records, size)
+    return batches
+
+
+async def _send(producer: Any, topic: str, index: int, records: list[NewRecord]) -> asyncio.Future[int]:
+    from quorumlog.client.records import build_batch
+
+    future: asyncio.Future[int] = await producer.send(topic, index, build_batch(records))
+    return future
+
+
+async def _print_acknowledged(
+    context: Context, topic: str, sent: list[tuple[int, int, asyncio.Future[int]]], left_max: int
+) -> list[tuple[int, int, asyncio.Future[int]]]:
+    """Print what has been acknowledged, in order, waiting until at most `left_max` batches are unacknowledged."""
+    while sent and (len(sent) > left_max or sent[0][2].done()):
+        index, count, future = sent[0]
+        base = await future
+        for number in range(count):
+            offset = base + number if base >= 0 else None
+            if context.output.is_json:
+                context.output.line({"topic": topic, "partition": index, "offset": offset})
+            else:
+                context.output.text(f"{topic}-{index} {'-' if offset is None else offset}")
+        sent = sent[1:]
+    return sent
+
+
+async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
+    """Lines as they come, all that are there at once together; the last one needs no newline."""
+    rest = b""
+    async for chunk in _chunks(file):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_MAX_BYTES:
+            raise ClusterError("MESSAGE_TOO_LARGE", f"a line is longer than {LINE_MAX_BYTES} bytes")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+async def _chunks(file: str | None) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    if file is not None and file != "-":
+        opened = await loop.run_in_executor(None, Path(file).open, "rb")
+        with opened:
+            while chunk := await loop.run_in_executor(None, opened.read, CHUNK_BYTES):
+                yield chunk
+        return
+    source: BinaryIO = sys.stdin.buffer
+    try:
+        reader = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    except (ValueError, PermissionError):  # a plain file: it never makes us wait
+        while chunk := await loop.run_in_executor(None, os.read, source.fileno(), CHUNK_BYTES):
+            yield chunk
+        return
+    while chunk := await reader.read(CHUNK_BYTES):
+        yield chunk
+
+
+# Consume
+
+
+def _parse_from(_context: click.Context, _parameter: click.Parameter, text: str) -> str | int:
+    if text in ("beginning", "end"):
+        return text
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    raise click.BadParameter(f"{text!r} is neither beginning, end nor an offset")
+
+
+@click.command("consume", cls=Command)
+@click.argument("topic")
+@click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="Read only this one.")
+@click.option(
+    "--from", "start", default="end", callback=_parse_from, metavar="beginning|end|OFFSET", help="Where to begin (end)."
+)
+@click.option("--max-messages", type=click.IntRange(1), help="Stop after so many.")
+@click.option("--exit-at-end", is_flag=True, help="Stop at what is the end when the command starts.")
+@with_loop
+async def consume(
+    context: Context, topic: str, partition: int | None, start: str | int, max_messages: int | None, exit_at_end: bool
+) -> None:
+    """Print records, as they come.  --timeout, if given, bounds the whole command."""
+    try:
+        async with asyncio.timeout(context.timeout_s):
+            await _consume(context, topic, partition, start, max_messages, exit_at_end)
+    except* ClusterError as failures:
+        raise _first(failures) from None
+    except* TimeoutError:
+        raise ClusterError(
+            "TIMED_OUT", f"the records asked for were not there within {context.deadline_s:g} s", retriable=True
+        ) from None
+
+
+def _first(group: BaseExceptionGroup[ClusterError]) -> ClusterError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, ClusterError)
+    return error
+
+
+async def _consume(
+    context: Context, topic: str, partition: int | None, start: str | int, max_messages: int | None, exit_at_end: bool
+) -> None:
+    from quorumlog.client.consumer import EARLIEST, LATEST, Consumer
+
+    async with _open(context, topic) as (cluster, count):
+        _check_partition(topic, partition, count)
+        indexes = range(count) if partition is None else [partition]
+        consumer = Consumer(cluster, timeout_s=context.deadline_s)
+        keys = [(topic, index) for index in indexes]
+        offsets = {index: start for index in indexes if isinstance(start, int)}
+        ends: dict[int, int] = {}
+        if not isinstance(start, int):
+            where = EARLIEST if start == "beginning" else LATEST
+            listed = await consumer.list_offsets(dict.fromkeys(keys, where))
+            offsets = {index: listed[topic, index].offset for index in indexes}
+        if exit_at_end:
+            listed = await consumer.list_offsets(dict.fromkeys(keys, LATEST))
+            ends = {index: listed[topic, index].offset for index in indexes}
+        pieces: asyncio.Queue[list[Record] | None] = asyncio.Queue(QUEUE_MAX)
+        async with asyncio.TaskGroup() as tasks:
+            readers = [
+                tasks.create_task(_read(consumer, topic, index, offsets[index], ends.get(index), pieces, max_messages))
+                for index in indexes
+            ]
+            await _print(context, topic, pieces, len(readers), max_messages)
+            for reader in readers:
+                reader.cancel()
+
+
+async def _read(
+    consumer: Any,
+    topic: str,
+    index: int,
+    offset: int,
+    end: int | None,
+    pieces: asyncio.Queue[Any],
+    max_messages: int | None,
+) -> None:
+    """Put what one partition holds into the queue, up to `end`; then None."""
+    from quorumlog.client.records import decode_batches, end_offset
+
+    while end is None or offset < end:
+        fetched = await consumer.fetch(topic, index, offset, size_max_bytes=FETCH_SIZE_MAX_BYTES)
+        after = end_offset(fetched.records)
+        if after is None:
+            continue
+        until = after if end is None else min(after, end)
+        records = list(decode_batches(fetched.records, offset, until))
+        if records:
+            await pieces.put((index, records))
+        offset = after
+    await pieces.put(None)
+
+
+async def _print(
+    context: Context, topic: str, pieces: asyncio.Queue[Any], readers: int, max_messages: int | None
+) -> None:
+    left = sys.maxsize if max_messages is None else max_messages
+    while readers and left:
+        piece = await pieces.get()
+        if piece is None:
+            readers -= 1
+            continue
+        index, records = piece
+        for record in records[:left]:
+            _print_record(context, topic, index, record)
+        left -= min(left, len(records))
+
+
+def _print_record(context: Context, topic: str, index: int, record: Record) -> None:
+    if context.output.is_json:
+        context.output.line(
+            {
+                "topic": topic,
+                "partition": index,
+                "offset": record.offset,
+                "timestamp": record.timestamp_ms,
+                "key": bytes_value(record.key),
+                "value": bytes_value(record.value),
+                "headers": [{"name": name, "value": bytes_value(value)} for name, value in record.headers],
+            }
+        )
+        return
+    value = bytes_value(record.value)
+    if isinstance(value, dict):
+        value = f"base64:{value['base64']}"
+    context.output.text("null" if value is None else value)

@@ -1,0 +1,155 @@
+"""kctl dev: a cluster of real processes on this machine, up and down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.runtime import paths
+
+if TYPE_CHECKING:
+    from quorumlog.kctl.dev_cluster import DevCluster, Node
+
+UP_TIMEOUT_S = 90.0
+
+
+@click.group("dev", cls=Group)
+def group() -> None:
+    """A cluster on this machine, for trying things out."""
+
+
+_dir_option = click.option("--dir", "directory", metavar="DIR", help="Where it lives (default under XDG_DATA_HOME).")
+
+
+def _directory(given: str | None) -> Path:
+    return Path(given).resolve() if given else paths.dev_dir(os.environ)
+
+
+@group.command("up")
+@_dir_option
+@click.option("--voters", type=click.IntRange(1, 9), default=3, show_default=True, help="Voters, ids from 1.")
+@click.option("--brokers", type=click.IntRange(1, 64), default=3, show_default=True, help="Brokers, ids from 11.")
+@click.option("--port-base", type=click.IntRange(1024, 65_000), default=19_090, show_default=True, help="First port.")
+@with_loop
+async def up(context: Context, directory: str | None, voters: int, brokers: int, port_base: int) -> None:
+    """Start a cluster and wait until it is ready; one that is there already is started again where it has stopped."""
+    from quorumlog.kctl import dev_cluster
+
+    home = _directory(directory)
+    made_dir = not home.exists()
+    home.mkdir(parents=True, exist_ok=True)
+    say = context.output.message
+    is_new = False
+    with dev_cluster.locked(home):
+        cluster = dev_cluster.load(home)
+        if cluster is None:
+            is_new = True
+            cluster = dev_cluster.plan(home, voters, brokers, port_base, made_dir)
+            cluster.save()
+        elif (voters, brokers) != (_count(cluster, "voter"), _count(cluster, "broker")):
+            say(f"{home} holds a cluster already; its own number of voters and brokers stays")
+        changed = not all(node.is_running for node in cluster.nodes)
+        try:
+            await dev_cluster.start(cluster, UP_TIMEOUT_S if context.timeout_s is None else context.timeout_s, say)
+        except BaseException:
+            if is_new:
+                dev_cluster.remove(cluster)
+            raise
+    document = {"changed": changed, **await _document(cluster)}
+    if context.output.is_json:
+        context.output.document(document)
+        return
+    _table(context, document)
+    context.output.text(f"export KCTL_CONTROLLERS={cluster.controllers}")
+    context.output.text(f"export BOOTSTRAP_SERVERS={cluster.bootstrap}")
+
+
+@group.command("status")
+@_dir_option
+@with_loop
+async def status(context: Context, directory: str | None) -> None:
+    """The processes of the cluster, and whether each is ready."""
+    cluster = _existing(_directory(directory))
+    document = await _document(cluster)
+    if context.output.is_json:
+        context.output.document(document)
+        return
+    _table(context, document)
+    context.output.text(f"controllers {cluster.controllers}")
+    context.output.text(f"bootstrap {cluster.bootstrap}")
+
+
+@group.command("down")
+@_dir_option
+@with_loop
+async def down(context: Context, directory: str | None) -> None:
+    """Stop the cluster's processes and delete all that `up` made, data included."""
+    from quorumlog.kctl import dev_cluster
+
+    home = _directory(directory)
+    stopped: list[str] = []
+    cluster = dev_cluster.load(home) if home.is_dir() else None
+    if cluster is not None:
+        with dev_cluster.locked(home):
+            stopped = [node.name for node in cluster.nodes if node.is_running]
+            await dev_cluster.stop_nodes(cluster.nodes, context.output.message)
+            dev_cluster.remove(cluster)
+    if context.output.is_json:
+        context.output.document({"changed": cluster is not None, "offset": None, "dir": str(home), "stopped": stopped})
+    else:
+        context.output.text(f"nothing in {home}" if cluster is None else f"took down the cluster in {home}")
+
+
+def _existing(home: Path) -> DevCluster:
+    from quorumlog.errors import ClusterError
+    from quorumlog.kctl import dev_cluster
+
+    cluster = dev_cluster.load(home)
+    if cluster is None:
+        raise ClusterError("NO_CLUSTER", f"there is no cluster in {home}", "kctl dev up")
+    return cluster
+
+
+def _count(cluster: DevCluster, role: str) -> int:
+    return sum(node.role == role for node in cluster.nodes)
+
+
+async def _document(cluster: DevCluster) -> dict[str, Any]:
+    states = await asyncio.gather(*(_state(node) for node in cluster.nodes))
+    return {
+        "dir": cluster.dir,
+        "controllers": cluster.controllers,
+        "bootstrap": cluster.bootstrap,
+        "nodes": [
+            {
+                "role": node.role,
+                "id": node.id,
+                "pid": node.pid if state != "stopped" else None,
+                "listen": node.listen,
+                "control": node.control,
+                "http": node.http,
+                "data_dir": node.data_dir,
+                "log": node.log,
+                "state": state,
+            }
+            for node, state in zip(cluster.nodes, states, strict=True)
+        ],
+    }
+
+
+async def _state(node: Node) -> str:
+    from quorumlog.kctl import dev_cluster
+
+    if not node.is_running:
+        return "stopped"
+    return "ready" if (await dev_cluster.readiness(node))[0] else "not ready"
+
+
+def _table(context: Context, document: dict[str, Any]) -> None:
+    columns = ("role", "id", "pid", "state", "listen", "control", "http", "log")
+    context.output.table(columns, [[node[column] for column in columns] for node in document["nodes"]])

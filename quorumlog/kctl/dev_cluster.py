@@ -1,0 +1,293 @@
+"""A cluster of real processes under one folder, for trying things out.
+
+`DIR/cluster.json` holds everything about it, written before and after each process is started, so that an interrupted
+`up` can always be taken down.  `DIR/lock` keeps two of them apart.  Only processes that the file records, and that are
+proven to be those (start time and command line), are ever signalled, and only what `up` made is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import quorumlog
+from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
+from quorumlog.kctl import processes
+from quorumlog.runtime import http
+from quorumlog.runtime.addresses import MAX_PORT, parse_address
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.cluster_id import new_cluster_id
+
+HOST = "127.0.0.1"
+FIRST_VOTER_ID = 1
+FIRST_BROKER_ID = 11
+VOTERS_MAX = 9
+BROKERS_MAX = 64
+DEFAULT_PORT_BASE = 19090
+LOG_LINES_SHOWN = 20
+STOP_TIMEOUT_S = 40.0
+KILL_TIMEOUT_S = 10.0
+READY_POLL_S = 0.05
+
+VOTER = "voter"
+BROKER = "broker"
+_MODULES = {VOTER: "quorum.cli", BROKER: "broker.cli"}
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Node:
+    """One process.  `pid` 0: not started yet; `mark` proves that a pid is still this process."""
+
+    role: str
+    id: int
+    control: str
+    http: str
+    data_dir: str
+    log: str
+    command: list[str]
+    listen: str | None = None
+    pid: int = 0
+    mark: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.id}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.pid > 0 and processes.is_ours(self.pid, self.mark, self.data_dir)
+
+
+@dataclass(slots=True)
+class DevCluster:
+    """What cluster.json holds."""
+
+    dir: str
+    cluster_id: str
+    made_dir: bool = False
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def controllers(self) -> str:
+        """For KCTL_CONTROLLERS."""
+        return ",".join(node.control for node in self.nodes if node.role == VOTER)
+
+    @property
+    def bootstrap(self) -> str:
+        """For Kafka clients."""
+        return ",".join(node.listen for node in self.nodes if node.listen)
+
+    def save(self) -> None:
+        """Write cluster.json: whole, or not at all."""
+        path = Path(self.dir) / "cluster.json"
+        document = {
+            "dir": self.dir,
+            "cluster_id": self.cluster_id,
+            "made_dir": self.made_dir,
+            "controllers": self.controllers,
+            "bootstrap": self.bootstrap,
+            "nodes": [asdict(node) for node in self.nodes],
+        }
+        temporary = path.with_suffix(".json.new")
+        temporary.write_text(json.dumps(document, indent=2) + "\n")
+        temporary.replace(path)
+
+
+def load(directory: Path) -> DevCluster | None:
+    """The cluster under `directory`; None if there is none.
+
+    Raises:
+        ConfigError: cluster.json is not one of ours.
+    """
+    path = directory / "cluster.json"
+    try:
+        document: Any = json.loads(path.read_text())
+        nodes = [Node(**node) for node in document["nodes"]]
+        return DevCluster(str(directory), document["cluster_id"], bool(document["made_dir"]), nodes)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error!r}", next_step="give another --dir, or look into this one"
+        ) from error
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep other `kctl dev` commands out of `directory`, which must exist.
+
+    Raises:
+        ClusterError: one is at work there.
+    """
+    path = directory / "lock"
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ClusterError(
+                "BUSY", f"another kctl dev works in {directory}", "wait for it", retriable=True
+            ) from error
+        yield
+
+
+def plan(directory: Path, voters: int, brokers: int, port_base: int, made_dir: bool) -> DevCluster:
+    """Give every node its id, ports and command line.
+
+    Raises:
+        ConfigError: no free ports.
+    """
+    ports = _free_ports(port_base)
+    cluster = DevCluster(str(directory), new_cluster_id(Sources.real()), made_dir)
+    for role, first_id, count in ((VOTER, FIRST_VOTER_ID, voters), (BROKER, FIRST_BROKER_ID, brokers)):
+        for node_id in range(first_id, first_id + count):
+            home = directory / f"{role}-{node_id}"
+            node = Node(
+                role=role,
+                id=node_id,
+                control=f"{HOST}:{next(ports)}",
+                http=f"{HOST}:{next(ports)}",
+                data_dir=str(home / "data"),
+                log=str(home / "log"),
+                command=[],
+                listen=f"{HOST}:{next(ports)}" if role == BROKER else None,
+            )
+            cluster.nodes.append(node)
+    initial_voters = ",".join(f"{node.id}@{node.control}" for node in cluster.nodes if node.role == VOTER)
+    for node in cluster.nodes:
+        node.command = _command(node, cluster, initial_voters)
+    return cluster
+
+
+def _command(node: Node, cluster: DevCluster, initial_voters: str) -> list[str]:
+    common = ["--data-dir", node.data_dir, "--node-id", str(node.id), "--http", node.http]
+    common += ["--cluster-id", cluster.cluster_id]
+    if node.role == VOTER:
+        own = ["--listen", node.control, "--initial-voters", initial_voters]
+    else:
+        assert node.listen is not None
+        own = ["--listen", node.listen, "--control-listen", node.control, "--controllers", cluster.controllers]
+    return [sys.executable, "-P", "-m", _MODULES[node.role], "run", *common, *own]
+
+
+def _free_ports(base: int) -> Iterator[int]:
+    """Ports that nobody listens on, from `base` upwards."""
+    for port in range(base, MAX_PORT + 1):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        yield port
+    raise ConfigError(f"no free port from {base} on", next_step="give a lower --port-base")
+
+
+def _environment() -> dict[str, str]:
+    """The servers find this very installation, and take no setting meant for another process."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORUMLOG_")}
+    root = str(Path(quorumlog.__file__).resolve().parent.parent)
+    others = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = root + (os.pathsep + others if others else "")
+    return environment
+
+
+async def start(cluster: DevCluster, timeout_s: float, say: Say) -> None:
+    """Start what does not run, and wait until every node is ready.
+
+    Raises:
+        QuorumlogError: a node ended or was not ready in time.  What this call started has been ended again.
+    """
+    started: list[Node] = []
+    try:
+        for node in cluster.nodes:
+            if node.is_running:
+                continue
+            Path(node.data_dir).parent.mkdir(parents=True, exist_ok=True)
+            process = processes.spawn(node.command, Path(node.log), _environment())
+            node.pid, node.mark = process.pid, processes.start_mark(process.pid) or ""
+            process.returncode = 0  # it outlives us on purpose: its Popen shall not complain when it goes
+            started.append(node)
+            cluster.save()
+            say(f"started {node.name} (pid {node.pid})")
+        await _all_ready(cluster, timeout_s, say)
+    except BaseException:
+        await stop_nodes(started, say)
+        raise
+
+
+async def _all_ready(cluster: DevCluster, timeout_s: float, say: Say) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    waiting = list(cluster.nodes)
+    why: dict[str, str] = {}
+    while waiting:
+        for node in list(waiting):
+            is_ready, why[node.name] = await readiness(node)
+            if is_ready:
+                waiting.remove(node)
+                say(f"{node.name} is ready ({len(cluster.nodes) - len(waiting)} of {len(cluster.nodes)})")
+            elif not node.is_running:
+                raise _failure(node, f"{node.name} ended before it was ready", say)
+        if waiting and loop.time() >= deadline:
+            node = waiting[0]
+            raise _failure(node, f"{node.name} was not ready within {timeout_s:g} s ({why[node.name]})", say)
+        if waiting:
+            await asyncio.sleep(READY_POLL_S)  # a process that is not a child's child tells nobody that it is ready
+
+
+async def readiness(node: Node) -> tuple[bool, str]:
+    """What a node's /readyz says."""
+    try:
+        status, body = await http.get(parse_address(node.http), "/readyz?verbose", timeout_s=2)
+    except OSError as error:
+        return False, str(error) or "no answer"
+    return status == 200, "; ".join(body.decode(errors="replace").split("\n")).strip("; ")
+
+
+def _failure(node: Node, message: str, say: Say) -> QuorumlogError:
+    say(f"last lines of {node.log}:")
+    for line in processes.last_lines(Path(node.log), LOG_LINES_SHOWN):
+        say(f"  {line}")
+    return QuorumlogError(f"{message}; nothing was left running", "the log lines above say why")
+
+
+async def stop_nodes(nodes: list[Node], say: Say) -> None:
+    """End nodes: asked first, brokers before voters so that leaderships can move; killed when they do not."""
+    for role in (BROKER, VOTER):
+        running = [node for node in nodes if node.role == role and node.is_running]
+        for node in running:
+            processes.send(node.pid, signal.SIGTERM)
+        for node in running:
+            if await processes.gone(node.pid, node.mark, STOP_TIMEOUT_S):
+                say(f"{node.name} has stopped")
+                continue
+            say(f"{node.name} did not stop within {STOP_TIMEOUT_S:g} s: killed")
+            processes.send(node.pid, signal.SIGKILL)
+            await processes.gone(node.pid, node.mark, KILL_TIMEOUT_S)
+
+
+def remove(cluster: DevCluster) -> None:
+    """Delete what `up` made: the nodes' folders and the files beside them, and DIR itself if `up` made that."""
+    directory = Path(cluster.dir)
+    for node in cluster.nodes:
+        home = Path(node.data_dir).parent
+        if home.parent == directory:  # never anything else, whatever the file says
+            shutil.rmtree(home, ignore_errors=True)
+    for name in ("cluster.json", "cluster.json.new", "lock"):
+        (directory / name).unlink(missing_ok=True)
+    if cluster.made_dir:
+        with contextlib.suppress(OSError):  # somebody has put something else there: theirs
+            directory.rmdir()

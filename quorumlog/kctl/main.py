@@ -1,0 +1,91 @@
+"""kctl: the operator's tool.  Exit codes, JSON shapes and options are a contract with scripts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+import quorumlog
+from quorumlog.kctl import brokers, cluster, completion, data, dev, exits, quorum, topics
+from quorumlog.kctl.context import Context, Root
+from quorumlog.kctl.output import Output, dumps
+
+
+@click.group(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Operate a quorumlog cluster.\n\nAny node of the cluster will do for --controllers (or KCTL_CONTROLLERS).",
+)
+@click.version_option(quorumlog.__version__, prog_name="kctl")
+def cli() -> None:
+    """The root of all commands."""
+
+
+cli.add_command(quorum.group)
+cli.add_command(topics.group)
+cli.add_command(brokers.group)
+cli.add_command(cluster.group)
+cli.add_command(dev.group)
+cli.add_command(data.produce)
+cli.add_command(data.consume)
+cli.add_command(completion.command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run kctl and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run kctl; returns its exit code, having reported any error on standard error."""
+    context = Context()
+    try:
+        result = cli.main(args=arguments, prog_name="kctl", standalone_mode=False, obj=context)
+        return result if isinstance(result, int) else exits.DONE
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        _usage(error, context, arguments)
+        return exits.USAGE
+    except (KeyboardInterrupt, click.Abort):
+        context.output.message("interrupted: what was already asked for goes on, nothing was cancelled")
+        return exits.INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.DONE
+    except Exception as error:
+        return _failed(error, context)
+
+
+def _failed(error: Exception, context: Context) -> int:
+    if context.debug:
+        traceback.print_exception(error)
+    context.output.error(error)
+    return exits.exit_code(error)
+
+
+def _usage(error: click.ClickException, context: Context, arguments: list[str]) -> None:
+    """A wrong command line may fail before `-o` is parsed, so look for it by hand."""
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    wants_json = context.output_form == "json" or any(
+        (flag in ("-o", "--output") and value == "json") or flag in ("-ojson", "--output=json") for flag, value in pairs
+    )
+    message = error.format_message()
+    usage = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "kctl"
+    next_step = f"{usage} --help"
+    if wants_json:
+        print(
+            dumps({"error": "USAGE", "message": message, "next": next_step, "retriable": False}),
+            file=sys.stderr,
+            flush=True,
+        )
+    else:
+        Output("table").message(f"kctl: {message} (next: {next_step})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Everything that kctl prints: data on standard output, messages on standard error.
+
+JSON is one document, or one object a line for streams.  Tables are drawn with rich, which is only imported when there
+is a table to draw.  Uuids are 22 characters of URL-safe base64, times RFC 3339 in UTC.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from quorumlog.errors import ClusterError, QuorumlogError
+
+NO_NODE = -1
+UNTRUNCATED = 10_000
+"""Width of a table that does not go to a terminal: nothing is wrapped or cut."""
+
+
+def uuid_text(raw: bytes) -> str | None:
+    """A 16-byte uuid as the 22 characters that the contract asks for; None when it is not set."""
+    if not any(raw):
+        return None
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def node_or_none(node_id: int) -> int | None:
+    """Wire formats say -1 where there is no node."""
+    return None if node_id == NO_NODE else node_id
+
+
+def bytes_value(raw: bytes | None) -> str | dict[str, str] | None:
+    """Bytes for JSON: text if they are UTF-8, else base64 that says so."""
+    if raw is None:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode()}
+
+
+def dumps(value: Any) -> str:
+    """One line of JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class Output:
+    """Prints in the form that was asked for."""
+
+    def __init__(self, form: str) -> None:
+        self.is_json = form == "json"
+
+    def document(self, value: Any) -> None:
+        """The one JSON document of a command."""
+        _write(json.dumps(value, ensure_ascii=False, indent=2))
+
+    def line(self, value: Any) -> None:
+        """One object of a stream."""
+        _write(dumps(value))
+
+    def text(self, line: str) -> None:
+        """A line of data for people."""
+        _write(line)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+        """A table for people; empty cells where there is no value."""
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        is_terminal = sys.stdout.isatty()
+        console = Console(
+            file=sys.stdout,
+            width=None if is_terminal else UNTRUNCATED,
+            no_color=bool(os.environ.get("NO_COLOR")) or None,
+            highlight=False,
+        )
+        table = Table(box=box.SIMPLE_HEAD if is_terminal else None, pad_edge=False, title=title, title_justify="left")
+        for column in columns:
+            table.add_column(column, no_wrap=not is_terminal)
+        for row in rows:
+            table.add_row(*(Text(_cell(value)) for value in row))
+        console.print(table)
+
+    def message(self, text: str) -> None:
+        """Something to know, on standard error."""
+        print(text, file=sys.stderr, flush=True)
+
+    def error(self, error: BaseException) -> None:
+        """The one line that says what went wrong: what, why, what next."""
+        print(self.describe(error), file=sys.stderr, flush=True)
+
+    def describe(self, error: BaseException) -> str:
+        """The line of `error`, in this output's form."""
+        message = str(error) or type(error).__name__
+        next_step = error.next_step if isinstance(error, QuorumlogError) else ""
+        code, retriable = error_word(error)
+        if self.is_json:
+            return dumps({"error": code, "message": message, "next": next_step or None, "retriable": retriable})
+        return " ".join(f"kctl: {code}: {message}{f' (next: {next_step})' if next_step else ''}".split())
+
+
+def error_word(error: BaseException) -> tuple[str, bool]:
+    """The word of an error, and whether the same may be tried again."""
+    match error:
+        case ClusterError():
+            return error.code, error.retriable
+        case QuorumlogError():
+            return type(error).__name__.removesuffix("Error").upper(), False
+        case TimeoutError():
+            return "TIMED_OUT", True
+        case OSError():
+            return "IO_ERROR", isinstance(error, ConnectionError)
+    return "FAILED", False
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(_cell(item) for item in value)
+    return str(value)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,111 @@
+"""kctl quorum: what the metadata quorum looks like, from its leader if it can be reached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.output import uuid_text
+
+
+@click.group("quorum", cls=Group)
+def group() -> None:
+    """The voters and observers of the metadata log."""
+
+
+@group.command("status")
+@with_loop
+async def status(context: Context) -> None:
+    """Leader, epoch, high watermark, and how far behind everybody is."""
+    async with context.client() as client:
+        reply = await client.describe_quorum(context.deadline_s)
+    document = status_document(reply)
+    output = context.output
+    if output.is_json:
+        output.document(document)
+        return
+    names = ("cluster_id", "generation", "leader_id", "leader_epoch", "high_watermark", "paused")
+    change = document["last_leader_change"]
+    rows = [(name, document[name]) for name in names]
+    rows.append(("last_leader_change", f"{change['at']}: {change['reason']}" if change else None))
+    rows.append(("target_voters", document["target_voters"] and [v["id"] for v in document["target_voters"]]))
+    output.table(("", ""), rows)
+    output.table(_COLUMNS, [_row(replica) for replica in _replicas(document)])
+    if document["answered_by"] != document["leader_id"]:
+        output.message(
+            f"answered by node {document['answered_by']}, which is not the leader: lags and observers are not known"
+        )
+
+
+@group.command("replication")
+@with_loop
+async def replication(context: Context) -> None:
+    """Each voter and observer, with its role."""
+    async with context.client() as client:
+        reply = await client.describe_quorum(context.deadline_s)
+    replicas = _replicas(status_document(reply))
+    if context.output.is_json:
+        context.output.document(replicas)
+    else:
+        context.output.table(_COLUMNS, [_row(replica) for replica in replicas])
+
+
+_COLUMNS = ("id", "role", "directory_id", "address", "log_end_offset", "lag", "last_fetch_ms", "last_caught_up_ms")
+
+
+def _row(replica: dict[str, Any]) -> list[object]:
+    return [replica[column] for column in _COLUMNS]
+
+
+def _replicas(document: dict[str, Any]) -> list[dict[str, Any]]:
+    leader = document["leader_id"]
+    voters = [{**v, "role": "leader" if v["id"] == leader else "follower"} for v in document["voters"]]
+    return voters + [{**o, "role": "observer"} for o in document["observers"]]
+
+
+def status_document(reply: Any) -> dict[str, Any]:
+    """The JSON of `quorum status` from a DescribeQuorumReply."""
+    known = reply.known
+    return {
+        "cluster_id": known.cluster_id if known.HasField("cluster_id") else None,
+        "generation": known.generation,
+        "leader_id": known.leader_id if known.HasField("leader_id") else None,
+        "leader_epoch": known.epoch,
+        "high_watermark": reply.high_watermark,
+        "paused": reply.paused,
+        "answered_by": reply.answered_by.node_id,
+        "voters": [_replica(replica) for replica in reply.voters],
+        "observers": [_replica(replica) for replica in reply.observers],
+        "target_voters": [_voter(v) for v in reply.target_voters.voters] if reply.HasField("target_voters") else None,
+        "last_leader_change": _last_change(reply),
+    }
+
+
+def _voter(voter: Any) -> dict[str, Any]:
+    return {
+        "id": voter.key.node_id,
+        "directory_id": uuid_text(voter.key.directory_id),
+        "address": voter.address or None,
+    }
+
+
+def _replica(status: Any) -> dict[str, Any]:
+    return {
+        **_voter(status.replica),
+        "log_end_offset": status.log_end_offset if status.log_end_offset >= 0 else None,
+        "lag": status.lag if status.lag >= 0 else None,
+        "last_fetch_ms": status.last_fetch_ms if status.HasField("last_fetch_ms") else None,
+        "last_caught_up_ms": status.last_caught_up_ms if status.HasField("last_caught_up_ms") else None,
+    }
+
+
+def _last_change(reply: Any) -> dict[str, Any] | None:
+    if not reply.HasField("last_leader_change_ms"):
+        return None
+    from quorumlog.runtime.clock import Sources
+    from quorumlog.runtime.logging import rfc3339
+
+    reason = reply.last_leader_change_reason if reply.HasField("last_leader_change_reason") else None
+    return {"at": rfc3339(Sources.real().wall_ms() - reply.last_leader_change_ms), "reason": reason}

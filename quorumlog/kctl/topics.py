@@ -1,0 +1,264 @@
+"""kctl topics: create, list, describe, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.context import Context, Group, wait_until, with_loop
+from quorumlog.kctl.output import node_or_none, uuid_text
+
+DEFAULT = -1
+NOT_DECIDED = -1
+
+
+@click.group("topics", cls=Group)
+def group() -> None:
+    """Topics and their partitions."""
+
+
+def _parse_assignment(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[list[int]] | None:
+    """`1:2,2:3`: the brokers of each partition, the preferred leader first."""
+    if text is None:
+        return None
+    try:
+        rows = [[int(broker) for broker in row.split(":")] for row in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not like 1:2,2:3 (the brokers of each partition)") from None
+    if any(broker < 0 or broker > 2**31 - 1 for row in rows for broker in row):
+        raise click.BadParameter(f"{text!r} has a broker id out of range 0..{2**31 - 1}")
+    return rows
+
+
+def _parse_configs(
+    _context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]
+) -> list[tuple[str, str]]:
+    pairs = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f"{text!r} is not key=value")
+        pairs.append((key.strip(), value.strip()))
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise click.BadParameter("a key is given twice")
+    return pairs
+
+
+_dry_run = click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Check, but change nothing.")
+
+
+@group.command("create")
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(1, 1_000_000), help="Number of partitions (default: the cluster's).")
+@click.option("--replication-factor", type=click.IntRange(1, 32_767), help="Copies of each (default: the cluster's).")
+@click.option("--assignment", callback=_parse_assignment, metavar="1:2,2:3", help="Brokers of each partition instead.")
+@click.option("--config", "configs", multiple=True, callback=_parse_configs, metavar="key=value", help="Topic config.")
+@_dry_run
+@click.option("--wait", is_flag=True, help="Return once every partition has a leader.")
+@with_loop
+async def create(
+    context: Context,
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    assignment: list[list[int]] | None,
+    configs: list[tuple[str, str]],
+    dry_run: bool,
+    wait: bool,
+) -> None:
+    """Create a topic.  An identical one that exists already is a success that says so."""
+    from quorumlog.wire.v1 import controller_pb2, metadata_pb2
+
+    if assignment is not None and (partitions is not None or replication_factor is not None):
+        raise click.UsageError("--assignment says partitions and replication factor itself: give one or the other")
+    topic = controller_pb2.NewTopic(
+        name=name,
+        partitions=partitions or DEFAULT,
+        replication_factor=replication_factor or DEFAULT,
+        assignment=[metadata_pb2.IntList(values=row) for row in assignment or []],
+        configs=[controller_pb2.ConfigEntry(key=key, value=value) for key, value in configs],
+    )
+    header = controller_pb2.RequestHeader(validate_only=dry_run)
+    async with context.client() as client:
+        deadline = asyncio.get_running_loop().time() + context.deadline_s
+        request = controller_pb2.CreateTopicsRequest(header=header, topics=[topic])
+        (created,) = (await client.call("CreateTopics", request, context.deadline_s)).topics
+        is_new = created.result.error in ("NONE", "")
+        if not is_new and not (created.result.error == "TOPIC_ALREADY_EXISTS" and created.identical):
+            raise refusal(created.result)
+        if wait and not dry_run:
+            left = max(deadline - asyncio.get_running_loop().time(), 0.1)
+            await wait_until(
+                lambda: _has_leaders(client, name, left), left, f"topic {name}: a leader for each partition"
+            )
+    changed = is_new and not dry_run
+    document = {
+        "changed": changed,
+        "offset": _offset(created.offset),
+        "name": name,
+        "topic_id": uuid_text(created.topic_id),
+        "partitions": created.partitions,
+        "replication_factor": created.replication_factor,
+        "created": changed,
+    }
+    if context.output.is_json:
+        context.output.document(document)
+        return
+    shape = f"{created.partitions} partitions, replication factor {created.replication_factor}"
+    if dry_run and is_new:
+        context.output.text(f"topic {name} would be created: {shape}")
+    elif is_new:
+        context.output.text(f"created topic {name}: {shape}")
+    else:
+        context.output.text(f"topic {name} exists already, just as asked: {shape}")
+
+
+async def _has_leaders(client: Any, name: str, timeout_s: float) -> bool:
+    from quorumlog.wire.v1 import controller_pb2
+
+    reply = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(names=[name]), timeout_s)
+    return all(
+        topic.result.error in ("NONE", "") and all(partition.leader >= 0 for partition in topic.partitions)
+        for topic in reply.topics
+    )
+
+
+@group.command("list")
+@with_loop
+async def list_(context: Context) -> None:
+    """All topics."""
+    from quorumlog.wire.v1 import controller_pb2
+
+    async with context.client() as client:
+        reply = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(), context.deadline_s)
+    rows = [
+        {
+            "name": topic.name,
+            "topic_id": uuid_text(topic.topic_id),
+            "partitions": len(topic.partitions),
+            "replication_factor": max((len(partition.replicas) for partition in topic.partitions), default=0),
+            "internal": topic.internal,
+        }
+        for topic in sorted(reply.topics, key=lambda topic: topic.name)
+    ]
+    if context.output.is_json:
+        context.output.document(rows)
+    else:
+        columns = ("name", "topic_id", "partitions", "replication_factor", "internal")
+        context.output.table(columns, [[row[column] for column in columns] for row in rows])
+
+
+@group.command("describe")
+@click.argument("name", required=False)
+@with_loop
+async def describe(context: Context, name: str | None) -> None:
+    """One topic, or all: configs, and each partition's leader, replicas and ISR."""
+    from quorumlog.wire.v1 import controller_pb2
+
+    async with context.client() as client:
+        request = controller_pb2.DescribeTopicsRequest(names=[] if name is None else [name])
+        reply = await client.call("DescribeTopics", request, context.deadline_s)
+        brokers = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), context.deadline_s)
+    states = {broker.broker_id: broker.state for broker in brokers.brokers}
+    for topic in reply.topics:
+        if topic.result.error not in ("NONE", ""):
+            raise refusal(topic.result)
+    documents = [_topic_document(topic, states) for topic in sorted(reply.topics, key=lambda topic: topic.name)]
+    if context.output.is_json:
+        context.output.document(documents)
+        return
+    columns = ("partition", "leader", "leader_epoch", "partition_epoch", "replicas", "isr", "elr")
+    for document in documents:
+        configs = " ".join(f"{config['name']}={config['value']}" for config in document["configs"])
+        context.output.table(
+            (*columns, "offline"),
+            [
+                [
+                    *(partition[column] for column in columns),
+                    [r["id"] for r in partition["replica_states"] if r["state"] != "online"] or None,
+                ]
+                for partition in document["partitions"]
+            ],
+            title=f"{document['name']}  {document['topic_id']}  {configs}",
+        )
+
+
+def _topic_document(topic: Any, broker_states: dict[int, str]) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": uuid_text(topic.topic_id),
+        "configs": [{"name": config.key, "value": config.value} for config in topic.configs],
+        "partitions": [
+            {
+                "partition": partition.index,
+                "leader": node_or_none(partition.leader),
+                "leader_epoch": partition.leader_epoch,
+                "partition_epoch": partition.partition_epoch,
+                "replicas": [replica.broker_id for replica in partition.replicas],
+                "isr": list(partition.isr),
+                "elr": list(partition.elr),
+                "adding": list(partition.adding),
+                "removing": list(partition.removing),
+                "replica_states": [
+                    {"id": replica.broker_id, "state": _replica_state(replica, partition, broker_states)}
+                    for replica in partition.replicas
+                ],
+            }
+            for partition in topic.partitions
+        ],
+    }
+
+
+def _replica_state(replica: Any, partition: Any, broker_states: dict[int, str]) -> str:
+    """Computed, never stored: non-existent, offline, new (never in sync yet) or online."""
+    state = broker_states.get(replica.broker_id)
+    if state is None:
+        return "non-existent"
+    if state == "fenced":
+        return "offline"
+    if replica.broker_id in partition.adding and replica.broker_id not in partition.isr:
+        return "new"
+    return "online"
+
+
+@group.command("delete")
+@click.argument("name")
+@click.option("--if-exists", is_flag=True, help="Succeed when there is no such topic.")
+@_dry_run
+@click.option("--wait", is_flag=True, help="Accepted for symmetry: a deletion is committed when this returns.")
+@with_loop
+async def delete(context: Context, name: str, if_exists: bool, dry_run: bool, wait: bool) -> None:
+    """Delete a topic and all its records."""
+    from quorumlog.wire.v1 import controller_pb2
+
+    header = controller_pb2.RequestHeader(validate_only=dry_run)
+    async with context.client() as client:
+        request = controller_pb2.DeleteTopicsRequest(header=header, names=[name])
+        (deleted,) = (await client.call("DeleteTopics", request, context.deadline_s)).topics
+    existed = deleted.result.error in ("NONE", "")
+    if not existed and not (deleted.result.error.startswith("UNKNOWN_TOPIC") and if_exists):
+        raise refusal(deleted.result)
+    document = {
+        "changed": existed and not dry_run,
+        "offset": _offset(deleted.offset),
+        "name": name,
+        "topic_id": uuid_text(deleted.topic_id),
+    }
+    if context.output.is_json:
+        context.output.document(document)
+    elif not existed:
+        context.output.text(f"there is no topic {name}")
+    else:
+        context.output.text(f"topic {name} would be deleted" if dry_run else f"deleted topic {name}")
+
+
+def refusal(result: Any) -> ClusterError:
+    """A refused item of a reply as an error."""
+    return ClusterError(result.error, result.message or result.error, result.next, retriable=result.retriable)
+
+
+def _offset(offset: int) -> int | None:
+    return None if offset == NOT_DECIDED else offset
