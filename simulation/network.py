@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from quorum.core.events import Peer
 from quorum.core.messages import Reply, Request
 from quorum.ports import ControllerHandler, Handler, UnreachableError
+from quorumlog.errors import ConfigError
 from simulation.loop import PROCESS, Process, SimulatedLoop
 
 _FIRST_PORT = 30_000
@@ -116,7 +117,7 @@ class Network:
 
     def bind(self, transport: SimulatedTransport, address: tuple[str, int]) -> None:
         if address in self._transports:
-            raise OSError(98, f"address in use: {address}")
+            raise ConfigError(f"{address[0]}:{address[1]} is in use")
         self._transports[address] = transport
 
     def unbind(self, transport: SimulatedTransport) -> None:
@@ -327,6 +328,8 @@ class SimulatedTransport:
         self.network = network
         self.address = (host, int(port))
         self.process = current_process()
+        self._name = address
+        self._serving = False
         self._handler: Handler | None = None
         self._controller_handler: ControllerHandler | None = None
         self._context = copy_context()
@@ -338,10 +341,13 @@ class SimulatedTransport:
         self._controller_handler = handler
 
     def bind(self) -> str:
-        return f"{self.address[0]}:{self.address[1]}"
+        if self.network.transport_at(self._name) is not self:
+            self.network.bind(self, self.address)
+        return self._name
 
     async def start(self) -> None:
-        self.network.bind(self, self.address)
+        self.bind()
+        self._serving = True
 
     async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
         async def handle(target: SimulatedTransport) -> Reply:
@@ -391,7 +397,7 @@ class SimulatedTransport:
 
         def arrive() -> None:
             target = network.transport_at(address)
-            if target is None:
+            if target is None or not target._serving:
                 loop.call_later(network.latency(), deliver, None, ConnectionRefusedError(address), context=ours.copy())
                 return
             if network.is_cut(source, target.process.host):
@@ -410,4 +416,5 @@ class SimulatedTransport:
         """There are no connections to drop."""
 
     async def close(self) -> None:
+        self._serving = False
         self.network.unbind(self)

@@ -12,6 +12,7 @@ import shutil
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol
 
 import pytest
@@ -20,6 +21,9 @@ from quorum.ports import ControllerHandler, Handler, QuorumStore, Transport
 from quorum.store import SqliteQuorumStore
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.runtime.clock import Sources
+from simulation.loop import Process, SimulatedLoop
+from simulation.network import Network, SimulatedTransport, current_process
+from simulation.store import QuorumDisk, SimulatedStore
 
 
 class StoreKind(Protocol):
@@ -99,12 +103,62 @@ class RealTransports:
             await transport.close()
 
 
+class SimulatedStores:
+    """On the simulator's loop; a disk is a `QuorumDisk`, a crash lets its lock go."""
+
+    def __init__(self, folder: Path) -> None:
+        self._disks: dict[str, QuorumDisk] = {}
+        self._random = Random(1)
+
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        run_simulated(scenario)
+
+    def store(self, name: str = "a") -> QuorumStore:
+        return SimulatedStore(self._disks.setdefault(name, QuorumDisk(self._random)))
+
+    async def crash(self, store: QuorumStore) -> None:
+        await store.close()
+
+
+class SimulatedTransports:
+    """One simulated process with as many transports as a test wants."""
+
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        run_simulated(scenario)
+
+    async def serve(self, handler: Handler, controller: ControllerHandler | None = None) -> tuple[Transport, str]:
+        network = current_process().loop.network
+        transport = SimulatedTransport(network, f"node:{network.free_port()}")
+        transport.serve(handler)
+        if controller is not None:
+            transport.serve_controller(controller)
+        await transport.start()
+        return transport, transport.bind()
+
+    def nobody(self) -> str:
+        return "nobody:9093"
+
+    async def close(self) -> None:
+        """The network ends with the loop."""
+
+
+def run_simulated(scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run a scenario as a process of its own on a simulated loop."""
+    loop = SimulatedLoop()
+    Network(loop, Random(1), lambda line: None)
+    try:
+        loop.run_until_complete(Process(loop, "node").start(_await(scenario)))
+    finally:
+        loop.bury()
+        loop.close()
+
+
 async def _await(scenario: Callable[[], Awaitable[None]]) -> None:
     await scenario()
 
 
-STORE_KINDS: dict[str, Callable[[Path], Any]] = {"real": RealStores}
-TRANSPORT_KINDS: dict[str, Callable[[], Any]] = {"real": RealTransports}
+STORE_KINDS: dict[str, Callable[[Path], Any]] = {"real": RealStores, "simulated": SimulatedStores}
+TRANSPORT_KINDS: dict[str, Callable[[], Any]] = {"real": RealTransports, "simulated": SimulatedTransports}
 
 
 @pytest.fixture(params=sorted(STORE_KINDS))
