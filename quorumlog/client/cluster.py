@@ -1,61 +1,392 @@
-"""Who leads what, and the connections to them: a client's view of a cluster.
+"""A cluster seen through the Kafka protocol: who leads what, and an open connection to each broker that is needed.
 
-Theory of operation.  Any broker answers Metadata: the ones already connected are asked first, then those that were seen
-before, then the bootstrap addresses, so that a client outlives the addresses that it started with.  The view is only
-ever as old as the last complaint: `leader_lost` forgets one partition's leader, and the next `leader` asks again.
-Refreshes are serialised, and whoever waited for one looks again before starting its own: a thousand partitions that
-lose their leader at once cause one request.  A broker that failed to answer is asked last.
+Theory of operation.  The cache holds, for every topic that was asked for, its partitions' leaders, and where brokers
+are.  It is refreshed by one Metadata request at a time, whoever needs it joining the one under way if that began after
+the need arose: a thousand partitions that lose their leader together ask once.  Any broker answers it; the ones that
+are known are tried, then the bootstrap addresses, beginning with the one that answered last and ending with those that
+failed.
 
-A broker that lags behind answers with an old leader.  Leader epochs of a partition only grow, so an answer with a lower
-epoch than was seen says nothing.
+An answer may come from a broker that lags behind: of two leaders of a partition the one of the higher leader epoch is
+believed, as long as the topic is the same.  Cluster ids must not change: two bootstrap addresses of different clusters
+are an error, not a choice.
+
+Calls fail with `ClusterError`; `retriable` ones are worth asking again after a pause.  Nothing outlives its deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.errors import ClusterError
+from quorumlog.runtime.addresses import Address, parse_list, parse_target
 from quorumlog.wire.kafka.codec import Api
 
-CONNECT_TIMEOUT_S: Final = 3.0
-METADATA_TIMEOUT_S: Final = 5.0
-_PAUSE_MIN_S: Final = 0.05
-_PAUSE_MAX_S: Final = 0.5
+CONNECT_TIMEOUT_S: Final = 5.0
+REQUEST_TIMEOUT_S: Final = 10.0
+PAUSE_MIN_S: Final = 0.05
+PAUSE_MAX_S: Final = 1.0
+TOPICS_MAX: Final = 10_000
+"""Topics whose leaders are remembered; above it those not asked for just now are forgotten."""
 _METADATA_VERSION: Final = 12
 _INIT_PRODUCER_ID_VERSION: Final = 4
+_NO_LEADER: Final = -1
 
-Address = tuple[str, int]
 T = TypeVar("T")
 
 
-class PartitionView(NamedTuple):
-    """What a broker last said about a partition.  leader None: it has none, or it must be asked for again."""
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    broker_id: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class _Topic:
+    """refreshed: number of the refresh that last told of it."""
 
     topic_id: UUID | None
-    epoch: int
-    leader: int | None
+    leaders: dict[int, _Leader]
+    refreshed: int
+
+
+@dataclass(slots=True)
+class _Refresh:
+    """One Metadata request; `topics` None asks for all."""
+
+    number: int
+    topics: frozenset[str] | None
+    task: asyncio.Task[None]
+
+
+@dataclass(slots=True)
+class _View:
+    cluster_id: str | None = None
+    controller_id: int = -1
+    brokers: dict[int, Address] = field(default_factory=dict)
+    topics: dict[str, _Topic] = field(default_factory=dict)
+    missing: dict[str, tuple[int, ClusterError]] = field(default_factory=dict)
+    """Topics that the last answer refused, by the number of that refresh."""
 
 
 class Cluster:
-    """A client's view, bound to one loop; an async context manager that closes the connections."""
+    """Bound to the loop it is first used on; `close()`, or an async context manager.
 
-    def __init__(self, bootstrap: Sequence[Address], *, client_id: str = "quorumlog") -> None:
-        assert bootstrap, "no bootstrap address"
-        self._bootstrap = tuple(bootstrap)
+    Args:
+        bootstrap: `HOST:PORT`, several with commas or as a list.
+        client_id: what brokers' logs call us.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        client_id: str = "quorumlog",
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        texts = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap)
+        try:
+            self._bootstrap = parse_list(parse_target, texts)
+        except ValueError as cause:
+            raise ClusterError("INVALID_REQUEST", f"bootstrap servers: {cause}") from cause
+        if not self._bootstrap:
+            raise ClusterError("INVALID_REQUEST", "bootstrap servers: none given")
         self._client_id = client_id
-        self._brokers: dict[int, Address] = {}
+        self._connect_timeout_s = connect_timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._view = _View()
         self._connections: dict[Address, KafkaConnection] = {}
-        self._connecting: dict[Address, asyncio.Lock] = {}
-        self._partitions: dict[tuple[str, int], PartitionView] = {}
-        self._refreshing = asyncio.Lock()
-        self._suspects: set[Address] = set()  # failed when last asked
+        self._connecting: dict[Address, asyncio.Task[KafkaConnection]] = {}
+        self._closing_tasks: set[asyncio.Task[None]] = set()
+        self._refresh: _Refresh | None = None
+        self._refreshes = 0
+        self._lost: dict[tuple[str, int], int] = {}
+        """Partitions whose leader failed, by the number of the last refresh begun until then."""
+        self._last_good: Address | None = None
+        self._failures = 0
+        self._failed: dict[Address, int] = {}
+        """Addresses that did not answer, by when: the one that failed last is tried last."""
+        self._closed = False
+
+    # --- what clients ask ---
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None until a broker has answered."""
+        return self._view.cluster_id
+
+    async def leader(self, topic: str, index: int, timeout_s: float) -> KafkaConnection:
+        """An open connection to the partition's leader.  One try: a retriable ClusterError says ask again."""
+        async with self._deadline(f"the leader of {topic}-{index}", timeout_s):
+            newer_than = self._lost.get((topic, index), -1)
+            known = self._view.topics.get(topic)
+            if known is None or known.refreshed <= newer_than or index not in known.leaders:
+                await self._refreshed(frozenset((topic,)), newer_than)
+            self._lost.pop((topic, index), None)
+            address = self._leader_address(topic, index)
+            try:
+                return await self._connection(address)
+            except ClusterError:
+                self._lost[topic, index] = self._refreshes
+                raise
+
+    async def leader_lost(self, topic: str, index: int, connection: KafkaConnection) -> None:
+        """The connection failed, or its broker is not the leader: look it up before the next answer."""
+        self._lost[topic, index] = self._refreshes
+        self._drop_if_bad(connection)
+
+    async def any_broker(self, timeout_s: float) -> KafkaConnection:
+        """An open connection to some broker.  One try over all that are known."""
+        async with self._deadline("any broker", timeout_s):
+            return (await self._first_that_answers(self._connection_to))[1]
+
+    async def new_producer_id(self, timeout_s: float) -> tuple[int, int]:
+        """A fresh (producer id, epoch), tried until the time is up."""
+
+        async def ask(left_s: float) -> tuple[int, int]:
+            connection = await self.any_broker(left_s)
+            values = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
+            reply = await self._ask(connection, Api.INIT_PRODUCER_ID, _INIT_PRODUCER_ID_VERSION, values, left_s)
+            if reply.error_code:
+                raise _refused(reply.error_code, "a producer id")
+            return reply.producer_id, reply.producer_epoch
+
+        return await self.retrying("a producer id", timeout_s, ask)
+
+    async def partition_counts(self, topics: Iterable[str] | None, timeout_s: float) -> dict[str, int]:
+        """Number of partitions by topic, of all topics if None; a topic that does not exist is left out.
+
+        Asked anew each time, until the time is up.
+        """
+        wanted = None if topics is None else frozenset(topics)
+
+        async def ask(left_s: float) -> dict[str, int]:
+            async with self._deadline("topics", left_s):
+                await self._refreshed(wanted, self._refreshes)
+            view = self._view
+            for name in wanted or ():
+                if name in view.missing and view.missing[name][1].code not in ("UNKNOWN_TOPIC_OR_PARTITION",):
+                    raise view.missing[name][1]
+            names = sorted(view.topics) if wanted is None else sorted(wanted & view.topics.keys())
+            return {name: len(view.topics[name].leaders) for name in names}
+
+        return await self.retrying("topics", timeout_s, ask)
+
+    async def retrying(self, what: str, timeout_s: float, ask: Callable[[float], Awaitable[T]]) -> T:
+        """`ask(seconds left)` again, after growing pauses, while it raises a retriable ClusterError.
+
+        Raises: ClusterError: one that is not retriable, or TIMED_OUT with the last one as its cause.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        pause_s = PAUSE_MIN_S
+        while True:
+            try:
+                return await ask(max(deadline - loop.time(), PAUSE_MIN_S))
+            except ClusterError as error:
+                if not error.retriable:
+                    raise
+                if loop.time() + pause_s >= deadline:
+                    message = f"{what}: given up after {timeout_s:g} s; the last answer was: {error.message}"
+                    raise ClusterError("TIMED_OUT", message, error.next_step, retriable=True) from error
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    # --- metadata ---
+
+    async def _refreshed(self, topics: frozenset[str] | None, newer_than: int) -> None:
+        """Return once a refresh that covers `topics` and has a number above `newer_than` is done."""
+        while True:
+            running = self._refresh
+            if running is not None:
+                await asyncio.wait({running.task})
+                covers = running.topics is None or (topics is not None and topics <= running.topics)
+                if covers and running.number > newer_than:
+                    return _outcome(running.task)
+                if self._refresh is running:
+                    self._refresh = None
+            else:
+                self._begin_refresh(None if topics is None else topics | self._remembered())
+
+    def _begin_refresh(self, topics: frozenset[str] | None) -> None:
+        if self._closed:
+            raise _closed()
+        self._refreshes += 1
+        task = asyncio.ensure_future(self._ask_metadata(self._refreshes, topics))
+        self._refresh = refresh = _Refresh(self._refreshes, topics, task)
+        task.add_done_callback(lambda done: self._refresh_done(refresh))
+
+    def _refresh_done(self, refresh: _Refresh) -> None:
+        if self._refresh is refresh:
+            self._refresh = None
+        if not refresh.task.cancelled():
+            refresh.task.exception()  # whoever waited has seen it
+
+    def _remembered(self) -> frozenset[str]:
+        if len(self._view.topics) > TOPICS_MAX:
+            self._view.topics.clear()
+            self._view.missing.clear()
+        return frozenset(self._view.topics)
+
+    async def _ask_metadata(self, number: int, topics: frozenset[str] | None) -> None:
+        named = None if topics is None else [{"topic_id": None, "name": name} for name in sorted(topics)]
+        values = {"topics": named, "allow_auto_topic_creation": False}
+
+        async def ask(address: Address) -> Any:
+            connection = await self._connection_to(address)
+            return await self._ask(connection, Api.METADATA, _METADATA_VERSION, values, self._request_timeout_s)
+
+        address, reply = await self._first_that_answers(ask)
+        self._learn(number, address, reply, is_all=topics is None)
+
+    def _learn(self, number: int, address: Address, reply: Any, is_all: bool) -> None:
+        view = self._view
+        if view.cluster_id is not None and reply.cluster_id != view.cluster_id:
+            message = f"{address} belongs to cluster {reply.cluster_id}, not to {view.cluster_id}"
+            raise ClusterError("INCONSISTENT_CLUSTER_ID", message, "check the bootstrap servers")
+        view.cluster_id = reply.cluster_id
+        view.controller_id = reply.controller_id
+        if reply.brokers:  # a broker that is just starting knows of none
+            view.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in reply.brokers}
+        for topic in reply.topics:
+            if topic.name is None:
+                continue
+            if topic.error_code:
+                view.topics.pop(topic.name, None)
+                view.missing[topic.name] = (number, _refused(topic.error_code, f"topic {topic.name}"))
+                continue
+            view.missing.pop(topic.name, None)
+            before = view.topics.get(topic.name)
+            known = before.leaders if before is not None and before.topic_id == topic.topic_id else {}
+            leaders = {}
+            for partition in topic.partitions:
+                leader = _Leader(partition.leader_id, partition.leader_epoch)
+                old = known.get(partition.partition_index)
+                leaders[partition.partition_index] = old if old is not None and old.epoch > leader.epoch else leader
+            view.topics[topic.name] = _Topic(topic.topic_id, leaders, number)
+        if is_all:
+            view.topics = {name: topic for name, topic in view.topics.items() if topic.refreshed == number}
+
+    def _leader_address(self, topic: str, index: int) -> Address:
+        view = self._view
+        known = view.topics.get(topic)
+        if known is None:
+            if topic in view.missing:
+                raise view.missing[topic][1]
+            raise _refused(ErrorCode.unknown_topic_or_partition, f"topic {topic}")
+        leader = known.leaders.get(index)
+        if leader is None:
+            what = f"{topic}-{index} (the topic has {len(known.leaders)} partitions)"
+            raise _refused(ErrorCode.unknown_topic_or_partition, what)
+        address = view.brokers.get(leader.broker_id)
+        if leader.broker_id == _NO_LEADER or address is None:
+            self._lost[topic, index] = self._refreshes
+            raise _refused(ErrorCode.leader_not_available, f"{topic}-{index}")
+        return address
+
+    # --- connections ---
+
+    async def _first_that_answers(self, ask: Callable[[Address], Awaitable[T]]) -> tuple[Address, T]:
+        """Ask one broker after the other until one answers."""
+        addresses = list(dict.fromkeys((*self._view.brokers.values(), *self._bootstrap)))
+        addresses.sort(key=lambda address: (self._failed.get(address, -1), address != self._last_good))
+        failures = []
+        for address in addresses:
+            try:
+                answer = await ask(address)
+            except ClusterError as error:
+                if not error.retriable:
+                    raise
+                failures.append(error.message)
+                self._failures += 1
+                self._failed[address] = self._failures
+                continue
+            self._last_good = address
+            self._failed.pop(address, None)
+            return address, answer
+        raise ClusterError(
+            "BROKER_UNAVAILABLE",
+            f"no broker answers: {'; '.join(failures)}",
+            "check the bootstrap servers and that brokers run",
+            retriable=True,
+            refresh_metadata=True,
+        )
+
+    async def _connection_to(self, address: Address) -> KafkaConnection:
+        return await self._connection(address)
+
+    async def _connection(self, address: Address) -> KafkaConnection:
+        """The open connection to a broker; whoever needs one joins the attempt under way."""
+        if self._closed:
+            raise _closed()
+        found = self._connections.get(address)
+        if found is not None and found.is_open:
+            return found
+        attempt = self._connecting.get(address)
+        if attempt is None:
+            attempt = asyncio.ensure_future(self._connect(address))
+            self._connecting[address] = attempt
+            attempt.add_done_callback(lambda done: self._connected(address, done))
+        await asyncio.wait({attempt})
+        return _outcome(attempt)
+
+    async def _connect(self, address: Address) -> KafkaConnection:
+        connection = KafkaConnection(address.host, address.port, client_id=self._client_id)
+        await connection.connect(self._connect_timeout_s)
+        return connection
+
+    def _connected(self, address: Address, attempt: asyncio.Task[KafkaConnection]) -> None:
+        self._connecting.pop(address, None)
+        if not attempt.cancelled() and attempt.exception() is None:
+            self._connections[address] = attempt.result()
+
+    async def _ask(
+        self, connection: KafkaConnection, api: Api, version: int, values: dict[str, Any], timeout_s: float
+    ) -> Any:
+        try:
+            return await connection.ask(api, version, values, min(timeout_s, self._request_timeout_s))
+        except ClusterError:
+            self._drop_if_bad(connection)
+            raise
+
+    def _drop_if_bad(self, connection: KafkaConnection) -> None:
+        """Forget a connection that has failed, or on which a request has waited in vain."""
+        if connection.is_open and not connection.has_timed_out:
+            return
+        for address, kept in list(self._connections.items()):
+            if kept is connection:
+                del self._connections[address]
+                task = asyncio.ensure_future(connection.close())
+                self._closing_tasks.add(task)
+                task.add_done_callback(self._closing_tasks.discard)
+
+    def _deadline(self, what: str, timeout_s: float) -> _Deadline:
+        return _Deadline(what, timeout_s)
+
+    # --- end ---
+
+    async def close(self) -> None:
+        """Idempotent.  What waits fails."""
+        self._closed = True
+        tasks = [*self._connecting.values(), *([self._refresh.task] if self._refresh is not None else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        connections = list(self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            await connection.close()
+        if self._closing_tasks:
+            await asyncio.wait(set(self._closing_tasks))
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,183 +396,43 @@ class Cluster:
     ) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        connections = list(self._connections.values())
-        self._connections.clear()
-        for connection in connections:
-            await connection.close()
 
-    async def leader(self, topic: str, index: int, timeout_s: float) -> KafkaConnection:
-        """An open connection to the partition's leader.
+class _Deadline:
+    """A block that ends in time, with a retriable ClusterError if it must."""
 
-        Raises:
-            ClusterError: retriable; nobody could be asked, the topic or partition is not known, it has no leader, or
-                its leader does not answer.
-        """
-        view = self._partitions.get((topic, index))
-        if view is None or view.leader is None:
-            async with self._refreshing:
-                view = self._partitions.get((topic, index))
-                if view is None or view.leader is None:
-                    await self._refresh([topic], timeout_s)
-            view = self._partitions.get((topic, index))
-        if view is None:
-            raise _retriable("UNKNOWN_TOPIC_OR_PARTITION", f"{topic}-{index} is not known")
-        if view.leader is None or view.leader not in self._brokers:
-            raise _retriable("LEADER_NOT_AVAILABLE", f"{topic}-{index} has no leader now")
+    def __init__(self, what: str, timeout_s: float) -> None:
+        self._what = what
+        self._timeout_s = timeout_s
+        self._timeout = asyncio.timeout(timeout_s)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
-            return await self._connection(self._brokers[view.leader], timeout_s)
-        except ClusterError:
-            self._forget(topic, index, view.leader)
-            raise
-
-    async def leader_lost(self, topic: str, index: int, connection: KafkaConnection) -> None:
-        """The connection failed, or its broker does not lead the partition: look it up before the next answer."""
-        view = self._partitions.get((topic, index))
-        address = (connection.host, connection.port)
-        if view is not None and view.leader is not None and self._brokers.get(view.leader) == address:
-            self._forget(topic, index, view.leader)
-        if not connection.is_open:
-            self._suspects.add(address)
-
-    async def partition_counts(self, topics: Iterable[str] | None, timeout_s: float) -> dict[str, int]:
-        """Partitions of each of the named topics (None: of all); topics that do not exist are left out.
-
-        Raises:
-            ClusterError: TIMED_OUT.
-        """
-        asked = None if topics is None else sorted(set(topics))
-
-        async def attempt(left_s: float) -> dict[str, int]:
-            async with self._refreshing:
-                reply = await self._refresh(asked, left_s)
-            counts = {}
-            for topic in reply.topics:
-                if topic.error_code == ErrorCode.none:
-                    counts[topic.name] = len(topic.partitions)
-                elif topic.error_code != ErrorCode.unknown_topic_or_partition:
-                    raise _refused(topic.error_code, f"topic {topic.name}")
-            return counts
-
-        return await _until(timeout_s, "the topics' partitions", attempt)
-
-    async def new_producer_id(self, timeout_s: float) -> tuple[int, int]:
-        """A fresh (producer id, epoch).  Raises: ClusterError (TIMED_OUT)."""
-
-        async def attempt(left_s: float) -> tuple[int, int]:
-            values = {
-                "transactional_id": None,
-                "transaction_timeout": 60_000,
-                "producer_id": -1,
-                "producer_epoch": -1,
-            }
-            connection = await self._any_connection(left_s)
-            timeout_s = min(left_s, METADATA_TIMEOUT_S)
-            reply = await connection.ask(Api.INIT_PRODUCER_ID, _INIT_PRODUCER_ID_VERSION, values, timeout_s)
-            if reply.error_code != ErrorCode.none:
-                raise _refused(reply.error_code, "the wish for a producer id")
-            return reply.producer_id, reply.producer_epoch
-
-        return await _until(timeout_s, "a producer id", attempt)
-
-    async def _refresh(self, topics: Sequence[str] | None, timeout_s: float) -> Any:
-        """Ask one broker after the other until one answers; the caller holds `_refreshing`."""
-        values = {
-            "topics": None if topics is None else [{"name": name, "topic_id": None} for name in topics],
-            "allow_auto_topic_creation": False,
-        }
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        problems = []
-        for address in self._addresses():
-            left_s = deadline - asyncio.get_running_loop().time()
-            if left_s <= 0:
-                break
-            try:
-                connection = await self._connection(address, left_s)
-                wait_s = min(left_s, METADATA_TIMEOUT_S)
-                reply = await connection.ask(Api.METADATA, _METADATA_VERSION, values, wait_s)
-            except ClusterError as error:
-                self._suspects.add(address)
-                problems.append(error.message)
-                continue
-            self._suspects.discard(address)
-            self._learn(reply)
-            return reply
-        what = "; ".join(problems) or f"no time left to ask within {timeout_s:g} s"
-        raise _retriable("BROKER_UNAVAILABLE", f"no broker answers: {what}")
-
-    def _addresses(self) -> list[Address]:
-        """Everyone who can be asked, most promising first, each once."""
-        connected = [address for address, connection in self._connections.items() if connection.is_open]
-        known = dict.fromkeys([*connected, *self._brokers.values(), *self._bootstrap])
-        return sorted(known, key=self._suspects.__contains__)
-
-    def _learn(self, reply: Any) -> None:
-        for broker in reply.brokers:
-            self._brokers[broker.node_id] = (broker.host, broker.port)
-        for topic in reply.topics:
-            if topic.error_code == ErrorCode.unknown_topic_or_partition:
-                for key in [key for key in self._partitions if key[0] == topic.name]:
-                    del self._partitions[key]
-            for partition in topic.partitions:
-                self._learn_partition(topic, partition)
-
-    def _learn_partition(self, topic: Any, partition: Any) -> None:
-        key = (topic.name, partition.partition_index)
-        known = self._partitions.get(key)
-        if known is not None and known.topic_id == topic.topic_id and partition.leader_epoch < known.epoch:
-            return
-        leader = partition.leader_id if partition.leader_id >= 0 else None
-        self._partitions[key] = PartitionView(topic.topic_id, partition.leader_epoch, leader)
-
-    def _forget(self, topic: str, index: int, leader: int) -> None:
-        view = self._partitions.get((topic, index))
-        if view is not None and view.leader == leader:
-            self._partitions[topic, index] = view._replace(leader=None)
-
-    async def _any_connection(self, timeout_s: float) -> KafkaConnection:
-        problems = []
-        for address in self._addresses():
-            try:
-                return await self._connection(address, timeout_s)
-            except ClusterError as error:
-                problems.append(error.message)
-        raise _retriable("BROKER_UNAVAILABLE", f"no broker answers: {'; '.join(problems)}")
-
-    async def _connection(self, address: Address, timeout_s: float) -> KafkaConnection:
-        """The open connection to `address`, made if there is none."""
-        async with self._connecting.setdefault(address, asyncio.Lock()):
-            connection = self._connections.get(address)
-            if connection is not None and connection.is_open:
-                return connection
-            connection = KafkaConnection(*address, client_id=self._client_id)
-            await connection.connect(min(timeout_s, CONNECT_TIMEOUT_S))
-            self._connections[address] = connection
-            return connection
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError as cause:
+            message = f"{self._what}: no answer within {self._timeout_s:g} s"
+            raise ClusterError("REQUEST_TIMED_OUT", message, retriable=True, refresh_metadata=True) from cause
 
 
-async def _until(timeout_s: float, what: str, attempt: Callable[[float], Awaitable[T]]) -> T:
-    """`attempt(seconds left)`, again while it raises a retriable ClusterError."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    pause_s = _PAUSE_MIN_S
-    while True:
-        try:
-            return await attempt(deadline - loop.time())
-        except ClusterError as error:
-            if not error.retriable:
-                raise
-            if loop.time() + pause_s >= deadline:
-                message = f"{what}: given up after {timeout_s:g} s; the last answer was: {error.message}"
-                raise ClusterError("TIMED_OUT", message, "kctl quorum status", retriable=True) from error
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+def _closed() -> ClusterError:
+    return ClusterError("CLIENT_CLOSED", "the client was closed")
 
 
-def _retriable(code: str, message: str) -> ClusterError:
-    return ClusterError(code, message, retriable=True, refresh_metadata=True)
+def _outcome(task: asyncio.Task[T]) -> T:
+    """Of a task that is done; only `close` cancels."""
+    if task.cancelled():
+        raise _closed()
+    return task.result()
 
 
-def _refused(code: ErrorCode, what: str) -> ClusterError:
-    name = code.name.upper()
-    return ClusterError(name, f"{what} was answered with {name}", retriable=code.retriable)
+def _refused(code: int, what: str) -> ClusterError:
+    try:
+        known = ErrorCode(code)
+        name, retriable = known.name.upper(), known.retriable
+    except ValueError:
+        name, retriable = f"ERROR_{code}", False
+    return ClusterError(name, f"{what}: {name}", retriable=retriable, refresh_metadata=retriable)

@@ -157,6 +157,8 @@ class KafkaConnection:
         self._in_flight_max = in_flight_max
         self._line: _Line | None = None
         self._next_correlation_id = 0
+        self.has_timed_out = False
+        """Whether a request has waited in vain: the broker may hang."""
 
     @property
     def is_open(self) -> bool:
@@ -223,6 +225,7 @@ class KafkaConnection:
                 reply: memoryview = await line.reply(api_key, version, correlation_id)
                 return reply
         except TimeoutError as cause:
+            self.has_timed_out = True
             raise _timed_out(self.peer, what, timeout_s) from cause
 
     async def post(self, api_key: int, version: int, body: Sequence[Buffer], timeout_s: float) -> None:
@@ -231,6 +234,7 @@ class KafkaConnection:
             async with asyncio.timeout(timeout_s):
                 line = await self._turn()
         except TimeoutError as cause:
+            self.has_timed_out = True
             raise _timed_out(self.peer, Api(api_key).name, timeout_s) from cause
         self._write(line, api_key, version, body)
 

@@ -30,7 +30,9 @@ Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
 
 @asynccontextmanager
-async def serving(limits: KafkaLimits | None = None, listeners: tuple[str, ...] = ("127.0.0.1:0",)) -> AsyncIterator[Served]:
+async def serving(
+    limits: KafkaLimits | None = None, listeners: tuple[str, ...] = ("127.0.0.1:0",)
+) -> AsyncIterator[Served]:
     replicas = FakeReplicas()
     controller = FakeController(replicas)
     server = KafkaServer(replicas, controller.call, listeners, node_id=1, cluster_id="test-cluster", limits=limits)

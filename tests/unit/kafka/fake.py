@@ -245,9 +245,13 @@ class FakeController:
         if method == "CreateTopics":
             if self.failure is not None:
                 return pb.CreateTopicsReply(result=self.failure)
-            return pb.CreateTopicsReply(result=pb.Result(error="NONE"), topics=[self._create(t) for t in request.topics])
+            return pb.CreateTopicsReply(
+                result=pb.Result(error="NONE"), topics=[self._create(t) for t in request.topics]
+            )
         assert method == "DeleteTopics", method
-        return pb.DeleteTopicsReply(result=pb.Result(error="NONE"), topics=[self._delete(name) for name in request.names])
+        return pb.DeleteTopicsReply(
+            result=pb.Result(error="NONE"), topics=[self._delete(name) for name in request.names]
+        )
 
     def _create(self, topic: pb.NewTopic) -> pb.CreatedTopic:
         if self.replicas.image.topic(topic.name) is not None:
