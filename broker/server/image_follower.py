@@ -1,0 +1,388 @@
+"""Carries the metadata out: which replicas this broker has, and in which role.
+
+Theory of operation
+-------------------
+The replay tells of each committed batch, synchronously; here that only notes *which* partitions it touched.  A task of
+its own then brings those partitions to what the newest image says: state is compared, not replayed, so any number of
+batches that came meanwhile cost one pass, what waits is bounded by the number of partitions, and carrying out one
+record twice changes nothing.  The task gives the loop back every 10 ms.
+
+Nothing is carried out before this process's own registration has been replayed (`activate`): what an earlier
+incarnation led or followed is history, and a leadership counts only when its record is younger than the registration.
+From that moment the image is complete as far as this broker goes, so what is on disk and not in it is a stray.
+
+A leadership change touches no file: the epoch goes into memory, and into the log with the first batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from uuid import UUID
+
+from broker.core.fetch_session import PartitionKey
+from broker.core.partition import Assignment, FollowerState, LeaderState, Limits
+from broker.log import LogConfig, LogKey
+from broker.server.fetchers import Fetchers
+from broker.server.hosted import Hosted
+from broker.server.isr import IsrKeeper
+from broker.server.lifecycle import Progress
+from broker.server.replica_manager import ReplicaManager
+from broker.server.watermarks import Watermarks
+from metadata.image import ClusterImage, PartitionImage, delta, indexes
+from metadata.records import UNASSIGNED, ConfigScope, Record
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.clock import now_ms
+from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.logging import get_logger
+
+log = get_logger("broker")
+
+SLICE_S = 0.01
+
+
+class ImageFollower:
+    """on_applied: told of each end offset that is carried out.  on_unassigned: replicas whose directory is to be told
+    to the controller."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        fetchers: Fetchers,
+        isr: IsrKeeper,
+        watermarks: Watermarks,
+        progress: Progress,
+        *,
+        directory_ids: Sequence[UUID],
+        lag_max_ms: int,
+        on_applied: Callable[[int], None],
+        on_unassigned: Callable[[LogKey, UUID], None],
+    ) -> None:
+        self._replicas = replicas
+        self._fetchers = fetchers
+        self._isr = isr
+        self._watermarks = watermarks
+        self._progress = progress
+        self._directory_ids = tuple(directory_ids)
+        self._lag_max_ms = lag_max_ms
+        self._on_applied = on_applied
+        self._on_unassigned = on_unassigned
+        self._latest = ClusterImage()
+        self._touched: dict[PartitionKey, None] = {}
+        self._brokers: set[int] = set()
+        self._configs: set[UUID] = set()
+        self._all_configs = False
+        self._active = False
+        self._wait_for = -1
+        self._news = asyncio.Event()
+        self._log_configs: dict[UUID, LogConfig] = {}
+        self._strays_done = False
+
+    # -- what the replay says
+
+    def on_batch(
+        self,
+        old: ClusterImage,
+        new: ClusterImage,
+        records: Sequence[Record],
+        base_offset: int,
+        end_offset: int,
+        timestamp_ms: int,
+    ) -> None:
+        """A subscriber of `MetadataReplay`."""
+        self._latest = new
+        self._progress.received_offset = end_offset
+        # Who is fenced, and whose registration is in force, holds from now on, whatever is still to be carried out.
+        self._replicas.brokers.image = new
+        if self._active:
+            self._note(old, new, records)
+        self._news.set()
+
+    def _note(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record]) -> None:
+        change = delta(old, new, records)
+        for topic_id in change.topics_removed:
+            for index in range(len(old.topics[topic_id].partitions)):
+                self._touched[PartitionKey(topic_id, index)] = None
+        for topic_id, touched in change.partitions.items():
+            for index in touched:
+                self._touched[PartitionKey(topic_id, index)] = None
+        self._brokers.update(change.brokers)
+        for scope, resource in change.configs:
+            if scope is ConfigScope.TOPIC:
+                self._configs.add(UUID(resource))
+            elif scope is ConfigScope.CLUSTER:
+                self._all_configs = True
+        self._progress.pending_changes = len(self._touched)
+
+    def start_at(self, image: ClusterImage) -> None:
+        """What was replayed before this subscribed."""
+        self._latest = image
+        self._replicas.brokers.image = image
+        self._progress.received_offset = image.end_offset
+        self._news.set()
+
+    def activate(self, broker_epoch: int) -> None:
+        """This process is registered: carry out everything from the image that holds the registration on."""
+        self._replicas.broker_epoch = broker_epoch
+        self._wait_for = broker_epoch
+        self._news.set()
+
+    # -- carrying it out
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._wait_for < 0 or self._latest.end_offset <= self._wait_for:
+                continue
+            if not self._active:
+                self._active = True
+                for topic_id, mask in sorted(self._latest.hostings(self._replicas.broker_id).items()):
+                    for index in indexes(mask):
+                        self._touched[PartitionKey(topic_id, index)] = None
+            await self._carry_out()
+
+    async def _carry_out(self) -> None:
+        image = self._latest
+        touched = sorted(self._touched)
+        self._touched.clear()
+        changed_brokers, self._brokers = self._brokers, set()
+        self._refresh_configs(image)
+        # What goes, goes first: a topic that was made anew has the name of the one before.
+        gone = [key for key in touched if self._is_gone(key, image)]
+        if gone:
+            await self._remove(gone)
+        loop = asyncio.get_running_loop()
+        slice_end = loop.time() + SLICE_S
+        for done, key in enumerate(touched):
+            self._bring(key, image)
+            if loop.time() > slice_end:
+                self._progress.pending_changes = len(touched) - done + len(self._touched)
+                await asyncio.sleep(0)
+                slice_end = loop.time() + SLICE_S
+        self._replicas.image = image
+        self._progress.pending_changes = len(self._touched)
+        if changed_brokers:
+            self._on_brokers(changed_brokers, image)
+        if not self._strays_done:
+            self._strays_done = True
+            await self._set_strays_aside()
+        self._on_applied(image.end_offset)
+
+    def _mine(self, key: PartitionKey, image: ClusterImage) -> PartitionImage | None:
+        partition = image.partition(*key)
+        if partition is None or partition.replica(self._replicas.broker_id) is None:
+            return None
+        return partition
+
+    def _is_gone(self, key: PartitionKey, image: ClusterImage) -> bool:
+        hosted = self._replicas.hosted.get(key)
+        if hosted is None:
+            return False
+        partition = self._mine(key, image)
+        return partition is None or partition.created != hosted.key.created
+
+    async def _remove(self, keys: list[PartitionKey]) -> None:
+        """Stop serving these replicas and set their folders aside; they are deleted later."""
+        removed: list[LogKey] = []
+        for key in keys:
+            hosted = self._replicas.hosted.pop(key)
+            self._replicas.by_name.pop((hosted.topic, hosted.key.index), None)
+            self._fetchers.remove(hosted)
+            hosted.leader = hosted.follower = None
+            if hosted.log is not None:
+                removed.append(hosted.key)
+            hosted.log = None
+            hosted.offline = "deleted"
+            self._replicas.on_role_changed(hosted)
+            self._watermarks.forget(hosted.key)
+        try:
+            await self._replicas.logs.set_aside(removed, self._replicas.sources.wall_ms())
+        except DiskError as error:
+            log.error("replicas not set aside", count=len(removed), cause=str(error))
+
+    def _bring(self, key: PartitionKey, image: ClusterImage) -> None:
+        """Bring one replica to what the image says."""
+        partition = self._mine(key, image)
+        if partition is None:
+            return
+        hosted = self._replicas.hosted.get(key)
+        if hosted is None:
+            hosted = self._open(key, partition, image)
+        hosted.image = partition
+        if hosted.log is None:
+            return
+        try:
+            if partition.leader == self._replicas.broker_id:
+                if partition.last_offset > self._replicas.broker_epoch:
+                    self._lead(hosted, partition)
+            else:
+                self._follow(hosted, partition)
+        except (DiskError, CorruptStoreError) as error:
+            self._fetchers.remove(hosted)
+            self._replicas.take_offline(hosted, error)
+
+    def _open(self, key: PartitionKey, partition: PartitionImage, image: ClusterImage) -> Hosted:
+        topic = image.topics[key.topic_id].name
+        log_key = LogKey(key.topic_id, key.partition_index, partition.created)
+        hosted = Hosted(log_key, topic, partition)
+        self._replicas.hosted[key] = hosted
+        self._replicas.by_name[(topic, key.partition_index)] = hosted
+        logs = self._replicas.logs
+        failure = logs.failures.get(log_key)
+        if failure is not None:
+            hosted.offline = str(failure)
+            log.error("replica offline", topic=topic, partition=key.partition_index, cause=hosted.offline)
+            return hosted
+        found = logs.get(log_key)
+        replica = partition.replica(self._replicas.broker_id)
+        assert replica is not None, (key, partition)
+        if found is None:
+            directory_id = self._choose_directory(replica.directory_id)
+            if directory_id is None:
+                hosted.offline = f"its directory {replica.directory_id} is offline"
+                return hosted
+            found = logs.create(log_key, topic, directory_id, self._config(key.topic_id))
+        else:
+            found.config = self._config(key.topic_id)
+        found.advance_high_watermark(min(self._watermarks.restored(log_key), found.end_offset))
+        if replica.directory_id != found.directory_id:
+            self._on_unassigned(log_key, found.directory_id)
+        hosted.log = found
+        return hosted
+
+    def _choose_directory(self, assigned: UUID) -> UUID | None:
+        """The assigned one; when none is, the one with the fewest replicas."""
+        offline = self._replicas.logs.failed_disks
+        working = [each for each in self._directory_ids if each not in offline]
+        if assigned != UNASSIGNED:
+            return assigned if assigned in working else None
+        if len(working) <= 1:
+            return working[0] if working else None
+        counts = dict.fromkeys(working, 0)
+        for hosted in self._replicas.hosted.values():
+            if hosted.log is not None and hosted.log.directory_id in counts:
+                counts[hosted.log.directory_id] += 1
+        return min(working, key=lambda each: (counts[each], each))
+
+    # -- roles
+
+    def _lead(self, hosted: Hosted, partition: PartitionImage) -> None:
+        assert hosted.log is not None, hosted
+        assignment = _assignment(partition)
+        leader = hosted.leader
+        if leader is not None and hosted.role_epoch == partition.leader_epoch:
+            if leader.on_assignment(assignment, now_ms()):
+                self._replicas.on_watermark(hosted)
+            else:
+                self._replicas.answer_parked(hosted)
+            if leader.under_replicated:
+                self._isr.consider(hosted)
+            return
+        self._fetchers.remove(hosted)
+        partition_log = hosted.log
+        partition_log.begin_epoch(partition.leader_epoch)
+        watermark = partition_log.high_watermark
+        leader = LeaderState(
+            self._replicas.broker_id,
+            assignment,
+            log_end=partition_log.end_offset,
+            flushed_end=partition_log.flushed_offset,
+            high_watermark=watermark,
+            cluster=self._replicas.brokers,
+            limits=self._limits(hosted.key.topic_id),
+            now_ms=now_ms(),
+        )
+        hosted.follower = None
+        hosted.leader = leader
+        hosted.role_epoch = partition.leader_epoch
+        if leader.high_watermark > watermark:
+            self._replicas.on_watermark(hosted)
+        self._replicas.on_role_changed(hosted)
+        self._replicas.ensure_flush(hosted)
+        log.debug("leading", replica=repr(hosted), epoch=partition.leader_epoch, end=partition_log.end_offset)
+
+    def _follow(self, hosted: Hosted, partition: PartitionImage) -> None:
+        assert hosted.log is not None, hosted
+        follower = hosted.follower
+        if follower is not None and hosted.role_epoch == partition.leader_epoch:
+            return
+        hosted.leader = None
+        hosted.follower = FollowerState(partition.leader, partition.leader_epoch, hosted.log.high_watermark)
+        hosted.role_epoch = partition.leader_epoch
+        self._replicas.on_role_changed(hosted)
+        self._fetchers.assign(hosted)
+
+    def _on_brokers(self, broker_ids: set[int], image: ClusterImage) -> None:
+        for broker_id in sorted(broker_ids):
+            broker = image.brokers.get(broker_id)
+            if broker is None or broker.fenced:
+                self._replicas.fetch_service.close_sessions_of(broker_id)
+        self._isr.consider_missing()
+
+    # -- configs
+
+    def _config(self, topic_id: UUID) -> LogConfig:
+        found = self._log_configs.get(topic_id)
+        if found is None:
+            found = self._log_configs[topic_id] = log_config(self._latest, topic_id)
+        return found
+
+    def _limits(self, topic_id: UUID) -> Limits:
+        return Limits(self._lag_max_ms, int(self._latest.topic_config(topic_id, "min.insync.replicas")))
+
+    def _refresh_configs(self, image: ClusterImage) -> None:
+        if self._all_configs:
+            changed = {hosted.key.topic_id for hosted in self._replicas.hosted.values()}
+            self._log_configs.clear()
+        else:
+            changed = self._configs
+        self._configs, self._all_configs = set(), False
+        for topic_id in sorted(changed):
+            self._log_configs.pop(topic_id, None)
+            topic = image.topics.get(topic_id)
+            if topic is None:
+                continue
+            for index in range(len(topic.partitions)):
+                hosted = self._replicas.hosted.get(PartitionKey(topic_id, index))
+                if hosted is not None and hosted.log is not None:
+                    hosted.log.config = self._config(topic_id)
+                    if hosted.leader is not None:
+                        hosted.leader.limits = self._limits(topic_id)
+
+    # -- strays
+
+    async def _set_strays_aside(self) -> None:
+        """Replicas on disk that the image does not have: deleted, or moved away, while this broker was off."""
+        known = {hosted.key for hosted in self._replicas.hosted.values()}
+        strays = sorted(key for key in self._replicas.logs.logs if key not in known)
+        if not strays:
+            return
+        log.warning("strays set aside", count=len(strays))
+        for key in strays:
+            self._watermarks.forget(key)
+        try:
+            await self._replicas.logs.set_aside(strays, self._replicas.sources.wall_ms())
+        except DiskError as error:
+            log.error("strays not set aside", count=len(strays), cause=str(error))
+
+
+def _assignment(partition: PartitionImage) -> Assignment:
+    return Assignment(
+        partition.replica_ids, partition.isr, partition.leader, partition.leader_epoch, partition.partition_epoch
+    )
+
+
+def log_config(image: ClusterImage, topic_id: UUID) -> LogConfig:
+    """A topic's settings as its log takes them."""
+    value = partial(image.topic_config, topic_id)
+    return LogConfig(
+        segment_size_max=int(value("segment.bytes")),
+        segment_age_max_ms=int(value("segment.ms")),
+        retention_ms=int(value("retention.ms")),
+        retention_size=int(value("retention.bytes")),
+        message_size_max=int(value("max.message.bytes")),
+        write_caching=value("write.caching") == "true",
+    )

@@ -1,0 +1,270 @@
+"""Registers this broker, heartbeats, and hands over at the end: the shell of `broker.core.lifecycle`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from broker.core.lifecycle import Beat, End, Lifecycle, Register, Stage, Wait
+from broker.server.isr import Call
+from metadata.records import Endpoint
+from quorumlog.errors import ConfigError
+from quorumlog.runtime.clock import now_ms
+from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import metadata_pb2
+
+log = get_logger("broker")
+
+_STALE = frozenset({"STALE_BROKER_EPOCH", "BROKER_ID_NOT_REGISTERED"})
+_FINAL = frozenset({"INVALID_REGISTRATION", "UNSUPPORTED_VERSION", "INCONSISTENT_CLUSTER_ID"})
+"""Refusals of a registration that trying again cannot change."""
+_REQUEST_TIMEOUT_MAX_MS = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What this process registers.
+
+    previous_epoch: broker epoch under which these directories were stopped cleanly; -1 if they were not.
+    """
+
+    broker_id: int
+    incarnation_id: UUID
+    endpoints: tuple[Endpoint, ...]
+    directory_ids: tuple[UUID, ...]
+    rack: str | None = None
+    previous_epoch: int = -1
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far this broker is with the metadata; the image follower keeps it."""
+
+    received_offset: int = 0
+    applied_offset: int = 0
+    pending_changes: int = 0
+    directories_offline: list[UUID] = field(default_factory=list)
+
+
+class LifecycleRunner:
+    """Runs the life cycle until `stop` is through.
+
+    on_registered: called with each new broker epoch, before anything is sent under it.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        call: Call,
+        progress: Progress,
+        *,
+        heartbeat_interval_ms: int,
+        on_registered: Callable[[int], None],
+    ) -> None:
+        self.identity = identity
+        self.core = Lifecycle(heartbeat_interval_ms, now_ms())
+        self._call = call
+        self._progress = progress
+        self._timeout_ms = min(_REQUEST_TIMEOUT_MAX_MS, 2 * heartbeat_interval_ms)
+        self._on_registered = on_registered
+        self._news = asyncio.Event()
+        self._unfenced = asyncio.Event()
+        self._duplicate_seen = False
+
+    @property
+    def unfenced(self) -> bool:
+        return self._unfenced.is_set()
+
+    async def wait_unfenced(self) -> None:
+        """Until the controller has let this broker serve.  The caller sets the deadline."""
+        await self._unfenced.wait()
+
+    def on_applied(self, offset: int) -> None:
+        """Metadata below `offset` is carried out."""
+        self._progress.applied_offset = offset
+        self.core.on_applied(offset, now_ms())
+        self._news.set()
+
+    def on_disk_failure(self, directory_id: UUID) -> None:
+        if directory_id not in self._progress.directories_offline:
+            self._progress.directories_offline.append(directory_id)
+            self.core.on_urgent(now_ms())
+            self._news.set()
+
+    def stop(self, timeout_ms: int) -> None:
+        """Begin the controlled shutdown; `run` returns when it is through, at the latest after `timeout_ms`."""
+        now = now_ms()
+        self.core.stop(now + timeout_ms, now)
+        self._news.set()
+
+    async def run(self) -> bool:
+        """Returns whether the controller released this broker, after `stop`.
+
+        Raises:
+            ConfigError: the registration is refused for good.
+        """
+        while True:
+            action = self.core.next_action(now_ms())
+            match action:
+                case Register():
+                    await self._register()
+                case Beat(want_shutdown):
+                    await self._beat(want_shutdown)
+                case Wait(until_ms):
+                    await self._wait(until_ms)
+                case End(released):
+                    log.info("broker released" if released else "broker not released in time")
+                    return released
+
+    async def _wait(self, until_ms: int) -> None:
+        self._news.clear()
+        if self.core.next_action(now_ms()) != Wait(until_ms):
+            return
+        try:
+            async with asyncio.timeout((until_ms - now_ms()) / 1000 + 0.001):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    async def _register(self) -> None:
+        identity = self.identity
+        request = pb.RegisterBrokerRequest(
+            registration=metadata_pb2.RegisterBroker(
+                broker_id=identity.broker_id,
+                incarnation_id=identity.incarnation_id.bytes,
+                endpoints=[
+                    metadata_pb2.Endpoint(name=each.name, host=each.host, port=each.port, security=each.security)
+                    for each in identity.endpoints
+                ],
+                rack=identity.rack,
+                directory_ids=[each.bytes for each in identity.directory_ids],
+                previous_broker_epoch=identity.previous_epoch,
+                feature_min=1,
+                feature_max=1,
+                fenced=True,
+            )
+        )
+        reply: pb.RegisterBrokerReply = await self._call("RegisterBroker", request, self._timeout_ms)
+        error = reply.result.error
+        if error == "NONE":
+            log.info("registered", broker_epoch=reply.broker_epoch)
+            self._duplicate_seen = False
+            self._unfenced.clear()
+            self._on_registered(reply.broker_epoch)
+            self.core.on_registered(reply.broker_epoch, now_ms())
+            return
+        if error in _FINAL:
+            raise ConfigError(f"the cluster refuses this broker: {reply.result.message}", next_step=reply.result.next)
+        if error == "DUPLICATE_BROKER_REGISTRATION" and not self._duplicate_seen:
+            self._duplicate_seen = True
+            log.warning("broker id in use", cause=reply.result.message, next=reply.result.next)
+        self.core.on_no_reply(now_ms())
+
+    async def _beat(self, want_shutdown: bool) -> None:
+        progress = self._progress
+        request = pb.BrokerHeartbeatRequest(
+            broker_id=self.identity.broker_id,
+            broker_epoch=self.core.epoch,
+            applied_offset=progress.applied_offset,
+            received_offset=progress.received_offset,
+            pending_changes=progress.pending_changes,
+            want_shutdown=want_shutdown,
+            directories_offline=[each.bytes for each in progress.directories_offline],
+        )
+        sent_offset = progress.applied_offset
+        reply: pb.BrokerHeartbeatReply = await self._call("BrokerHeartbeat", request, self._timeout_ms)
+        error = reply.result.error
+        now = now_ms()
+        if error == "NONE":
+            was = self.core.stage
+            self.core.on_beat(reply.fenced, reply.should_shutdown, reply.leaders_left, now)
+            if reply.fenced and progress.applied_offset > sent_offset:
+                self.core.on_urgent(now)  # what was carried out meanwhile may be what it waits for
+            self._show(was)
+        elif error in _STALE:
+            log.warning("registration lost", broker_epoch=self.core.epoch, cause=reply.result.message)
+            self._unfenced.clear()
+            self.core.on_stale(now)
+        else:
+            log.debug("heartbeat not taken", error=error)
+            self.core.on_no_reply(now)
+
+    def _show(self, was: Stage) -> None:
+        stage = self.core.stage
+        if stage is Stage.RUNNING:
+            self._unfenced.set()
+        elif stage is Stage.FENCED:
+            self._unfenced.clear()
+        if stage is not was:
+            log.info("broker " + stage.name.lower(), broker_epoch=self.core.epoch)
+
+
+class ProducerIdPool:
+    """Producer ids out of blocks that the controller gives; the next block is asked for before the last is used up."""
+
+    def __init__(self, broker_id: int, epoch: Callable[[], int], call: Call, low_water: int, timeout_ms: int) -> None:
+        self._broker_id = broker_id
+        self._epoch = epoch
+        self._call = call
+        self._low_water = low_water
+        self._timeout_ms = timeout_ms
+        self._blocks: list[range] = []
+        self._fetching: asyncio.Task[None] | None = None
+
+    def left(self) -> int:
+        return sum(len(block) for block in self._blocks)
+
+    async def take(self) -> int | None:
+        """The next id; None when the controller gave none in time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_ms / 1000
+        while not self._blocks:
+            task = self._refill()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.shield(task)
+            except TimeoutError:
+                return None
+            if not self._blocks and loop.time() + 0.05 >= deadline:
+                return None
+        block = self._blocks[0]
+        producer_id = block[0]
+        if len(block) == 1:
+            del self._blocks[0]
+        else:
+            self._blocks[0] = block[1:]
+        if self.left() < self._low_water:
+            self._refill()
+        return producer_id
+
+    def _refill(self) -> asyncio.Task[None]:
+        if self._fetching is None or self._fetching.done():
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch())
+        return self._fetching
+
+    async def _fetch(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_ms / 1000
+        delay = 0.05
+        while loop.time() < deadline:
+            request = pb.AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=self._epoch())
+            reply: Any = await self._call("AllocateProducerIds", request, self._timeout_ms)
+            if reply.result.error == "NONE" and reply.count > 0:
+                self._blocks.append(range(reply.first_producer_id, reply.first_producer_id + reply.count))
+                return
+            await asyncio.sleep(delay)  # the controller is moving, or this broker is registering anew
+            delay = min(1.0, 2 * delay)
+
+    async def close(self) -> None:
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait({self._fetching})
+
+
+def offline_all(progress: Progress, directory_ids: Sequence[UUID]) -> bool:
+    """Whether no directory is left to serve from."""
+    return set(directory_ids) <= set(progress.directories_offline)

@@ -1,0 +1,412 @@
+"""The replicas of this broker, and what clients and other brokers ask of them.
+
+Theory of operation
+-------------------
+One event loop, no locks: everything that reads a role and acts on it does so without an await between.
+
+A produce is checked and appended at once, synchronously, so that the order in which a connection's requests came is
+the order in the log.  Then it is parked: for acks=1 until this disk has flushed past its end, for acks=all until the
+watermark has.  Parked produces and fetches are completed by the event that decides them (flush, fetch, metadata), never
+by looking again and again; each has a deadline, and their number has a bound.
+
+At most one flush task runs for a replica; it goes on while there is something unflushed, so writes that arrive during
+one flush share the next.  The log manager joins the replicas' flushes into one barrier.
+
+Who decides: roles, watermarks and ISR proposals are `broker.core.partition`'s, metadata is the controller's.  This
+object only connects events to them.  `image_follower` changes roles, `fetch_service` answers fetches, `fetchers` copies
+from leaders, `isr` carries proposals to the controller.
+
+**Serving.**  A leader serves only while this process's own registration is the one in force and it is not fenced, and
+only by a leadership that is younger than that registration (design §5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+from uuid import UUID
+
+from broker.core.errors import Code
+from broker.core.fetch_session import PartitionKey
+from broker.core.partition import LeaderState, check_leader_epoch
+from broker.log import LogManager, PartitionLog, Refused
+from broker.server.api import (
+    EARLIEST_TIMESTAMP,
+    LAST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_EPOCH,
+    EpochEndResult,
+    FetchPlan,
+    FetchReply,
+    ListOffsetResult,
+    ProduceResult,
+    ProducerIdResult,
+    ReplicaCounters,
+    ReplicaLimits,
+)
+from broker.server.fetch_service import FetchService
+from broker.server.hosted import Hosted, ParkedProduce
+from metadata.image import ClusterImage, PartitionImage
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.clock import Sources, now_ms
+from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.logging import get_logger
+
+log = get_logger("broker")
+
+
+class ProducerIds(Protocol):
+    async def next(self) -> ProducerIdResult: ...
+
+
+class Brokers:
+    """What a leader asks about other brokers: always the newest image (see `broker.core.partition.Cluster`)."""
+
+    def __init__(self) -> None:
+        self.image = ClusterImage()
+
+    def broker_epoch(self, broker_id: int) -> int:
+        broker = self.image.brokers.get(broker_id)
+        return NO_EPOCH if broker is None else broker.epoch
+
+    def may_join(self, broker_id: int) -> bool:
+        broker = self.image.brokers.get(broker_id)
+        return broker is not None and broker.active
+
+
+class ReplicaManager:
+    """What `broker.server.api.Replicas` promises to handlers, and what the other parts of the broker role share.
+
+    on_isr_candidate: told of a leader whose ISR may have to change.
+    on_follower_flushed: told of a follower whose flushed end has caught up with its log.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        logs: LogManager,
+        sources: Sources,
+        limits: ReplicaLimits | None = None,
+        producer_ids: ProducerIds | None = None,
+    ) -> None:
+        self.broker_id = broker_id
+        self.logs = logs
+        self.sources = sources
+        self.limits = limits or ReplicaLimits()
+        self.counters = ReplicaCounters()
+        self.brokers = Brokers()
+        self.broker_epoch = NO_EPOCH
+        """Of this process's registration; -1 until it is known."""
+        self.hosted: dict[PartitionKey, Hosted] = {}
+        self.by_name: dict[tuple[str, int], Hosted] = {}
+        self.unsaved_watermarks: dict[PartitionKey, None] = {}
+        self.on_isr_candidate: Callable[[Hosted], None] = lambda _: None
+        self.on_follower_flushed: Callable[[Hosted], None] = lambda _: None
+        self.on_disk_failure: Callable[[UUID, DiskError], None] = lambda *_: None
+        self._image = ClusterImage()
+        self._parked_produces = 0
+        self._producer_ids = producer_ids
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.fetch_service = FetchService(self)
+
+    # -- the image
+
+    @property
+    def image(self) -> ClusterImage:
+        """The metadata that this broker has carried out."""
+        return self._image
+
+    @image.setter
+    def image(self, image: ClusterImage) -> None:
+        self._image = image
+
+    @property
+    def serving(self) -> bool:
+        """Whether this process may serve as leader at all: see the theory of operation."""
+        own = self.brokers.image.brokers.get(self.broker_id)
+        return own is not None and own.epoch == self.broker_epoch and not own.fenced and not self._closed
+
+    def leads(self, hosted: Hosted) -> LeaderState | None:
+        """The leader's state if this replica may serve as leader now."""
+        if hosted.leader is None or hosted.log is None or not self.serving:
+            return None
+        return hosted.leader if hosted.image.last_offset > self.broker_epoch else None
+
+    def known_partition(self, topic: UUID | str, index: int) -> PartitionImage | None:
+        """A partition of the image, hosted here or not."""
+        found = self._image.topic(topic) if isinstance(topic, str) else self._image.topics.get(topic)
+        return None if found is None else found.partition(index)
+
+    def find(self, topic: UUID | str, index: int) -> Hosted | None:
+        if isinstance(topic, str):
+            return self.by_name.get((topic, index))
+        return self.hosted.get(PartitionKey(topic, index))
+
+    # -- produce
+
+    def start_produce(
+        self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int
+    ) -> asyncio.Future[ProduceResult]:
+        """See `broker.server.api.Replicas`."""
+        future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
+        hosted = self.by_name.get((topic, index))
+        if hosted is None:
+            return self._refuse(future, *self._absent(topic, index))
+        leader = self.leads(hosted)
+        partition_log = hosted.log
+        if partition_log is None:
+            return self._refuse(future, Code.KAFKA_STORAGE_ERROR, hosted.offline)
+        if leader is None:
+            return self._refuse(future, Code.NOT_LEADER_OR_FOLLOWER, "", hosted.image)
+        if (refusal := leader.admits(acks)) is not Code.NONE:
+            return self._refuse(future, refusal, _admission_text(refusal, leader, acks))
+        if self._parked_produces >= self.limits.parked_produces and acks != 0:
+            return self._refuse(future, Code.REQUEST_TIMED_OUT, "too many writes wait for replication")
+        try:
+            appended = partition_log.append_as_leader(batches, leader.leader_epoch, self.sources.wall_ms())
+        except (DiskError, CorruptStoreError) as error:
+            self.take_offline(hosted, error)
+            return self._refuse(future, Code.KAFKA_STORAGE_ERROR, str(error))
+        if isinstance(appended, Refused):
+            return self._refuse(future, appended.code, appended.reason)
+        if not appended.duplicate:
+            self.counters.produced_bytes += len(batches)
+            self.counters.produced_batches += 1
+            self._on_appended(hosted, leader, partition_log)
+        produce = ParkedProduce(future, acks, appended.first_offset, appended.end_offset)
+        if hosted.leader is not leader:
+            self._answer(hosted, produce, Code.NOT_LEADER_OR_FOLLOWER)
+        elif (verdict := leader.verdict(acks, appended.end_offset)) is not None:
+            self._answer(hosted, produce, verdict)
+        else:
+            self._park(hosted, produce, timeout_ms)
+        return future
+
+    async def produce(self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int) -> ProduceResult:
+        """`start_produce`, awaited."""
+        return await self.start_produce(topic, index, batches, acks, timeout_ms)
+
+    def _absent(self, topic: str, index: int) -> tuple[Code, str, PartitionImage | None]:
+        known = self.known_partition(topic, index)
+        if known is None:
+            return Code.UNKNOWN_TOPIC_OR_PARTITION, "", None
+        return Code.NOT_LEADER_OR_FOLLOWER, "", known
+
+    def _refuse(
+        self,
+        future: asyncio.Future[ProduceResult],
+        code: int,
+        message: str = "",
+        partition: PartitionImage | None = None,
+    ) -> asyncio.Future[ProduceResult]:
+        leader, epoch = (-1, NO_EPOCH) if partition is None else (partition.leader, partition.leader_epoch)
+        future.set_result(ProduceResult(int(code), error_message=message, leader_id=leader, leader_epoch=epoch))
+        return future
+
+    def _on_appended(self, hosted: Hosted, leader: LeaderState, partition_log: PartitionLog) -> None:
+        leader.on_appended(partition_log.end_offset)
+        hosted.touch(self.fetch_service.wake, consumers=False, followers=True)
+        self.ensure_flush(hosted)
+
+    def _park(self, hosted: Hosted, produce: ParkedProduce, timeout_ms: int) -> None:
+        timeout_ms = max(0, min(timeout_ms, self.limits.produce_timeout_max_ms))
+        produce.timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._on_timeout, hosted, produce)
+        self._parked_produces += 1
+        hosted.park(produce)
+
+    def _on_timeout(self, hosted: Hosted, produce: ParkedProduce) -> None:
+        produce.timer = None
+        if not produce.future.done():
+            self._answer(hosted, produce, Code.REQUEST_TIMED_OUT)
+            self._parked_produces -= 1
+            hosted.forget(produce)
+
+    def _answer(self, hosted: Hosted, produce: ParkedProduce, code: int) -> None:
+        if produce.timer is not None:
+            produce.timer.cancel()
+        if produce.future.done():
+            return  # the caller went away
+        leader, epoch = -1, NO_EPOCH
+        if code == Code.NOT_LEADER_OR_FOLLOWER:
+            leader, epoch = hosted.image.leader, hosted.image.leader_epoch
+        start = -1 if hosted.log is None else hosted.log.start_offset
+        produce.future.set_result(
+            ProduceResult(int(code), produce.base_offset, start, leader_id=leader, leader_epoch=epoch)
+        )
+
+    def answer_parked(self, hosted: Hosted) -> None:
+        """Answer the parked produces that are decided by now."""
+        for produce, code in hosted.take_decided():
+            self._parked_produces -= 1
+            self._answer(hosted, produce, code)
+
+    def refuse_parked(self, hosted: Hosted, code: int) -> None:
+        for produce in hosted.take_all():
+            self._parked_produces -= 1
+            self._answer(hosted, produce, code)
+
+    # -- flush and watermark
+
+    def ensure_flush(self, hosted: Hosted) -> None:
+        """Have everything appended to this replica flushed, and its role told."""
+        partition_log = hosted.log
+        if partition_log is None:
+            return
+        if partition_log.flushed_offset >= partition_log.end_offset:
+            self._on_flushed(hosted, partition_log)
+        elif not hosted.flushing and not self._closed:
+            hosted.flushing = True
+            self.spawn(self._flush(hosted, partition_log))
+
+    async def _flush(self, hosted: Hosted, partition_log: PartitionLog) -> None:
+        try:
+            while hosted.log is partition_log and partition_log.flushed_offset < partition_log.end_offset:
+                await self.logs.flushed(partition_log, partition_log.end_offset)
+                if hosted.log is partition_log:
+                    self._on_flushed(hosted, partition_log)
+        except (DiskError, CorruptStoreError) as error:
+            self.take_offline(hosted, error)
+        finally:
+            hosted.flushing = False
+
+    def _on_flushed(self, hosted: Hosted, partition_log: PartitionLog) -> None:
+        if hosted.leader is not None:
+            if hosted.leader.on_flushed(partition_log.flushed_offset):
+                self.on_watermark(hosted)
+            else:
+                self.answer_parked(hosted)
+        elif hosted.follower is not None and partition_log.flushed_offset >= partition_log.end_offset:
+            self.on_follower_flushed(hosted)
+
+    def on_watermark(self, hosted: Hosted) -> None:
+        """The watermark of a replica moved: tell the log, the waiting and the checkpoint."""
+        role = hosted.leader or hosted.follower
+        assert role is not None, hosted
+        if hosted.log is not None:
+            hosted.log.advance_high_watermark(role.high_watermark)
+        self.unsaved_watermarks[hosted.partition] = None
+        if hosted.leader is not None:
+            self.answer_parked(hosted)
+            hosted.touch(self.fetch_service.wake, consumers=True, followers=False)
+
+    def on_role_changed(self, hosted: Hosted) -> None:
+        """Whoever waits for this replica looks again."""
+        if hosted.leader is None:
+            self.refuse_parked(hosted, Code.NOT_LEADER_OR_FOLLOWER)
+        else:
+            self.answer_parked(hosted)
+        hosted.touch(self.fetch_service.wake, consumers=True, followers=True)
+
+    def take_offline(self, hosted: Hosted, error: Exception) -> None:
+        """This replica can be neither read nor written any more."""
+        if hosted.log is None:
+            return
+        log.error("replica offline", topic=hosted.topic, partition=hosted.key.index, cause=str(error))
+        directory_id = hosted.log.directory_id
+        hosted.log = None
+        hosted.offline = str(error)
+        hosted.leader = hosted.follower = None
+        self.refuse_parked(hosted, Code.KAFKA_STORAGE_ERROR)
+        hosted.touch(self.fetch_service.wake, consumers=True, followers=True)
+        if isinstance(error, DiskError):
+            self.on_disk_failure(directory_id, error)
+
+    # -- fetch and offsets
+
+    async def fetch(self, request: FetchPlan) -> FetchReply:
+        """Long poll, for consumers and followers.  A cancel leaves nothing behind."""
+        return await self.fetch_service.fetch(request)
+
+    async def list_offset(
+        self, topic: str, index: int, timestamp: int, current_leader_epoch: int = NO_EPOCH
+    ) -> ListOffsetResult:
+        """The first offset at or after `timestamp`, or one of the named places of `broker.server.api`."""
+        found = self._readable(topic, index, current_leader_epoch)
+        if isinstance(found, Code):
+            return ListOffsetResult(int(found))
+        leader, partition_log, hosted = found
+        watermark = leader.high_watermark
+        try:
+            if timestamp == LATEST_TIMESTAMP:
+                if not leader.latest_known():
+                    return ListOffsetResult(int(Code.OFFSET_NOT_AVAILABLE))
+                return ListOffsetResult(int(Code.NONE), watermark, -1, leader.leader_epoch)
+            if timestamp == EARLIEST_TIMESTAMP or timestamp < LAST_TIERED_TIMESTAMP:
+                start = partition_log.start_offset
+                return ListOffsetResult(int(Code.NONE), start, -1, _epoch_at(partition_log, start, leader))
+            if timestamp == MAX_TIMESTAMP:
+                place = partition_log.max_timestamp_offset(watermark)
+            elif timestamp < 0:
+                return ListOffsetResult(int(Code.NONE))
+            else:
+                place = await partition_log.offset_for_timestamp(timestamp, watermark)
+        except (DiskError, CorruptStoreError) as error:
+            self.take_offline(hosted, error)
+            return ListOffsetResult(int(Code.KAFKA_STORAGE_ERROR))
+        if place is None:
+            # Nothing that is committed is so late; but an older leader may have shown more.
+            return ListOffsetResult(int(Code.NONE if leader.latest_known() else Code.OFFSET_NOT_AVAILABLE))
+        return ListOffsetResult(int(Code.NONE), place.offset, place.timestamp, place.leader_epoch)
+
+    def epoch_end(
+        self, topic: str, index: int, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
+    ) -> EpochEndResult:
+        found = self._readable(topic, index, current_leader_epoch)
+        if isinstance(found, Code):
+            return EpochEndResult(int(found))
+        epoch, end = found[1].epochs.end_of(leader_epoch)
+        return EpochEndResult(int(Code.NONE), epoch, end)
+
+    def _readable(
+        self, topic: str, index: int, current_leader_epoch: int
+    ) -> tuple[LeaderState, PartitionLog, Hosted] | Code:
+        hosted = self.by_name.get((topic, index))
+        if hosted is None:
+            return self._absent(topic, index)[0]
+        if hosted.log is None:
+            return Code.KAFKA_STORAGE_ERROR
+        leader = self.leads(hosted)
+        if leader is None:
+            return Code.NOT_LEADER_OR_FOLLOWER
+        code = check_leader_epoch(current_leader_epoch, leader.leader_epoch)
+        return (leader, hosted.log, hosted) if code is Code.NONE else code
+
+    async def allocate_producer_id(self) -> ProducerIdResult:
+        if self._producer_ids is None:
+            return ProducerIdResult(int(Code.COORDINATOR_NOT_AVAILABLE))
+        return await self._producer_ids.next()
+
+    # -- life
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Run something that belongs to this manager; `close` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Serve nobody any more: everything parked is answered, flushes that run are waited for."""
+        self._closed = True
+        for hosted in list(self.hosted.values()):
+            self.refuse_parked(hosted, Code.NOT_LEADER_OR_FOLLOWER)
+        self.fetch_service.close()
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def now_ms(self) -> int:
+        return now_ms()
+
+
+def _epoch_at(partition_log: PartitionLog, offset: int, leader: LeaderState) -> int:
+    if offset >= partition_log.end_offset:
+        return leader.leader_epoch
+    return partition_log.epochs.epoch_of(offset)
+
+
+def _admission_text(refusal: Code, leader: LeaderState, acks: int) -> str:
+    if refusal is Code.NOT_ENOUGH_REPLICAS:
+        return f"{len(leader.isr)} replicas are in sync, {leader.min_isr} are needed"
+    return f"acks={acks} is none of -1, 0, 1"

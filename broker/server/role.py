@@ -1,0 +1,332 @@
+"""The broker role of a process: everything between its metadata replay and its Kafka listener.
+
+`BrokerRole` connects the parts and owns their tasks; it decides nothing.  The order of its life:
+
+open      the logs are recovered, the clean-stop mark is read and removed
+start     register, carry the metadata out, be unfenced; from then on leaders serve and followers copy
+stop      hand over (controlled shutdown), within a bound
+close     everything parked is answered, watermarks saved, logs closed, the clean-stop mark written
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from broker.core.errors import Code
+from broker.log import LogKey, LogManager
+from broker.server.api import ProducerIdResult, ReplicaLimits
+from broker.server.fetchers import Fetchers
+from broker.server.image_follower import ImageFollower
+from broker.server.isr import Call, IsrKeeper
+from broker.server.lifecycle import Identity, LifecycleRunner, ProducerIdPool, Progress, offline_all
+from broker.server.replica_manager import ReplicaManager
+from broker.server.watermarks import Watermarks
+from metadata.controller.replay import Subscriber
+from metadata.image import ClusterImage
+from metadata.records import Endpoint
+from quorumlog.errors import FatalError
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.disk import Disk, DiskError
+from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+log = get_logger("broker")
+
+CLEAN_EPOCH = "broker/clean_epoch"
+"""Fact: the broker epoch under which this directory was closed cleanly."""
+MAINTENANCE_S = 60.0
+STRAYS_KEPT_MS = 60_000
+"""How long a replica that was set aside is kept before it is deleted."""
+ASSIGN_TIMEOUT_MS = 5_000
+ASSIGN_RETRY_S = 1.0
+ASSIGN_MAX_ITEMS = 5_000
+FINAL_SAVE_TIMEOUT_S = 10.0
+
+
+class Replay(Protocol):
+    """The part of `MetadataReplay` that the broker follows."""
+
+    @property
+    def image(self) -> ClusterImage: ...
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoleConfig:
+    broker_id: int
+    rack: str | None = None
+    inter_broker_listener: str = "PLAINTEXT"
+    heartbeat_interval_ms: int = 1_000
+    lag_max_ms: int = 10_000
+    shutdown_timeout_ms: int = 30_000
+
+
+class BrokerRole:
+    """Async context manager: entering opens the logs; `start` joins the cluster; leaving closes."""
+
+    def __init__(
+        self,
+        config: RoleConfig,
+        sources: Sources,
+        disks: Sequence[Disk],
+        replay: Replay,
+        call: Call,
+        limits: ReplicaLimits | None = None,
+    ) -> None:
+        self.config = config
+        self.logs = LogManager(disks)
+        self.progress = Progress()
+        self._sources = sources
+        self._disks = tuple(disks)
+        self._replay = replay
+        self._call = call
+        self._pool = ProducerIdPool(
+            config.broker_id,
+            lambda: self.replicas.broker_epoch,
+            call,
+            low_water=(limits or ReplicaLimits()).producer_id_low_water,
+            timeout_ms=3_000,
+        )
+        self.replicas = ReplicaManager(config.broker_id, self.logs, sources, limits, self)
+        self.fetchers = Fetchers(self.replicas, self._inter_broker_address)
+        self.isr = IsrKeeper(self.replicas, call, config.lag_max_ms)
+        self.watermarks = Watermarks(self._disks, self.replicas.hosted)
+        self.follower = ImageFollower(
+            self.replicas,
+            self.fetchers,
+            self.isr,
+            self.watermarks,
+            self.progress,
+            directory_ids=self._directory_ids,
+            lag_max_ms=config.lag_max_ms,
+            on_applied=self._on_applied,
+            on_unassigned=self._on_unassigned,
+        )
+        self.lifecycle: LifecycleRunner | None = None
+        self._previous_epoch = -1
+        self._unassigned: dict[LogKey, UUID] = {}
+        self._unassigned_news = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._life: asyncio.Task[bool] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._all_disks_failed: asyncio.Future[None] | None = None
+
+    @property
+    def _directory_ids(self) -> tuple[UUID, ...]:
+        return tuple(disk.directory_id for disk in self._disks)
+
+    # -- life
+
+    async def __aenter__(self) -> BrokerRole:
+        self._all_disks_failed = asyncio.get_running_loop().create_future()
+        self.logs.on_failure = self._on_disk_failure
+        self.replicas.on_disk_failure = self._on_disk_failure
+        await self.logs.open()
+        self.watermarks.load()
+        self._previous_epoch = await self._take_clean_mark()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close(clean=kind is None)
+
+    def start(self, group: asyncio.TaskGroup, endpoints: Sequence[Endpoint]) -> None:
+        """Join the cluster under these endpoints; `group` carries this role's tasks."""
+        self._group = group
+        self.lifecycle = LifecycleRunner(
+            Identity(
+                self.config.broker_id,
+                self._sources.uuid4(),
+                tuple(endpoints),
+                self._directory_ids,
+                self.config.rack,
+                self._previous_epoch,
+            ),
+            self._call,
+            self.progress,
+            heartbeat_interval_ms=self.config.heartbeat_interval_ms,
+            on_registered=self.follower.activate,
+        )
+        self.fetchers.start(group)
+        self.follower.start_at(self._replay.image)
+        self._unsubscribe = self._replay.subscribe(self.follower.on_batch)
+        limits = self.replicas.limits
+        for name, work in (
+            ("image", self.follower.run()),
+            ("isr", self.isr.run()),
+            ("watermarks", self.watermarks.run(self.replicas.unsaved_watermarks, limits.checkpoint_interval_ms)),
+            ("directories", self._report_directories()),
+            ("maintenance", self._maintain()),
+        ):
+            self._tasks.append(group.create_task(work, name=f"broker-{name}"))
+        self._life = group.create_task(self.lifecycle.run(), name="broker-life")
+
+    async def stop(self) -> bool:
+        """Hand over; returns whether the controller let go in time."""
+        if self.lifecycle is None or self._life is None:
+            return True
+        self.lifecycle.stop(self.config.shutdown_timeout_ms)
+        return await self._life
+
+    async def close(self, clean: bool = True) -> None:
+        """Let nothing be parked, end all tasks, close the logs.  Idempotent."""
+        self._unsubscribe()
+        if self._life is not None and not self._life.done():
+            self._tasks.append(self._life)  # type: ignore[arg-type]
+        await self.fetchers.stop()
+        await self.replicas.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+            self._tasks.clear()
+        await self._pool.close()
+        try:
+            async with asyncio.timeout(FINAL_SAVE_TIMEOUT_S):
+                await self.watermarks.save(self.replicas.unsaved_watermarks)
+                await self.logs.close()
+                if clean:
+                    await self._leave_clean_mark()
+        except TimeoutError:
+            log.error("data directories not closed in time", seconds=FINAL_SAVE_TIMEOUT_S)
+        except DiskError as error:
+            log.error("data directories not closed", cause=str(error))
+
+    async def wait_serving(self) -> None:
+        """Until this broker is unfenced and has carried that out.  The caller sets the deadline."""
+        assert self.lifecycle is not None, "start() comes first"
+        while not self.is_serving:
+            await self.lifecycle.wait_unfenced()
+            if not self.is_serving:
+                await self.wait_applied(self.progress.applied_offset + 1)
+
+    @property
+    def is_serving(self) -> bool:
+        return self.lifecycle is not None and self.lifecycle.unfenced and self.replicas.serving
+
+    async def failed(self) -> None:
+        """Waits until no data directory is left.
+
+        Raises:
+            FatalError: always.
+        """
+        assert self._all_disks_failed is not None, "enter comes first"
+        await asyncio.shield(self._all_disks_failed)
+        raise FatalError("every data directory has failed", next_step="replace the disks, then start again")
+
+    # -- what the parts tell each other
+
+    def _inter_broker_address(self, broker_id: int) -> tuple[str, int] | None:
+        broker = self.replicas.brokers.image.brokers.get(broker_id)
+        if broker is None:
+            return None
+        endpoint = broker.endpoint(self.config.inter_broker_listener)
+        if endpoint is None and broker.endpoints:
+            endpoint = broker.endpoints[0]
+        return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    async def wait_applied(self, offset: int) -> None:
+        """Until metadata below `offset` is carried out.  The caller sets the deadline."""
+        if self.progress.applied_offset < offset:
+            self._applied_waiters = [each for each in self._applied_waiters if not each[1].done()]
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._applied_waiters.append((offset, future))
+            await future
+
+    def _on_applied(self, offset: int) -> None:
+        assert self.lifecycle is not None
+        self.lifecycle.on_applied(offset)
+        if self._applied_waiters:
+            for wanted, future in self._applied_waiters:
+                if wanted <= offset and not future.done():
+                    future.set_result(None)
+            self._applied_waiters = [each for each in self._applied_waiters if not each[1].done()]
+
+    def _on_disk_failure(self, directory_id: UUID, error: DiskError) -> None:
+        if directory_id in self.progress.directories_offline:
+            return
+        log.error("data directory offline", directory=str(directory_id), cause=str(error))
+        if self.lifecycle is not None:
+            self.lifecycle.on_disk_failure(directory_id)
+        else:
+            self.progress.directories_offline.append(directory_id)
+        for hosted in list(self.replicas.hosted.values()):
+            if hosted.log is not None and hosted.log.directory_id == directory_id:
+                self.fetchers.remove(hosted)
+                self.replicas.take_offline(hosted, error)
+        failed = self._all_disks_failed
+        if offline_all(self.progress, self._directory_ids) and failed is not None and not failed.done():
+            failed.set_result(None)
+
+    # -- directories of replicas
+
+    def _on_unassigned(self, key: LogKey, directory_id: UUID) -> None:
+        self._unassigned[key] = directory_id
+        self._unassigned_news.set()
+
+    async def _report_directories(self) -> None:
+        """Tell the controller where replicas live; what is not taken is told again, until it is or the replica goes."""
+        while True:
+            await self._unassigned_news.wait()
+            self._unassigned_news.clear()
+            while self._unassigned:
+                batch = list(self._unassigned.items())[:ASSIGN_MAX_ITEMS]
+                request = pb.AssignDirectoriesRequest(
+                    broker_id=self.config.broker_id, broker_epoch=self.replicas.broker_epoch
+                )
+                for key, directory_id in batch:
+                    request.items.add(topic_id=key.topic_id.bytes, index=key.index, directory_id=directory_id.bytes)
+                reply: pb.AssignDirectoriesReply = await self._call("AssignDirectories", request, ASSIGN_TIMEOUT_MS)
+                if reply.result.error == "NONE":
+                    for key, directory_id in batch:
+                        if self._unassigned.get(key) == directory_id:
+                            del self._unassigned[key]
+                    continue
+                self._drop_departed()
+                await asyncio.sleep(ASSIGN_RETRY_S)
+
+    def _drop_departed(self) -> None:
+        present = {hosted.key for hosted in self.replicas.hosted.values()}
+        for key in list(self._unassigned):
+            if key not in present:
+                del self._unassigned[key]
+
+    # -- maintenance and marks
+
+    async def _maintain(self) -> None:
+        while True:
+            await asyncio.sleep(MAINTENANCE_S)
+            wall_ms = self._sources.wall_ms()
+            try:
+                await self.logs.maintain(wall_ms)
+                await self.logs.delete_strays(wall_ms - STRAYS_KEPT_MS)
+            except DiskError as error:
+                log.error("maintenance failed", cause=str(error))
+
+    async def _take_clean_mark(self) -> int:
+        """The epoch of the last clean stop, which no later start may find: it holds once."""
+        marks = [disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH, b"") for disk in self._disks]
+        for disk, mark in zip(self._disks, marks, strict=True):
+            if mark:
+                await disk.facts.commit({CLEAN_EPOCH: None})
+        same = len(set(marks)) == 1 and marks[0].isdigit() and self.logs.clean_start
+        return int(marks[0]) if same else -1
+
+    async def _leave_clean_mark(self) -> None:
+        epoch = self.replicas.broker_epoch
+        if epoch >= 0 and not self.progress.directories_offline:
+            for disk in self._disks:
+                await disk.facts.commit({CLEAN_EPOCH: b"%d" % epoch})
+
+    # -- producer ids
+
+    async def next(self) -> ProducerIdResult:
+        producer_id = await self._pool.take()
+        if producer_id is None:
+            return ProducerIdResult(int(Code.COORDINATOR_LOAD_IN_PROGRESS))
+        return ProducerIdResult(int(Code.NONE), producer_id, 0)
