@@ -269,7 +269,7 @@ def _answer(
     return HeartbeatAnswer(
         OK,
         fenced=broker.fenced,
-        caught_up=request.applied_offset > broker.last_offset,
+        caught_up=request.applied_offset > broker.epoch,
         should_shutdown=should_shutdown,
         leaders_left=image.leader_count(broker.broker_id),
     )

@@ -1,0 +1,455 @@
+"""Decisions on brokers: registration, heartbeats, fencing, controlled shutdown, directories, producer ids."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from metadata.control.brokers import (
+    Heartbeat,
+    allocate_producer_ids,
+    elect_leaderless,
+    fence,
+    heartbeat,
+    register,
+)
+from metadata.control.errors import Word
+from metadata.records import (
+    NO_LEADER,
+    UNASSIGNED,
+    BrokerChange,
+    Endpoint,
+    Feature,
+    PartitionChange,
+    Reason,
+    RegisterBroker,
+    Replica,
+)
+from tests.unit.metadata.builders import Cluster, check_invariants, directory, registration
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.start(1, 2, 3)
+    return made
+
+
+def fence_all(cluster: Cluster, broker_id: int) -> None:
+    cluster.carry_out(lambda image, again: fence(image, broker_id))
+
+
+# Registration
+
+
+def test_a_broker_starts_fenced_and_its_epoch_is_its_records_offset() -> None:
+    cluster = Cluster()
+    cluster.start(7)
+    end = cluster.image.end_offset
+    answer = cluster.register(1, fenced=False)
+    assert answer.outcome.ok
+    assert answer.broker_epoch == end
+    assert cluster.image.brokers[1].epoch == end
+    assert cluster.image.brokers[1].fenced
+
+
+def test_a_retried_registration_changes_nothing(cluster: Cluster) -> None:
+    epoch, end = cluster.epoch(1), cluster.image.end_offset
+    answer = cluster.register(1, session_live=True)
+    assert (answer.outcome.ok, answer.broker_epoch) == (True, epoch)
+    assert cluster.image.end_offset == end
+
+
+def test_the_same_incarnation_may_move_and_keeps_its_epoch(cluster: Cluster) -> None:
+    epoch = cluster.epoch(1)
+    answer = cluster.register(1, endpoints=(Endpoint("PLAINTEXT", "elsewhere", 1),), session_live=True)
+    assert answer.broker_epoch == epoch == cluster.epoch(1)
+    assert cluster.image.brokers[1].endpoints[0].host == "elsewhere"
+    assert not cluster.image.brokers[1].fenced
+
+
+def test_the_same_incarnation_may_not_change_its_directories(cluster: Cluster) -> None:
+    answer = cluster.register(1, directory_ids=(directory(1), directory(1, 1)))
+    assert answer.outcome.word is Word.INVALID_REGISTRATION
+
+
+def test_an_id_that_is_live_elsewhere_is_refused(cluster: Cluster) -> None:
+    end = cluster.image.end_offset
+    answer = cluster.register(1, 1, directory_ids=(directory(1, 9),), session_live=True)
+    assert answer.outcome.word is Word.DUPLICATE_BROKER_REGISTRATION
+    assert answer.outcome.word.retriable
+    assert cluster.image.end_offset == end
+
+
+def test_another_directory_is_accepted_once_the_session_is_over(cluster: Cluster) -> None:
+    assert cluster.register(1, 1, directory_ids=(directory(1, 9),), session_live=False).outcome.ok
+
+
+def test_a_restart_brings_its_directory_and_is_accepted_at_once(cluster: Cluster) -> None:
+    old = cluster.epoch(1)
+    answer = cluster.register(1, 1, session_live=True)
+    assert answer.outcome.ok
+    assert answer.broker_epoch > old
+    assert cluster.image.brokers[1].fenced
+
+
+def test_a_new_incarnation_is_the_failure_of_the_old_in_one_batch(cluster: Cluster) -> None:
+    led = cluster.create("led", (1, 2, 3))
+    followed = cluster.create("followed", (2, 1))
+    alone = cluster.create("alone", (1,))
+    end = cluster.image.end_offset
+    decision = register(cluster.image, registration(1, 1), session_live=False)
+    assert isinstance(decision.records[0], RegisterBroker)
+    changes = decision.records[1:]
+    assert len(changes) == 3
+    assert not decision.more
+    for change in changes:
+        assert isinstance(change, PartitionChange)
+        assert change.reason is Reason.NEW_INCARNATION
+        assert change.cause_offset == end
+    cluster.apply(decision.records)
+    check_invariants(cluster.image)
+    assert (cluster.partition(led).isr, cluster.partition(led).leader) == ((2, 3), 2)
+    assert cluster.partition(led).leader_epoch == 1
+    assert (cluster.partition(followed).isr, cluster.partition(followed).leader) == ((2,), 2)
+    assert cluster.partition(followed).leader_epoch == 0  # an ISR change is no new leader
+    assert (cluster.partition(alone).isr, cluster.partition(alone).leader) == ((1,), NO_LEADER)
+
+
+def test_what_a_new_incarnation_leads_is_a_new_leader_epoch_above_its_broker_epoch(cluster: Cluster) -> None:
+    alone = cluster.create("alone", (1,))
+    cluster.register(1, 1)
+    cluster.beat(1)
+    partition = cluster.partition(alone)
+    assert (partition.leader, partition.leader_epoch) == (1, 2)
+    assert partition.last_offset > cluster.epoch(1)
+    assert partition.partition_epoch == 2
+
+
+def test_a_replica_on_a_directory_that_is_gone_leaves_even_as_the_last(cluster: Cluster) -> None:
+    alone = cluster.create("alone", (1,))
+    kept = cluster.create("kept", (1, 2))
+    cluster.register(1, 1, directory_ids=(directory(1, 9),))
+    assert (cluster.partition(alone).isr, cluster.partition(alone).leader) == ((), NO_LEADER)
+    assert cluster.partition(kept).isr == (2,)
+    cluster.beat(1)
+    assert cluster.partition(alone).leader == NO_LEADER
+    check_invariants(cluster.image)
+
+
+def test_a_replica_without_a_directory_is_lost_with_all_directories() -> None:
+    cluster = Cluster()
+    cluster.start(1, 2)
+    cluster.register(3, directory_ids=(directory(3), directory(3, 1)))
+    cluster.beat(3)
+    alone = cluster.create("alone", (3,))
+    assert cluster.partition(alone).replicas == (Replica(3, UNASSIGNED),)
+    cluster.register(3, 1, directory_ids=(directory(3, 1),))
+    assert cluster.partition(alone).isr == (3,)
+    cluster.register(3, 2, directory_ids=(directory(3, 7),))
+    assert cluster.partition(alone).isr == ()
+
+
+@pytest.mark.parametrize(
+    ("caching", "clean", "stays"),
+    [
+        ("true", False, False),
+        ("true", True, True),
+        ("false", False, True),
+        ("false", True, True),
+    ],
+)
+def test_an_unclean_stop_costs_the_last_place_where_writes_are_cached(
+    cluster: Cluster, caching: str, clean: bool, stays: bool
+) -> None:
+    topic = cluster.create("t", (1, 2), configs=(("write.caching", caching),))
+    fence_all(cluster, 2)
+    epoch = cluster.epoch(1)
+    cluster.register(1, 1, previous_broker_epoch=epoch if clean else -1)
+    assert cluster.partition(topic).isr == ((1,) if stays else ())
+
+
+def test_a_sole_replica_stays_after_an_unclean_stop(cluster: Cluster) -> None:
+    topic = cluster.create("t", (1,), configs=(("write.caching", "true"),))
+    cluster.register(1, 1)
+    cluster.beat(1)
+    assert cluster.partition(topic).leader == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"broker_id": -1}, "negative"),
+        ({"endpoints": ()}, "listener"),
+        ({"endpoints": (Endpoint("A", "h", 1), Endpoint("A", "i", 2))}, "same name"),
+        ({"endpoints": (Endpoint("A", "0.0.0.0", 1),)}, "wildcard"),
+        ({"directory_ids": ()}, "data directory"),
+        ({"directory_ids": (UUID(int=0),)}, "reserved"),
+        ({"directory_ids": (directory(2),)}, "registered by broker 2"),
+    ],
+)
+def test_registrations_that_cannot_be(cluster: Cluster, changes: dict[str, object], word: str) -> None:
+    request = registration(**{"broker_id": 9, **changes})  # type: ignore[arg-type]
+    decision = register(cluster.image, request, session_live=False)
+    assert decision.reply.outcome.word is Word.INVALID_REGISTRATION
+    assert word in decision.reply.outcome.message
+    assert decision.records == ()
+
+
+def test_a_release_that_does_not_know_the_clusters_level_is_refused(cluster: Cluster) -> None:
+    cluster.apply([Feature("metadata.version", 3)])
+    decision = register(cluster.image, registration(9, feature_min=1, feature_max=2), session_live=False)
+    assert decision.reply.outcome.word is Word.UNSUPPORTED_VERSION
+
+
+# Heartbeats
+
+
+def test_an_unknown_broker_an_old_and_a_future_epoch_are_refused(cluster: Cluster) -> None:
+    assert cluster.beat(9).outcome.word is Word.BROKER_ID_NOT_REGISTERED
+    old = cluster.epoch(1)
+    cluster.register(1, 1)
+    assert cluster.beat(1, broker_epoch=old).outcome.word is Word.STALE_BROKER_EPOCH
+    assert cluster.beat(1, broker_epoch=cluster.image.end_offset).outcome.word is Word.NOT_CONTROLLER
+
+
+def test_unfenced_at_the_heartbeat_that_has_applied_the_registration() -> None:
+    cluster = Cluster()
+    cluster.start(2)
+    epoch = cluster.register(1).broker_epoch
+    behind = cluster.beat(1, applied_offset=epoch)
+    assert (behind.fenced, behind.caught_up) == (True, False)
+    ahead = cluster.beat(1, applied_offset=epoch + 1)
+    assert (ahead.fenced, ahead.caught_up) == (False, True)
+    assert cluster.log[-1] == BrokerChange(1, epoch, fenced=False)
+
+
+def test_a_broker_that_wants_to_stay_fenced_does() -> None:
+    cluster = Cluster()
+    cluster.register(1)
+    assert cluster.beat(1, want_fence=True).fenced
+    assert not cluster.beat(1).fenced
+    assert cluster.beat(1, want_fence=True).fenced
+
+
+def test_a_steady_heartbeat_changes_nothing(cluster: Cluster) -> None:
+    end = cluster.image.end_offset
+    assert cluster.beat(1).outcome.ok
+    assert cluster.image.end_offset == end
+
+
+def test_a_fenced_broker_is_unfenced_only_once_it_has_applied_its_fencing(cluster: Cluster) -> None:
+    before = cluster.image.end_offset
+    fence_all(cluster, 1)
+    assert cluster.beat(1, applied_offset=before).fenced
+    assert not cluster.beat(1).fenced
+
+
+def test_unfencing_elects_leaders_for_what_only_this_broker_can_lead(cluster: Cluster) -> None:
+    alone = cluster.create("alone", (1,), (1,))
+    other = cluster.create("other", (2,))
+    fence_all(cluster, 1)
+    fence_all(cluster, 2)
+    end = cluster.image.end_offset
+    cluster.beat(1)
+    change = cluster.log[-1]
+    assert isinstance(change, PartitionChange)
+    assert (change.reason, change.cause_offset) == (Reason.BROKER_UNFENCED, end)
+    assert [cluster.partition(alone, index).leader for index in (0, 1)] == [1, 1]
+    assert cluster.partition(other).leader == NO_LEADER
+    check_invariants(cluster.image)
+
+
+def test_more_elections_than_a_batch_holds_are_all_made() -> None:
+    cluster = Cluster()
+    cluster.start(1)
+    for name in ("a", "b", "c"):
+        cluster.create(name, *[(1,)] * 6000)
+    fence_all(cluster, 1)
+    assert cluster.image.leader_count(NO_LEADER) == 18_000
+    cluster.beat(1)
+    assert cluster.image.leader_count(1) == 18_000
+
+
+# Fencing
+
+
+def test_fencing_moves_leaders_to_the_isr_in_replica_order(cluster: Cluster) -> None:
+    topics = [cluster.create(f"t{at}", row) for at, row in enumerate([(1, 2, 3), (2, 3, 1), (3, 1), (1,)])]
+    end = cluster.image.end_offset
+    decision = fence(cluster.image, 1)
+    assert decision.records[0] == BrokerChange(1, cluster.epoch(1), fenced=True)
+    cluster.apply(decision.records)
+    seen = [(each.leader, each.isr, each.leader_epoch, each.partition_epoch) for each in map(cluster.partition, topics)]
+    assert seen == [(2, (2, 3), 1, 1), (2, (2, 3), 0, 1), (3, (3,), 0, 1), (NO_LEADER, (1,), 1, 1)]
+    for change in decision.records[1:]:
+        assert isinstance(change, PartitionChange)
+        assert (change.reason, change.cause_offset) == (Reason.BROKER_FENCED, end)
+    check_invariants(cluster.image)
+
+
+def test_every_change_names_the_change_before_it(cluster: Cluster) -> None:
+    topic = cluster.create("t", (1, 2, 3))
+    created = cluster.partition(topic).created
+    fence_all(cluster, 1)
+    first = cluster.log[-1]
+    assert isinstance(first, PartitionChange)
+    assert first.previous_offset == created
+    at = cluster.image.end_offset - 1
+    fence_all(cluster, 2)
+    second = cluster.log[-1]
+    assert isinstance(second, PartitionChange)
+    assert second.previous_offset == at == cluster.partition(topic).last_offset - 2
+
+
+def test_fencing_twice_or_somebody_unknown_does_nothing(cluster: Cluster) -> None:
+    fence_all(cluster, 1)
+    assert fence(cluster.image, 1).records == ()
+    assert fence(cluster.image, 99).records == ()
+
+
+def test_a_leader_is_elected_uncleanly_only_where_the_topic_allows_it(cluster: Cluster) -> None:
+    strict = cluster.create("strict", (1, 2))
+    loose = cluster.create("loose", (1, 2), configs=(("unclean.leader.election.enable", "true"),))
+    fence_all(cluster, 2)
+    cluster.beat(2)
+    fence_all(cluster, 1)
+    assert (cluster.partition(strict).leader, cluster.partition(strict).isr) == (NO_LEADER, (1,))
+    assert (cluster.partition(loose).leader, cluster.partition(loose).isr) == (2, (2,))
+    change = next(each for each in reversed(cluster.log) if isinstance(each, PartitionChange) and each.leader == 2)
+    assert change.reason is Reason.UNCLEAN_ELECTION
+
+
+def test_a_large_failure_is_a_row_of_batches_and_the_fencing_comes_last() -> None:
+    cluster = Cluster()
+    cluster.start(1, 2)
+    for name in ("a", "b", "c"):
+        cluster.create(name, *[(1, 2)] * 7000)
+    sizes = []
+    while True:
+        decision = fence(cluster.image, 1)
+        assert cluster.image.brokers[1].active
+        cluster.apply(decision.records)
+        assert cluster.image.leader_count(1) + cluster.image.leader_count(2) == 21_000
+        sizes.append(len(decision.records))
+        if not decision.more:
+            break
+    assert sizes == [10_000, 10_000, 1001]
+    assert isinstance(cluster.log[-1001], BrokerChange)
+    assert cluster.image.leader_count(2) == 21_000
+    check_invariants(cluster.image)
+
+
+def test_what_a_dead_controller_left_undone_is_done_at_activation(cluster: Cluster) -> None:
+    topic = cluster.create("t", (1,))
+    fence_all(cluster, 1)
+    cluster.apply([BrokerChange(1, cluster.epoch(1), fenced=False)])  # and died before the elections
+    assert cluster.partition(topic).leader == NO_LEADER
+    cluster.carry_out(lambda image, again: elect_leaderless(image))
+    assert cluster.partition(topic).leader == 1
+    assert elect_leaderless(cluster.image).records == ()
+
+
+# Controlled shutdown
+
+
+def test_a_controlled_shutdown_moves_leaders_leaves_isrs_and_waits_for_the_others(cluster: Cluster) -> None:
+    topics = [cluster.create(f"t{at}", row) for at, row in enumerate([(1, 2, 3), (2, 1), (1,)])]
+    before = cluster.image.end_offset
+    first = cluster.beat(1, want_shutdown=True, others_applied=before)
+    assert (first.should_shutdown, first.leaders_left, first.fenced) == (False, 0, False)
+    seen = [(each.leader, each.isr) for each in map(cluster.partition, topics)]
+    assert seen == [(2, (2, 3)), (2, (2,)), (NO_LEADER, (1,))]
+    end = cluster.image.end_offset
+    assert not cluster.beat(1, want_shutdown=True, others_applied=before).should_shutdown
+    assert cluster.image.end_offset == end
+    last = cluster.beat(1, want_shutdown=True, others_applied=end)
+    assert (last.should_shutdown, last.fenced) == (True, True)
+    assert cluster.beat(1, want_shutdown=True).should_shutdown
+    changes = [each for each in cluster.log if isinstance(each, PartitionChange)]
+    assert {each.reason for each in changes} == {Reason.CONTROLLED_SHUTDOWN}
+    assert {each.cause_offset for each in changes} == {before}
+    check_invariants(cluster.image)
+
+
+def test_the_last_broker_may_shut_down_at_once() -> None:
+    cluster = Cluster()
+    cluster.start(1)
+    topic = cluster.create("t", (1,))
+    assert cluster.beat(1, want_shutdown=True).should_shutdown
+    assert cluster.partition(topic).isr == (1,)
+    cluster.register(1, 1, previous_broker_epoch=cluster.epoch(1))
+    cluster.beat(1)
+    assert cluster.partition(topic).leader == 1
+
+
+def test_a_broker_on_its_way_out_is_not_unfenced_again(cluster: Cluster) -> None:
+    cluster.beat(1, want_shutdown=True)
+    assert cluster.beat(1).fenced
+    assert cluster.beat(1).fenced
+
+
+# Directories
+
+
+def test_replicas_on_a_failed_directory_go_and_the_others_stay() -> None:
+    cluster = Cluster()
+    cluster.start(1, 2)
+    cluster.register(3, directory_ids=(directory(3), directory(3, 1)))
+    cluster.beat(3)
+    topics = [cluster.create(f"t{at}", row) for at, row in enumerate([(3, 1), (3, 1), (3,)])]
+    changes = list(zip(topics, [directory(3), directory(3, 1), directory(3)], strict=True))
+    for topic, place in changes:
+        replicas = [Replica(3, place) if each.broker_id == 3 else each for each in cluster.partition(topic).replicas]
+        record = PartitionChange(topic, 0, Reason.DIRECTORY_ASSIGNED, -1, -1, replicas=tuple(replicas))
+        cluster.apply([record])
+    answer = cluster.beat(3, directories_offline=(directory(3),))
+    assert answer.outcome.ok
+    assert not answer.fenced
+    seen = [(each.leader, each.isr) for each in map(cluster.partition, topics)]
+    assert seen == [(1, (1,)), (3, (3, 1)), (NO_LEADER, (3,))]
+    assert cluster.image.brokers[3].directories_offline == (directory(3),)
+    end = cluster.image.end_offset
+    cluster.beat(3, directories_offline=(directory(3),))
+    assert cluster.image.end_offset == end
+    check_invariants(cluster.image)
+
+
+def test_a_strange_directory_is_refused(cluster: Cluster) -> None:
+    assert cluster.beat(1, directories_offline=(directory(2),)).outcome.word is Word.INVALID_REQUEST
+
+
+def test_refused_heartbeats_make_no_records(cluster: Cluster) -> None:
+    request = Heartbeat(1, cluster.epoch(1) - 1, 0, want_shutdown=True, want_fence=True)
+    decision = heartbeat(cluster.image, request, others_applied=0)
+    assert decision.records == ()
+    assert not decision.more
+
+
+# Producer ids
+
+
+def test_producer_ids_come_in_blocks_that_never_overlap(cluster: Cluster) -> None:
+    for first in (0, 1000, 2000):
+        decision = allocate_producer_ids(cluster.image, 1, cluster.epoch(1))
+        assert (decision.reply.first_producer_id, decision.reply.count) == (first, 1000)
+        cluster.apply(decision.records)
+    assert cluster.image.next_producer_id == 3000
+
+
+def test_producer_ids_only_for_registered_brokers(cluster: Cluster) -> None:
+    assert allocate_producer_ids(cluster.image, 9, 0).reply.outcome.word is Word.BROKER_ID_NOT_REGISTERED
+    old = cluster.epoch(1)
+    cluster.register(1, 1)
+    assert allocate_producer_ids(cluster.image, 1, old).reply.outcome.word is Word.STALE_BROKER_EPOCH
+
+
+def test_producer_ids_can_run_out() -> None:
+    cluster = Cluster()
+    cluster.start(1)
+    cluster.image = msgspec.structs.replace(cluster.image, next_producer_id=2**63 - 1000)
+    decision = allocate_producer_ids(cluster.image, 1, cluster.epoch(1))
+    assert decision.reply.outcome.word is Word.POLICY_VIOLATION
+    assert decision.records == ()
