@@ -1,0 +1,255 @@
+"""Decisions on single partitions: elections, ISR changes in the order of their checks, directories of replicas."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from metadata.control.brokers import fence
+from metadata.control.election import Elected, Policy, elect
+from metadata.control.errors import Word
+from metadata.control.partitions import Assignment, IsrChange, IsrChanged, Member, alter_partition, assign_directories
+from metadata.image import PartitionImage
+from metadata.records import NO_LEADER, PartitionChange, Reason, Replica
+from tests.unit.metadata.builders import Cluster, check_invariants, directory
+
+# Elections
+
+
+def partition(leader: int, *isr: int) -> PartitionImage:
+    return PartitionImage(0, 0, (Replica(1), Replica(2), Replica(3)), isr, leader=leader)
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "alive", "policy", "elected"),
+    [
+        (2, (1, 2, 3), {1, 2, 3}, Policy.OFFLINE, Elected(2, (1, 2, 3))),  # a leader that may stay stays
+        (2, (1, 2, 3), {1, 3}, Policy.OFFLINE, Elected(1, (1, 2, 3))),  # the first of the assignment
+        (2, (3, 2), {1, 3}, Policy.OFFLINE, Elected(3, (3, 2))),  # only from the ISR
+        (2, (2,), {1, 3}, Policy.OFFLINE, Elected(NO_LEADER, (2,))),
+        (-1, (2,), {2}, Policy.OFFLINE, Elected(2, (2,))),
+        (-1, (), {1, 2}, Policy.OFFLINE, Elected(NO_LEADER, ())),
+        (2, (1, 2, 3), {1, 2, 3}, Policy.PREFERRED, Elected(1, (1, 2, 3))),
+        (3, (2, 3), {1, 2, 3}, Policy.PREFERRED, Elected(3, (2, 3))),  # the preferred is not in sync
+        (2, (1, 2, 3), {2, 3}, Policy.PREFERRED, Elected(2, (1, 2, 3))),
+        (2, (2,), {1, 3}, Policy.PREFERRED, Elected(NO_LEADER, (2,))),
+        (2, (2, 3), {1, 3}, Policy.UNCLEAN, Elected(3, (2, 3))),  # clean where it can be
+        (2, (2,), {1, 3}, Policy.UNCLEAN, Elected(1, (1,), unclean=True)),
+        (2, (2,), set(), Policy.UNCLEAN, Elected(NO_LEADER, (2,))),
+    ],
+)
+def test_election(leader: int, isr: tuple[int, ...], alive: set[int], policy: Policy, elected: Elected) -> None:
+    found = elect(partition(leader, *isr), isr, lambda replica: replica.broker_id in alive, policy)
+    assert found == elected
+
+
+# ISR changes
+
+
+class Case:
+    """One topic, led by broker 1, with all three brokers in its ISR."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.cluster.start(1, 2, 3, 4)
+        self.topic = self.cluster.create("t", (1, 2, 3))
+
+    def change(self, *isr: int, **changes: object) -> IsrChange:
+        now = self.cluster.partition(self.topic)
+        proposal = IsrChange(
+            self.topic,
+            0,
+            now.leader_epoch,
+            now.partition_epoch,
+            tuple([Member(broker, self.epoch(broker)) for broker in isr]),
+        )
+        return IsrChange(**{**_fields(proposal), **changes})  # type: ignore[arg-type]
+
+    def epoch(self, broker_id: int) -> int:
+        return self.cluster.epoch(broker_id) if broker_id in self.cluster.image.brokers else 0
+
+    def ask(self, *changes: IsrChange, sender: int = 1, epoch: int | None = None) -> tuple[IsrChanged, ...]:
+        epoch = self.cluster.epoch(sender) if epoch is None else epoch
+        decision = alter_partition(self.cluster.image, sender, epoch, changes)
+        assert decision.reply.outcome.ok, decision.reply.outcome
+        self.cluster.apply(decision.records)
+        check_invariants(self.cluster.image)
+        return decision.reply.items
+
+    def word(self, change: IsrChange, sender: int = 1) -> Word:
+        before = self.cluster.partition(self.topic)
+        item = self.ask(change, sender=sender)[0]
+        assert self.cluster.partition(self.topic) == before
+        return item.outcome.word
+
+
+def _fields(change: IsrChange) -> dict[str, object]:
+    return {name: getattr(change, name) for name in IsrChange.__slots__}
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+def test_the_isr_shrinks_and_expands(case: Case) -> None:
+    created = case.cluster.partition(case.topic).created
+    item = case.ask(case.change(2, 1))[0]
+    assert (item.outcome.ok, item.isr, item.partition_epoch, item.leader_epoch, item.leader) == (True, (1, 2), 1, 0, 1)
+    change = case.cluster.log[-1]
+    assert isinstance(change, PartitionChange)
+    assert (change.reason, change.cause_offset, change.previous_offset) == (Reason.ISR_SHRINK, -1, created)
+    item = case.ask(case.change(3, 2, 1))[0]
+    assert (item.isr, item.partition_epoch) == ((1, 2, 3), 2)
+    assert case.cluster.log[-1].reason is Reason.ISR_EXPAND  # type: ignore[union-attr]
+    assert case.cluster.partition(case.topic).leader_epoch == 0
+
+
+def test_the_isr_as_it_is_moves_the_partition_epoch_past_earlier_proposals(case: Case) -> None:
+    """A leader asks for it when a proposal of its was never answered: no copy of that may be accepted afterwards."""
+    lost = case.change(1, 2)
+    item = case.ask(case.change(3, 1, 2))[0]
+    assert (item.outcome.ok, item.isr, item.partition_epoch) == (True, (1, 2, 3), 1)
+    assert case.word(lost) is Word.INVALID_UPDATE_VERSION
+
+
+def test_stale_unknown_and_future_brokers_are_refused_as_a_whole(case: Case) -> None:
+    image = case.cluster.image
+    for broker, epoch, word in [
+        (1, case.cluster.epoch(1) - 1, Word.STALE_BROKER_EPOCH),
+        (9, 0, Word.BROKER_ID_NOT_REGISTERED),
+        (1, image.end_offset, Word.NOT_CONTROLLER),
+    ]:
+        decision = alter_partition(image, broker, epoch, [case.change(1)])
+        assert decision.reply.outcome.word is word
+        assert decision.reply.items == ()
+        assert decision.records == ()
+
+
+def test_unknown_topics_and_partitions(case: Case) -> None:
+    assert case.word(case.change(1, topic_id=UUID(int=5))) is Word.UNKNOWN_TOPIC_ID
+    assert case.word(case.change(1, index=1)) is Word.UNKNOWN_TOPIC_OR_PARTITION
+    assert case.word(case.change(1, index=-1)) is Word.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_epochs_ahead_of_this_controller(case: Case) -> None:
+    assert case.word(case.change(1, leader_epoch=1)) is Word.NOT_CONTROLLER
+    assert case.word(case.change(1, partition_epoch=1)) is Word.NOT_CONTROLLER
+
+
+def test_an_old_leader_epoch_comes_before_everything_that_depends_on_it(case: Case) -> None:
+    proposal = case.change(1)
+    case.cluster.carry_out(lambda image, again: fence(image, 1))
+    case.cluster.beat(1)
+    assert case.cluster.partition(case.topic).leader == 2
+    assert case.word(proposal) is Word.FENCED_LEADER_EPOCH
+
+
+def test_only_the_leader_may_ask(case: Case) -> None:
+    assert case.word(case.change(1, 2), sender=2) is Word.INVALID_REQUEST
+
+
+def test_an_old_partition_epoch_is_the_failed_comparison(case: Case) -> None:
+    proposal = case.change(1, 2)
+    case.ask(case.change(1, 3))
+    assert case.word(proposal) is Word.INVALID_UPDATE_VERSION
+
+
+@pytest.mark.parametrize("isr", [(), (2, 3), (1, 4), (1, 1), (1, 99)])
+def test_an_isr_must_be_replicas_with_the_leader(case: Case, isr: tuple[int, ...]) -> None:
+    assert case.word(case.change(*isr)) is Word.INVALID_REQUEST
+
+
+def test_a_fenced_member_is_ineligible(case: Case) -> None:
+    case.cluster.carry_out(lambda image, again: fence(image, 3))
+    assert case.word(case.change(1, 2, 3)) is Word.INELIGIBLE_REPLICA
+
+
+def test_a_member_on_its_way_out_is_ineligible(case: Case) -> None:
+    case.cluster.beat(3, want_shutdown=True, others_applied=-1)
+    assert not case.cluster.image.brokers[3].fenced
+    assert case.word(case.change(1, 2, 3)) is Word.INELIGIBLE_REPLICA
+
+
+def test_a_rebooted_member_is_ineligible_under_its_old_epoch(case: Case) -> None:
+    old = Member(3, case.cluster.epoch(3))
+    case.cluster.register(3, 1)
+    case.cluster.beat(3)
+    proposal = case.change(1, 2)
+    assert case.word(case.change(1, 2, isr=(*proposal.isr, old))) is Word.INELIGIBLE_REPLICA
+    assert case.ask(case.change(1, 2, 3))[0].outcome.ok
+
+
+def test_a_member_whose_directory_failed_is_ineligible(case: Case) -> None:
+    case.cluster.beat(3, directories_offline=(directory(3),))
+    assert case.cluster.partition(case.topic).isr == (1, 2)
+    assert case.word(case.change(1, 2, 3)) is Word.INELIGIBLE_REPLICA
+
+
+def test_items_stand_for_themselves_and_none_twice(case: Case) -> None:
+    other = case.cluster.create("u", (1, 2))
+    items = case.ask(
+        case.change(1, 2), case.change(1, 4), case.change(1), case.change(1, topic_id=other), case.change(1, index=7)
+    )
+    assert [item.outcome.word for item in items] == [
+        Word.NONE, Word.INVALID_REQUEST, Word.INVALID_REQUEST, Word.NONE, Word.UNKNOWN_TOPIC_OR_PARTITION,
+    ]  # fmt: skip
+    assert case.cluster.partition(case.topic).isr == (1, 2)
+    assert case.cluster.partition(other).isr == (1,)
+
+
+def test_more_items_than_a_batch_holds_are_refused(case: Case) -> None:
+    decision = alter_partition(case.cluster.image, 1, case.cluster.epoch(1), [case.change(1)] * 10_001)
+    assert decision.reply.outcome.word is Word.POLICY_VIOLATION
+
+
+# Directories
+
+
+@pytest.fixture
+def disks() -> Case:
+    made = Case()
+    made.cluster.register(5, directory_ids=(directory(5), directory(5, 1)))
+    made.cluster.beat(5)
+    made.topic = made.cluster.create("d", (5, 1), (1, 5), (1, 2))
+    return made
+
+
+def test_a_replica_gets_its_directory(disks: Case) -> None:
+    cluster, topic = disks.cluster, disks.topic
+    wanted = [Assignment(topic, 0, directory(5)), Assignment(topic, 1, directory(5, 1))]
+    decision = assign_directories(cluster.image, 5, cluster.epoch(5), wanted)
+    assert decision.reply.ok
+    cluster.apply(decision.records)
+    assert cluster.partition(topic, 0).replicas == (Replica(5, directory(5)), Replica(1, directory(1)))
+    assert cluster.partition(topic, 1).replicas == (Replica(1, directory(1)), Replica(5, directory(5, 1)))
+    assert cluster.log[-1].reason is Reason.DIRECTORY_ASSIGNED  # type: ignore[union-attr]
+    again = assign_directories(cluster.image, 5, cluster.epoch(5), wanted)
+    assert again.reply.ok
+    assert again.records == ()
+    check_invariants(cluster.image)
+
+
+def test_directories_that_cannot_be_assigned(disks: Case) -> None:
+    cluster, topic = disks.cluster, disks.topic
+    for wanted in (
+        [Assignment(topic, 0, directory(1))],
+        [Assignment(topic, 0, UUID(int=0))],
+        [Assignment(topic, 2, directory(5))],
+        [Assignment(topic, 0, directory(5)), Assignment(topic, 0, directory(5, 1))],
+    ):
+        decision = assign_directories(cluster.image, 5, cluster.epoch(5), wanted)
+        assert decision.reply.word is Word.INVALID_REQUEST
+        assert decision.records == ()
+    stale = assign_directories(cluster.image, 5, cluster.epoch(5) - 1, [])
+    assert stale.reply.word is Word.STALE_BROKER_EPOCH
+    many = assign_directories(cluster.image, 5, cluster.epoch(5), [Assignment(topic, 0, directory(5))] * 10_001)
+    assert many.reply.word is Word.POLICY_VIOLATION
+
+
+def test_a_report_on_a_deleted_topic_is_passed_over(disks: Case) -> None:
+    wanted = [Assignment(UUID(int=3), 0, directory(5)), Assignment(disks.topic, 0, directory(5))]
+    decision = assign_directories(disks.cluster.image, 5, disks.cluster.epoch(5), wanted)
+    assert decision.reply.ok
+    assert len(decision.records) == 1
