@@ -3,8 +3,9 @@
 Greedy and deterministic: each choice takes the least loaded broker, so every controller places alike and no randomness
 is needed.  What counts, in this order: a partition's replicas spread over as many racks as there are; a topic's own
 leaders and replicas are even over the brokers (its load is its own, whatever else the cluster holds); the same pair of
-leader and follower does not come back before the others had their turn, so that a dead broker's leaderships spread; the
-cluster's leaders and replicas become even; the lower id.
+leader and follower does not come back before the others had their turn; the cluster's leaders and replicas become even;
+the lower id.  The first follower is the one that succeeds the leader, so it changes as well: a dead broker's
+leaderships spread over many others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from metadata.image import BrokerImage, ClusterImage
 class _Load:
     """One broker's load: what the cluster has given it, and what this topic has."""
 
-    __slots__ = ("broker_id", "leaders", "pairs", "rack", "replicas", "topic_leaders", "topic_replicas")
+    __slots__ = ("broker_id", "leaders", "pairs", "rack", "replicas", "successions", "topic_leaders", "topic_replicas")
 
     def __init__(self, broker: BrokerImage, leaders: int, replicas: int) -> None:
         self.broker_id = broker.broker_id
@@ -30,6 +31,7 @@ class _Load:
         self.topic_leaders = 0
         self.topic_replicas = 0
         self.pairs: dict[int, int] = {}  # leader id → partitions of this topic in which this broker follows it
+        self.successions: dict[int, int] = {}  # leader id → those in which it is the first follower
 
     def leader_key(self) -> tuple[int, int, int, int]:
         return self.topic_leaders, self.leaders, self.replicas, self.broker_id
@@ -37,7 +39,12 @@ class _Load:
     def follower_key(self, leader_id: int) -> tuple[int, int, int, int]:
         return self.topic_replicas, self.pairs.get(leader_id, 0), self.replicas, self.broker_id
 
-    def take(self, leader_id: int) -> None:
+    def successor_key(self, leader_id: int) -> tuple[int, int, int]:
+        return self.successions.get(leader_id, 0), sum(self.successions.values()), self.broker_id
+
+    def take(self, leader_id: int, place: int) -> None:
+        if place == 1:
+            self.successions[leader_id] = self.successions.get(leader_id, 0) + 1
         self.topic_replicas += 1
         self.replicas += 1
         if leader_id == self.broker_id:
@@ -78,8 +85,9 @@ class Placer:
             free = [load for load in self._loads if load not in chosen]
             unused = _in_unused_racks(free, chosen)
             chosen.append(min(unused, key=lambda load: load.follower_key(leader.broker_id)))
-        for load in chosen:
-            load.take(leader.broker_id)
+        chosen[1:] = sorted(chosen[1:], key=lambda load: load.successor_key(leader.broker_id))
+        for place, load in enumerate(chosen):
+            load.take(leader.broker_id, place)
         return tuple([load.broker_id for load in chosen])
 
 

@@ -1,0 +1,420 @@
+"""Decisions on topics: names, counts, assignments, configs, placement, deletion, and what a name's history leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+
+from metadata.control.brokers import fence
+from metadata.control.errors import Word
+from metadata.control.topics import CreatedTopic, NewTopic, create_topics, delete_topics
+from metadata.image import TOPIC_CONFIGS
+from metadata.records import Config, ConfigScope, Partition, RemoveTopic, Replica, Topic
+from tests.unit.metadata.builders import Cluster, check_invariants, directory
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.start(1, 2, 3)
+    return made
+
+
+def ask(cluster: Cluster, *topics: NewTopic, validate_only: bool = False) -> tuple[CreatedTopic, ...]:
+    decision = create_topics(cluster.image, topics, cluster.new_id, validate_only=validate_only)
+    cluster.apply(decision.records)
+    return decision.reply
+
+
+def refused(cluster: Cluster, topic: NewTopic) -> Word:
+    end = cluster.image.end_offset
+    answer = ask(cluster, topic)[0]
+    assert not answer.outcome.ok
+    assert answer.outcome.message
+    assert cluster.image.end_offset == end
+    return answer.outcome.word
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "x" * 250, "a b", "a\0b", "a\nb", "caf\u00e9", "\U0001f600", "../../etc/x", "a/b", "/etc", "a\\b",
+     "__cluster_metadata", "__consumer_offsets", "__mine"],
+)  # fmt: skip
+def test_names_that_are_refused(cluster: Cluster, name: str) -> None:
+    assert refused(cluster, NewTopic(name, 1, 1)) is Word.INVALID_TOPIC_EXCEPTION
+
+
+def test_a_refused_name_cannot_forge_a_second_line(cluster: Cluster) -> None:
+    assert "\n" not in ask(cluster, NewTopic("a\nb", 1, 1))[0].outcome.message
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 249, "a.b", "a_b", "A-1", "...", "_x"])
+def test_names_that_are_good(cluster: Cluster, name: str) -> None:
+    assert ask(cluster, NewTopic(name, 1, 1))[0].outcome.ok
+
+
+def test_dots_and_underscores_make_different_topics(cluster: Cluster) -> None:
+    dots, underscores = ask(cluster, NewTopic("a.b", 1, 1), NewTopic("a_b", 1, 1))
+    assert dots.outcome.ok
+    assert underscores.outcome.ok
+    assert dots.topic_id != underscores.topic_id
+
+
+@pytest.mark.parametrize("partitions", [0, -2, 10_001, 10_000_000, 2**31 - 1])
+def test_partition_counts_that_are_refused(cluster: Cluster, partitions: int) -> None:
+    assert refused(cluster, NewTopic("t", partitions, 1)) is Word.INVALID_PARTITIONS
+
+
+@pytest.mark.parametrize("factor", [0, -2, 4, 32_768])
+def test_replication_factors_that_are_refused(cluster: Cluster, factor: int) -> None:
+    assert refused(cluster, NewTopic("t", 1, factor)) is Word.INVALID_REPLICATION_FACTOR
+
+
+def test_only_unfenced_brokers_count(cluster: Cluster) -> None:
+    cluster.carry_out(lambda image, again: fence(image, 3))
+    assert refused(cluster, NewTopic("t", 1, 3)) is Word.INVALID_REPLICATION_FACTOR
+    assert ask(cluster, NewTopic("t", 1, 2))[0].outcome.ok
+
+
+def test_without_brokers_nothing_can_be_created() -> None:
+    assert refused(Cluster(), NewTopic("t")) is Word.INVALID_REPLICATION_FACTOR
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [((1, 1),), ((1, 9),), ((1, 2), (1,)), ((),), ((1, 2), ()), ((-1,),)],
+)
+def test_assignments_that_are_refused(cluster: Cluster, rows: tuple[tuple[int, ...], ...]) -> None:
+    assert refused(cluster, NewTopic("t", assignment=rows)) is Word.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_an_assignment_to_fenced_brokers_alone_is_refused(cluster: Cluster) -> None:
+    cluster.carry_out(lambda image, again: fence(image, 1))
+    assert refused(cluster, NewTopic("t", assignment=((1,),))) is Word.INVALID_REPLICA_ASSIGNMENT
+    topic = cluster.create("t", (1, 2))
+    assert (cluster.partition(topic).leader, cluster.partition(topic).isr) == (2, (2,))
+
+
+def test_an_assignment_and_other_counts_contradict(cluster: Cluster) -> None:
+    assert refused(cluster, NewTopic("t", 3, -1, assignment=((1,),))) is Word.INVALID_REQUEST
+    assert refused(cluster, NewTopic("t", -1, 2, assignment=((1,),))) is Word.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("retention.mss", "1"),
+        ("retention.ms", "soon"),
+        ("retention.ms", "-2"),
+        ("retention.ms", "1.5"),
+        ("retention.ms", "9" * 30),
+        ("retention.ms", "٣"),
+        ("retention.bytes", "-5"),
+        ("segment.bytes", "1"),
+        ("max.message.bytes", "0"),
+        ("write.caching", "yes"),
+        ("write.caching", "TRUE"),
+        ("cleanup.policy", "compact"),
+        ("compression.type", "gzip"),
+        ("message.timestamp.type", "Now"),
+        ("unclean.leader.election.enable", ""),
+        ("min.insync.replicas", "0"),
+        ("min.insync.replicas", "4"),
+    ],
+)
+def test_configs_that_are_refused_name_the_key_and_what_is_allowed(cluster: Cluster, key: str, value: str) -> None:
+    answer = ask(cluster, NewTopic("t", 1, 3, configs=((key, value),)))[0]
+    assert answer.outcome.word is Word.INVALID_CONFIG
+    assert key in answer.outcome.message
+    if key in TOPIC_CONFIGS and key != "min.insync.replicas":
+        assert TOPIC_CONFIGS[key].allowed in answer.outcome.message
+
+
+def test_min_insync_replicas_above_the_replication_factor_is_refused(cluster: Cluster) -> None:
+    assert refused(cluster, NewTopic("t", 1, 2, configs=(("min.insync.replicas", "3"),))) is Word.INVALID_CONFIG
+
+
+def test_a_config_given_twice_is_refused(cluster: Cluster) -> None:
+    twice = (("retention.ms", "1"), ("retention.ms", "2"))
+    assert refused(cluster, NewTopic("t", 1, 1, configs=twice)) is Word.INVALID_CONFIG
+
+
+def test_every_default_is_itself_allowed() -> None:
+    for config in TOPIC_CONFIGS.values():
+        assert config.problem(config.default) is None
+    assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
+
+
+# What is made
+
+
+def test_a_topic_is_its_record_its_partitions_and_its_configs(cluster: Cluster) -> None:
+    topics = [NewTopic("t", 2, 3, configs=(("retention.ms", "60000"),))]
+    decision = create_topics(cluster.image, topics, cluster.new_id)
+    topic, *partitions, min_isr, retention = decision.records
+    assert isinstance(topic, Topic)
+    for index, partition in enumerate(partitions):
+        assert isinstance(partition, Partition)
+        assert (partition.index, partition.leader_epoch, partition.partition_epoch) == (index, 0, 0)
+        assert partition.isr == tuple(replica.broker_id for replica in partition.replicas)
+        assert partition.leader == partition.isr[0]
+    resource = topic.topic_id.hex
+    assert min_isr == Config(ConfigScope.TOPIC, resource, "min.insync.replicas", "2")
+    assert retention == Config(ConfigScope.TOPIC, resource, "retention.ms", "60000")
+    answer = decision.reply[0]
+    assert (answer.partitions, answer.replication_factor, answer.topic_id) == (2, 3, topic.topic_id)
+
+
+@pytest.mark.parametrize(("factor", "value"), [(1, "1"), (2, "1"), (3, "2")])
+def test_min_insync_replicas_is_resolved_at_creation(cluster: Cluster, factor: int, value: str) -> None:
+    topic_id = ask(cluster, NewTopic("t", 1, factor))[0].topic_id
+    assert topic_id is not None
+    assert cluster.image.topic_config(topic_id, "min.insync.replicas") == value
+
+
+def test_the_clusters_min_insync_replicas_comes_before_the_default(cluster: Cluster) -> None:
+    cluster.apply([Config(ConfigScope.CLUSTER, "", "min.insync.replicas", "3")])
+    three, one = ask(cluster, NewTopic("three", 1, 3), NewTopic("one", 1, 1))
+    assert three.topic_id is not None
+    assert one.topic_id is not None
+    assert cluster.image.topic_config(three.topic_id, "min.insync.replicas") == "3"
+    assert cluster.image.topic_config(one.topic_id, "min.insync.replicas") == "1"
+
+
+def test_counts_left_to_the_cluster() -> None:
+    cluster = Cluster()
+    cluster.start(1)
+    answer = ask(cluster, NewTopic("alone"))[0]
+    assert (answer.partitions, answer.replication_factor) == (1, 1)
+    cluster.start(2, 3, 4)
+    answer = ask(cluster, NewTopic("many"))[0]
+    assert (answer.partitions, answer.replication_factor) == (1, 3)
+
+
+def test_a_broker_with_one_directory_has_no_choice() -> None:
+    cluster = Cluster()
+    cluster.start(1)
+    cluster.register(2, directory_ids=(directory(2), directory(2, 1)))
+    cluster.beat(2)
+    topic = cluster.create("t", (1, 2))
+    assert cluster.partition(topic).replicas == (Replica(1, directory(1)), Replica(2))
+
+
+def test_validating_makes_no_records(cluster: Cluster) -> None:
+    end = cluster.image.end_offset
+    good, bad = ask(cluster, NewTopic("good", 2, 2), NewTopic("bad", 0, 1), validate_only=True)
+    assert (good.outcome.ok, good.topic_id, good.partitions) == (True, None, 2)
+    assert bad.outcome.word is Word.INVALID_PARTITIONS
+    assert cluster.image.end_offset == end
+
+
+def test_an_id_that_exists_is_drawn_again(cluster: Cluster) -> None:
+    taken = cluster.create("taken", (1,))
+    drawn = iter([UUID(int=0), taken, UUID(int=77)])
+    decision = create_topics(cluster.image, [NewTopic("t", 1, 1)], lambda: next(drawn))
+    assert decision.reply[0].topic_id == UUID(int=77)
+
+
+# Several at once
+
+
+def test_each_topic_of_a_request_has_its_own_outcome(cluster: Cluster) -> None:
+    answers = ask(cluster, NewTopic("good", 1, 1), NewTopic("b d", 1, 1), NewTopic("also", 1, 1))
+    assert [answer.outcome.word for answer in answers] == [Word.NONE, Word.INVALID_TOPIC_EXCEPTION, Word.NONE]
+    assert sorted(cluster.image.topic_ids) == ["also", "good"]
+
+
+def test_a_name_twice_in_one_request_makes_neither(cluster: Cluster) -> None:
+    answers = ask(cluster, NewTopic("t", 1, 1), NewTopic("t", 2, 1), NewTopic("u", 1, 1))
+    assert [answer.outcome.word for answer in answers] == [Word.INVALID_REQUEST, Word.INVALID_REQUEST, Word.NONE]
+
+
+def test_a_request_above_one_batch_changes_nothing(cluster: Cluster) -> None:
+    end = cluster.image.end_offset
+    answers = ask(cluster, NewTopic("a", 6000, 1), NewTopic("b", 6000, 1), NewTopic("", 1, 1))
+    assert [answer.outcome.word for answer in answers] == [
+        Word.POLICY_VIOLATION, Word.POLICY_VIOLATION, Word.INVALID_TOPIC_EXCEPTION,
+    ]  # fmt: skip
+    assert cluster.image.end_offset == end
+
+
+def test_the_largest_topic_fills_one_batch(cluster: Cluster) -> None:
+    assert ask(cluster, NewTopic("t", 9998, 1))[0].outcome.ok
+    assert ask(cluster, NewTopic("u", 9999, 1))[0].outcome.word is Word.POLICY_VIOLATION
+
+
+def test_a_hundred_thousand_topics_get_a_hundred_thousand_answers(cluster: Cluster) -> None:
+    answers = ask(cluster, *[NewTopic(f"t{number}", 1, 1) for number in range(100_000)])
+    assert len(answers) == 100_000
+    assert {answer.outcome.word for answer in answers} == {Word.POLICY_VIOLATION}
+
+
+# Existing
+
+
+def test_a_retried_creation_never_makes_a_second_topic(cluster: Cluster) -> None:
+    first = ask(cluster, NewTopic("t", 2, 3, configs=(("retention.ms", "5"),)))[0]
+    again = ask(cluster, NewTopic("t", 2, 3, configs=(("retention.ms", "5"),)))[0]
+    assert again.outcome.word is Word.TOPIC_ALREADY_EXISTS
+    assert (again.identical, again.topic_id) == (True, first.topic_id)
+    assert (again.partitions, again.replication_factor) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("topic", "word"),
+    [
+        (NewTopic("t", 3, 3), "partitions 2, not 3"),
+        (NewTopic("t", 2, 1), "replication factor 3, not 1"),
+        (NewTopic("t", 2, 3, configs=(("retention.ms", "5"),)), "retention.ms"),
+        (NewTopic("t", 2, 3, configs=(("strange", "5"),)), "strange"),
+        (NewTopic("t", assignment=((1, 2, 3), (3, 1, 2))), "assignment"),
+    ],
+)
+def test_a_different_topic_says_in_what_it_differs(cluster: Cluster, topic: NewTopic, word: str) -> None:
+    cluster.create("t", (1, 2, 3), (2, 3, 1))
+    answer = ask(cluster, topic)[0]
+    assert answer.outcome.word is Word.TOPIC_ALREADY_EXISTS
+    assert not answer.identical
+    assert word in answer.outcome.message
+
+
+def test_what_was_left_open_does_not_differ(cluster: Cluster) -> None:
+    cluster.create("t", (1, 2, 3), (2, 3, 1))
+    assert ask(cluster, NewTopic("t"))[0].identical
+    assert ask(cluster, NewTopic("t", assignment=((1, 2, 3), (2, 3, 1))))[0].identical
+
+
+# Deletion
+
+
+def test_a_topic_is_deleted_by_name_or_id_with_its_configs(cluster: Cluster) -> None:
+    first, second = cluster.create("first", (1, 2)), cluster.create("second", (1,))
+    decision = delete_topics(cluster.image, ["first"], [second])
+    assert decision.records == (RemoveTopic(first), RemoveTopic(second))
+    assert [answer.name for answer in decision.reply] == ["first", "second"]
+    cluster.apply(decision.records)
+    assert not cluster.image.topics
+    assert not cluster.image.configs
+    assert cluster.image.replica_count(1) == 0
+    check_invariants(cluster.image)
+
+
+def test_deleting_what_is_not_there(cluster: Cluster) -> None:
+    topic = cluster.create("t", (1,))
+    decision = delete_topics(cluster.image, ["none", "t"], [UUID(int=99), topic])
+    assert [answer.outcome.word for answer in decision.reply] == [
+        Word.UNKNOWN_TOPIC_OR_PARTITION, Word.NONE, Word.UNKNOWN_TOPIC_ID, Word.INVALID_REQUEST,
+    ]  # fmt: skip
+    assert decision.records == (RemoveTopic(topic),)
+
+
+def test_validating_a_deletion_makes_no_records(cluster: Cluster) -> None:
+    cluster.create("t", (1,))
+    decision = delete_topics(cluster.image, ["t"], [], validate_only=True)
+    assert decision.reply[0].outcome.ok
+    assert decision.records == ()
+
+
+def test_a_topic_created_again_is_another_and_its_leader_epochs_go_on(cluster: Cluster) -> None:
+    first = cluster.create("t", (1, 2), (2, 1))
+    cluster.carry_out(lambda image, again: fence(image, 1))
+    cluster.beat(1)
+    assert cluster.partition(first, 0).leader_epoch == 1
+    cluster.apply(delete_topics(cluster.image, ["t"], []).records)
+    second = cluster.create("t", (1, 2), (2, 1), (1, 2))
+    assert second != first
+    assert [cluster.partition(second, index).leader_epoch for index in range(3)] == [2, 1, 0]
+    cluster.apply(delete_topics(cluster.image, ["t"], []).records)
+    third = cluster.create("t", (2,))
+    assert cluster.partition(third, 0).leader_epoch == 3
+    assert cluster.image.first_leader_epoch("t", 2) == 1
+
+
+# Placement
+
+
+def spread(cluster: Cluster, name: str, partitions: int, factor: int) -> list[tuple[int, ...]]:
+    answer = ask(cluster, NewTopic(name, partitions, factor))[0]
+    assert answer.outcome.ok
+    assert answer.topic_id is not None
+    return [cluster.partition(answer.topic_id, index).replica_ids for index in range(partitions)]
+
+
+@pytest.mark.parametrize(("brokers", "partitions", "factor"), [(3, 6, 3), (5, 12, 3), (6, 100, 2), (7, 49, 4)])
+def test_a_topics_leaders_and_replicas_are_even(brokers: int, partitions: int, factor: int) -> None:
+    cluster = Cluster()
+    cluster.start(*range(1, brokers + 1))
+    rows = spread(cluster, "t", partitions, factor)
+    leaders = Counter({broker: 0 for broker in range(1, brokers + 1)})
+    leaders.update(row[0] for row in rows)
+    replicas = Counter({broker: 0 for broker in range(1, brokers + 1)})
+    replicas.update(broker for row in rows for broker in row)
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+    assert max(replicas.values()) - min(replicas.values()) <= 1
+    assert all(len(set(row)) == factor for row in rows)
+
+
+def test_many_small_topics_are_even_over_the_cluster() -> None:
+    cluster = Cluster()
+    cluster.start(*range(1, 7))
+    for number in range(60):
+        spread(cluster, f"t{number}", 1, 3)
+    assert {cluster.image.leader_count(broker) for broker in range(1, 7)} == {10}
+    assert {cluster.image.replica_count(broker) for broker in range(1, 7)} == {30}
+
+
+def test_a_dead_brokers_leaderships_spread_over_the_others() -> None:
+    cluster = Cluster()
+    cluster.start(*range(1, 6))
+    spread(cluster, "t", 40, 3)
+    cluster.carry_out(lambda image, again: fence(image, 2))
+    taken = [cluster.image.leader_count(broker) for broker in (1, 3, 4, 5)]
+    assert sum(taken) == 40
+    assert max(taken) - min(taken) <= 2
+
+
+def test_replicas_spread_over_racks_first() -> None:
+    cluster = Cluster()
+    for broker in range(1, 10):
+        cluster.start(broker, rack=f"r{broker % 3}")
+    for row in spread(cluster, "t", 30, 3):
+        assert {broker % 3 for broker in row} == {0, 1, 2}
+    for row in spread(cluster, "u", 30, 4):
+        assert sorted(Counter(broker % 3 for broker in row).values()) == [1, 1, 2]
+
+
+def test_uneven_racks_still_get_a_replica_each() -> None:
+    cluster = Cluster()
+    cluster.start(1, 2, 3, rack="large")
+    cluster.start(4, rack="small")
+    rows = spread(cluster, "t", 12, 2)
+    assert all(4 in row for row in rows)
+    assert max(Counter(row[0] for row in rows).values()) == 3
+
+
+def test_a_new_broker_does_not_get_a_whole_topic() -> None:
+    cluster = Cluster()
+    cluster.start(1, 2, 3)
+    spread(cluster, "old", 300, 3)
+    cluster.start(4)
+    rows = spread(cluster, "new", 8, 1)
+    assert Counter(row[0] for row in rows) == {1: 2, 2: 2, 3: 2, 4: 2}
+    assert spread(cluster, "one", 1, 1) == [(4,)]
+
+
+def test_placement_is_the_same_on_every_controller(cluster: Cluster) -> None:
+    topics = [NewTopic("a", 7, 2), NewTopic("b", 3, 3)]
+
+    def place() -> list[tuple[Replica, ...]]:
+        ids = iter([UUID(int=1), UUID(int=2)])
+        records = create_topics(cluster.image, topics, lambda: next(ids)).records
+        return [record.replicas for record in records if isinstance(record, Partition)]
+
+    assert place() == place()
+    assert any(first != second for first, second in pairwise(place()))
