@@ -32,8 +32,7 @@ class Runner:
         """The cluster behind `bootstrap` (HOST:PORT each), the same one each time: its connections outlive a task."""
         key = (tuple(bootstrap), client_id)
         if key not in self._clusters:
-            addresses = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in bootstrap)]
-            self._clusters[key] = Cluster(addresses, client_id=client_id)
+            self._clusters[key] = Cluster(bootstrap, client_id=client_id)
         return self._clusters[key]
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -1,0 +1,161 @@
+"""The producer against brokers that die, move and forget to answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.producer import ACKS_NONE, Producer
+from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.errors import ClusterError
+from quorumlog.wire.record_batch import parse_header
+from tests.unit.client.fake_cluster import FakeBrokers, client_of, fake_brokers
+
+NOW = 1_700_000_000_000
+
+
+def batch(*values: int) -> bytearray:
+    return build_batch([NewRecord(None, str(value).encode(), NOW) for value in values])
+
+
+async def values_of(brokers: FakeBrokers, topic: str, index: int) -> list[int]:
+    return [int(record.value or b"") for record in await brokers.records(topic, index)]
+
+
+async def test_batches_arrive_in_order_and_say_where() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1, 2])
+        async with Producer(cluster) as producer:
+            offsets = [await producer.send("t", n % 2, batch(n, n + 100)) for n in range(10)]
+        assert [offset.result() for offset in offsets] == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8]
+        assert producer.delivered_records == 20
+        assert await values_of(brokers, "t", 0) == [0, 100, 2, 102, 4, 104, 6, 106, 8, 108]
+        log = brokers.shared.logs["t", 1]
+        assert [parse_header(data).base_sequence for *_, data in log.batches] == [0, 2, 4, 6, 8]
+
+
+async def test_a_leader_that_dies_after_the_append_and_before_the_answer_causes_no_duplicate() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster) as producer:
+            await (await producer.send("t", 0, batch(0)))
+            leader = brokers.replicas[1]
+            leader.acknowledge.clear()
+            leader.appended.clear()
+            unanswered = await producer.send("t", 0, batch(1, 2))
+            await producer.send("t", 0, batch(3))
+            await leader.appended.wait()
+            await brokers.kill(1)
+            await brokers.move("t", 0, 2)
+            assert await unanswered == 1
+        assert await values_of(brokers, "t", 0) == [0, 1, 2, 3]
+        assert len(brokers.replicas[2].produced) >= 2, "the batch was sent again"
+
+
+async def test_a_moved_leader_is_found_without_a_broken_connection() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster) as producer:
+            await (await producer.send("t", 0, batch(0)))
+            await brokers.move("t", 0, 2)
+            await (await producer.send("t", 0, batch(1)))
+        assert len(brokers.replicas[1].produced) == 2
+        assert len(brokers.replicas[2].produced) == 1
+        assert await values_of(brokers, "t", 0) == [0, 1]
+
+
+async def test_a_broker_that_comes_back_on_its_address_is_used_again() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster) as producer:
+            await (await producer.send("t", 0, batch(0)))
+            await brokers.kill(1)
+            delivered = await producer.send("t", 0, batch(1))
+            await brokers.start(1)
+            await brokers.move("t", 0, 1)
+            assert await delivered == 1
+        assert await values_of(brokers, "t", 0) == [0, 1]
+
+
+async def test_the_delivery_timeout_names_the_partition_and_fails_everything_behind() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        with pytest.raises(ClusterError, match=r"t-0: given up after 0\.4 s") as caught:  # noqa: PT012
+            async with Producer(cluster, delivery_timeout_s=0.4) as producer:
+                await brokers.kill(1)
+                first = await producer.send("t", 0, batch(0))
+                second = await producer.send("t", 0, batch(1))
+        assert caught.value.code == "TIMED_OUT"
+        assert first.exception() is second.exception() is caught.value
+        with pytest.raises(ClusterError, match="given up"):
+            await producer.send("t", 0, batch(2))
+
+
+async def test_a_lost_sequence_is_an_error_that_says_so() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        with pytest.raises(ClusterError, match="acknowledged records were deleted or lost") as caught:  # noqa: PT012
+            async with Producer(cluster) as producer:
+                await (await producer.send("t", 0, batch(0)))
+                brokers.shared.logs["t", 0].next_sequence.clear()
+                brokers.shared.logs["t", 0].sequences.clear()
+                await producer.send("t", 0, batch(1))
+        assert caught.value.code == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+        assert not caught.value.retriable
+
+
+async def test_a_refused_batch_is_not_tried_again() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE") as caught:
+            async with Producer(cluster) as producer:
+                await producer.send("t", 0, build_batch([NewRecord(None, bytes(2_000_000), NOW)]))
+        assert not caught.value.retriable
+        assert len(brokers.replicas[1].produced) == 1
+
+
+async def test_send_waits_while_the_buffer_is_full() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        leader = brokers.replicas[1]
+        leader.acknowledge.clear()
+        size = len(batch(0))
+        async with Producer(cluster, buffer_size_max_bytes=2 * size) as producer:
+            for value in range(2):
+                await producer.send("t", 0, batch(value))
+            third = asyncio.create_task(producer.send("t", 0, batch(2)))
+            await leader.appended.wait()
+            assert not third.done()
+            leader.acknowledge_all()
+            await third
+        assert await values_of(brokers, "t", 0) == [0, 1, 2]
+
+
+async def test_acks_0_names_no_producer() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster, acks=ACKS_NONE) as producer:
+            assert await (await producer.send("t", 0, batch(0))) == -1
+        await brokers.replicas[1].appended.wait()
+        ((_, _, acks, data),) = brokers.replicas[1].produced
+        assert (acks, parse_header(data).producer_id) == (0, -1)
+
+
+async def test_an_unknown_topic_is_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumlog.client.partitions.UNKNOWN_TOPIC_TIMEOUT_S", 0.1)
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        with pytest.raises(ClusterError, match="nope-0 does not exist"):
+            async with Producer(cluster) as producer:
+                await producer.send("nope", 0, batch(0))
+
+
+async def test_no_broker_at_all_is_named() -> None:
+    async with fake_brokers(1) as brokers:
+        address = brokers.bootstrap
+        await brokers.kill(1)
+    async with Cluster(address) as cluster:
+        with pytest.raises(ClusterError, match=address):
+            async with Producer(cluster, delivery_timeout_s=0.2):
+                pass
