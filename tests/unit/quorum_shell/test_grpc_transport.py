@@ -1,4 +1,4 @@
-"""The gRPC transport against taken ports, garbage, sizes; health and reflection (reliability_facts §3, rows 1-7, 14)."""
+"""The gRPC transport: taken ports, garbage, sizes, health and reflection (reliability_facts §3, rows 1-7, 14)."""
 
 from __future__ import annotations
 

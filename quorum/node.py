@@ -1,0 +1,685 @@
+"""`QuorumNode`: runs the Raft core of this process.
+
+Theory of operation.  One task owns the core: it takes what has arrived (requests, replies, durable writes, log reads),
+steps the core with each, and carries the effects out in the order given; when nothing waits any more and the core's
+deadline has come, it steps a tick.  Carrying out never waits.  What waits lives in tasks of its own:
+
+- the writer merges all writes that wait into one `store.write`, so that one fsync serves them all (group commit), and
+  feeds `Written` back; effects with `after` are held until that write is durable;
+- each request of ours is a short task; requests of others are futures that the core answers some time later;
+- the reader fetches old batches from the store for replicas that lag;
+- the applier hands committed batches to the state machine, in order, each once, and lets others run every 10 ms.
+
+`append` steps the core at once, in the caller's turn of the loop: nothing else can run in between, so the caller's
+assertions stay true.  It must not be called while the core is being stepped or a batch applied.
+
+A failure in any of these tasks, or in a step, ends the node: `async with` raises it.  Nothing durable is known after a
+failed write, so nothing goes on as if there were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import count
+from types import TracebackType
+from typing import Protocol, assert_never
+from uuid import UUID
+
+from quorum.core.config import RaftConfig
+from quorum.core.core import RaftCore
+from quorum.core.events import (
+    AdvanceHighWatermark,
+    Answer,
+    Answered,
+    Appended,
+    Ask,
+    Asked,
+    ControlApplied,
+    Effect,
+    Event,
+    Joined,
+    LogRead,
+    NotAppended,
+    Propose,
+    ReadLog,
+    Refused,
+    Resign,
+    RoleChanged,
+    Tick,
+    Unanswered,
+    Write,
+    Written,
+)
+from quorum.core.messages import (
+    DescribeQuorum,
+    DescribeQuorumReply,
+    EndQuorumEpoch,
+    ErrorCode,
+    FetchReply,
+    Reply,
+    Request,
+)
+from quorum.core.roles import Leader
+from quorum.core.types import Batch, Role, StoredQuorum
+from quorum.ports import (
+    LeadershipLostError,
+    NotLeaderError,
+    QuorumStore,
+    StoreWrite,
+    Transport,
+    UnreachableError,
+)
+from quorum.recent import RecentBatches
+from quorum.transport.convert import TOOL
+from quorum.waiters import OffsetWaiters
+from quorumlog.errors import ConfigError
+from quorumlog.runtime.clock import Sources, now_ms
+from quorumlog.runtime.logging import get_logger
+
+RECENT_MAX_BYTES = 16 << 20
+"""Batches near the log's end that are kept in memory for the applier and for lagging replicas."""
+READ_MAX_BYTES = 1 << 20
+"""Bytes that the applier reads from the store at once."""
+REQUESTS_MAX = 8192
+"""Requests of others in progress; a further one is turned away as if this node could not be reached."""
+ASKS_MAX = 1024
+"""Requests of ours in progress; a further one fails at once."""
+REQUEST_MAX_S = 30.0
+"""A request of another node that the core has not answered by then is given up."""
+APPEND_MAX_BYTES = 8 << 20
+APPLY_SLICE_S = 0.010
+STALL_MS = 200
+"""A tick that comes later than this means that the process was held up.  What arrived meanwhile goes first."""
+
+_log = get_logger("quorum")
+
+
+class StateMachine(Protocol):
+    """What the metadata log is for.  Neither method waits, and neither may call `append`."""
+
+    def apply(self, batch: Batch) -> None:
+        """A committed batch, data or control; in order, each once per process."""
+
+    def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
+        """Who leads, as far as this node knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetrics:
+    """A snapshot for metrics; counters since the start, times of the latest occurrence (None: none yet)."""
+
+    epoch: int
+    leader_id: int | None
+    role: str
+    is_leader: bool
+    high_watermark: int
+    log_end_offset: int
+    applied_offset: int
+    commit_latency_s: float | None
+    fsync_s: float | None
+    appends: int
+    fsyncs: int
+    role_changes: int
+    failed_requests: int
+    requests_in_progress: int
+
+
+class QuorumNode:
+    """An async context manager: entering opens the store, serves, and takes part; leaving stops in order.
+
+    `on_commit` and `on_fsync` are called with seconds, for histograms.
+    """
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        store: QuorumStore,
+        transport: Transport,
+        machine: StateMachine,
+        sources: Sources,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._transport = transport
+        self._machine = machine
+        self._sources = sources
+        self._core: RaftCore | None = None
+        self._recent: RecentBatches | None = None
+        self._group = asyncio.TaskGroup()
+        self._main: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._failure: BaseException | None = None
+
+        self._events: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self._stepping = False
+        self._applying = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._outcome: Appended | NotAppended | None = None
+
+        self._writes: deque[Write] = deque()
+        self._write_wake = asyncio.Event()
+        self._durable_write = 0
+        self._held: dict[int, list[Ask | Answer]] = {}
+
+        self._reads: deque[ReadLog] = deque()
+        self._read_wake = asyncio.Event()
+
+        self._call_numbers = count(1)
+        self._requests: dict[int, asyncio.Future[Reply]] = {}
+        self._asks: dict[int, asyncio.Task[None]] = {}
+        self._farewells = 0
+        self._farewell_done = asyncio.Event()
+
+        self._high_watermark = 0
+        self._apply_wake = asyncio.Event()
+        self._commit_waiters = OffsetWaiters()
+        self._apply_waiters = OffsetWaiters()
+        self._joined = asyncio.Event()
+
+        self.applied_offset = 0
+        self._leader_watermark: tuple[int, int] | None = None  # (epoch, the leader's high watermark when last heard)
+        self._caught_up_at: float | None = None
+
+        self.on_commit: Callable[[float], None] = _ignore
+        self.on_fsync: Callable[[float], None] = _ignore
+        self._appended_at: deque[tuple[int, float]] = deque()  # (end offset, when), not committed yet
+        self._commit_latency_s: float | None = None
+        self._fsync_s: float | None = None
+        self._appends = self._fsyncs = self._role_changes = self._failed_requests = 0
+
+    # Life
+
+    async def __aenter__(self) -> QuorumNode:
+        """Open the store, build the core from it, serve.
+
+        Raises:
+            ConfigError: the directory, the port or the configuration is refused.
+            FatalError: the store is damaged or the disk fails.
+        """
+        stored = await self._store.open(self._config.node_id, self._config.cluster_id)
+        try:
+            self._core = RaftCore(self._complete(stored), stored, self._sources.random, now_ms())
+            self._recent = RecentBatches(stored.log_end, RECENT_MAX_BYTES)
+            self._transport.serve(self.handle)
+            await self._transport.start()
+        except BaseException:
+            await self._close()
+            raise
+        await self._group.__aenter__()
+        self._main = [
+            self._group.create_task(work(), name=f"quorum {work.__name__.strip('_')}")
+            for work in (self._run_core, self._run_writer, self._run_reader, self._run_applier)
+        ]
+        self._post(Tick())  # the first step also carries out what the start calls for
+        return self
+
+    def _complete(self, stored: StoredQuorum) -> RaftConfig:
+        """The configuration with what the store and the clock add."""
+        return replace(
+            self._config,
+            cluster_id=self._config.cluster_id or stored.formatted_for,
+            wall_offset_ms=self._sources.wall_ms() - now_ms(),
+        )
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give leadership up, if the body ended well, then stop everything.  Raises what made the node fail."""
+        try:
+            if error is None and self._failure is None:
+                await self.resign("this node is stopping")
+        except asyncio.CancelledError as cancelled:
+            kind, error, trace = type(cancelled), cancelled, cancelled.__traceback__
+        self._stopping = True
+        for task in [*self._main, *self._asks.values()]:
+            task.cancel()
+        self._give_up_requests()
+        try:
+            await self._group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as failures:
+            if len(failures.exceptions) == 1:
+                raise failures.exceptions[0] from None
+            raise
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for waiters in (self._commit_waiters, self._apply_waiters):
+                waiters.fail(LeadershipLostError("this node is stopping"))
+            await self._close()
+
+    async def _close(self) -> None:
+        try:
+            await self._transport.close()
+        finally:
+            await self._store.close()
+
+    # The core's task
+
+    def _post(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    async def _run_core(self) -> None:
+        core = self.core
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._failure is not None:
+                raise self._failure
+            for _ in range(len(self._events)):
+                event = self._events.popleft()
+                if isinstance(event, Written):
+                    self._release(event.write_id)
+                self._step(event)
+            if now_ms() >= core.deadline_ms and not self._events:
+                self._step(Tick())
+            if self._events:
+                self._wake.set()
+                await asyncio.sleep(0)
+            self._arm()
+
+    def _step(self, event: Event) -> None:
+        assert not self._stepping, f"stepped with {event} while being stepped"
+        self._stepping = True
+        try:
+            for effect in self.core.step(event, now_ms()):
+                self._carry_out(effect)
+        except BaseException as failure:
+            self._fail(failure)
+            raise
+        finally:
+            self._stepping = False
+
+    def _fail(self, failure: BaseException) -> None:
+        """Remember what broke, whoever was stepping: the core's task raises it."""
+        if self._failure is None:
+            self._failure = failure
+            self._wake.set()
+
+    def _arm(self) -> None:
+        """Have the core's task woken at the core's deadline.  A timer that is set too early is left: it is set anew."""
+        deadline = self.core.deadline_ms
+        if self._timer is not None:
+            if self._timer_ms <= deadline:
+                return
+            self._timer.cancel()
+        self._timer_ms = deadline
+        self._timer = asyncio.get_running_loop().call_at((deadline + 1) / 1000, self._on_timer, deadline)
+
+    def _on_timer(self, due_ms: int) -> None:
+        self._timer = None
+        late = now_ms() - due_ms
+        if late > STALL_MS and self.core.deadline_ms <= now_ms():
+            # The process was stopped for a while.  Its sockets are full of messages that must go before the tick, and
+            # it takes a moment until they have come through gRPC.
+            _log.warning("the process was held up", late_ms=late)
+            resume = asyncio.get_running_loop().time() + STALL_MS / 4000
+            self._timer_ms = int(resume * 1000)
+            self._timer = asyncio.get_running_loop().call_at(resume, self._on_timer, self._timer_ms)
+            return
+        self._wake.set()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Write():
+                assert self._recent is not None
+                self._recent.add(effect)
+                self._writes.append(effect)
+                self._write_wake.set()
+            case Ask() | Answer():
+                if effect.after is not None and effect.after > self._durable_write:
+                    self._held.setdefault(effect.after, []).append(effect)
+                else:
+                    self._send(effect)
+            case ReadLog():
+                self._reads.append(effect)
+                self._read_wake.set()
+            case Appended() | NotAppended():
+                self._outcome = effect
+            case AdvanceHighWatermark(offset):
+                self._on_high_watermark(offset)
+            case RoleChanged():
+                self._on_role(effect)
+            case ControlApplied(record):
+                _log.debug("control record", record=repr(record))
+            case Joined(cluster_id, replaced):
+                _log.info("joined", cluster_id=cluster_id, node_id=self.node_id, directory_id=str(self.directory_id))
+                if replaced is not None:
+                    address = self._config.address
+                    _log.warning(
+                        "this disk takes the place of a voter's that is gone; it takes part as an observer",
+                        lost=str(replaced),
+                        next=f"kctl add-voter {self.node_id}@{address} --replace",
+                    )
+                self._joined.set()
+            case Refused(message):
+                raise ConfigError(message)
+            case _:
+                assert_never(effect)
+
+    # Sending
+
+    def _release(self, write_id: int) -> None:
+        """Write `write_id` and all before it are durable: what waited for them may leave."""
+        assert self._recent is not None
+        self._durable_write = write_id
+        self._recent.written(write_id)
+        for after in sorted(after for after in self._held if after <= write_id):
+            for effect in self._held.pop(after):
+                self._send(effect)
+
+    def _send(self, effect: Ask | Answer) -> None:
+        if isinstance(effect, Answer):
+            future = self._requests.pop(effect.call, None)
+            if future is not None and not future.done():
+                future.set_result(effect.reply)
+            return
+        if len(self._asks) >= ASKS_MAX:
+            self._failed_requests += 1
+            self._post(Unanswered(effect.call, f"{ASKS_MAX} requests are in progress"))
+            return
+        self._farewells += isinstance(effect.request, EndQuorumEpoch)
+        self._asks[effect.call] = self._group.create_task(self._ask(effect))
+
+    async def _ask(self, ask: Ask) -> None:
+        try:
+            reply = await self._transport.ask(ask.to, ask.request, ask.timeout_ms)
+        except UnreachableError as error:
+            self._failed_requests += 1
+            _log.debug("no answer", request=type(ask.request).__name__, reason=str(error))
+            self._post(Unanswered(ask.call, str(error)))
+        else:
+            if isinstance(reply, FetchReply) and reply.error is ErrorCode.NONE:
+                self._leader_watermark = (reply.known.epoch, reply.high_watermark)
+            self._post(Answered(ask.call, reply))
+        finally:
+            del self._asks[ask.call]
+            if isinstance(ask.request, EndQuorumEpoch):
+                self._farewells -= 1
+                if self._farewells == 0:
+                    self._farewell_done.set()
+
+    async def handle(self, request: Request) -> Reply:
+        """Answer another node.
+
+        Raises:
+            UnreachableError: this node is stopping, has too much to do, or has no answer in time.
+        """
+        if isinstance(request, DescribeQuorum) and request.sender == TOOL:
+            return self.describe()
+        if self._stopping or self._failure is not None:
+            raise UnreachableError("this node is stopping")
+        if len(self._requests) >= REQUESTS_MAX:
+            raise UnreachableError(f"{REQUESTS_MAX} requests are in progress here")
+        call = next(self._call_numbers)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._requests[call] = future
+        self._post(Asked(call, request))
+        try:
+            async with asyncio.timeout(REQUEST_MAX_S):
+                return await future
+        except TimeoutError:
+            raise UnreachableError(f"no answer to {type(request).__name__} within {REQUEST_MAX_S} s") from None
+        finally:
+            self._requests.pop(call, None)
+
+    def _give_up_requests(self) -> None:
+        requests, self._requests = self._requests, {}
+        for future in requests.values():
+            if not future.done():
+                future.set_exception(UnreachableError("this node is stopping"))
+
+    # The disk
+
+    async def _run_writer(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._write_wake.wait()
+            self._write_wake.clear()
+            while self._writes:
+                writes = list(self._writes)
+                self._writes.clear()
+                began = loop.time()
+                await self._store.write([StoreWrite(one.state, one.truncate_to, one.batches) for one in writes])
+                self._fsync_s = loop.time() - began
+                self._fsyncs += 1
+                self.on_fsync(self._fsync_s)
+                self._post(Written(writes[-1].id))
+
+    async def _run_reader(self) -> None:
+        """Batches that the core no longer holds, for replicas that lag; one read at a time, which bounds the memory."""
+        while True:
+            await self._read_wake.wait()
+            self._read_wake.clear()
+            while self._reads:
+                read = self._reads.popleft()
+                batches = await self._read(read.start, read.end, read.max_bytes)
+                self._post(LogRead(read.read_id, batches))
+
+    async def _read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
+        assert self._recent is not None
+        if start >= self._recent.start:
+            return self._recent.read(start, end, max_bytes)
+        return await self._store.read(start, min(end, self._recent.start), max_bytes)
+
+    # What is committed
+
+    async def _run_applier(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._apply_wake.wait()
+            self._apply_wake.clear()
+            began = loop.time()
+            while self.applied_offset < self._high_watermark:
+                batches = await self._read(self.applied_offset, self._high_watermark, READ_MAX_BYTES)
+                assert batches, f"nothing at {self.applied_offset}, below the high watermark {self._high_watermark}"
+                for batch in batches:
+                    self._apply(batch)
+                    if loop.time() - began >= APPLY_SLICE_S:
+                        await asyncio.sleep(0)
+                        began = loop.time()
+
+    def _apply(self, batch: Batch) -> None:
+        assert batch.base_offset == self.applied_offset, f"batch at {batch.base_offset}, applied {self.applied_offset}"
+        assert batch.end_offset <= self._high_watermark, f"{batch.end_offset} is above {self._high_watermark}"
+        self._applying = True
+        try:
+            self._machine.apply(batch)
+        finally:
+            self._applying = False
+        self.applied_offset = batch.end_offset
+        self._apply_waiters.complete(batch.end_offset)
+
+    def _on_high_watermark(self, offset: int) -> None:
+        assert offset > self._high_watermark, f"high watermark {self._high_watermark} -> {offset}"
+        self._high_watermark = offset
+        now = asyncio.get_running_loop().time()
+        while self._appended_at and self._appended_at[0][0] <= offset:
+            self._commit_latency_s = now - self._appended_at.popleft()[1]
+            self.on_commit(self._commit_latency_s)
+        self._commit_waiters.complete(offset)
+        self._apply_wake.set()
+
+    def _on_role(self, change: RoleChanged) -> None:
+        self._role_changes += 1
+        is_leader = change.role is Role.LEADER
+        _log.info(
+            "role",
+            node_id=self.node_id,
+            role=change.role.value,
+            epoch=change.epoch,
+            leader_id=change.leader_id,
+            reason=change.reason,
+        )
+        self._appended_at.clear()
+        self._commit_waiters.fail(LeadershipLostError(f"{change.role.value} in epoch {change.epoch}: {change.reason}"))
+        if change.role is not Role.RESIGNED:
+            self._farewell_done.set()
+        self._machine.leadership(change.epoch, change.leader_id, change.leader_address, is_leader)
+
+    # For the state machine's owner
+
+    def append(self, epoch: int, payload: bytes, count: int) -> int:
+        """Append a batch of `count` records at once; returns its base offset.  Not durable, not committed.
+
+        Raises:
+            NotLeaderError: this node does not lead `epoch`, is paused, or its disk is too far behind; nothing changed.
+        """
+        assert not self._applying, "append while a batch is applied"
+        assert not self._stepping, "append while the core is stepped"
+        assert len(payload) <= APPEND_MAX_BYTES, f"batch of {len(payload)} bytes"
+        if self._stopping or self._failure is not None:
+            raise NotLeaderError("this node is stopping")
+        self._step(Propose(epoch, payload, count, self._sources.wall_ms()))
+        outcome, self._outcome = self._outcome, None
+        self._wake.set()  # the step may have moved the deadline
+        match outcome:
+            case Appended(base_offset, end_offset):
+                self._appends += 1
+                self._appended_at.append((end_offset, asyncio.get_running_loop().time()))
+                return base_offset
+            case NotAppended(reason):
+                raise NotLeaderError(reason)
+            case None:
+                raise AssertionError("the core has not said what became of a proposal")
+
+    async def committed(self, end_offset: int, epoch: int) -> None:
+        """Wait until everything below `end_offset` is committed by this node as the leader of `epoch`.  The caller sets
+        the deadline.
+
+        Raises:
+            LeadershipLostError: the epoch ended first; whether the records get committed is unknown.
+        """
+        core = self.core
+        if self._stopping or core.epoch != epoch or not isinstance(core.role, Leader):
+            raise LeadershipLostError(f"not the leader of epoch {epoch}")
+        if end_offset > self._high_watermark:
+            await self._commit_waiters.wait(end_offset)
+
+    async def applied(self, end_offset: int) -> None:
+        """Wait until everything below `end_offset` is applied here.  The caller sets the deadline.
+
+        Raises:
+            LeadershipLostError: this node stops first.
+        """
+        if end_offset > self.applied_offset:
+            await self._apply_waiters.wait(end_offset)
+
+    async def joined(self) -> str:
+        """Wait until this node has its place in a cluster; returns the cluster's id.  The caller sets the deadline."""
+        await self._joined.wait()
+        cluster_id = self.cluster_id
+        assert cluster_id is not None
+        return cluster_id
+
+    async def resign(self, reason: str) -> None:
+        """Give leadership up, if this node leads, and wait until the other voters know, or an election timeout."""
+        if self.role is not Role.LEADER or self._stopping:
+            return
+        self._farewell_done.clear()
+        self._step(Resign(reason))
+        self._wake.set()
+        if self._farewells == 0:
+            return
+        try:
+            async with asyncio.timeout(self._config.election_timeout_ms / 1000):
+                await self._farewell_done.wait()
+        except TimeoutError:
+            _log.warning("not every voter has heard that this leader resigns", epoch=self.epoch)
+
+    def describe(self) -> DescribeQuorumReply:
+        """What this node knows of the quorum."""
+        return self.core.describe(now_ms())
+
+    def is_caught_up(self) -> bool:
+        """Whether this node knows its leader and has applied what was committed when it last heard from it.
+
+        A follower that keeps up is behind for a moment at each commit: it counts as caught up for one more fetch
+        timeout.
+        """
+        core, now = self.core, asyncio.get_running_loop().time()
+        if isinstance(core.role, Leader):
+            return not core.role.paused and self.applied_offset > core.role.epoch_start
+        if core.leader is None or self._leader_watermark is None or self._leader_watermark[0] != core.epoch:
+            return False
+        if self.applied_offset >= self._leader_watermark[1]:
+            self._caught_up_at = now
+        return self._caught_up_at is not None and now - self._caught_up_at <= self._config.fetch_timeout_ms / 1000
+
+    def metrics(self) -> NodeMetrics:
+        core = self.core
+        return NodeMetrics(
+            epoch=core.epoch,
+            leader_id=self.leader_id,
+            role=self.role.value,
+            is_leader=self.role is Role.LEADER,
+            high_watermark=self._high_watermark,
+            log_end_offset=core.log.end,
+            applied_offset=self.applied_offset,
+            commit_latency_s=self._commit_latency_s,
+            fsync_s=self._fsync_s,
+            appends=self._appends,
+            fsyncs=self._fsyncs,
+            role_changes=self._role_changes,
+            failed_requests=self._failed_requests,
+            requests_in_progress=len(self._requests),
+        )
+
+    @property
+    def core(self) -> RaftCore:
+        assert self._core is not None, "the node is not open"
+        return self._core
+
+    @property
+    def node_id(self) -> int:
+        return self._config.node_id
+
+    @property
+    def directory_id(self) -> UUID:
+        return self.core.key.directory_id
+
+    @property
+    def address(self) -> str:
+        """The control address that this node advertises."""
+        return self._config.address
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None until this node has met its cluster."""
+        return self.core.cluster_id if self._core is not None else None
+
+    @property
+    def epoch(self) -> int:
+        return self.core.epoch
+
+    @property
+    def role(self) -> Role:
+        return self.core.role.role
+
+    @property
+    def leader_id(self) -> int | None:
+        leader = self.core.leader
+        return None if leader is None else leader.node_id
+
+    @property
+    def leader_address(self) -> str | None:
+        leader = self.core.leader
+        return None if leader is None else leader.address
+
+    @property
+    def high_watermark(self) -> int:
+        """End of what this node knows to be committed."""
+        return self._high_watermark
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.core.log.end
+
+
+def _ignore(_: float) -> None:
+    pass

@@ -1,0 +1,39 @@
+"""Those who wait until the log has got somewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from itertools import count
+
+WAITERS_MAX = 100_000
+
+
+class OffsetWaiters:
+    """Futures by the end offset that they wait for."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap
+
+    async def wait(self, offset: int) -> None:
+        """Until `complete` is called with `offset` or more.  The caller sets the deadline; `fail` raises here."""
+        if len(self._waiting) >= WAITERS_MAX:
+            self._waiting = [waiter for waiter in self._waiting if not waiter[2].done()]
+            heapq.heapify(self._waiting)
+            assert len(self._waiting) < WAITERS_MAX, f"{len(self._waiting)} wait for the log"
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (offset, next(self._numbers), future))
+        await future
+
+    def complete(self, offset: int) -> None:
+        while self._waiting and self._waiting[0][0] <= offset:
+            future = heapq.heappop(self._waiting)[2]
+            if not future.done():
+                future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        waiting, self._waiting = self._waiting, []
+        for _, _, future in sorted(waiting):
+            if not future.done():
+                future.set_exception(error)
