@@ -16,6 +16,8 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall 
         failed_disks: Mapping[UUID, DiskError]  # directories that are offline
         clean_start: bool                       # every directory was stopped cleanly before this start
         on_failure: Callable[[UUID, DiskError], None] | None # called once when a directory goes offline
+        on_log_failure: Callable[[LogKey, CorruptStoreError], None] | None   # damage found by upkeep; now in `failures`
+        take_offline(key, error)                # when a log's method raised CorruptStoreError
         create(key, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog   # in memory; cheap
         get(key) -> PartitionLog | None
         async flushed(log, offset) -> bool      # True: durable up to `offset`; False: truncated below it meanwhile.
@@ -24,11 +26,13 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall 
         async delete_strays(before_ms) -> int   # deletes those set aside before
         async maintain(now_ms) -> None          # retention, expiry, recovery points: call every minute or so
         async lower_truncation_floor(log, offset) -> None              # before truncating what was committed (unclean)
-        async reset_to(log, offset) -> None     # drop everything, go on at `offset` (the leader's log starts later)
+        async checkpoint(logs) -> None          # write start offsets and recovery points now
+        async reset_to(log, offset) -> bool     # drop everything, go on at `offset` (the leader's log starts later)
 
     class PartitionLog:
         key, topic, directory_id, config (assignable)
         start_offset, end_offset, flushed_offset, high_watermark, size   # flushed == end if write_caching
+        on_flushed: Callable[[int], None] | None             # called with each new flushed_offset; assignable
         epochs: EpochCache                      # .latest, .end_of(epoch) -> (epoch, end offset), .epoch_of(offset)
         producers: ProducerState
         append_as_leader(batches: bytes | bytearray | memoryview, leader_epoch: int, now_ms: int) -> Appended | Refused
@@ -50,3 +54,9 @@ Every `PartitionLog` method may raise `CorruptStoreError` (this replica must go 
 method that writes may raise `DiskError` (the whole directory is offline).  Both answer clients KAFKA_STORAGE_ERROR.
 Appending never waits: what is appended is readable at once, and durable when `flushed_offset` has passed it.
 """
+
+from broker.log.manager import LogManager
+from broker.log.partition_log import PartitionLog
+from broker.log.types import Appended, LogConfig, LogKey, Refused, TimestampOffset
+
+__all__ = ["Appended", "LogConfig", "LogKey", "LogManager", "PartitionLog", "Refused", "TimestampOffset"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from broker.log.partition_log import FlushTicket, PartitionLog
 from quorumlog.runtime.disk import Disk, DiskError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class GroupFlush:
@@ -26,6 +26,9 @@ class GroupFlush:
         self._dirty: dict[PartitionLog, None] = {}
         self._wake = asyncio.Event()
         self._watched: dict[PartitionLog, None] = {}  # with waiters
+        self._this_pass: list[asyncio.Future[None]] = []
+        self._next_pass: list[asyncio.Future[None]] = []
+        self._is_flushing = False
 
     def mark(self, log: PartitionLog) -> None:
         """`log` has something to flush."""
@@ -40,15 +43,19 @@ class GroupFlush:
                 self._wake.clear()
                 tickets = [log.take_ticket() for log in self._dirty]
                 self._dirty.clear()
+                self._this_pass, self._next_pass = self._next_pass, []
+                self._is_flushing = True
                 await self._flush(tickets)
+                self._is_flushing = False
                 for ticket in tickets:
                     ticket.log.flush_done(ticket)
                     if not ticket.log.waiters:
                         self._watched.pop(ticket.log, None)
+                _settle(self._this_pass)
         except DiskError as error:
             self._fail(error)
         except Exception as error:
-            log.exception("group flush stopped directory_id=%s", self._disk.directory_id)
+            logger.exception("group flush stopped directory_id=%s", self._disk.directory_id)
             self._fail(DiskError(f"group flush stopped: {error!r}"))
 
     async def _flush(self, tickets: list[FlushTicket]) -> None:
@@ -63,11 +70,12 @@ class GroupFlush:
         if self.failure is not None:
             return
         self.failure = error
-        for log_ in self._watched:
-            for _, future in log_.waiters:
+        _settle(self._this_pass + self._next_pass, error)
+        for log in self._watched:
+            for _, future in log.waiters:
                 if not future.done():
                     future.set_exception(error)
-            log_.waiters = []
+            log.waiters = []
         self._watched.clear()
         self._on_failure(error)
 
@@ -91,15 +99,30 @@ class GroupFlush:
         return await future
 
     async def flush_all(self, logs: Iterable[PartitionLog]) -> None:
-        """Make `logs` durable as they are now; those cut meanwhile are left to the caller's next look.
+        """Make all that is dirty of `logs` now durable, files beside the segments included.
 
         Raises:
             DiskError: the disk failed.
         """
-        waits = []
-        for log in logs:
-            if log.is_dirty:
-                self.mark(log)
-                waits.append((log, log.end_offset))
-        for log, end_offset in waits:
-            await self.flushed(log, end_offset)
+        if self.failure is not None:
+            raise self.failure
+        dirty = [log for log in logs if log.is_dirty]
+        if not dirty and not self._is_flushing:
+            return
+        for log in dirty:
+            self.mark(log)
+        self._wake.set()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._next_pass.append(done)
+        await done
+
+
+def _settle(futures: list[asyncio.Future[None]], error: DiskError | None = None) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+    futures.clear()

@@ -27,7 +27,7 @@ from broker.log.segment import Segment
 from broker.log.state import STATE_VERSION, LogState, RecoveryPoint, SegmentState
 from broker.log.timestamps import find_newest, find_timestamp
 from broker.log.types import Appended, LogConfig, LogKey, Refused, TimestampOffset
-from quorumlog.runtime.disk import Disk, DiskFile
+from quorumlog.runtime.disk import Disk, DiskError, DiskFile
 from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, check_batches, patch, validate_batches
 
 LOGS = "logs"
@@ -186,7 +186,11 @@ class PartitionLog:
     def _append(self, data: Batches, headers: Sequence[BatchHeader], now_ms: int) -> None:
         producers = self.producers
         segment = self._active_for(len(data), headers, now_ms)
-        segment.append(data, headers, self.config.index_interval)
+        try:
+            segment.append(data, headers, self.config.index_interval)
+        except DiskError:
+            self.notify_dirty(self)  # the next flush fails, and tells everyone
+            raise
         for header in headers:
             self.epochs.advance(header.leader_epoch, header.base_offset, header.end_offset)
             if header.has_producer_id:
@@ -505,8 +509,11 @@ class PartitionLog:
             if not future.done():
                 future.set_result(False)
         self.waiters = []
+        self.generation += 1
         for file in self._files_to_close.values():
             file.close()
+        self._dirty_files, self._files_to_close = {}, {}
+        self._folder_dirty = self._parent_dirty = self._folders_first = False
         for segment in self._segments:
             segment.close()
 

@@ -52,6 +52,13 @@ class Start(NamedTuple):
     index_interval: int
 
 
+class RecoveredSegment(NamedTuple):
+    """epochs: (epoch, offset) of the batches at which the epoch changed."""
+
+    torn: TornTail | None
+    epochs: list[tuple[int, int]]
+
+
 class Walked(NamedTuple):
     """Headers of the good batches with their positions, and why the walk ended before the end of the file."""
 
@@ -93,7 +100,7 @@ def walk_file(file: DiskFile, position: int, offset: int, epoch: int) -> Generat
 
 def recover_segment(
     segment: Segment, file: DiskFile, index: SegmentIndex, start: Start, later: Sequence[DiskFile]
-) -> Generator[None, None, TornTail | None]:
+) -> Generator[None, None, RecoveredSegment]:
     """Bring `segment`, whose `file` is known to be good up to `start`, up to date with that file.
 
     later: the files of the segments that follow.  When something good is in them, the tail cannot be torn.
@@ -105,11 +112,16 @@ def recover_segment(
         raise CorruptStoreError(f"{segment.path} has {file.size} bytes, {start.position} were durable")
     segment.adopt(file, index)
     walked = yield from walk_file(file, start.position, start.offset, start.epoch)
+    epochs: list[tuple[int, int]] = []
+    epoch = start.epoch
     for at, header in walked.batches:
         segment.note(at, header, index, start.index_interval)
+        if header.leader_epoch != epoch:
+            epoch = header.leader_epoch
+            epochs.append((epoch, header.base_offset))
     segment.trust_from(start.position)
     if walked.problem is None:
-        return None
+        return RecoveredSegment(None, epochs)
     where = f"{segment.path} at position {walked.end}, offset {walked.end_offset}: {walked.problem}"
     for one, position in [(file, walked.end), *((one, 0) for one in later)]:
         good = yield from find_batch(one, position, walked.end_offset)
@@ -117,7 +129,7 @@ def recover_segment(
             raise CorruptStoreError(f"{where}, but a good batch follows in {one.path} at position {good}")
     torn = TornTail(segment.path, walked.end, file.size - walked.end, walked.end_offset, walked.problem)
     file.truncate(walked.end)
-    return torn
+    return RecoveredSegment(torn, epochs)
 
 
 def find_batch(file: DiskFile, position: int, offset: int) -> Generator[None, None, int | None]:

@@ -360,7 +360,10 @@ def _sync_data(fd: int) -> None:
 
 
 def _sync_folder(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:  # removed or renamed meanwhile: nothing in it is left to be made durable
+        return
     try:
         os.fsync(fd)
     finally:

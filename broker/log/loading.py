@@ -1,0 +1,146 @@
+"""Making a `PartitionLog` of what a directory holds of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from typing import NamedTuple
+
+from broker.core.epochs import EpochCache
+from broker.log.index import SegmentIndex
+from broker.log.partition_log import LOGS, PartitionLog
+from broker.log.recovery import Start, TornTail, recover_segment
+from broker.log.segment import Segment, segment_path
+from broker.log.state import LogState, empty_state
+from broker.log.types import LogConfig, LogKey
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.disk import Disk, DiskFile
+
+logger = logging.getLogger(__name__)
+
+
+class Recovered(NamedTuple):
+    log: PartitionLog
+    torn: TornTail | None
+
+
+def recover_log(
+    disk: Disk, key: LogKey, topic: str, folder: str, config: LogConfig, state: LogState | None
+) -> Generator[None, None, Recovered]:
+    """Read what lies after the recovery point in `state`, or everything without one; yields between chunks.
+
+    Raises:
+        CorruptStoreError: something durable is missing or damaged.
+    """
+    path = f"{LOGS}/{folder}"
+    bases = _segment_bases(disk, path)
+    if state is None:
+        state = empty_state(bases[0] if bases else 0)
+    log = PartitionLog(disk, key, topic, folder, config, state)
+    point = state.recovery
+    sealed = {one.base_offset: one for one in state.segments if one.base_offset < point.segment}
+    segments = []
+    for base_offset in [one for one in bases if one < point.segment]:
+        if base_offset in sealed:
+            continue
+        logger.info("leftover segment removed file=%s", segment_path(path, base_offset, "log"))
+        disk.remove(segment_path(path, base_offset, "log"))
+        disk.remove(segment_path(path, base_offset, "index"))
+    for base_offset, one in sealed.items():
+        if base_offset not in bases:
+            raise CorruptStoreError(f"{segment_path(path, base_offset, 'log')} is missing")
+        segments.append(
+            Segment(
+                disk,
+                path,
+                base_offset,
+                end_offset=one.end_offset,
+                size=one.size,
+                newest_timestamp=one.newest_timestamp,
+            )
+        )
+    log.epochs.truncate_to(point.offset)
+    bases = [one for one in bases if one >= point.segment]
+    torn = yield from _recover_tail(disk, path, log.epochs, state, segments, bases, config)
+    log.recovered(segments, flushed_offset=point.offset)
+    return Recovered(log, torn)
+
+
+def _recover_tail(
+    disk: Disk,
+    path: str,
+    epochs: EpochCache,
+    state: LogState,
+    segments: list[Segment],
+    bases: list[int],
+    config: LogConfig,
+) -> Generator[None, None, TornTail | None]:
+    """Recover the segments from the recovery point on, adding them to `segments`; returns the torn tail, if any."""
+    point = state.recovery
+    if point.position > 0 and (not bases or bases[0] != point.segment):
+        raise CorruptStoreError(f"{segment_path(path, point.segment, 'log')} is missing")
+    files = [disk.open(segment_path(path, base_offset, "log")) for base_offset in bases]
+    for number, (base_offset, file) in enumerate(zip(bases, files, strict=True)):
+        is_first = base_offset == point.segment and point.position > 0
+        if not is_first and file.size == 0:
+            _discard(disk, file)
+            continue
+        if not is_first and base_offset != epochs.end_offset:
+            raise CorruptStoreError(f"{file.path} does not go on at offset {epochs.end_offset}")
+        start = Start(
+            position=point.position if is_first else 0,
+            offset=epochs.end_offset,
+            epoch=epochs.latest,
+            index_interval=config.index_interval,
+        )
+        segment = Segment(
+            disk,
+            path,
+            base_offset,
+            end_offset=start.offset,
+            size=start.position,
+            newest_timestamp=point.newest_timestamp if is_first else -1,
+        )
+        if is_first and file.size == start.position:  # an idle log: nothing to read
+            file.close()
+            segments.append(segment)
+            continue
+        index = _load_index(disk, segment, start.position)
+        recovered = yield from recover_segment(segment, file, index, start, files[number + 1 :])
+        for epoch, first_offset in recovered.epochs:
+            epochs.assign(epoch, first_offset)
+        epochs.end_offset = segment.end_offset
+        if segment.size:
+            segments.append(segment)
+        else:
+            _discard(disk, file)
+        if recovered.torn is not None:
+            for later in files[number + 1 :]:
+                _discard(disk, later)
+            return recovered.torn
+    return None
+
+
+def _discard(disk: Disk, file: DiskFile) -> None:
+    """A segment file that holds nothing good."""
+    logger.info("empty segment removed file=%s", file.path)
+    disk.remove(file.path)
+    disk.remove(file.path.removesuffix("log") + "index")
+
+
+def _load_index(disk: Disk, segment: Segment, position: int) -> SegmentIndex:
+    """What is in the index file about the part of the segment that is not read again."""
+    data = b""
+    if position and disk.exists(segment.index_path):
+        file = disk.open(segment.index_path)
+        data = file.pread(0, file.size)
+        file.close()
+    index = SegmentIndex.load(segment.base_offset, data, position)
+    if not position:
+        index.persisted = -1
+    return index
+
+
+def _segment_bases(disk: Disk, path: str) -> list[int]:
+    stems = (name.removesuffix(".log") for name in disk.list(path) if name.endswith(".log"))
+    return sorted(int(stem) for stem in stems if stem.isdigit())

@@ -1,0 +1,411 @@
+"""All logs of a broker: opening and recovery, creation, strays, group flush, checkpoints, retention.
+
+**Facts** of a directory, kept by its `Disk`:
+
+    clean                 the last stop was clean: every `log/` fact is exact, no file has to be looked at
+    log/<folder>          the log's state (`state.py`), written at checkpoints
+    stray/<name>          a folder that was set aside: when, and whether it has been moved yet
+
+**Order.**  Facts change before files go: a segment that the facts know is never missing, and one that they do not know
+is a leftover.  What a checkpoint says is durable before it is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import MappingProxyType
+from uuid import UUID
+
+import msgspec
+
+from broker.log.flush import GroupFlush
+from broker.log.loading import recover_log
+from broker.log.partition_log import LOGS, PartitionLog
+from broker.log.state import decode_state, empty_state, encode_state
+from broker.log.types import LogConfig, LogKey, folder_name, parse_folder_name
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.disk import Disk, DiskError
+
+STRAYS = "strays"
+CLEAN = "clean"
+CHECKPOINT_BYTES = 8 << 20  # about as much is read again for each log after a stop that was not clean
+YIELD_MS = 10
+INDEX_MEMORY_MAX = 64 << 20  # of segments that grow no more, over all logs
+
+logger = logging.getLogger(__name__)
+
+
+class StrayState(msgspec.Struct, frozen=True):
+    folder: str
+    set_aside_ms: int
+    is_moved: bool
+
+
+class LogManager:
+    """See the package's docstring for the interface."""
+
+    def __init__(self, disks: Sequence[Disk]) -> None:
+        self.on_failure: Callable[[UUID, DiskError], None] | None = None
+        self.on_log_failure: Callable[[LogKey, CorruptStoreError], None] | None = None
+        self.clean_start = True
+        self._disks = {disk.directory_id: disk for disk in disks}
+        self._logs: dict[LogKey, PartitionLog] = {}
+        self._failures: dict[LogKey, CorruptStoreError] = {}
+        self._failed_folders: dict[LogKey, tuple[Disk, str]] = {}
+        self._failed_disks: dict[UUID, DiskError] = {}
+        self._strays: dict[UUID, dict[str, StrayState]] = {}
+        self._flushes: dict[UUID, GroupFlush] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._checkpointing = asyncio.Lock()
+
+    @property
+    def logs(self) -> Mapping[LogKey, PartitionLog]:
+        return MappingProxyType(self._logs)
+
+    @property
+    def failures(self) -> Mapping[LogKey, CorruptStoreError]:
+        return MappingProxyType(self._failures)
+
+    @property
+    def failed_disks(self) -> Mapping[UUID, DiskError]:
+        return MappingProxyType(self._failed_disks)
+
+    def get(self, key: LogKey) -> PartitionLog | None:
+        return self._logs.get(key)
+
+    # -- start and stop
+
+    async def open(self) -> None:
+        """Load every log, recovering where the last stop was not clean.
+
+        Raises:
+            CorruptStoreError: the facts of a directory are damaged.
+            DiskError: a directory cannot be written.
+        """
+        for directory_id, disk in self._disks.items():
+            self._flushes[directory_id] = GroupFlush(disk, partial(self._disk_failed, directory_id))
+            await self._open_disk(disk)
+        for flush in self._flushes.values():
+            self._tasks.append(asyncio.get_running_loop().create_task(flush.run()))
+        for log in self._logs.values():
+            if log.is_dirty:
+                self._flushes[log.directory_id].mark(log)
+
+    async def _open_disk(self, disk: Disk) -> None:
+        for folder in (LOGS, STRAYS):
+            disk.make_dir(folder)
+        await disk.sync_dir("")
+        states = {name.removeprefix("log/"): value for name, value in disk.facts.load("log/").items()}
+        was_clean = CLEAN in disk.facts.load(CLEAN)
+        if was_clean:
+            await disk.facts.commit({CLEAN: None})
+        folders = disk.list(LOGS)
+        is_new = not folders and not states
+        self.clean_start = self.clean_start and (was_clean or is_new)
+        await self._finish_strays(disk)
+        turn = _Turn()
+        for folder in sorted({*disk.list(LOGS), *states}):
+            if (identity := parse_folder_name(folder)) is None:
+                logger.warning("folder ignored directory_id=%s folder=%s", disk.directory_id, folder)
+                continue
+            key, topic = identity
+            try:
+                await self._open_log(disk, key, topic, folder, states.get(folder), was_clean, turn)
+            except CorruptStoreError as error:
+                self._offline(disk, key, folder, error)
+
+    async def _open_log(
+        self, disk: Disk, key: LogKey, topic: str, folder: str, fact: bytes | None, was_clean: bool, turn: _Turn
+    ) -> None:
+        state = None if fact is None else decode_state(f"log/{folder}", fact)
+        if key in self._logs or key in self._failures:
+            raise CorruptStoreError(f"{folder} is in two data directories")
+        if was_clean and state is not None:
+            self._adopt(PartitionLog(disk, key, topic, folder, LogConfig(), state))
+            await turn.passed()
+            return
+        recovering = recover_log(disk, key, topic, folder, LogConfig(), state)
+        while True:
+            await turn.passed()
+            try:
+                next(recovering)
+            except StopIteration as stop:
+                log, torn = stop.value
+                break
+        if torn is not None:
+            logger.warning(
+                "torn tail cut file=%s position=%d bytes=%d end_offset=%d reason=%s",
+                torn.path,
+                torn.position,
+                torn.size,
+                torn.end_offset,
+                torn.reason,
+            )
+        self._adopt(log)
+
+    def _adopt(self, log: PartitionLog) -> None:
+        flush = self._flushes[log.directory_id]
+        log.notify_dirty = lambda one: None if one.config.write_caching else flush.mark(one)
+        self._logs[log.key] = log
+
+    async def close(self) -> None:
+        """Make everything durable and say that the stop was clean.  Idempotent."""
+        tasks, self._tasks = self._tasks, []
+        if not tasks:
+            return
+        try:
+            for directory_id, disk in self._disks.items():
+                if directory_id in self._failed_disks:
+                    continue
+                mine = [log for log in self._logs.values() if log.directory_id == directory_id]
+                try:
+                    await self._checkpoint(disk, [log for log in mine if log.is_changed])
+                    await self._flushes[directory_id].flush_all(mine)
+                    await disk.facts.commit({CLEAN: b""})
+                except DiskError as error:
+                    self._disk_failed(directory_id, error)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for log in self._logs.values():
+                log.close()
+
+    # -- single logs
+
+    def create(self, key: LogKey, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog:
+        """A new, empty log; its folder appears at the first append."""
+        assert key not in self._logs, f"{key} exists"
+        assert key not in self._failures, f"{key} is damaged"
+        disk = self._disks[directory_id]
+        if (error := self._failed_disks.get(directory_id)) is not None:
+            raise error
+        log = PartitionLog(disk, key, topic, folder_name(key, topic), config, empty_state())
+        self._adopt(log)
+        return log
+
+    def take_offline(self, key: LogKey, error: CorruptStoreError) -> None:
+        """A log turned out to be damaged: it moves from `logs` to `failures`, and `on_log_failure` hears of it."""
+        log = self._logs.pop(key)
+        log.close()
+        self._offline(self._disks[log.directory_id], key, log.folder.removeprefix(f"{LOGS}/"), error)
+        if self.on_log_failure is not None:
+            self.on_log_failure(key, error)
+
+    async def flushed(self, log: PartitionLog, offset: int) -> bool:
+        """Wait until `log` may acknowledge what is below `offset`; False: it was cut below it.
+
+        Raises:
+            DiskError: the directory failed.
+        """
+        if log.config.write_caching:
+            return offset <= log.end_offset
+        return await self._flushes[log.directory_id].flushed(log, offset)
+
+    async def lower_truncation_floor(self, log: PartitionLog, offset: int) -> None:
+        """Allow `truncate_to(offset)` below what is committed: first the facts forget that it is."""
+        async with self._checkpointing:
+            log.high_watermark = min(log.high_watermark, offset)
+            await self._write_states(self._disks[log.directory_id], [log])
+
+    async def reset_to(self, log: PartitionLog, offset: int) -> bool:
+        """Drop everything and go on at `offset`; False when the log has changed meanwhile, and nothing was done."""
+        async with self._checkpointing:
+            before = (log.generation, log.end_offset)
+            disk = self._disks[log.directory_id]
+            await disk.facts.commit({_fact(log): encode_state(empty_state(offset))})
+            if (log.generation, log.end_offset) != before:
+                await disk.facts.commit({_fact(log): encode_state(log.take_state())})
+                return False
+            log.restart_at(offset)
+            return True
+
+    # -- upkeep
+
+    async def maintain(self, now_ms: int) -> None:
+        """Retention, expiry of producers, recovery points.  A failed directory is reported through `on_failure`."""
+        turn = _Turn()
+        for directory_id, disk in self._disks.items():
+            if directory_id in self._failed_disks:
+                continue
+            due = []
+            for log in [one for one in self._logs.values() if one.directory_id == directory_id]:
+                await turn.passed()
+                log.expire_producers(now_ms)
+                if (start_offset := log.retained_start(now_ms)) > log.start_offset:
+                    log.advance_start_offset(start_offset)
+                starts_later = bool(log.segments) and log.segments[0].end_offset <= log.start_offset
+                if starts_later or log.appended_since_checkpoint >= CHECKPOINT_BYTES:
+                    due.append(log)
+            try:
+                await self._checkpoint(disk, due)
+            except DiskError as error:
+                self._disk_failed(directory_id, error)
+        self._free_indexes()
+
+    async def checkpoint(self, logs: Iterable[PartitionLog]) -> None:
+        """Write the states of `logs` now: start offsets, recovery points.
+
+        Raises:
+            DiskError: a directory failed.
+        """
+        chosen = list(logs)
+        for directory_id, disk in self._disks.items():
+            await self._checkpoint(disk, [log for log in chosen if log.directory_id == directory_id])
+
+    async def _checkpoint(self, disk: Disk, logs: list[PartitionLog]) -> None:
+        if not logs:
+            return
+        async with self._checkpointing:
+            for log in logs:
+                with self._guarded(log):
+                    log.prepare_checkpoint()
+            await self._flushes[disk.directory_id].flush_all(logs)
+            await self._write_states(disk, logs)
+            for log in logs:
+                if self._logs.get(log.key) is log:
+                    log.remove_below_start()
+
+    async def _write_states(self, disk: Disk, logs: list[PartitionLog]) -> None:
+        states: dict[str, bytes | None] = {}
+        for log in logs:
+            if self._logs.get(log.key) is log:
+                with self._guarded(log):
+                    states[_fact(log)] = encode_state(log.take_state())
+        await disk.facts.commit(states)
+
+    @contextmanager
+    def _guarded(self, log: PartitionLog) -> Iterator[None]:
+        """Damage found in here takes `log` offline, and the others go on."""
+        try:
+            yield
+        except CorruptStoreError as error:
+            self.take_offline(log.key, error)
+
+    def _free_indexes(self) -> None:
+        loaded = [segment for log in self._logs.values() for segment in log.loaded_indexes()]
+        memory = sum(segment.loaded_index_size for segment in loaded)
+        for segment in loaded:
+            if memory <= INDEX_MEMORY_MAX:
+                return
+            memory -= segment.loaded_index_size
+            segment.unload_index()
+
+    # -- strays
+
+    async def set_aside(self, keys: Iterable[LogKey], now_ms: int) -> None:
+        """Take these out of `logs` and `failures` and move their folders away; `delete_strays` deletes them later.
+
+        Raises:
+            DiskError: a directory failed.
+        """
+        async with self._checkpointing:
+            moves: dict[UUID, list[StrayState]] = {}
+            for key in keys:
+                if (log := self._logs.pop(key, None)) is not None:
+                    log.close()
+                    disk, folder = self._disks[log.directory_id], log.folder.removeprefix(f"{LOGS}/")
+                elif key in self._failures:
+                    del self._failures[key]
+                    disk, folder = self._failed_folders.pop(key)
+                else:
+                    continue
+                moves.setdefault(disk.directory_id, []).append(StrayState(folder, now_ms, is_moved=False))
+            for directory_id, strays in moves.items():
+                await self._move_strays(self._disks[directory_id], strays, {})
+
+    async def _finish_strays(self, disk: Disk) -> None:
+        """What a crash interrupted."""
+        decoder = msgspec.json.Decoder(StrayState)
+        known = {key.removeprefix("stray/"): decoder.decode(value) for key, value in disk.facts.load("stray/").items()}
+        self._strays[disk.directory_id] = {name: stray for name, stray in known.items() if stray.is_moved}
+        changes: dict[str, bytes | None] = {}
+        pending = []
+        for name, stray in known.items():
+            if stray.is_moved:
+                continue
+            if disk.exists(f"{STRAYS}/{name}"):
+                moved = self._strays[disk.directory_id][name] = msgspec.structs.replace(stray, is_moved=True)
+                changes[f"stray/{name}"] = msgspec.json.encode(moved)
+            else:
+                changes[f"stray/{name}"] = None
+                pending.append(stray)
+        if changes:
+            await self._move_strays(disk, pending, changes)
+
+    async def _move_strays(self, disk: Disk, strays: list[StrayState], changes: dict[str, bytes | None]) -> None:
+        """Intent, move, done: a crash in between is finished at the next start."""
+        known = self._strays.setdefault(disk.directory_id, {})
+        named = {}
+        for stray in strays:
+            number = 0
+            while (name := f"{stray.folder}.{stray.set_aside_ms}.{number}") in known or disk.exists(f"{STRAYS}/{name}"):
+                number += 1
+            named[name] = stray
+            known[name] = msgspec.structs.replace(stray, is_moved=True)
+            changes[f"stray/{name}"] = msgspec.json.encode(stray)
+            changes[f"log/{stray.folder}"] = None
+        await disk.facts.commit(changes)
+        for name, stray in named.items():
+            if disk.exists(f"{LOGS}/{stray.folder}"):
+                disk.rename(f"{LOGS}/{stray.folder}", f"{STRAYS}/{name}")
+                logger.info("log set aside directory_id=%s folder=%s", disk.directory_id, stray.folder)
+        await disk.flush((), (LOGS, STRAYS))
+        await disk.facts.commit({f"stray/{name}": msgspec.json.encode(known[name]) for name in named})
+
+    async def delete_strays(self, before_ms: int) -> int:
+        """Delete what was set aside before `before_ms`; returns how many.
+
+        Raises:
+            DiskError: a directory failed.
+        """
+        loop = asyncio.get_running_loop()
+        count = 0
+        for directory_id, strays in self._strays.items():
+            disk = self._disks[directory_id]
+            old = [name for name, stray in strays.items() if stray.set_aside_ms < before_ms]
+            for name in old:
+                await loop.run_in_executor(None, disk.remove_tree, f"{STRAYS}/{name}")
+                logger.info("stray deleted directory_id=%s name=%s", directory_id, name)
+            if old:
+                await disk.sync_dir(STRAYS)
+                await disk.facts.commit(dict.fromkeys(f"stray/{name}" for name in old))
+            for name in old:
+                del strays[name]
+            count += len(old)
+        return count
+
+    # -- failure
+
+    def _offline(self, disk: Disk, key: LogKey, folder: str, error: CorruptStoreError) -> None:
+        self._failures[key] = error
+        self._failed_folders[key] = (disk, folder)
+        logger.error("log offline directory_id=%s folder=%s error=%s", disk.directory_id, folder, error)
+
+    def _disk_failed(self, directory_id: UUID, error: DiskError) -> None:
+        if directory_id in self._failed_disks:
+            return
+        self._failed_disks[directory_id] = error
+        if self.on_failure is not None:
+            self.on_failure(directory_id, error)
+
+
+class _Turn:
+    """Lets others have the loop every few milliseconds."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+
+    async def passed(self) -> None:
+        if (self._loop.time() - self._since) * 1000 >= YIELD_MS:
+            await asyncio.sleep(0)
+            self._since = self._loop.time()
+
+
+def _fact(log: PartitionLog) -> str:
+    return "log/" + log.folder.removeprefix(f"{LOGS}/")
