@@ -2,7 +2,7 @@
 
 What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall time from the caller):
 
-    LogKey(topic_id: UUID, partition: int, created: int)     # names one replica for ever; `created`: offset of its
+    LogKey(topic_id: UUID, index: int, created: int)         # names one replica for ever; `created`: offset of its
                                                              # Partition record
     LogConfig(segment_size_max, segment_age_max_ms, retention_ms, retention_size, message_size_max,
               write_caching, producer_expiration_ms, …)      # one topic's settings, frozen; all have defaults

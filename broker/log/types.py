@@ -8,24 +8,25 @@ from typing import NamedTuple
 from uuid import UUID
 
 _FOLDER = re.compile(
-    r"(?P<topic>[A-Za-z0-9._-]*)-(?P<partition>\d{1,10})\.(?P<topic_id>[0-9a-f]{32})\.(?P<created>\d{1,19})"
+    r"(?P<topic>[A-Za-z0-9._-]*)-(?P<index>\d{1,10})\.(?P<topic_id>[0-9a-f]{32})\.(?P<created>\d{1,19})"
 )
 _TOPIC_SHOWN_MAX = 120  # a folder name has at most 255 bytes; the topic in it is for people only
 _DAY_MS = 86_400_000
 SEGMENT_SIZE_LIMIT = 2**31 - 1  # positions in an index have 32 bits
 
 
-class LogKey(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class LogKey:
     """One replica of one partition, for ever.  `created`: offset of its Partition record, its identity (design §5)."""
 
     topic_id: UUID
-    partition: int
+    index: int
     created: int
 
 
 def folder_name(key: LogKey, topic: str) -> str:
     """Folder of a replica: its whole identity, and the topic's name in front for people."""
-    name = f"{topic[:_TOPIC_SHOWN_MAX]}-{key.partition}.{key.topic_id.hex}.{key.created}"
+    name = f"{topic[:_TOPIC_SHOWN_MAX]}-{key.index}.{key.topic_id.hex}.{key.created}"
     assert _FOLDER.fullmatch(name), f"{name!r} is no folder name"  # topic names were checked at their creation
     return name
 
@@ -34,7 +35,7 @@ def parse_folder_name(name: str) -> tuple[LogKey, str] | None:
     """The identity in a folder's name, and the topic's name, perhaps cut; None for any other folder."""
     if (match := _FOLDER.fullmatch(name)) is None:
         return None
-    return LogKey(UUID(match["topic_id"]), int(match["partition"]), int(match["created"])), match["topic"]
+    return LogKey(UUID(match["topic_id"]), int(match["index"]), int(match["created"])), match["topic"]
 
 
 @dataclass(frozen=True, slots=True)
