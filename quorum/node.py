@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from itertools import count
 from types import TracebackType
 from typing import Protocol, assert_never
@@ -64,6 +64,7 @@ from quorum.core.messages import (
 )
 from quorum.core.roles import Leader
 from quorum.core.types import Batch, Role, StoredQuorum
+from quorum.node_metrics import NodeMetrics
 from quorum.ports import (
     LeadershipLostError,
     NotLeaderError,
@@ -105,26 +106,6 @@ class StateMachine(Protocol):
 
     def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
         """Who leads, as far as this node knows."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMetrics:
-    """A snapshot for metrics; counters since the start, times of the latest occurrence (None: none yet)."""
-
-    epoch: int
-    leader_id: int | None
-    role: str
-    is_leader: bool
-    high_watermark: int
-    log_end_offset: int
-    applied_offset: int
-    commit_latency_s: float | None
-    fsync_s: float | None
-    appends: int
-    fsyncs: int
-    role_changes: int
-    failed_requests: int
-    requests_in_progress: int
 
 
 class QuorumNode:
@@ -181,6 +162,7 @@ class QuorumNode:
         self._apply_waiters = OffsetWaiters()
         self._joined = asyncio.Event()
 
+        self._changed: asyncio.Event | None = None
         self.applied_offset = 0
         self._leader_watermark: tuple[int, int] | None = None  # (epoch, the leader's high watermark when last heard)
         self._caught_up_at: float | None = None
@@ -201,9 +183,19 @@ class QuorumNode:
             ConfigError: the directory, the port or the configuration is refused.
             FatalError: the store is damaged or the disk fails.
         """
-        stored = await self._store.open(self._config.node_id, self._config.cluster_id)
+        try:
+            stored = await self._store.open(self._config.node_id, self._config.cluster_id)
+        except BaseException:
+            await self._transport.close()
+            raise
         try:
             self._core = RaftCore(self._complete(stored), stored, self._sources.random, now_ms())
+            config = self._core.config
+            if not (self._core.met or config.founders or config.bootstrap):
+                raise ConfigError(
+                    f"node {config.node_id} has never met its cluster, and was not told where to find it",
+                    next_step="give --join HOST:PORT of any node, --initial-voters, or --standalone",
+                )
             self._recent = RecentBatches(stored.log_end, RECENT_MAX_BYTES)
             self._transport.serve(self.handle)
             await self._transport.start()
@@ -217,6 +209,10 @@ class QuorumNode:
         ]
         self._post(Tick())  # the first step also carries out what the start calls for
         return self
+
+    def run_beside(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Run `work` as long as the node runs: cancelled when it stops, and its failure is the node's."""
+        self._main.append(self._group.create_task(work, name=name))
 
     def _complete(self, stored: StoredQuorum) -> RaftConfig:
         """The configuration with what the store and the clock add."""
@@ -357,6 +353,7 @@ class QuorumNode:
                         next=f"kctl add-voter {self.node_id}@{address} --replace",
                     )
                 self._joined.set()
+                self._tell_changed()
             case Refused(message):
                 raise ConfigError(message)
             case _:
@@ -396,6 +393,7 @@ class QuorumNode:
         else:
             if isinstance(reply, FetchReply) and reply.error is ErrorCode.NONE:
                 self._leader_watermark = (reply.known.epoch, reply.high_watermark)
+                self._tell_changed()
             self._post(Answered(ask.call, reply))
         finally:
             del self._asks[ask.call]
@@ -494,6 +492,7 @@ class QuorumNode:
             self._applying = False
         self.applied_offset = batch.end_offset
         self._apply_waiters.complete(batch.end_offset)
+        self._tell_changed()
 
     def _on_high_watermark(self, offset: int) -> None:
         assert offset > self._high_watermark, f"high watermark {self._high_watermark} -> {offset}"
@@ -521,6 +520,7 @@ class QuorumNode:
         if change.role is not Role.RESIGNED:
             self._farewell_done.set()
         self._machine.leadership(change.epoch, change.leader_id, change.leader_address, is_leader)
+        self._tell_changed()
 
     # For the state machine's owner
 
@@ -576,6 +576,18 @@ class QuorumNode:
         cluster_id = self.cluster_id
         assert cluster_id is not None
         return cluster_id
+
+    async def changed(self) -> None:
+        """Wait until the role, what is applied or what is heard of the leader changes once.  The caller sets the
+        deadline."""
+        if self._changed is None:
+            self._changed = asyncio.Event()
+        await self._changed.wait()
+
+    def _tell_changed(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     async def resign(self, reason: str) -> None:
         """Give leadership up, if this node leads, and wait until the other voters know, or an election timeout."""

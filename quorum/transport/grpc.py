@@ -69,6 +69,18 @@ class _Channel:
         self.calls = 0
 
 
+class _Health(health.aio.HealthServicer):
+    """Looks before it answers; watchers hear of a change when somebody checks."""
+
+    def __init__(self, transport: GrpcTransport) -> None:
+        super().__init__()
+        self._transport = transport
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        await self._transport.refresh_health()
+        return await super().Check(request, context)
+
+
 class GrpcTransport:
     """`quorum.ports.Transport` over gRPC.  Made and used on one running loop."""
 
@@ -76,7 +88,7 @@ class GrpcTransport:
         self._listen = parse_address(listen) if isinstance(listen, str) else listen
         self._server: grpc.aio.Server | None = None
         self._address: Address | None = None
-        self._health = health.aio.HealthServicer()
+        self._health = _Health(self)
         self._handler: Handler | None = None
         self._controller_handler: ControllerHandler | None = None
         self._channels: OrderedDict[str, _Channel] = OrderedDict()
@@ -84,6 +96,7 @@ class GrpcTransport:
         self._closing: list[asyncio.Task[None]] = []  # channels pushed out, kept until they are closed
         self._closed = False
         self._next_complaint = 0.0
+        self.is_serving: Callable[[], bool] = lambda: False  # what gRPC health answers
         self.malformed_requests = 0
         self.malformed_replies = 0
 
@@ -131,11 +144,12 @@ class GrpcTransport:
             self._server.add_generic_rpc_handlers((self._controller_handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(names, self._server)
-        await self.set_serving(False)
+        await self.refresh_health()
         await self._server.start()
 
-    async def set_serving(self, serving: bool) -> None:
-        """What gRPC health answers, for the whole server and for each service."""
+    async def refresh_health(self) -> None:
+        """Tell gRPC health, whole and by service, whether this process serves."""
+        serving = not self._closed and self.is_serving()
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in (health.OVERALL_HEALTH, QUORUM_SERVICE, CONTROLLER_SERVICE):
             await self._health.set(name, status)
@@ -193,6 +207,9 @@ class GrpcTransport:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except RemoteProtocolError as error:
             await self._refuse_malformed(str(error), context)
+        except Exception:
+            _log.exception("a handler failed", method=name)  # gRPC would only say so to the caller
+            await context.abort(grpc.StatusCode.INTERNAL, f"{name} failed; see the log of this node")
 
     async def _refuse_size(self, name: str, size: int, limit: int, context: _Context) -> bytes:
         self.malformed_requests += 1

@@ -211,8 +211,16 @@ async def test_health_follows_readiness(served: Fixture) -> None:
 
     names = ("", "quorumlog.v1.Quorum", "quorumlog.v1.Controller")
     assert [await status(name) for name in names] == [health_pb2.HealthCheckResponse.NOT_SERVING] * 3
-    await served.transport.set_serving(True)
+    served.transport.is_serving = lambda: True
     assert [await status(name) for name in names] == [health_pb2.HealthCheckResponse.SERVING] * 3
+
+
+async def test_a_handler_that_fails_is_an_internal_error(served: Fixture) -> None:
+    async def broken(request: Request) -> Reply:
+        raise ValueError("a bug")
+
+    served.transport._handler = broken
+    assert await served.refused(VOTE_PATH, convert.request_to_wire(VOTE, 1)) is grpc.StatusCode.INTERNAL
 
 
 async def test_reflection_lists_the_services(served: Fixture) -> None:

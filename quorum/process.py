@@ -1,0 +1,193 @@
+"""`ControlPlane`: what every process of a cluster runs, voter or not.
+
+Transport, quorum node, metadata replay and controller service, started and stopped in order.  `broker run` adds the
+broker role on top: it follows `replay` and reaches the active controller through `service.call`, wherever that is.
+
+Stopping is the reverse of starting: whoever leads hands over first, then nothing is answered any more, then the store
+is closed.  A failure of any part (disk, state machine, a broken invariant) is raised by `async with`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from types import TracebackType
+
+from google.protobuf.message import Message
+
+from metadata.controller.active import ActiveController, ControllerSettings
+from metadata.controller.replay import MetadataReplay
+from metadata.controller.service import ControllerService
+from quorum.core.config import RaftConfig
+from quorum.core.types import Role
+from quorum.node import QuorumNode
+from quorum.ports import QuorumStore, Transport
+from quorum.store import SqliteQuorumStore
+from quorum.transport.grpc import GrpcTransport
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import NodeConfig
+from quorumlog.runtime.http import Check
+from quorumlog.runtime.metrics import Metrics
+
+QUORUM_FOLDER = "quorum"
+"""Folder of the quorum store, in the first data directory."""
+
+
+READY_LOOK_S = 0.5
+
+
+def new_cluster_id(sources: Sources) -> str:
+    """A random cluster id: 22 characters of URL-safe base64."""
+    return urlsafe_b64encode(sources.uuid4().bytes).decode().rstrip("=")
+
+
+def make_store(config: NodeConfig, sources: Sources) -> SqliteQuorumStore:
+    """The quorum store of a process with this configuration."""
+    return SqliteQuorumStore(os.path.join(config.data_dirs[0], QUORUM_FOLDER), sources)
+
+
+def make_control_plane(config: NodeConfig, sources: Sources) -> ControlPlane:
+    """A control plane over gRPC and SQLite.  On the running loop; nothing is opened before it is entered."""
+    transport = GrpcTransport(config.control_listen)
+    plane = ControlPlane(config, sources, make_store(config, sources), transport)
+    transport.is_serving = lambda: plane.is_ready()[0]
+    return plane
+
+
+def raft_config(config: NodeConfig, address: str, new_id: str) -> RaftConfig:
+    """What the core is told; `address` is the control address that this node advertises."""
+    own = config.node_id
+    return RaftConfig(
+        node_id=own,
+        address=address,
+        bootstrap=tuple(str(target) for target in config.bootstrap if str(target) != address),
+        initial_voters=tuple((voter.node_id, str(voter.address)) for voter in config.initial_voters),
+        standalone=config.standalone,
+        cluster_id=config.cluster_id,
+        new_cluster_id=new_id,
+        election_timeout_ms=config.quorum_election_timeout_ms,
+        fetch_timeout_ms=config.quorum_fetch_timeout_ms,
+    )
+
+
+class ControlPlane:
+    """An async context manager.  `replay` is there from the start, so that it can be subscribed to before the first
+    batch; `node`, `controller` and `service` once it is entered."""
+
+    node: QuorumNode
+    controller: ActiveController
+    service: ControllerService
+
+    def __init__(self, config: NodeConfig, sources: Sources, store: QuorumStore, transport: Transport) -> None:
+        self.config = config
+        self.replay = MetadataReplay()
+        self._sources = sources
+        self._store = store
+        self._transport = transport
+        self._entered = False
+
+    async def __aenter__(self) -> ControlPlane:
+        """Bind, open the store, serve and take part.
+
+        Raises:
+            ConfigError: the port, the directory or the configuration is refused.
+            FatalError: the store is damaged or the disk fails.
+        """
+        bound = self._transport.bind()
+        try:
+            advertise = self.config.control_advertise
+            raft = raft_config(
+                self.config, bound if advertise is None else str(advertise), new_cluster_id(self._sources)
+            )
+            self.node = QuorumNode(raft, self._store, self._transport, self.replay, self._sources)
+            settings = ControllerSettings(session_timeout_ms=self.config.broker_session_timeout_ms)
+            self.controller = ActiveController(self.node, self.replay, self._sources.uuid4, settings)
+            self.service = ControllerService(self.node, self.controller, self._transport)
+            self._transport.serve_controller(self._handle)
+        except BaseException:
+            await self._transport.close()
+            raise
+        await self.node.__aenter__()  # closes the transport if it fails
+        self.node.run_beside(self.controller.run(), "active controller")
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered = False
+        await self.node.__aexit__(kind, error, trace)
+
+    async def _handle(self, method: str, request: Message) -> Message:
+        return await self.service.handle(method, request)
+
+    @property
+    def address(self) -> str:
+        """The control address (HOST:PORT) that this node advertises."""
+        return self.node.address
+
+    # Readiness
+
+    def checks(self) -> dict[str, Callable[[], Check]]:
+        """The conditions of readiness, for `/readyz`: in the quorum and caught up, not "port open"."""
+        return {"cluster": self._check_cluster, "leader": self._check_leader, "metadata": self._check_metadata}
+
+    def is_ready(self) -> tuple[bool, dict[str, str]]:
+        """Whether all checks hold, and of each `ok` or why not."""
+        results = {name: check() for name, check in self.checks().items()}
+        ready = all(result.ok for result in results.values())
+        return ready, {name: "ok" if result.ok else result.detail for name, result in results.items()}
+
+    async def ready(self) -> None:
+        """Wait until all checks hold.  The caller sets the deadline."""
+        while not self.is_ready()[0]:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READY_LOOK_S):  # the end of a pause is no event
+                    await self.node.changed()
+
+    def _check_cluster(self) -> Check:
+        if not self._entered:
+            return Check(False, "starting or stopping")
+        cluster_id = self.node.cluster_id
+        if cluster_id is None or not self.node.core.met:
+            return Check(False, "has not met its cluster yet")
+        return Check(True, cluster_id)
+
+    def _check_leader(self) -> Check:
+        if not self._entered:
+            return Check(False, "starting or stopping")
+        leader_id = self.node.leader_id
+        if leader_id is None:
+            return Check(False, f"knows no leader in epoch {self.node.epoch}")
+        return Check(True, f"{leader_id} in epoch {self.node.epoch}")
+
+    def _check_metadata(self) -> Check:
+        if not self._entered:
+            return Check(False, "starting or stopping")
+        applied, watermark = self.node.applied_offset, self.node.high_watermark
+        if not self.node.is_caught_up():
+            return Check(False, f"behind: applied {applied} of at least {watermark}")
+        return Check(True, f"applied {applied}")
+
+    # Metrics
+
+    def register_metrics(self, metrics: Metrics) -> None:
+        """Offer this plane's numbers.  Once, after it was entered."""
+        node = self.node
+        metrics.gauge("quorum_epoch", "Epoch of the metadata quorum.", lambda: node.epoch)
+        metrics.gauge("quorum_leader_id", "Node id of the leader; absent when none is known.", lambda: node.leader_id)
+        metrics.gauge("quorum_is_leader", "Whether this node leads.", lambda: node.role is Role.LEADER)
+        metrics.gauge("quorum_high_watermark", "End of what is committed, as known here.", lambda: node.high_watermark)
+        metrics.gauge("quorum_log_end_offset", "End of this node's log.", lambda: node.log_end_offset)
+        metrics.gauge("quorum_applied_offset", "End of what is applied here.", lambda: node.applied_offset)
+        metrics.gauge("quorum_requests_in_progress", "Unanswered.", lambda: node.metrics().requests_in_progress)
+        metrics.gauge("controller_is_active", "Whether this node decides.", lambda: self.controller.active)
+        metrics.counter("quorum_appends", "Batches appended as leader.", lambda: node.metrics().appends)
+        metrics.counter("quorum_fsyncs", "Transactions of the quorum store.", lambda: node.metrics().fsyncs)
+        metrics.counter("quorum_role_changes", "Changes of role or leader.", lambda: node.metrics().role_changes)
+        metrics.counter("quorum_failed_requests", "Requests without an answer.", lambda: node.metrics().failed_requests)
+        node.on_commit = metrics.histogram("quorum_commit_seconds", "From append to commit.").observe
+        node.on_fsync = metrics.histogram("quorum_fsync_seconds", "One transaction of the quorum store.").observe
