@@ -280,7 +280,8 @@ class Fetcher:
                 self._want(key, hosted)
             case RestartAt(start):
                 log.warning("log restarts", replica=repr(hosted), end=partition_log.end_offset, start=start)
-                await self._replicas.logs.reset_to(partition_log, start)
+                if await self._replicas.logs.reset_to(partition_log, start):
+                    follower.on_truncated(start)
                 self._want(key, hosted)
             case StandBack(code):
                 if code not in (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH):
@@ -397,6 +398,7 @@ class Fetchers:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._leaders: dict[PartitionKey, int] = {}
         self._group: asyncio.TaskGroup | None = None
+        self._closed = False
         replicas.on_follower_flushed = self.assign
 
     def start(self, group: asyncio.TaskGroup) -> None:
@@ -410,7 +412,7 @@ class Fetchers:
         before = self._leaders.get(key, -1)
         if before not in (-1, leader_id):
             self._fetchers[before].remove(key)
-        if leader_id < 0:
+        if leader_id < 0 or self._closed:
             self._leaders.pop(key, None)
             return
         self._leaders[key] = leader_id
@@ -434,7 +436,13 @@ class Fetchers:
             self._tasks[leader_id] = self._group.create_task(fetcher.run(), name=f"fetcher-{leader_id}")
         return fetcher
 
+    async def close(self) -> None:
+        """Copy nothing any more."""
+        self._closed = True
+        await self.stop()
+
     async def stop(self) -> None:
+        """End all fetchers; a replica that is assigned later starts one again."""
         for fetcher in self._fetchers.values():
             await fetcher.stop()
         tasks = list(self._tasks.values())

@@ -192,8 +192,7 @@ class ImageFollower:
             self._replicas.by_name.pop((hosted.topic, hosted.key.index), None)
             self._fetchers.remove(hosted)
             hosted.leader = hosted.follower = None
-            if hosted.log is not None:
-                removed.append(hosted.key)
+            removed.append(hosted.key)
             hosted.log = None
             hosted.offline = "deleted"
             self._replicas.on_role_changed(hosted)
@@ -357,7 +356,8 @@ class ImageFollower:
     async def _set_strays_aside(self) -> None:
         """Replicas on disk that the image does not have: deleted, or moved away, while this broker was off."""
         known = {hosted.key for hosted in self._replicas.hosted.values()}
-        strays = sorted(key for key in self._replicas.logs.logs if key not in known)
+        logs = self._replicas.logs
+        strays = sorted(key for key in (*logs.logs, *logs.failures) if key not in known)
         if not strays:
             return
         log.warning("strays set aside", count=len(strays))

@@ -49,7 +49,8 @@ _OVERTAKEN = frozenset(
     }
 )
 
-Asked = tuple[Hosted, LeaderState, Proposal]
+Asked = tuple[Hosted, LeaderState, Proposal, int]
+"""The last: by how many members the ISR would grow."""
 
 
 def answer_of(word: str) -> Answer:
@@ -129,7 +130,7 @@ class IsrKeeper:
                 continue
             proposal = leader.propose(now) if len(asked) < MAX_ITEMS else None
             if proposal is not None:
-                asked.append((hosted, leader, proposal))
+                asked.append((hosted, leader, proposal, len(proposal.isr) - len(leader.isr)))
             elif not leader.open_ballot and leader.wanted_isr(now) == leader.isr:
                 del self._candidates[key]
         return asked
@@ -139,7 +140,7 @@ class IsrKeeper:
             broker_id=self._replicas.broker_id,
             broker_epoch=self._replicas.broker_epoch,
         )
-        for hosted, _, proposal in asked:
+        for hosted, _, proposal, _ in asked:
             item = request.items.add(
                 topic_id=hosted.key.topic_id.bytes,
                 index=hosted.key.index,
@@ -151,18 +152,15 @@ class IsrKeeper:
         reply: pb.AlterPartitionReply = await self._call("AlterPartition", request, REQUEST_TIMEOUT_MS)
         whole = reply.result.error
         words = {(item.topic_id, item.index): item.result.error for item in reply.items} if whole == "NONE" else {}
-        for hosted, leader, proposal in asked:
+        for hosted, leader, proposal, change in asked:
             word = words.get((hosted.key.topic_id.bytes, hosted.key.index), "") if whole == "NONE" else whole
-            self._on_answer(hosted, leader, proposal, word)
+            self._on_answer(hosted, leader, proposal, change, word)
 
-    def _on_answer(self, hosted: Hosted, leader: LeaderState, proposal: Proposal, word: str) -> None:
+    def _on_answer(self, hosted: Hosted, leader: LeaderState, proposal: Proposal, change: int, word: str) -> None:
         answer = answer_of(word)
         if answer is Answer.ACCEPTED:
-            counters = self._replicas.counters
-            if len(proposal.isr) < len(leader.isr):
-                counters.isr_shrinks += 1
-            elif len(proposal.isr) > len(leader.isr):
-                counters.isr_expands += 1
+            self._replicas.counters.isr_shrinks += change < 0
+            self._replicas.counters.isr_expands += change > 0
         log.debug("isr proposal", replica=repr(hosted), isr=proposal.members, answer=word)
         if leader.on_answer(proposal, answer, now_ms()) and hosted.leader is leader:
             self._replicas.on_watermark(hosted)

@@ -136,8 +136,9 @@ class ReplicaManager:
         return hosted.leader if hosted.image.last_offset > self.broker_epoch else None
 
     def known_partition(self, topic: UUID | str, index: int) -> PartitionImage | None:
-        """A partition of the image, hosted here or not."""
-        found = self._image.topic(topic) if isinstance(topic, str) else self._image.topics.get(topic)
+        """A partition of the newest image, hosted here or not, carried out or not."""
+        image = self.brokers.image
+        found = image.topic(topic) if isinstance(topic, str) else image.topics.get(topic)
         return None if found is None else found.partition(index)
 
     def find(self, topic: UUID | str, index: int) -> Hosted | None:
@@ -313,6 +314,8 @@ class ReplicaManager:
         hosted.touch(self.fetch_service.wake, consumers=True, followers=True)
         if isinstance(error, DiskError):
             self.on_disk_failure(directory_id, error)
+        elif isinstance(error, CorruptStoreError) and hosted.key in self.logs.logs:
+            self.logs.take_offline(hosted.key, error)
 
     # -- fetch and offsets
 
@@ -338,7 +341,7 @@ class ReplicaManager:
                 start = partition_log.start_offset
                 return ListOffsetResult(int(Code.NONE), start, -1, _epoch_at(partition_log, start, leader))
             if timestamp == MAX_TIMESTAMP:
-                place = partition_log.max_timestamp_offset(watermark)
+                place = await partition_log.max_timestamp_offset(watermark)
             elif timestamp < 0:
                 return ListOffsetResult(int(Code.NONE))
             else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -77,6 +77,9 @@ class BrokerRole:
         call: Call,
         limits: ReplicaLimits | None = None,
     ) -> None:
+        limits = limits or ReplicaLimits()
+        # A follower that waits in a long poll for longer than a lagging one is borne would seem to have fallen silent.
+        limits = replace(limits, fetcher_wait_ms=min(limits.fetcher_wait_ms, max(1, config.lag_max_ms // 3)))
         self.config = config
         self.logs = LogManager(disks)
         self.progress = Progress()
@@ -88,7 +91,7 @@ class BrokerRole:
             config.broker_id,
             lambda: self.replicas.broker_epoch,
             call,
-            low_water=(limits or ReplicaLimits()).producer_id_low_water,
+            low_water=limits.producer_id_low_water,
             timeout_ms=3_000,
         )
         self.replicas = ReplicaManager(config.broker_id, self.logs, sources, limits, self)
@@ -178,13 +181,13 @@ class BrokerRole:
         self._unsubscribe()
         if self._life is not None and not self._life.done():
             self._tasks.append(self._life)  # type: ignore[arg-type]
-        await self.fetchers.stop()
-        await self.replicas.close()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
             self._tasks.clear()
+        await self.fetchers.close()
+        await self.replicas.close()
         await self._pool.close()
         try:
             async with asyncio.timeout(FINAL_SAVE_TIMEOUT_S):

@@ -1,0 +1,374 @@
+"""Three brokers with real logs over loopback: writes, leader changes, restarts, the ISR."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from harness import Broker, Cluster, batch, values_of
+
+from broker.core.errors import Code
+from broker.server.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
+from metadata.control.errors import Word
+
+ALL, LEADER, NONE = -1, 1, 0
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as running:
+        yield running
+
+
+async def write(broker: Broker, topic: str, *values: bytes, acks: int = ALL, timeout_ms: int = 10_000) -> ProduceResult:
+    return await broker.replicas.produce(topic, 0, memoryview(batch(*values)), acks, timeout_ms)
+
+
+async def written(broker: Broker, topic: str, *values: bytes) -> int:
+    """Write with acks=all, which must succeed; returns the base offset."""
+    result = await write(broker, topic, *values)
+    assert result.error_code == Code.NONE, result
+    return result.base_offset
+
+
+async def leading(cluster: Cluster, broker_id: int, topic: str, epoch: int = -1) -> Broker:
+    """That broker, once it serves as leader."""
+    broker = cluster[broker_id]
+
+    def leads() -> bool:
+        hosted = broker.replicas.find(topic, 0)
+        if hosted is None or broker.replicas.leads(hosted) is None:
+            return False
+        return hosted.role_epoch >= epoch
+
+    await cluster.until(leads, f"{broker_id} leads {topic}")
+    return broker
+
+
+async def fetch(broker: Broker, topic: str, offset: int, *, max_wait_ms: int = 0, min_bytes: int = 1) -> FetchResult:
+    plan = FetchPlan(
+        (FetchPartition(None, topic, 0, offset, 1 << 20),),
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=1 << 20,
+    )
+    return (await broker.replicas.fetch(plan)).results[0]
+
+
+async def test_an_acknowledged_write_is_on_every_disk(cluster: Cluster) -> None:
+    cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    assert await written(leader, "t", b"a", b"b") == 0
+    assert await written(leader, "t", b"c") == 2
+    for broker in cluster.brokers.values():
+        hosted = broker.hosted("t")
+        assert values_of(hosted) == [b"a", b"b", b"c"]
+        assert hosted.log is not None
+        assert hosted.log.flushed_offset == 3
+
+
+async def test_writes_are_answered_in_order_while_many_are_under_way(cluster: Cluster) -> None:
+    cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    futures = [
+        leader.replicas.start_produce("t", 0, memoryview(batch(b"%d" % number)), ALL, 10_000) for number in range(200)
+    ]
+    results = await asyncio.gather(*futures)
+    assert [result.base_offset for result in results] == list(range(200))
+    assert {result.error_code for result in results} == {0}
+    assert values_of(cluster[3].hosted("t")) == [b"%d" % number for number in range(200)]
+
+
+async def test_consumers_see_what_is_committed_and_are_woken_by_it(cluster: Cluster) -> None:
+    cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    waiting = asyncio.create_task(fetch(leader, "t", 0, max_wait_ms=10_000))
+    await cluster.until(lambda: leader.replicas.fetch_service.parked >= 1, "parked")
+    await written(leader, "t", b"a")
+    result = await waiting
+    assert (result.error_code, result.high_watermark) == (0, 1)
+    assert len(result.records) > 0
+    assert (await fetch(leader, "t", 1)).records == b""
+    assert (await fetch(leader, "t", 2)).error_code == Code.OFFSET_OUT_OF_RANGE
+    assert (await fetch(cluster[2], "t", 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_acks_one_does_not_wait_for_followers(cluster: Cluster) -> None:
+    cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    for follower in (2, 3):
+        await cluster[follower].role.fetchers.stop()
+    assert (await write(leader, "t", b"a", acks=LEADER)).error_code == Code.NONE
+    assert (await write(leader, "t", b"b", acks=NONE)).error_code == Code.NONE
+    assert (await write(leader, "t", b"c", timeout_ms=50)).error_code == Code.REQUEST_TIMED_OUT
+    assert (await fetch(leader, "t", 0)).high_watermark == 0
+
+
+async def test_a_broker_that_dies_leaves_its_partitions_to_the_others(cluster: Cluster) -> None:
+    topic_id = cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    for number in range(20):
+        await written(leader, "t", b"%d" % number)
+    await leader.stop(clean=False)
+    cluster.controller.fence(1)
+    assert cluster.controller.partition(topic_id).leader == 2
+    leader = await leading(cluster, 2, "t", epoch=1)
+    assert await written(leader, "t", b"after") == 20
+    await cluster[1].start()
+    await cluster.controller.until(lambda image: set(cluster.controller.partition(topic_id).isr) == {1, 2, 3})
+    await written(leader, "t", b"again")
+    assert values_of(cluster[1].hosted("t")) == [b"%d" % number for number in range(20)] + [b"after", b"again"]
+
+
+async def test_a_former_leader_cuts_off_what_was_never_committed(cluster: Cluster) -> None:
+    topic_id = cluster.controller.create("t", (1, 2, 3))
+    old = await leading(cluster, 1, "t")
+    await written(old, "t", b"common")
+    for follower in (2, 3):
+        await cluster[follower].role.fetchers.stop()
+    assert (await write(old, "t", b"lost", acks=LEADER)).error_code == Code.NONE
+    await old.stop(clean=False)
+    for follower in (2, 3):
+        await cluster[follower].stop(clean=False)
+    cluster.controller.fence(1)
+    for follower in (2, 3):
+        await cluster[follower].start()
+    await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).leader in (2, 3))
+    new = await leading(cluster, cluster.controller.partition(topic_id).leader, "t")
+    await cluster.controller.until(lambda image: set(cluster.controller.partition(topic_id).isr) >= {2, 3})
+    await written(new, "t", b"kept")
+    await old.start()
+    await cluster.controller.until(lambda image: 1 in cluster.controller.partition(topic_id).isr)
+    assert values_of(old.hosted("t")) == [b"common", b"kept"]
+    assert old.replicas.counters.truncations > 0
+
+
+async def test_waiting_writes_are_refused_when_leadership_is_lost(cluster: Cluster) -> None:
+    cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    for follower in (2, 3):
+        await cluster[follower].role.fetchers.stop()
+    waiting = leader.replicas.start_produce("t", 0, memoryview(batch(b"a")), ALL, 10_000)
+    cluster.controller.cut.add(1)
+    cluster.controller.fence(1)
+    assert (await waiting).error_code == Code.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_silent_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, lag_max_ms=300) as cluster:
+        topic_id = cluster.controller.create("t", (1, 2, 3))
+        leader = await leading(cluster, 1, "t")
+        await written(leader, "t", b"a")
+        await cluster[3].role.fetchers.stop()
+        await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1, 2))
+        await written(leader, "t", b"b")
+        cluster[3].role.fetchers.assign(cluster[3].hosted("t"))
+        await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1, 2, 3))
+        await written(leader, "t", b"c")
+        assert values_of(cluster[3].hosted("t")) == [b"a", b"b", b"c"]
+        counters = leader.replicas.counters
+        assert (counters.isr_shrinks, counters.isr_expands) == (1, 1)
+
+
+async def test_writes_below_the_minimum_isr_are_refused(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, lag_max_ms=300) as cluster:
+        topic_id = cluster.controller.create("t", (1, 2, 3))
+        leader = await leading(cluster, 1, "t")
+        await written(leader, "t", b"a")
+        for follower in (2, 3):
+            await cluster[follower].role.fetchers.stop()
+        waiting = leader.replicas.start_produce("t", 0, memoryview(batch(b"b")), ALL, 10_000)
+        await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1,))
+        assert (await waiting).error_code == Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        refused = await write(leader, "t", b"c")
+        assert refused.error_code == Code.NOT_ENOUGH_REPLICAS
+        assert "1 replicas are in sync" in refused.error_message
+        assert values_of(leader.hosted("t")) == [b"a", b"b"]
+        assert (await fetch(leader, "t", 0)).high_watermark == 1, "not moved by a too small ISR"
+
+
+async def test_an_isr_change_survives_a_controller_that_does_not_answer(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, lag_max_ms=300) as cluster:
+        topic_id = cluster.controller.create("t", (1, 2, 3))
+        leader = await leading(cluster, 1, "t")
+        cluster.controller.refusals["AlterPartition"] = Word.NOT_CONTROLLER
+        await cluster[3].role.fetchers.stop()
+        state = leader.hosted("t").leader
+        assert state is not None
+        await cluster.until(lambda: state.open_ballot, "a proposal is under way")
+        assert cluster.controller.partition(topic_id).isr == (1, 2, 3)
+        del cluster.controller.refusals["AlterPartition"]
+        await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1, 2))
+        await written(leader, "t", b"a")
+
+
+async def test_the_latest_offset_is_unknown_until_the_new_leader_has_caught_up(cluster: Cluster) -> None:
+    """2 has what 1 wrote, but not the word that it is committed, since 3 has not fetched it."""
+    topic_id = cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    await cluster.until(lambda: leader.replicas.fetch_service.session_count == 2, "both followers fetch")
+    cluster.controller.held.add(3)
+    await cluster[3].role.fetchers.stop()
+    assert (await write(leader, "t", b"a", b"b", acks=LEADER)).error_code == Code.NONE
+    await cluster.until(lambda: len(values_of(cluster[2].hosted("t"))) == 2, "2 has it")
+    assert (await leader.replicas.list_offset("t", 0, -1)).offset == 0
+    cluster.controller.cut.add(1)
+    cluster.controller.fence(1)
+    new = await leading(cluster, 2, "t", epoch=1)
+    assert (await new.replicas.list_offset("t", 0, -1)).error_code == Code.OFFSET_NOT_AVAILABLE
+    assert (await new.replicas.list_offset("t", 0, -2)).offset == 0
+    cluster.controller.release(3)
+    state = new.hosted("t").leader
+    assert state is not None
+    await cluster.until(state.latest_known, "the watermark reaches the end at election")
+    assert (await new.replicas.list_offset("t", 0, -1)).offset == 2
+    assert cluster.controller.partition(topic_id).leader == 2
+
+
+async def test_duplicates_wait_like_the_original(cluster: Cluster) -> None:
+    cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    first = batch(b"a", producer=(9, 0, 0))
+    assert (await leader.replicas.produce("t", 0, memoryview(first), ALL, 10_000)).base_offset == 0
+    again = await leader.replicas.produce("t", 0, memoryview(first), ALL, 10_000)
+    assert (again.error_code, again.base_offset) == (0, 0)
+    for follower in (2, 3):
+        await cluster[follower].role.fetchers.stop()
+    second = batch(b"b", producer=(9, 0, 1))
+    assert (await leader.replicas.produce("t", 0, memoryview(second), LEADER, 10_000)).base_offset == 1
+    waiting = await leader.replicas.produce("t", 0, memoryview(second), ALL, 50)
+    assert (waiting.error_code, waiting.base_offset) == (Code.REQUEST_TIMED_OUT, 1)
+    gap = await leader.replicas.produce("t", 0, memoryview(batch(b"c", producer=(9, 0, 5))), ALL, 50)
+    assert gap.error_code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert values_of(leader.hosted("t")) == [b"a", b"b"]
+
+
+async def test_a_deleted_topic_goes_and_its_name_can_come_back(cluster: Cluster) -> None:
+    first = cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    await written(leader, "t", b"old")
+    waiting = asyncio.create_task(fetch(leader, "t", 1, max_wait_ms=10_000))
+    await cluster.until(lambda: leader.replicas.fetch_service.parked >= 3, "parked, with both followers")
+    cluster.controller.delete(first)
+    assert (await waiting).error_code in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.NOT_LEADER_OR_FOLLOWER)
+    await cluster.until(lambda: cluster[3].replicas.find("t", 0) is None, "gone")
+    assert (await write(leader, "t", b"x")).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    second = cluster.controller.create("t", (1, 2, 3))
+    await cluster.until(lambda: leader.replicas.find(second, 0) is not None, "anew")
+    await leading(cluster, 1, "t")
+    assert await written(leader, "t", b"new") == 0
+    assert values_of(cluster[2].hosted("t")) == [b"new"]
+
+
+async def test_what_was_deleted_while_a_broker_was_off_is_set_aside(cluster: Cluster) -> None:
+    topic_id = cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    await written(leader, "t", b"a")
+    await cluster[3].stop()
+    cluster.controller.delete(topic_id)
+    await cluster[3].start()
+    assert dict(cluster[3].role.logs.logs) == {}
+    assert len(list((cluster[3].root / "strays").iterdir())) == 1
+
+
+async def test_a_graceful_stop_hands_leaderships_over_first(cluster: Cluster) -> None:
+    topic_id = cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    await written(leader, "t", b"a")
+    await leader.stop()
+    now = cluster.controller.partition(topic_id)
+    assert (now.leader, set(now.isr)) == (2, {2, 3})
+    new = await leading(cluster, 2, "t", epoch=1)
+    assert await written(new, "t", b"b") == 1
+    await leader.start()
+    await cluster.controller.until(lambda image: 1 in cluster.controller.partition(topic_id).isr)
+    assert leader.role._previous_epoch >= 0, "it says that its last stop was clean"
+
+
+async def test_all_brokers_may_stop_and_come_back(cluster: Cluster) -> None:
+    topic_id = cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    await written(leader, "t", b"a", b"b")
+    for broker_id in (1, 2, 3):
+        await cluster[broker_id].stop(clean=False)
+        cluster.controller.fence(broker_id)
+    assert cluster.controller.partition(topic_id).leader == -1
+    for broker_id in (1, 2, 3):
+        await cluster[broker_id].start()
+    await cluster.controller.until(lambda image: set(cluster.controller.partition(topic_id).isr) == {1, 2, 3})
+    new = await leading(cluster, cluster.controller.partition(topic_id).leader, "t")
+    assert await written(new, "t", b"c") == 2
+    for broker in cluster.brokers.values():
+        assert values_of(broker.hosted("t")) == [b"a", b"b", b"c"]
+
+
+async def test_a_fenced_broker_serves_nobody(cluster: Cluster) -> None:
+    cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    cluster.controller.cut.add(1)
+    cluster.controller.fence(1)
+    assert not leader.replicas.serving
+    assert (await write(leader, "t", b"a")).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    cluster.controller.cut.discard(1)
+    async with asyncio.timeout(10):
+        await leader.role.wait_serving()
+
+
+async def test_a_broker_that_does_not_know_yet_acknowledges_nothing(cluster: Cluster) -> None:
+    """The old leader has not seen that it was deposed; the others have, so nobody vouches for its writes."""
+    topic_id = cluster.controller.create("t", (1, 2, 3))
+    old = await leading(cluster, 1, "t")
+    await written(old, "t", b"a")
+    cluster.controller.held.add(1)
+    cluster.controller.cut.add(1)
+    cluster.controller.fence(1)
+    new = await leading(cluster, 2, "t", epoch=1)
+    lost = await write(old, "t", b"lost", timeout_ms=300)
+    assert lost.error_code == Code.REQUEST_TIMED_OUT
+    assert await written(new, "t", b"kept") == 1
+    cluster.controller.cut.discard(1)
+    cluster.controller.release(1)
+    await cluster.controller.until(lambda image: 1 in cluster.controller.partition(topic_id).isr)
+    await written(new, "t", b"more")
+    assert values_of(old.hosted("t")) == [b"a", b"kept", b"more"]
+
+
+async def test_producer_ids_are_never_given_twice(cluster: Cluster) -> None:
+    found = [await cluster[id_].replicas.allocate_producer_id() for id_ in (1, 2, 3, 1, 2, 3)]
+    assert {result.error_code for result in found} == {0}
+    assert len({result.producer_id for result in found}) == 6
+
+
+async def test_the_next_block_of_producer_ids_is_fetched_before_it_is_needed(cluster: Cluster) -> None:
+    broker = cluster[1]
+    for _ in range(900):
+        await broker.replicas.allocate_producer_id()
+    blocks = lambda: sum(method == "AllocateProducerIds" for method, _ in cluster.controller.answers)  # noqa: E731
+    await cluster.until(lambda: blocks() == 2, "the second block")
+
+
+async def test_many_partitions_fail_over_together(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        count = 60
+        topic_id = cluster.controller.create("t", *[(1, 2, 3) if n % 2 else (2, 3, 1) for n in range(count)])
+        for index in range(count):
+            leader = cluster[1] if index % 2 else cluster[2]
+            await cluster.until(
+                lambda leader=leader, index=index: (
+                    (hosted := leader.replicas.find("t", index)) is not None
+                    and leader.replicas.leads(hosted) is not None
+                ),
+                f"leader of {index}",
+            )
+            result = await leader.replicas.produce("t", index, memoryview(batch(b"%d" % index)), ALL, 10_000)
+            assert result.error_code == 0, (index, result)
+        await cluster[1].stop(clean=False)
+        cluster.controller.fence(1)
+        for index in range(1, count, 2):
+            leader = cluster[cluster.controller.partition(topic_id, index).leader]
+            hosted = leader.hosted("t", index)
+            await cluster.until(lambda h=hosted, at=leader: at.replicas.leads(h) is not None, f"new leader of {index}")
+            result = await leader.replicas.produce("t", index, memoryview(batch(b"more")), ALL, 10_000)
+            assert (result.error_code, result.base_offset) == (0, 1)
