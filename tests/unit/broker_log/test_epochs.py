@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from broker.core.epochs import UNKNOWN_EPOCH, EpochCache
+
+
+def test_an_empty_history_knows_nothing() -> None:
+    epochs = EpochCache()
+    assert epochs.latest == -1
+    assert epochs.end_of(0) == UNKNOWN_EPOCH
+    assert epochs.epoch_of(0) == -1
+
+
+def test_end_of() -> None:
+    epochs = EpochCache([(2, 10), (5, 20), (6, 30)], end_offset=35)
+    assert epochs.end_of(1) == (1, 10)
+    assert epochs.end_of(2) == (2, 20)
+    assert epochs.end_of(4) == (2, 20)
+    assert epochs.end_of(5) == (5, 30)
+    assert epochs.end_of(6) == (6, 35)
+    assert epochs.end_of(7) == UNKNOWN_EPOCH
+    assert epochs.end_of(-1) == UNKNOWN_EPOCH
+
+
+def test_epoch_of() -> None:
+    epochs = EpochCache([(2, 10), (5, 20)], end_offset=35)
+    assert [epochs.epoch_of(offset) for offset in (9, 10, 19, 20, 34)] == [-1, 2, 2, 5, 5]
+
+
+def test_an_epoch_without_records_gives_way() -> None:
+    epochs = EpochCache([(1, 0)], end_offset=4)
+    epochs.assign(2, 4)
+    epochs.assign(3, 4)
+    assert epochs.entries == ((1, 0), (3, 4))
+    epochs.advance(3, 4, 6)
+    assert epochs.end_of(2) == (1, 4)
+
+
+def test_epochs_never_go_back() -> None:
+    epochs = EpochCache([(4, 0)], end_offset=4)
+    with pytest.raises(AssertionError, match="epoch 3 after 4"):
+        epochs.assign(3, 4)
+
+
+def test_truncation_forgets_later_epochs() -> None:
+    epochs = EpochCache([(2, 10), (5, 20), (6, 30)], end_offset=35)
+    epochs.truncate_to(30)
+    assert epochs.entries == ((2, 10), (5, 20))
+    assert epochs.end_of(5) == (5, 30)
+    epochs.truncate_to(10)
+    assert epochs.latest == -1
+
+
+def test_a_later_start_keeps_the_epoch_in_force() -> None:
+    epochs = EpochCache([(2, 10), (5, 20), (6, 30)], end_offset=35)
+    epochs.drop_before(25)
+    assert epochs.entries == ((5, 25), (6, 30))
+    epochs.drop_before(35)
+    assert epochs.entries == ((6, 35),)
+    assert epochs.end_of(6) == (6, 35)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from broker.core.errors import Code
+from broker.core.producer_state import (
+    Accept,
+    CorruptSnapshotError,
+    Duplicate,
+    ProducerState,
+    Refuse,
+)
+
+LAST = 2**31 - 1
+
+
+class B(NamedTuple):
+    """A batch as the producer state sees it."""
+
+    base_sequence: int
+    last_sequence: int
+    producer_epoch: int = 0
+    producer_id: int = 5
+    is_control: bool = False
+
+
+def state_after(*batches: B) -> ProducerState:
+    """Batches of ten offsets each, one after the other."""
+    state = ProducerState()
+    for number, batch in enumerate(batches):
+        state.apply(batch, 10 * number, 10 * number + 10, now_ms=1_000 + number)
+    return state
+
+
+def code_of(verdict: object) -> Code:
+    assert isinstance(verdict, Refuse), verdict
+    return verdict.code
+
+
+def test_the_next_sequence_is_accepted() -> None:
+    state = state_after(B(0, 9), B(10, 19))
+    assert state.check(B(20, 20), 0) == Accept()
+    assert code_of(state.check(B(21, 30), 0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_the_last_five_batches_are_known_again() -> None:
+    batches = [B(10 * number, 10 * number + 9) for number in range(8)]
+    state = state_after(*batches)
+    for number in range(3, 8):
+        assert state.check(batches[number], 0) == Duplicate(10 * number, 10 * number + 10)
+    for number in range(3):
+        assert code_of(state.check(batches[number], 0)) is Code.DUPLICATE_SEQUENCE_NUMBER
+
+
+def test_a_batch_that_overlaps_without_being_equal_is_out_of_order() -> None:
+    state = state_after(B(0, 9), B(10, 19))
+    assert code_of(state.check(B(10, 12), 0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(state.check(B(15, 24), 0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_wrap() -> None:
+    state = state_after(B(LAST - 9, LAST))
+    assert state.check(B(0, 4), 0) == Accept()
+    across = state_after(B(LAST - 9, LAST - 1), B(LAST, 3))
+    assert across.check(B(4, 4), 0) == Accept()
+    assert across.check(B(LAST, 3), 0) == Duplicate(10, 20)
+    assert code_of(across.check(B(LAST - 20, LAST - 11), 0)) is Code.DUPLICATE_SEQUENCE_NUMBER
+    assert code_of(across.check(B(0, 0), 0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_epochs() -> None:
+    state = state_after(B(0, 9, producer_epoch=3))
+    assert code_of(state.check(B(10, 10, producer_epoch=2), 0)) is Code.INVALID_PRODUCER_EPOCH
+    assert state.check(B(0, 5, producer_epoch=4), 0) == Accept()
+    assert code_of(state.check(B(10, 10, producer_epoch=4), 0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    state.apply(B(0, 5, producer_epoch=4), 10, 16, 2_000)
+    assert code_of(state.check(B(10, 10, producer_epoch=3), 0)) is Code.INVALID_PRODUCER_EPOCH
+    assert state.check(B(6, 6, producer_epoch=4), 0) == Accept()
+
+
+def test_an_unknown_producer_starts_with_zero() -> None:
+    state = ProducerState()
+    assert state.check(B(0, 9), log_start_offset=0) == Accept()
+    assert code_of(state.check(B(10, 19), log_start_offset=0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_unless_this_log_may_have_forgotten_it() -> None:
+    assert ProducerState().check(B(10, 19), log_start_offset=1) == Accept()
+    state = state_after(B(0, 9), B(0, 3, producer_id=6))
+    assert state.expire(before_ms=1_001) == 1
+    assert state.get(5) is None
+    assert state.get(6) is not None
+    assert state.check(B(10, 19), log_start_offset=0) == Accept()
+    assert ProducerState.restore(state.snapshot()).check(B(10, 19), log_start_offset=0) == Accept()
+
+
+def test_touching_starts_the_silence_anew() -> None:
+    state = state_after(B(0, 9))
+    state.touch(5_000)
+    assert state.expire(before_ms=5_000) == 0
+    assert state.expire(before_ms=5_001) == 1
+
+
+def test_without_a_producer_id_nothing_is_kept() -> None:
+    state = state_after(B(-1, -1, producer_epoch=-1, producer_id=-1))
+    assert len(state) == 0
+    assert state.check(B(7, 7, producer_id=-1), 0) == Accept()
+
+
+def test_a_control_batch_moves_the_epoch_and_no_sequence() -> None:
+    state = state_after(B(0, 9), B(-1, -1, producer_epoch=1, is_control=True))
+    assert code_of(state.check(B(10, 10), 0)) is Code.INVALID_PRODUCER_EPOCH
+    assert state.check(B(0, 0, producer_epoch=1), 0) == Accept()
+
+
+def test_snapshots() -> None:
+    state = state_after(B(0, 9), B(3, 4, producer_id=1), B(10, 19))
+    copy = ProducerState.restore(state.snapshot())
+    assert copy.snapshot() == state.snapshot()
+    assert copy.check(B(10, 19), 0) == Duplicate(20, 30)
+    assert ProducerState.restore(ProducerState().snapshot()).snapshot() == ProducerState().snapshot()
+
+
+def test_any_damaged_snapshot_is_refused() -> None:
+    data = state_after(B(0, 9), B(3, 4, producer_id=1)).snapshot()
+    for size in range(len(data)):
+        with pytest.raises(CorruptSnapshotError):
+            ProducerState.restore(data[:size])
+    for wrong in (data + b"\0", b"\xff" + data[1:]):
+        with pytest.raises(CorruptSnapshotError):
+            ProducerState.restore(wrong)
