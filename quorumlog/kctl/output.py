@@ -79,7 +79,13 @@ class Output:
             no_color=bool(os.environ.get("NO_COLOR")) or None,
             highlight=False,
         )
-        table = Table(box=box.SIMPLE_HEAD if is_terminal else None, pad_edge=False, title=title, title_justify="left")
+        table = Table(
+            box=box.SIMPLE_HEAD if is_terminal else None,
+            pad_edge=False,
+            title=title,
+            title_justify="left",
+            show_header=any(columns),
+        )
         for column in columns:
             table.add_column(column, no_wrap=not is_terminal)
         for row in rows:

@@ -281,8 +281,9 @@ def _check_founding(config: NodeConfig) -> Iterator[str]:
         names = ", ".join(map(str, loopbacks))
         yield f"--initial-voters mixes loopback addresses ({names}) with others: no other host can reach those"
     own = [voter.address for voter in voters if voter.node_id == config.node_id]
-    if not own and config.role == QUORUM_NODE and config.node_id >= 0:
-        yield f"--initial-voters does not name this node ({config.node_id}): {','.join(map(str, voters))}"
+    if not own and config.node_id >= 0:
+        instead = "" if config.role == QUORUM_NODE else "; a broker that is no voter takes --controllers"
+        yield f"--initial-voters does not name this node ({config.node_id}): {','.join(map(str, voters))}{instead}"
     advertised = config.control_advertise or config.control_listen
     if own and not advertised.is_wildcard and advertised != own[0]:
         flag = _flag(config, "control.advertise")

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
@@ -18,6 +18,8 @@ from prometheus_client.registry import Collector
 from quorumlog.runtime.logging import get_logger
 
 log = get_logger("metrics")
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second time series for each, which nobody reads
 
 PREFIX = "quorumlog_"
 

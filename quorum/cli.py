@@ -1,0 +1,140 @@
+"""`quorum-node`: format a data directory, make a cluster id, run a voter or one to be, print the configuration."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from quorumlog.errors import ConfigError, QuorumlogError, StoreRefusedError
+from quorumlog.runtime import run as runtime
+from quorumlog.runtime import server_cli
+from quorumlog.runtime.config import QUORUM_NODE, NodeConfig
+from quorumlog.runtime.run import Process
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit status."""
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser, commands = server_cli.make_parser(QUORUM_NODE, "A voter of the metadata quorum, or one to be.")
+    commands.add_parser("new-id", help="print a fresh cluster id", allow_abbrev=False)
+    command = commands.add_parser(
+        "format",
+        help="prepare an empty data directory for a node of a given cluster",
+        description="Prepare an empty data directory. `run` does it itself; this is for those who want it apart.",
+        allow_abbrev=False,
+    )
+    command.add_argument("--data-dir", required=True, metavar="DIR")
+    command.add_argument("--node-id", required=True, metavar="N")
+    command.add_argument("--cluster-id", required=True, metavar="ID")
+    return parser
+
+
+def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Carry out one command; returns the exit status."""
+    parsed = make_parser().parse_args(arguments)
+    match parsed.command:
+        case "config":
+            return server_cli.print_config(QUORUM_NODE, parsed, environ)
+        case "new-id":
+            return _new_id()
+        case "format":
+            return _format(parsed)
+    config = server_cli.prepare(QUORUM_NODE, parsed, environ)
+    if isinstance(config, int):
+        return config
+    return _serve(config, environ)
+
+
+def _new_id() -> int:
+    from quorumlog.runtime.clock import Sources
+    from quorumlog.runtime.cluster_id import new_cluster_id
+
+    print(new_cluster_id(Sources.real()))
+    return 0
+
+
+def _format(parsed: argparse.Namespace) -> int:
+    arguments = ["run", "--data-dir", parsed.data_dir, "--node-id", parsed.node_id, "--cluster-id", parsed.cluster_id]
+    config = server_cli.prepare(QUORUM_NODE, make_parser().parse_args(arguments), {})  # the same checks as for `run`
+    if isinstance(config, int):
+        return config
+    try:
+        asyncio.run(_format_store(config))
+    except QuorumlogError as error:
+        return server_cli.fail(QUORUM_NODE, error)
+    print(f"formatted {config.data_dirs[0]} for node {config.node_id} of cluster {config.cluster_id}")
+    return 0
+
+
+async def _format_store(config: NodeConfig) -> None:
+    from quorum.process import make_store
+    from quorumlog.runtime.clock import Sources
+
+    if _is_formatted(config):
+        raise StoreRefusedError(
+            f"{config.data_dirs[0]} is already formatted", next_step="give an empty --data-dir, or just run the node"
+        )
+    store = make_store(config, Sources.real())
+    await store.open(config.node_id, config.cluster_id)
+    await store.close()
+
+
+def _is_formatted(config: NodeConfig) -> bool:
+    from quorum.process import QUORUM_FOLDER
+
+    folder = os.path.join(config.data_dirs[0], QUORUM_FOLDER)
+    return os.path.isdir(folder) and bool(os.listdir(folder))
+
+
+def _serve(config: NodeConfig, environ: Mapping[str, str]) -> int:
+    knows_a_way = config.standalone or config.initial_voters or config.bootstrap
+    if not knows_a_way and not _is_formatted(config):
+        return server_cli.report_problems(
+            QUORUM_NODE,
+            ConfigError(
+                f"{config.data_dirs[0]} holds no node yet, and nothing says which cluster to found or to join",
+                next_step="give --standalone, --initial-voters ID@HOST:PORT,… or --join HOST:PORT,…",
+            ),
+        )
+
+    async def body(process: Process) -> None:
+        await _run_node(config, process)
+
+    return runtime.serve(
+        QUORUM_NODE,
+        body,
+        log_format=config.log_format,
+        shutdown_timeout_ms=config.shutdown_timeout_ms,
+        environ=environ,
+    )
+
+
+async def _run_node(config: NodeConfig, process: Process) -> None:
+    from quorum.process import make_control_plane
+    from quorumlog.runtime.clock import Sources
+    from quorumlog.runtime.metrics import Metrics
+
+    metrics = Metrics()
+    plane = make_control_plane(config, Sources.real())
+    async with plane:
+        plane.register_metrics(metrics)
+        async with server_cli.observed(config, plane.checks(), metrics) as http:
+            if await server_cli.until_ready(process, plane.checks()):
+                process.ready(
+                    node_id=config.node_id,
+                    control=plane.address,
+                    http=http,
+                    data_dir=config.data_dirs[0],
+                )
+                await process.stopped()
+
+
+if __name__ == "__main__":
+    main()
