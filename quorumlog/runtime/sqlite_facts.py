@@ -41,10 +41,11 @@ class SqliteFacts:
         self._connection_lock = threading.Lock()  # a cancelled commit may still run in the executor
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            _prepare(self._connection)
             damage = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             self._connection.execute("SELECT count(*), min(crc) FROM facts").fetchone()
+            if (damage, version) == ("ok", FACTS_VERSION):  # only now may anything be written
+                _prepare(self._connection)
         except sqlite3.Error as error:
             self._connection.close()
             raise CorruptStoreError(f"{path} is damaged: {error}") from error

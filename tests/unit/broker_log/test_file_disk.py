@@ -1,0 +1,250 @@
+"""The real data directory: identity, lock, damage, failure, open files."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from quorumlog.errors import CorruptStoreError, StoreRefusedError
+from quorumlog.runtime import file_disk
+from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.file_disk import FileDisk
+
+
+def acquire(root: Path, node_id: int = 1, cluster_id: str | None = "mine") -> FileDisk:
+    return FileDisk.acquire(root, node_id, cluster_id, uuid4)
+
+
+def make(root: Path) -> UUID:
+    disk = acquire(root)
+    disk.make_dir("logs")
+    disk.close()
+    return disk.directory_id
+
+
+def test_another_process_holds_it(tmp_path: Path) -> None:
+    disk = acquire(tmp_path / "d")
+    with pytest.raises(StoreRefusedError, match=rf"in use by pid={os.getpid()} .*node_id=1"):
+        acquire(tmp_path / "d")
+    disk.close()
+    acquire(tmp_path / "d").close()
+
+
+def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, uuid; from quorumlog.runtime.file_disk import FileDisk;"
+        "FileDisk.acquire(sys.argv[1], 1, 'mine', uuid.uuid4); print('held', flush=True); sys.stdin.read()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "d")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with child.stdin, child.stdout:
+        assert child.stdout.readline() == b"held\n"
+        with pytest.raises(StoreRefusedError, match=f"pid={child.pid} "):
+            acquire(tmp_path / "d")
+        child.kill()
+        child.wait()
+    acquire(tmp_path / "d").close()
+
+
+def test_another_nodes_or_clusters(tmp_path: Path) -> None:
+    make(tmp_path)
+    before = (tmp_path / "meta.json").read_bytes()
+    with pytest.raises(StoreRefusedError, match=r"meta.json belongs to node 1, this is node 2"):
+        acquire(tmp_path, node_id=2)
+    with pytest.raises(StoreRefusedError, match=r"belongs to cluster mine, this is cluster other"):
+        acquire(tmp_path, cluster_id="other")
+    assert (tmp_path / "meta.json").read_bytes() == before
+
+
+def test_the_cluster_may_be_learnt_later(tmp_path: Path) -> None:
+    disk = acquire(tmp_path, cluster_id=None)
+    assert disk.cluster_id is None
+    disk.bind_cluster("mine")
+    with pytest.raises(StoreRefusedError, match="belongs to cluster mine"):
+        disk.bind_cluster("other")
+    disk.close()
+    disk = acquire(tmp_path, cluster_id=None)
+    assert disk.cluster_id == "mine"
+    disk.close()
+
+
+def test_a_newer_format(tmp_path: Path) -> None:
+    make(tmp_path)
+    meta = json.loads((tmp_path / "meta.json").read_text())
+    (tmp_path / "meta.json").write_text(json.dumps({**meta, "format_version": 2, "what": "new"}))
+    with pytest.raises(StoreRefusedError, match="has format 2, this program knows 1"):
+        acquire(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format_version": 1}', '{"format_version": 1, "x": 2}'])
+def test_damaged_identity(tmp_path: Path, content: str) -> None:
+    make(tmp_path)
+    (tmp_path / "meta.json").write_text(content)
+    with pytest.raises(CorruptStoreError, match=r"meta.json is damaged"):
+        acquire(tmp_path)
+    assert (tmp_path / "meta.json").read_text() == content
+
+
+def test_nothing_missing_is_made_anew(tmp_path: Path) -> None:
+    make(tmp_path)
+    facts = (tmp_path / "facts.db").read_bytes()
+    (tmp_path / "facts.db").unlink()
+    with pytest.raises(CorruptStoreError, match=r"facts.db is missing"):
+        acquire(tmp_path)
+    assert not (tmp_path / "facts.db").exists()
+    (tmp_path / "facts.db").write_bytes(facts)
+    (tmp_path / "meta.json").unlink()
+    with pytest.raises(CorruptStoreError, match=r"meta.json is missing, but .* holds logs"):
+        acquire(tmp_path)
+    assert not (tmp_path / "meta.json").exists()
+
+
+def test_formatting_that_was_interrupted_starts_again(tmp_path: Path) -> None:
+    name = acquire(tmp_path)
+    name.close()
+    (tmp_path / "meta.json").rename(tmp_path / "meta.json.tmp")
+    disk = acquire(tmp_path)
+    assert disk.directory_id != name.directory_id
+    assert disk.facts.load() == {}
+    disk.close()
+    assert not (tmp_path / "meta.json.tmp").exists()
+
+
+def test_a_path_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreRefusedError, match=r"cannot use data directory .*file/d.*ENOTDIR"):
+        acquire(tmp_path / "file" / "d")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir(mode=0o500)
+    with pytest.raises(StoreRefusedError, match="EACCES"):
+        acquire(tmp_path / "d")
+
+
+async def test_damaged_facts(tmp_path: Path) -> None:
+    disk = acquire(tmp_path)
+    await disk.facts.commit({f"key/{number}": b"some value " * 20 for number in range(200)})
+    disk.close()
+    path = tmp_path / "facts.db"
+    good = path.read_bytes()
+    place = good.index(b"some value some value")
+    path.write_bytes(good[: place + 3] + b"X" + good[place + 4 :])
+    disk = acquire(tmp_path)
+    with pytest.raises(CorruptStoreError, match=r"facts.db is damaged: checksum of fact 'key/"):
+        disk.facts.load()
+    disk.close()
+    for damaged in (b"", good[:50] + b"\xff" * 200 + good[250:], b"not a database" * 1000, good[: len(good) // 2]):
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptStoreError, match=r"facts.db is damaged"):
+            acquire(tmp_path)
+        assert path.read_bytes() == damaged
+
+
+async def test_after_a_failed_write_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = acquire(tmp_path)
+    file = disk.open("a", create=True)
+    file.append(b"good")
+
+    def full(fd: int, data: bytes, position: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(DiskError, match="No space left"):
+            file.append(b"more")
+    assert isinstance(disk.failure, DiskError)
+    for attempt in (
+        lambda: file.append(b"again"),
+        lambda: file.truncate(0),
+        lambda: disk.open("b", create=True),
+        lambda: disk.rename("a", "b"),
+        lambda: disk.remove("a"),
+    ):
+        with pytest.raises(DiskError, match="No space left"):
+            attempt()
+    with pytest.raises(DiskError, match="No space left"):
+        await disk.flush([file])
+    assert file.pread(0, 10) == b"good"
+    disk.close()
+
+
+@pytest.mark.parametrize("count", [1, 20])
+async def test_a_failed_sync_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    disk = acquire(tmp_path)
+    files = [disk.open(str(number), create=True) for number in range(count)]
+    for file in files:
+        file.append(b"data")
+
+    def broken(fd: int) -> None:
+        os.close(fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(file_disk, "_sync_data" if count == 1 else "_sync_file_system", broken)
+    with pytest.raises(DiskError, match="Input/output error"):
+        await disk.flush(files)
+    monkeypatch.undo()
+    with pytest.raises(DiskError, match="Input/output error"):
+        await disk.flush(files)
+    disk.close()
+
+
+async def test_a_failed_commit_of_facts_fails_the_directory(tmp_path: Path) -> None:
+    disk = acquire(tmp_path)
+    disk.facts._connection.execute("DROP TABLE facts")
+    with pytest.raises(DiskError, match=r"facts.db: no such table"):
+        await disk.facts.commit({"a": b"1"})
+    with pytest.raises(DiskError):
+        await disk.facts.commit({"a": b"1"})
+    with pytest.raises(DiskError):
+        disk.open("b", create=True)
+    disk.close()
+
+
+async def test_open_files_stay_within_a_quarter_of_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (80, 80))
+    disk = acquire(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    files = [disk.open(f"{number:03}", create=True) for number in range(100)]
+    for turn in range(3):
+        for number, file in enumerate(files):
+            file.append(b"%03d-%d;" % (number, turn))
+            assert len(os.listdir("/proc/self/fd")) <= before + 20
+    await disk.flush(files)
+    for number, file in enumerate(files):
+        assert file.pread(0, 100) == b"%03d-0;%03d-1;%03d-2;" % (number, number, number)
+    disk.close()
+    assert len(os.listdir("/proc/self/fd")) < before
+
+
+def test_a_file_that_was_deleted_under_us(tmp_path: Path) -> None:
+    disk = acquire(tmp_path)
+    file = disk.open("a", create=True)
+    file.append(b"data")
+    assert isinstance(file, file_disk._File)
+    file.release()
+    (tmp_path / "a").unlink()
+    with pytest.raises(DiskError, match=r"a: .*No such file"):
+        file.pread(0, 4)
+    assert disk.failure is not None
+    disk.close()
+
+
+def test_paths_stay_inside(tmp_path: Path) -> None:
+    disk = acquire(tmp_path / "d")
+    for path in ("../out", "/etc/passwd", "logs/../../out"):
+        with pytest.raises(AssertionError):
+            disk.open(path, create=True)
+    disk.close()
