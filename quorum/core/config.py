@@ -31,7 +31,7 @@ class RaftConfig:
     retry_backoff_ms: int = 50  # first pause after a failed request; doubles
     retry_backoff_max_ms: int = 500
     voter_wait_ms: int = 500  # how long a leader may hold the fetch of a voter that has everything
-    observer_wait_ms: int = 10_000  # the same for the others
+    observer_wait_ms: int = 5_000  # the same for the others: also how late a broker may notice a leader that hangs
     fetch_max_bytes: int = 1 << 20  # of batches in one fetch reply
     recent_max_bytes: int = 4 << 20  # durable batches kept in memory, so that fetches near the end read no disk
     unwritten_max_bytes: int = 64 << 20  # of appended batches not yet durable; more proposals are refused

@@ -232,7 +232,7 @@ class RaftCore(Founding):
             case FetchReply(), Follower() if isinstance(call.request, Fetch):
                 self._on_fetch_reply(role, call.request, call.sent_ms, reply, now_ms)
             case BeginQuorumEpochReply(), Leader() if call.voter is not None:
-                self._announcement_ended(role, call.voter, now_ms)
+                self._announcement_ended(role, call.voter, call.sent_ms)
             case EndQuorumEpochReply(), Resigned() if call.voter is not None:
                 heard = reply.error in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
                 self._farewell_ended(role, call.voter, heard, now_ms)
@@ -259,7 +259,7 @@ class RaftCore(Founding):
                 case Prospective() | Candidate():
                     self._vote_failed(role, call.voter, now_ms)
                 case Leader():
-                    self._announcement_ended(role, call.voter, now_ms)
+                    self._announcement_ended(role, call.voter, call.sent_ms)
                 case Resigned():
                     self._farewell_ended(role, call.voter, False, now_ms)
 
@@ -284,9 +284,10 @@ class RaftCore(Founding):
                     self._on_election_timeout(standing, now_ms)
             case Resigned() as resigned if resigned.deadline_ms is not None and now_ms >= resigned.deadline_ms:
                 resigned.deadline_ms = None
-                self._become_unattached(self.epoch + 1, now_ms, "no successor was heard of")
                 if self.is_sole_voter:
-                    self._stand(now_ms, "election timeout")
+                    self._stand(now_ms, "no other voter")
+                else:
+                    self._become_unattached(self.epoch + 1, now_ms, "no successor was heard of")
 
     @property
     def deadline_ms(self) -> int:
@@ -348,11 +349,11 @@ class RaftCore(Founding):
     # Descriptions
 
     def describe(self, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> DescribeQuorumReply:
-        """What this node knows of the quorum; ages are before `now_ms`."""
+        """What this node knows of the quorum; ages are before `now_ms`.  With an error, only what every reply says."""
         statuses: list[ReplicaStatus] = []
         observers: list[ReplicaStatus] = []
-        replicas = self.role.replicas if isinstance(self.role, Leader) else {}
-        for voter in self.history.current if self.met else ():
+        replicas = self.role.replicas if isinstance(self.role, Leader) and error is ErrorCode.NONE else {}
+        for voter in self.history.current if self.met and error is ErrorCode.NONE else ():
             statuses.append(self._status(voter, now_ms))
         for key in sorted(replicas):
             if key not in self.history.current:

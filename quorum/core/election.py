@@ -237,11 +237,11 @@ class Elections(Replication):
                 after = self._after_election
                 self._ask(errand, Purpose.BEGIN, self._peer(voter), request, now_ms, voter=voter, after=after)
 
-    def _announcement_ended(self, leader: Leader, voter: ReplicaKey, now_ms: int) -> None:
-        """Answered or not, say it again after half a fetch timeout, unless the voter fetches meanwhile."""
+    def _announcement_ended(self, leader: Leader, voter: ReplicaKey, sent_ms: int) -> None:
+        """Answered or not, say it again every half fetch timeout, unless the voter fetches meanwhile."""
         errand = leader.announcements[voter]
         errand.call = None
-        errand.due_ms = now_ms + self.config.fetch_timeout_ms // 2
+        errand.due_ms = max(errand.due_ms or 0, sent_ms + self.config.fetch_timeout_ms // 2)
 
     def _on_begin(self, call: int, request: BeginQuorumEpoch, now_ms: int) -> None:
         error = self._refuse_peer(request.sender, request.target, request.epoch, None)

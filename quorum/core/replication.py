@@ -35,7 +35,7 @@ from quorum.core.messages import (
 )
 from quorum.core.roles import Errand, Follower, Leader, Parked, Progress
 from quorum.core.state import CoreState, Purpose
-from quorum.core.types import Batch, LogEnd, ReplicaKey
+from quorum.core.types import Batch, LogEnd, ReplicaKey, Voters
 
 
 class Replication(CoreState):
@@ -136,9 +136,11 @@ class Replication(CoreState):
         return progress
 
     def _forget_silent_observers(self, leader: Leader) -> None:
+        if len(leader.replicas) < self.config.observers_max:
+            return
         voters = self.history.current
         observers = [key for key in leader.replicas if key not in voters and key not in leader.parked]
-        if len(observers) >= self.config.observers_max:
+        if observers:
             del leader.replicas[min(observers, key=lambda key: (leader.replicas[key].last_fetch_ms or 0, key))]
 
     def _acknowledge(
@@ -316,11 +318,17 @@ class Replication(CoreState):
         for batch in reply.batches:
             if batch.base_offset != offset or batch.count < 1 or not epoch <= batch.epoch <= self.epoch:
                 return False
+            if isinstance(batch.control, Voters) and not self._is_ours(batch.control):
+                return False
             offset, epoch = batch.end_offset, batch.epoch
         for batch in reply.batches:
             self._append(batch)
         self._advance_watermark(reply.high_watermark)
         return True
+
+    def _is_ours(self, record: Voters) -> bool:
+        known = (record.cluster_id, record.generation <= self.generation)
+        return known == (self.cluster_id, True) and len(record.voters) > 0
 
     def _cut_back(self, diverging: LogEnd) -> bool:
         """Truncate to the last place where this log can agree with the leader's, which ends `diverging.epoch` there."""

@@ -198,7 +198,7 @@ class CoreState:
             self.history.append(batch)
             if isinstance(batch.control, Voters):
                 self.cluster_id = batch.control.cluster_id
-                self.generation = batch.control.generation
+                self.generation = max(self.generation, batch.control.generation)
             self._effects.append(ControlApplied(batch.control))
 
     def _truncate(self, to: int) -> None:
@@ -316,13 +316,15 @@ class CoreState:
         assert leader_id in (None, self.election.leader_id), f"leader {leader_id} of {self.election}"
 
     def _become(self, role: RoleState, now_ms: int, reason: str) -> None:
+        leader_before = self.leader
         before, self.role = self.role, role
         self.seek = Errand(now_ms)
-        self.last_change_reason, self.last_change_ms = reason, now_ms
+        leader = self.leader
+        if leader != leader_before:
+            self.last_change_reason, self.last_change_ms = reason, now_ms
         if isinstance(before, Leader):
             for parked in before.parked.values():
                 self._answer(parked.call, FetchReply(ErrorCode.NOT_LEADER, self.known))
-        leader = self.leader
         self._effects.append(
             RoleChanged(
                 role.role,

@@ -39,6 +39,10 @@ class Checker:
         epoch = disk.state.election.epoch
         assert epoch >= self._epochs.get(node_id, 0), f"{node_id} restarts in epoch {epoch}, was in {self._epochs}"
 
+    def wiped(self, node_id: int) -> None:
+        """Another disk: what this node's last one had promised is no longer its own."""
+        del self._epochs[node_id]
+
     # Effects
 
     def effect(self, node_id: int, effect: Effect) -> None:
@@ -133,7 +137,7 @@ class Checker:
                 pass
 
     def settled(self, node_id: int, write: Write) -> None:
-        """A write is durable, with its epoch and vote; if it cut a log, a majority must still hold what is committed."""
+        """A write is durable; if it cut a log, a majority must still hold what is committed."""
         election, directory_id = write.state.election, self.lab.nodes[node_id].disk.directory_id
         assert election.epoch >= self._epochs.get(node_id, 0), f"{node_id}: epoch {election} after {self._epochs}"
         self._epochs[node_id] = election.epoch

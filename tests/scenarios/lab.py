@@ -203,8 +203,8 @@ class Lab:
 
     def deliver(self, message: Message) -> None:
         """Hand the message over; the caller has taken it off the wire.  To a node that is down it fails."""
-        node = self.nodes[message.receiver]
-        if node.core is None:
+        node = self.nodes.get(message.receiver)
+        if node is None or node.core is None:
             if message.reply is None:
                 self.fail(message)
             return
@@ -230,7 +230,7 @@ class Lab:
                 assert all(effect.id > write.id for write in node.disk.pending), f"write {effect.id} out of order"
                 node.disk.pending.append(effect)
             case Ask():
-                target = self.node_at(effect.to.address)
+                target = self.node_at(effect.to.address) or effect.to.node_id
                 assert target is not None, f"nobody at {effect.to}"
                 call, request, timeout_ms = effect.call, effect.request, effect.timeout_ms
                 message = Message(node.id, node.incarnation, target, call, request, timeout_ms)

@@ -1,0 +1,315 @@
+"""Runs the scenarios: text files of commands and what the cores did because of them.
+
+A file is blocks separated by blank lines: comments (`#`), commands, `----`, and the expected output.  `REWRITE=1` writes
+what really happened into the files; then read the diff.  Nothing happens that no command asks for: messages wait on the
+wire, writes are pending, and no time passes.
+
+    limit 1                at most so many bytes in a fetch reply (one batch), for nodes made after it
+    founded 1 2 3          start voters of a founded cluster           newborn 1 2 3 [list=1,2] [cluster=X] [standalone]
+    observer 4 [cluster=X] start a node that only knows the voters     crash 1 / start 1 / wipe 1
+    elapse 500 [1 2]       let time pass; at these nodes (or none), requests that got no reply for too long fail, and
+                           ticks come until nothing is due
+    deliver [FILTER]       what is on the wire now, in order           drop / fail / repeat [FILTER]: lose it, lose it
+                                                                       and tell the asker, deliver it and keep a copy
+    cut 1 2 / heal         lose all between these nodes and the others, from now on; no more
+    written [1]            the pending writes of one or all nodes are durable, oldest first; `written 1 one` only one
+    run                    deliver and settle until nothing is left    read 1: the disk answers a ReadLog
+    live 3000 1 2          the same and `elapse`, in steps of 100 ms   hang 1 / unhang 1: its disk settles nothing
+    propose 1 TEXT [N]     N records                                   resign 1
+    show [1]               roles, epochs, log ends                     log [1] / wire: batches; messages on the wire
+    looking on|off         whether nodes may look for the leader (DescribeQuorum); off at the start
+    quietly COMMAND        without output
+
+FILTER: `1->2`, `1->`, `->2`, words of the message's text, or both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from quorum.core import RaftConfig, RaftCore
+from quorum.core.describe import describe, describe_reply, describe_request
+from quorum.core.events import Answer, Ask, Effect, Propose, Resign
+from quorum.core.messages import DescribeQuorum, DescribeQuorumReply
+from quorum.core.roles import Leader
+from tests.scenarios.checker import Checker
+from tests.scenarios.lab import Lab, Message, founded_disks
+
+FILES = sorted(Path(__file__).parent.glob("*.txt"))
+
+
+class Steady(Random):
+    """No jitter: every draw is the lowest."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+class Scenario:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.looking = False
+        self.wiped = 0
+        self.limit = 1 << 20
+        self.side: set[int] = set()
+        self.hung: set[int] = set()
+        self.asked: list[tuple[int, Message]] = []  # with the time when the asker gives it up
+        self.checker = Checker()
+        self.lab = self.checker.lab = Lab(self.trace)
+
+    def trace(self, node_id: int, effect: Effect) -> None:
+        self.checker.effect(node_id, effect)
+        match effect:
+            case Ask(request=DescribeQuorum()) | Answer(reply=DescribeQuorumReply()) if not self.looking:
+                return
+            case Answer(call, reply, after):
+                to = self.lab.nodes[node_id].calls[call].source
+                waits = f" (after write {after})" if after is not None else ""
+                self.lines.append(f"{node_id}: answer {to}: {describe_reply(reply)}{waits}")
+            case _:
+                self.lines.append(f"{node_id}: {describe(effect)}")
+
+    # Commands
+
+    def command(self, line: str) -> None:
+        if line.startswith("quietly "):
+            kept = list(self.lines)
+            self.command(line.removeprefix("quietly "))
+            self.lines = kept
+            return
+        name, *words = line.split()
+        commands: dict[str, Callable[[list[str]], None]] = {
+            "founded": self.founded,
+            "newborn": self.newborn,
+            "observer": self.observer,
+            "crash": lambda words: [self.lab.crash(int(word)) for word in words] and None,
+            "start": lambda words: [self.start(int(word)) for word in words] and None,
+            "wipe": self.wipe,
+            "elapse": self.elapse,
+            "deliver": lambda words: self.on_wire(words, self.deliver),
+            "drop": lambda words: self.on_wire(words, lambda message: None),
+            "fail": lambda words: self.on_wire(words, self.fail),
+            "repeat": self.repeat,
+            "written": self.written,
+            "run": lambda words: self.run(),
+            "read": lambda words: self.lab.read(int(words[0])),
+            "propose": self.propose,
+            "resign": lambda words: self.lab.step(int(words[0]), Resign("told to")) and None,
+            "show": self.show,
+            "log": self.log,
+            "wire": lambda words: self.lines.extend(map(text, self.lab.wire)),
+            "looking": self.look,
+            "hang": lambda words: self.hung.update(map(int, words)),
+            "unhang": lambda words: self.hung.difference_update(map(int, words)),
+            "live": self.live,
+            "limit": lambda words: setattr(self, "limit", int(words[0])),
+            "cut": lambda words: self.side.update(map(int, words)),
+            "heal": lambda words: self.side.clear(),
+        }
+        commands[name](words)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Check what left, and take off the wire what is cut, or what asks for the leader while nobody looks for it."""
+        for message in self.lab.wire:
+            self.checker.left(message)
+            if message.reply is None and all(message is not asked for _, asked in self.asked):
+                self.asked.append((self.lab.now_ms + message.timeout_ms, message))
+        self.checker.stepped()
+        self.lab.wire = [message for message in self.lab.wire if self.passes(message)]
+
+    def passes(self, message: Message) -> bool:
+        if isinstance(message.request, DescribeQuorum) and not self.looking:
+            return False
+        return (message.sender in self.side) == (message.receiver in self.side)
+
+    def look(self, words: list[str]) -> None:
+        self.looking = words == ["on"]
+
+    def founded(self, words: list[str]) -> None:
+        addresses = {int(word): f"n{word}:1" for word in words}
+        for node_id, disk in founded_disks(addresses).items():
+            listed = tuple(addresses.items())
+            config = RaftConfig(node_id, addresses[node_id], initial_voters=listed, fetch_max_bytes=self.limit)
+            self.lab.add(config, disk)
+        for node_id in addresses:
+            self.start(node_id)
+
+    def newborn(self, words: list[str]) -> None:
+        options = dict(word.split("=") for word in words if "=" in word)
+        ids = [word for word in words if word.isdigit()]
+        listed = tuple((int(word), f"n{word}:1") for word in options.get("list", ",".join(ids)).split(","))
+        for word in ids:
+            config = RaftConfig(
+                int(word),
+                f"n{word}:1",
+                initial_voters=() if "standalone" in words else listed,
+                standalone="standalone" in words,
+                cluster_id=options.get("cluster"),
+                new_cluster_id=f"made-by-{word}",
+            )
+            self.lab.add(config)
+        for word in ids:
+            self.start(int(word))
+
+    def observer(self, words: list[str]) -> None:
+        options = dict(word.split("=") for word in words if "=" in word)
+        known = tuple(node.config.address for node in self.lab.nodes.values())
+        config = RaftConfig(int(words[0]), f"n{words[0]}:1", bootstrap=known, cluster_id=options.get("cluster"))
+        self.lab.add(config)
+        self.start(int(words[0]))
+
+    def start(self, node_id: int) -> None:
+        self.lab.start(node_id, Steady())
+        self.checker.started(node_id)
+        self.lab.tick(node_id)
+
+    def wipe(self, words: list[str]) -> None:
+        self.wiped += 1
+        self.lab.wipe(int(words[0]), 100 + self.wiped)
+        self.checker.wiped(int(words[0]))
+
+    def elapse(self, words: list[str]) -> None:
+        self.lab.now_ms += int(words[0])
+        for node_id in map(int, words[1:]):
+            for entry in [entry for entry in self.asked if entry[0] <= self.lab.now_ms and entry[1].source == node_id]:
+                self.asked.remove(entry)
+                self.lab.fail(entry[1])
+                self.tidy()
+            for _ in range(20):
+                if self.core(node_id).deadline_ms > self.lab.now_ms:
+                    break
+                self.lab.tick(node_id)
+                self.tidy()
+            else:
+                raise AssertionError(f"{node_id} wants a 21st tick")
+
+    def on_wire(self, words: list[str], act: Callable[[Message], None]) -> None:
+        chosen = [message for message in self.lab.wire if matches(message, words)]
+        for message in chosen:
+            self.lab.wire.remove(message)
+        for message in chosen:
+            act(message)
+
+    def deliver(self, message: Message) -> None:
+        self.lab.deliver(message)
+
+    def fail(self, message: Message) -> None:
+        self.lab.fail(message)
+
+    def repeat(self, words: list[str]) -> None:
+        for message in [message for message in self.lab.wire if matches(message, words)]:
+            self.lab.deliver(message)
+
+    def written(self, words: list[str]) -> None:
+        chosen = [int(words[0])] if words else list(self.lab.nodes)
+        for node_id in chosen:
+            if node_id in self.hung:
+                continue
+            pending = self.lab.nodes[node_id].disk.pending
+            for _ in range(1 if "one" in words else len(pending)):
+                write = pending[0]
+                self.lab.settle(node_id)
+                self.checker.settled(node_id, write)
+
+    def run(self) -> None:
+        for _ in range(200):
+            disks = [node for node in self.lab.nodes.values() if node.id not in self.hung]
+            if not self.lab.wire and not any(node.disk.pending or node.reads for node in disks):
+                return
+            self.on_wire([], self.lab.deliver)
+            self.written([])
+            for node in self.lab.nodes.values():
+                while node.reads:
+                    self.lab.read(node.id)
+            self.tidy()
+        raise AssertionError("no rest after 200 rounds")
+
+    def live(self, words: list[str]) -> None:
+        for _ in range(int(words[0]) // 100):
+            self.elapse(["100", *words[1:]])
+            self.run()
+
+    def propose(self, words: list[str]) -> None:
+        node_id = int(words[0])
+        count = int(words[2]) if len(words) > 2 else 1
+        epoch = self.core(node_id).epoch
+        self.lab.step(node_id, Propose(epoch, words[1].encode(), count, self.lab.now_ms))
+
+    def core(self, node_id: int) -> RaftCore:
+        core = self.lab.nodes[node_id].core
+        assert core is not None, f"{node_id} is down"
+        return core
+
+    def chosen(self, words: list[str]) -> list[int]:
+        return [int(word) for word in words] or sorted(self.lab.nodes)
+
+    def show(self, words: list[str]) -> None:
+        for node_id in self.chosen(words):
+            core = self.lab.nodes[node_id].core
+            if core is None:
+                self.lines.append(f"{node_id}: down")
+                continue
+            known, log = core.known, core.log
+            what = f"{core.role.role.value}{' (paused)' if core.paused else ''} epoch={core.epoch}"
+            leader = known.leader_id if known.leader_id is not None else "none"
+            ends = f"end={log.last.epoch}:{log.end} durable={log.durable_end} hw={core.high_watermark}"
+            self.lines.append(f"{node_id}: {what} leader={leader} {ends}")
+
+    def log(self, words: list[str]) -> None:
+        for node_id in self.chosen(words):
+            batches = self.lab.nodes[node_id].disk.batches
+            payloads = [batch.payload.decode() or type(batch.control).__name__ for batch in batches]
+            entries = [f"{batch.base_offset}e{batch.epoch} {p}" for batch, p in zip(batches, payloads, strict=True)]
+            self.lines.append(f"{node_id}: {' | '.join(entries) or 'empty'}")
+
+
+def text(message: Message) -> str:
+    content = describe_request(message.request) if message.reply is None else describe_reply(message.reply)
+    return f"{message.sender}->{message.receiver} {content}"
+
+
+def matches(message: Message, words: list[str]) -> bool:
+    route, content = text(message).split(" ", 1)
+    for word in words:
+        sender, arrow, receiver = word.partition("->")
+        if arrow:
+            if (sender and sender != str(message.sender)) or (receiver and receiver != str(message.receiver)):
+                return False
+        elif word not in content.split():
+            return False
+    return True
+
+
+def run(source: str) -> str:
+    """The scenario with the output that its commands had."""
+    scenario = Scenario()
+    blocks = []
+    for block in source.strip().split("\n\n"):
+        script = block.split("----", 1)[0].rstrip().split("\n")
+        scenario.lines = []
+        for line in script:
+            if line and not line.startswith("#"):
+                scenario.command(line)
+        commands = any(not line.startswith("#") for line in script)
+        blocks.append("\n".join([*script, *(["----", *scenario.lines] if commands else [])]))
+    return "\n\n".join(blocks) + "\n"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_scenario(path: Path) -> None:
+    source = path.read_text()
+    happened = run(source)
+    if os.environ.get("REWRITE"):
+        path.write_text(happened)
+    else:
+        assert happened == source
+
+
+def test_there_are_scenarios() -> None:
+    assert len(FILES) >= 20
