@@ -71,6 +71,7 @@ class Handlers:
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._forwarder = admin.Forwarder(controller_call, limits.controller_timeout_max_ms, wait_for_metadata)
+        self._limits = limits
         self._metadata = MetadataResponses(node_id, cluster_id, limits.metadata_cache_max_bytes)
         self.requests: dict[str, int] = {api.name.lower(): 0 for api in VERSIONS}
         """Requests begun, by name: for the metrics."""
@@ -89,6 +90,11 @@ class Handlers:
             Api.CREATE_TOPICS: self._on_create_topics,
             Api.DELETE_TOPICS: self._on_delete_topics,
         }
+
+    def joined(self, cluster_id: str) -> None:
+        """The cluster is known now, where it was not yet when this was made."""
+        self._cluster_id = cluster_id
+        self._metadata = MetadataResponses(self._node_id, cluster_id, self._limits.metadata_cache_max_bytes)
 
     def dispatch(self, caller: Caller, frame: memoryview) -> Reply | Pending | Awaitable[Reply]:
         """Raises: HangUp, RemoteProtocolError."""

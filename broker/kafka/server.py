@@ -42,7 +42,7 @@ class ListenerCounters:
 
 
 class KafkaServer:
-    """`start()` once, `close()` once; a client is answered with the endpoints of the listener that it asked.
+    """`bind()`, `start()`, `close()`, each once; a client is answered with the endpoints of the listener that it asked.
 
     Args:
         listeners: `[NAME=]HOST:PORT`, parsed or as text.
@@ -82,6 +82,7 @@ class KafkaServer:
         self._sweeper: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
+        self._started = False
         self._closing = False
         self._lines: LineBudget | None = None
 
@@ -97,7 +98,7 @@ class KafkaServer:
         return self.handlers.dispatch
 
     def admit(self, connection: Connection) -> bool:
-        if self._closing:
+        if self._closing or not self._started:
             return False
         if len(self._connections) >= self.limits.connections_max:
             self.counters.connections_refused += 1
@@ -118,11 +119,14 @@ class KafkaServer:
 
     @property
     def endpoints(self) -> list[BoundListener]:
-        """What was bound, in the order of the listeners given; empty before `start`."""
+        """What was bound, in the order of the listeners given; empty before `bind`."""
         return list(self._bound)
 
-    async def start(self) -> None:
-        """Bind all listeners, or none.
+    async def bind(self) -> None:
+        """Listen on all addresses, or on none.  Nobody is served before `start`: connections are dropped until then.
+
+        Listening at once is what finds a taken port: sockets that are only bound may share it (SO_REUSEADDR), and uvloop
+        does not report the failure of a later listen.
 
         Raises: ConfigError naming every address that is taken or not ours.
         """
@@ -132,7 +136,7 @@ class KafkaServer:
         for listener in self._listeners:
             try:
                 server = await loop.create_server(
-                    self._factory(listener.name), listener.address.host, listener.address.port, start_serving=False
+                    self._factory(listener.name), listener.address.host, listener.address.port
                 )
             except OSError as error:
                 problems.append(f"cannot listen on {listener}: {error.strerror or error}")
@@ -143,8 +147,16 @@ class KafkaServer:
         if problems:
             await self.close()
             raise ConfigError(*problems, next_step="stop what uses the port, or listen on another one")
-        for server in self._servers:
-            await server.start_serving()
+
+    async def start(self) -> None:
+        """Serve; binds first where that was not done.
+
+        Raises: ConfigError, as `bind`.
+        """
+        if not self._bound:
+            await self.bind()
+        loop = asyncio.get_running_loop()
+        self._started = True
         self._sweeper = loop.call_later(self.limits.sweep_ms / 1000, self._sweep)
         for bound in self._bound:
             log.info("listening", listener=bound.name, host=bound.host, port=bound.port)
