@@ -17,16 +17,20 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 
+ELEMENTS_MAX: Final = 2_000_000
+"""Array elements and tagged fields of one message."""
+
 
 class Reader:
     """A cursor over one message.  Every method raises RemoteProtocolError instead of reading past the end."""
 
-    __slots__ = ("end", "position", "view")
+    __slots__ = ("elements_left", "end", "position", "view")
 
-    def __init__(self, view: memoryview, position: int = 0) -> None:
+    def __init__(self, view: memoryview, position: int = 0, elements_max: int = ELEMENTS_MAX) -> None:
         self.view = view
         self.position = position
         self.end = len(view)
+        self.elements_left = elements_max
 
     def left(self) -> int:
         return self.end - self.position
@@ -107,18 +111,36 @@ class Reader:
 
     def count(self, flexible: bool, element_size: int) -> int:
         """Length of an array (null counts as empty) whose elements take at least `element_size` bytes each."""
+        return self.nullable_count(flexible, element_size) or 0
+
+    def nullable_count(self, flexible: bool, element_size: int) -> int | None:
         count = self.uvarint() - 1 if flexible else self.int32()
-        if count < -1 or count * element_size > self.end - self.position:
+        if count == -1:
+            return None
+        if count < 0 or count * element_size > self.end - self.position:
             raise RemoteProtocolError(f"array of {count} elements at {self.position} with {self.left()} bytes left")
-        return max(count, 0)
+        self.elements_left -= count
+        if self.elements_left < 0:
+            raise RemoteProtocolError(f"too many elements: {count} more at {self.position}")
+        return count
+
+    def _tag_count(self) -> int:
+        count = self.uvarint()
+        if count:
+            if 2 * count > self.end - self.position:
+                raise RemoteProtocolError(f"{count} tagged fields at {self.position} with {self.left()} bytes left")
+            self.elements_left -= count
+            if self.elements_left < 0:
+                raise RemoteProtocolError(f"too many elements: {count} tagged fields at {self.position}")
+        return count
 
     def skip_tags(self) -> None:
-        for _ in range(self.uvarint()):
+        for _ in range(self._tag_count()):
             self.uvarint()
             self._take(self.uvarint())
 
     def tags(self) -> dict[int, memoryview]:
-        return {self.uvarint(): self.bytes(self.uvarint()) for _ in range(self.uvarint())}
+        return {self.uvarint(): self.bytes(self.uvarint()) for _ in range(self._tag_count())}
 
 
 def uvarint(value: int) -> bytes:

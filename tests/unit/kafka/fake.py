@@ -28,6 +28,7 @@ from quorumlog.wire import record_batch
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 MAX_MESSAGE_BYTES = 1_048_588
+FINE = pb.Result(error="NONE")
 
 
 @dataclass
@@ -245,13 +246,9 @@ class FakeController:
         if method == "CreateTopics":
             if self.failure is not None:
                 return pb.CreateTopicsReply(result=self.failure)
-            return pb.CreateTopicsReply(
-                result=pb.Result(error="NONE"), topics=[self._create(t) for t in request.topics]
-            )
+            return pb.CreateTopicsReply(result=FINE, topics=[self._create(t) for t in request.topics])
         assert method == "DeleteTopics", method
-        return pb.DeleteTopicsReply(
-            result=pb.Result(error="NONE"), topics=[self._delete(name) for name in request.names]
-        )
+        return pb.DeleteTopicsReply(result=FINE, topics=[self._delete(name) for name in request.names])
 
     def _create(self, topic: pb.NewTopic) -> pb.CreatedTopic:
         if self.replicas.image.topic(topic.name) is not None:
@@ -261,7 +258,7 @@ class FakeController:
         topic_id = self.replicas.create(topic.name, partitions)
         return pb.CreatedTopic(
             name=topic.name,
-            result=pb.Result(error="NONE"),
+            result=FINE,
             topic_id=topic_id.bytes,
             partitions=partitions,
             replication_factor=1,
@@ -274,4 +271,4 @@ class FakeController:
             refusal = pb.Result(error="UNKNOWN_TOPIC_OR_PARTITION", message=f"no topic {name}")
             return pb.DeletedTopic(name=name, result=refusal)
         self.replicas.delete(name)
-        return pb.DeletedTopic(name=name, topic_id=topic.topic_id.bytes, result=pb.Result(error="NONE"))
+        return pb.DeletedTopic(name=name, topic_id=topic.topic_id.bytes, result=FINE)

@@ -122,9 +122,7 @@ async def test_a_silent_broker_is_given_up_at_the_deadline_and_its_late_reply_is
         (b"", "closed by the broker"),
     ],
 )
-async def test_a_broker_that_breaks_the_protocol_fails_all_that_wait_and_the_connection(
-    reply: bytes, what: str
-) -> None:
+async def test_a_broker_that_breaks_the_protocol_fails_all_that_wait(reply: bytes, what: str) -> None:
     requests = 0
 
     def answer(_: bytes, writer: asyncio.StreamWriter) -> None:
@@ -144,7 +142,7 @@ async def test_a_broker_that_breaks_the_protocol_fails_all_that_wait_and_the_con
         for outcome in outcomes:
             assert isinstance(outcome, ClusterError)
             assert (outcome.code, outcome.retriable) == ("BROKER_UNAVAILABLE", True)
-        with pytest.raises(ClusterError, match="127.0.0.1"):
+        with pytest.raises(ClusterError, match=connection.peer):
             await connection.ask(Api.METADATA, 12, METADATA, 5)
 
 

@@ -1,0 +1,60 @@
+"""Our reader of the schemas against theirs, which is fast and must never see a byte from outside."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.serial import entity_reader as trusting_reader
+from kio.static.primitive import Records
+
+from broker.kafka.handlers import VERSIONS
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.kafka import codec
+from quorumlog.wire.kafka.codec import Api
+
+st.register_type_strategy(Records, st.binary(max_size=50))
+
+SCHEMAS = [
+    schema(api, version)
+    for api, versions in VERSIONS.items()
+    for version in sorted({versions.low, versions.offered})
+    for schema in (codec.request_schema, codec.response_schema)
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: f"{schema.__name__}-{schema.__version__}")
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_both_read_the_same(schema, data) -> None:
+    message = data.draw(st.from_type(schema))
+    encoded = codec.encode(message)
+    theirs, size = trusting_reader(schema)(encoded, 0)
+    assert size == len(encoded)
+    assert codec.decode(schema, memoryview(encoded), 0) == theirs
+
+
+ABSURD = [
+    pytest.param(Api.METADATA, 12, b"\xff\xff\xff\xff\x0f", id="compact array of 2^32-2"),
+    pytest.param(Api.METADATA, 1, b"\x7f\xff\xff\xff", id="array of 2^31-1"),
+    pytest.param(Api.METADATA, 1, b"\xff\xff\xff\xfe", id="array of -2"),
+    pytest.param(Api.METADATA, 12, b"\x01\x00\x00\xff\xff\xff\xff\x0f", id="2^32-1 tagged fields"),
+    pytest.param(Api.METADATA, 12, b"\x01\x00\x00\x01\x09\xff\xff\xff\xff\x0f", id="tagged field of 2^32-1 bytes"),
+    pytest.param(Api.API_VERSIONS, 3, b"\xff\xff\xff\xff\x0f", id="text of 2^32-2"),
+    pytest.param(Api.API_VERSIONS, 3, b"\x00", id="null where text is required"),
+    pytest.param(Api.CREATE_TOPICS, 7, b"\x00", id="null where an array is required"),
+]
+
+
+@pytest.mark.parametrize(("api", "version", "body"), ABSURD)
+def test_an_absurd_length_is_refused_before_anything_is_allocated(api: Api, version: int, body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="malformed"):
+        codec.decode(codec.request_schema(api, version), memoryview(body + bytes(20)), 0)
+
+
+def test_too_many_elements_are_refused() -> None:
+    schema = codec.request_schema(Api.METADATA, 1)
+    body = memoryview((50_000).to_bytes(4, "big") + b"\x00\x01x" * 50_000)
+    assert len(codec.decode(schema, body, 0, 50_000).topics) == 50_000
+    with pytest.raises(RemoteProtocolError, match="too many elements"):
+        codec.decode(schema, body, 0, 49_999)

@@ -1,0 +1,705 @@
+"""The listener, frame by frame: order, bounds, and everything that a broken or hostile client may send."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.core.errors import Code
+from broker.kafka.handlers import VERSIONS
+from broker.kafka.limits import KafkaLimits
+from broker.kafka.server import KafkaServer
+from metadata.records import Endpoint
+from quorumlog.errors import ConfigError
+from quorumlog.wire.kafka import codec, fetch
+from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.unit.kafka.conftest import Serve, Served
+from tests.unit.kafka.fake import FakeController, FakeReplicas
+from tests.unit.kafka.raw import RawClient, batch
+
+ALL: dict[str, Any] = {"topics": None}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until something is so."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def is_well(served: Served) -> None:
+    """The broker goes on serving others."""
+    async with RawClient(served.port) as other:
+        assert (await other.ask(Api.METADATA, 12, ALL)).cluster_id == "test-cluster"
+
+
+# --- every request in every version ---
+
+
+@pytest.mark.parametrize(
+    ("api", "version"),
+    [(api, version) for api, range_ in VERSIONS.items() for version in range(range_.low, range_.accepted + 1)],
+    ids=lambda value: str(getattr(value, "name", value)),
+)
+async def test_every_request_is_answered_in_its_own_version(served: Served, api: Api, version: int) -> None:
+    topic_id = served.replicas.create("t", 1)
+    partition = {"partition_index": 0, "partition": 0, "index": 0, "timestamp": -1, "partition_max_bytes": 100}
+    topic = {"name": "t", "topic": "t", "topic_id": topic_id, "partitions": [partition]}
+    values: dict[str, Any] = {
+        "topics": [topic],
+        "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch()}]}],
+        "acks": 1,
+        "replica_id": -1,
+        "key": "g",
+        "coordinator_keys": ["g"],
+        "resources": [{"resource_type": 2, "resource_name": "t"}],
+        "client_software_name": "raw",
+        "client_software_version": "1",
+        "min_bytes": 0,
+        "topic_names": ["t"],
+    }
+    if api is Api.METADATA:
+        values["topics"] = [{"name": "t"}]
+    if api is Api.DELETE_TOPICS:
+        values["topics"] = [{"name": "t"}]
+    if api is Api.CREATE_TOPICS:
+        values["topics"] = [{"name": "new", "num_partitions": 1, "replication_factor": 1}]
+    async with RawClient(served.port) as client:
+        response = await client.ask(api, version, values)
+    codes = [int(code) for code in _error_codes(response)]
+    expected = {Code.COORDINATOR_NOT_AVAILABLE} if api is Api.FIND_COORDINATOR else {Code.NONE}
+    assert set(codes) <= expected, response
+    assert codes, "the answer says how it went"
+
+
+def _error_codes(message: Any) -> list[int]:
+    found = []
+    for name in getattr(message, "__dataclass_fields__", ()):
+        value = getattr(message, name)
+        if name == "error_code":
+            found.append(value)
+        for item in value if isinstance(value, tuple) else ():
+            found += _error_codes(item)
+    return found
+
+
+async def test_api_versions_says_what_is_offered(served: Served) -> None:
+    async with RawClient(served.port) as client:
+        response = await client.ask(Api.API_VERSIONS, 3, {})
+    offered = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+    assert offered == {int(api): (versions.low, versions.offered) for api, versions in VERSIONS.items()}
+    assert offered[Api.FETCH][1] == fetch.CLIENT_VERSION < fetch.FOLLOWER_VERSION
+
+
+async def test_an_unknown_version_of_api_versions_is_answered_in_the_oldest(served: Served) -> None:
+    async with RawClient(served.port) as client:
+        client.writer.write((14).to_bytes(4, "big") + b"\x00\x12\x00\x63\x00\x00\x00\x09\x00\x04next")
+        correlation_id, response = await client.receive(Api.API_VERSIONS, 0)
+        assert (correlation_id, int(response.error_code)) == (9, 35)
+        assert Api.API_VERSIONS in {key.api_key for key in response.api_keys}
+        again = await client.ask(Api.API_VERSIONS, 3, {})
+        assert int(again.error_code) == 0
+
+
+# --- order ---
+
+
+async def test_produce_requests_overlap_and_are_answered_in_order(served: Served) -> None:
+    served.replicas.create("t", 1)
+    served.replicas.acknowledge.clear()
+    async with RawClient(served.port) as client:
+        sent = [client.send_produce("t", 0, batch((b"%d" % number,))) for number in range(5)]
+        sent.append(client.send(Api.METADATA, 12, ALL))
+        await until(lambda: len(served.replicas.produced) == 5)
+        assert served.server.handlers.requests["metadata"] == 0, "another request waits until those are answered"
+        served.replicas.acknowledge_all()
+        offsets = []
+        for expected in sent[:5]:
+            correlation_id, response = await client.receive(Api.PRODUCE, 9)
+            assert correlation_id == expected
+            offsets.append(response.responses[0].partition_responses[0].base_offset)
+        assert offsets == [0, 1, 2, 3, 4]
+        assert (await client.receive(Api.METADATA, 12))[0] == sent[5]
+
+
+async def test_a_reply_that_is_ready_waits_for_those_before_it(served: Served) -> None:
+    served.replicas.create("t", 1)
+    served.replicas.acknowledge.clear()
+    async with RawClient(served.port) as client:
+        held = client.send_produce("t", 0, batch())
+        refused = client.send_produce("nope", 0, batch())
+        await until(lambda: len(served.replicas.produced) == 2)
+        served.replicas.acknowledge_all()
+        assert [(await client.receive(Api.PRODUCE, 9))[0] for _ in range(2)] == [held, refused]
+
+
+async def test_frames_that_arrive_byte_by_byte_or_all_at_once(served: Served) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        body = codec.encode(codec.request(Api.METADATA, 12, ALL))
+        frame = codec.request_prefix(Api.METADATA, 12, 7, "raw", len(body)) + body
+        for byte in frame:
+            client.writer.write(bytes((byte,)))
+            await client.writer.drain()
+            await asyncio.sleep(0)
+        assert (await client.receive(Api.METADATA, 12))[0] == 7
+        client.writer.write(frame * 300)
+        for _ in range(300):
+            assert (await client.receive(Api.METADATA, 12))[0] == 7
+
+
+@pytest.mark.parametrize("size", [3_000, 5_000, 70_000, 1_000_000, 3_500_000])
+async def test_batches_of_any_size_arrive_as_they_were_sent(served: Served, size: int) -> None:
+    served.replicas.create("t", 1)
+    data = random.Random(size).randbytes(size)
+    async with RawClient(served.port) as client:
+        answer = await client.produce("t", 0, data)
+        assert int(answer.error_code) != 0, "it is no batch"
+        assert (await client.produce("t", 0, batch())).base_offset == 0
+    assert served.replicas.produced[0] == ("t", 0, -1, data)
+
+
+# --- produce ---
+
+
+async def test_acks_0_is_not_answered(served: Served) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        client.send_produce("t", 0, batch(), acks=0)
+        assert (await client.produce("t", 0, batch(), acks=1)).base_offset == 1
+
+
+async def test_an_error_with_acks_0_hangs_up(served: Served) -> None:
+    async with RawClient(served.port) as client:
+        client.send_produce("nope", 0, batch(), acks=0)
+        assert await client.closed()
+    await is_well(served)
+
+
+def damaged(position: int, value: bytes) -> bytes:
+    data = bytearray(batch())
+    data[position : position + len(value)] = value
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        pytest.param(damaged(-2, b"?"), Code.CORRUPT_MESSAGE, id="crc"),
+        pytest.param(damaged(8, b"\x7f\xff\xff\xff"), Code.CORRUPT_MESSAGE, id="length 2^31-1"),
+        pytest.param(damaged(8, b"\xff\xff\xff\xff"), Code.CORRUPT_MESSAGE, id="length -1"),
+        pytest.param(damaged(8, b"\0\0\0\0"), Code.CORRUPT_MESSAGE, id="length 0"),
+        pytest.param(batch()[:-1], Code.CORRUPT_MESSAGE, id="cut"),
+        pytest.param(damaged(16, b"\x01"), Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, id="old magic"),
+        pytest.param(None, Code.INVALID_RECORD, id="null"),
+        pytest.param(b"", Code.INVALID_RECORD, id="empty"),
+    ],
+)
+async def test_a_bad_batch_is_refused_by_name(served: Served, records: bytes | None, code: Code) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        answer = await client.produce("t", 0, records)
+        assert (Code(int(answer.error_code)), answer.base_offset) == (code, -1)
+        assert (await client.produce("t", 0, batch())).base_offset == 0, "nothing of it was appended"
+
+
+@pytest.mark.parametrize("acks", [2, -2, 32767, -32768])
+async def test_acks_out_of_range(served: Served, acks: int) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        answer = await client.produce("t", 0, batch(), acks=acks)
+        assert int(answer.error_code) == Code.INVALID_REQUIRED_ACKS
+    assert served.replicas.produced == []
+
+
+async def test_a_transactional_produce_is_refused(served: Served) -> None:
+    served.replicas.create("t", 1)
+    data = {"name": "t", "partition_data": [{"index": 0, "records": batch()}]}
+    async with RawClient(served.port) as client:
+        response = await client.ask(Api.PRODUCE, 9, {"transactional_id": "x", "acks": -1, "topic_data": [data]})
+        assert int(response.responses[0].partition_responses[0].error_code) == 53
+        identity = await client.ask(Api.INIT_PRODUCER_ID, 4, {"transactional_id": "x"})
+        assert int(identity.error_code) == 53
+    assert served.replicas.produced == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "index"), [("nope", 0), ("t", 1), ("t", -1), ("t", 2**31 - 1), ("a/../b", 0), ("", 0)]
+)
+async def test_produce_to_what_does_not_exist(served: Served, topic: str, index: int) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        assert int((await client.produce(topic, index, batch())).error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_refusal_of_a_non_leader_says_where_the_leader_is(served: Served) -> None:
+    served.replicas.register(Endpoint("default", "leader.example", 9), node_id=2)
+    served.replicas.create("t", 1, leader=2)
+    async with RawClient(served.port) as client:
+        client.send_produce("t", 0, batch(), version=10)
+        response = (await client.receive(Api.PRODUCE, 10))[1]
+    answer = response.responses[0].partition_responses[0]
+    assert (int(answer.error_code), answer.current_leader.leader_id) == (Code.NOT_LEADER_OR_FOLLOWER, 2)
+    assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(2, "leader.example", 9)]
+
+
+# --- fetch ---
+
+
+def fetch_values(offset: int = 0, **more: Any) -> dict[str, Any]:
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+    values = {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20}
+    return {**values, "topics": [{"topic": "t", "partitions": [partition]}], **more}
+
+
+async def test_a_consumer_is_given_no_session(served: Served) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        response = await client.ask(Api.FETCH, 12, fetch_values(session_epoch=0))
+        assert (int(response.error_code), response.session_id) == (0, 0)
+        assert served.replicas.plans[-1].session_epoch == -1
+        response = await client.ask(Api.FETCH, 12, fetch_values(session_id=5, session_epoch=1))
+        assert int(response.error_code) == Code.FETCH_SESSION_ID_NOT_FOUND
+        assert len(served.replicas.plans) == 1
+
+
+async def test_a_follower_is_passed_on_with_its_session(served: Served) -> None:
+    topic_id = served.replicas.create("t", 1)
+    body = b"".join(
+        fetch.encode_request(
+            fetch.FOLLOWER_VERSION,
+            [fetch.PartitionToFetch(None, 0, 0, 500, 3, 2, 0, topic_id)],
+            max_wait_ms=7,
+            min_bytes=0,
+            max_bytes=900,
+            session_id=11,
+            session_epoch=4,
+            forgotten=[fetch.PartitionToFetch(None, 5, 0, 0, topic_id=topic_id)],
+            replica_id=2,
+            broker_epoch=33,
+            cluster_id="c",
+        )
+    )
+    async with RawClient(served.port) as client:
+        client.send_body(Api.FETCH, fetch.FOLLOWER_VERSION, body)
+        await client.receive(Api.FETCH, fetch.FOLLOWER_VERSION)
+    plan = served.replicas.plans[0]
+    assert (plan.replica_id, plan.broker_epoch, plan.session_id, plan.session_epoch) == (2, 33, 11, 4)
+    assert (plan.max_wait_ms, plan.max_bytes, plan.cluster_id) == (7, 900, "c")
+    assert [(gone.topic_id, gone.index) for gone in plan.forgotten] == [(topic_id, 5)]
+    one = plan.partitions[0]
+    assert (one.topic_id, one.topic, one.current_leader_epoch, one.last_fetched_epoch) == (topic_id, None, 3, 2)
+
+
+async def test_a_client_that_claims_to_be_a_broker_is_refused(served: Served) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        response = await client.ask(Api.FETCH, 11, fetch_values(replica_id=2))
+        assert int(response.error_code) == Code.CLUSTER_AUTHORIZATION_FAILED
+        old = await client.ask(Api.FETCH, 4, fetch_values(replica_id=2))
+        assert int(old.responses[0].partitions[0].error_code) == Code.CLUSTER_AUTHORIZATION_FAILED
+    assert served.replicas.plans == []
+
+
+@pytest.mark.parametrize("offset", [-5, 2**63 - 1, 2])
+async def test_an_offset_out_of_range(served: Served, offset: int) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        await client.produce("t", 0, batch())
+        response = await client.ask(Api.FETCH, 12, fetch_values(offset))
+    one = response.responses[0].partitions[0]
+    assert (int(one.error_code), one.log_start_offset, one.high_watermark) == (Code.OFFSET_OUT_OF_RANGE, 0, 1)
+
+
+@pytest.mark.parametrize("max_bytes", [0, -1, 2**31 - 1, -(2**31)])
+async def test_strange_sizes_still_give_a_batch(served: Served, max_bytes: int) -> None:
+    served.replicas.create("t", 1)
+    sent = batch((b"hello",))
+    async with RawClient(served.port) as client:
+        await client.produce("t", 0, sent)
+        values = fetch_values(max_bytes=max_bytes)
+        values["topics"][0]["partitions"][0]["partition_max_bytes"] = max_bytes
+        response = await client.ask(Api.FETCH, 12, values)
+    assert bytes(response.responses[0].partitions[0].records)[16:] == sent[16:], "as sent, but for offset and epoch"
+
+
+async def test_a_long_poll_ends_with_its_connection(served: Served) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        client.send(Api.FETCH, 12, fetch_values(max_wait=30_000))
+        await until(lambda: served.replicas.fetches_parked == 1)
+    await until(lambda: served.replicas.fetches_parked == 0)
+    await until(lambda: served.server.counters.connections == 0)
+
+
+# --- metadata and listeners ---
+
+
+async def test_a_client_is_answered_with_the_endpoints_of_its_listener(serve: Serve) -> None:
+    async with serve(listeners=("inside=127.0.0.1:0", "outside=127.0.0.1:0")) as served:
+        inside, outside = served.server.endpoints
+        served.replicas.register(Endpoint("inside", "only.inside", 5), node_id=2)
+        served.replicas.create("t", 1)
+        served.replicas.create("far", 1, leader=2)
+        for bound, nodes in ((inside, {1: inside.port, 2: 5}), (outside, {1: outside.port})):
+            async with RawClient(bound.port) as client:
+                response = await client.ask(Api.METADATA, 12, ALL)
+                assert {broker.node_id: broker.port for broker in response.brokers} == nodes
+                assert response.controller_id == 1
+                leaders = {topic.name: topic.partitions[0] for topic in response.topics}
+                assert leaders["t"].leader_id == 1
+                reachable = 2 in nodes
+                assert leaders["far"].leader_id == (2 if reachable else -1)
+                assert int(leaders["far"].error_code) == (0 if reachable else 72)
+                described = await client.ask(Api.DESCRIBE_CLUSTER, 1, {})
+                assert {broker.broker_id: broker.port for broker in described.brokers} == nodes
+
+
+async def test_metadata_follows_the_image(served: Served) -> None:
+    async with RawClient(served.port) as client:
+        wanted = {"topics": [{"name": "t"}, {"name": "a b"}]}
+        response = await client.ask(Api.METADATA, 12, wanted)
+        assert [int(topic.error_code) for topic in response.topics] == [Code.UNKNOWN_TOPIC_OR_PARTITION, 17]
+        topic_id = served.replicas.create("t", 2)
+        response = await client.ask(Api.METADATA, 12, wanted)
+        assert (response.topics[0].topic_id, len(response.topics[0].partitions)) == (topic_id, 2)
+        by_id = await client.ask(Api.METADATA, 12, {"topics": [{"topic_id": topic_id, "name": None}]})
+        assert by_id.topics[0].name == "t"
+        served.replicas.delete("t")
+        response = await client.ask(Api.METADATA, 12, wanted)
+        assert int(response.topics[0].error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION
+        by_id = await client.ask(Api.METADATA, 12, {"topics": [{"topic_id": topic_id, "name": None}]})
+        assert int(by_id.topics[0].error_code) == Code.UNKNOWN_TOPIC_ID
+        assert (await client.ask(Api.METADATA, 1, {"topics": ()})).topics == ()
+
+
+# --- administration ---
+
+
+async def test_a_topic_is_created_and_deleted_through_the_controller(served: Served) -> None:
+    new = {"name": "t", "num_partitions": 3, "replication_factor": 1, "configs": [{"name": "k", "value": "v"}]}
+    placed = {
+        "name": "placed",
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "assignments": [{"partition_index": 1, "broker_ids": [2, 1]}, {"partition_index": 0, "broker_ids": [1]}],
+    }
+    async with RawClient(served.port) as client:
+        response = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [new, placed], "timeout": 4000})
+        assert [(topic.name, int(topic.error_code)) for topic in response.topics] == [("t", 0), ("placed", 0)]
+        request = served.controller.requests[0][1]
+        assert request.header.timeout_ms == 4000
+        assert [(config.key, config.value) for config in request.topics[0].configs] == [("k", "v")]
+        assert [list(item.values) for item in request.topics[1].assignment] == [[1], [2, 1]]
+        again = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [new], "timeout": 4000})
+        assert (int(again.topics[0].error_code), again.topics[0].error_message) == (36, "topic t exists")
+        gone = await client.ask(Api.DELETE_TOPICS, 6, {"topics": [{"name": "t"}, {"name": "t2"}], "timeout": 4000})
+        assert [(topic.name, int(topic.error_code)) for topic in gone.responses] == [("t", 0), ("t2", 3)]
+
+
+async def test_what_cannot_be_forwarded_is_refused_and_the_rest_goes_on(served: Served) -> None:
+    twice = {"name": "twice", "num_partitions": 1, "replication_factor": 1}
+    holes = {"name": "holes", "assignments": [{"partition_index": 1, "broker_ids": [1]}]}
+    fine = {"name": "fine", "num_partitions": 1, "replication_factor": 1}
+    async with RawClient(served.port) as client:
+        response = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [twice, holes, twice, fine], "timeout": 4000})
+    assert {topic.name: int(topic.error_code) for topic in response.topics} == {"twice": 42, "holes": 39, "fine": 0}
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [("NOT_CONTROLLER", 41), ("OUTCOME_UNKNOWN", 7), ("SOMETHING_OF_OURS", -1), ("REQUEST_TIMED_OUT", 7)],
+)
+async def test_a_controller_that_refuses_all(served: Served, failure: str, code: int) -> None:
+    served.controller.failure = pb.Result(error=failure, message="why", next="what now")
+    async with RawClient(served.port) as client:
+        response = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [{"name": "t"}], "timeout": 100})
+    assert int(response.topics[0].error_code) == code
+    assert response.topics[0].error_message == "why; what now"
+
+
+async def test_a_controller_that_does_not_answer_is_given_up_in_time() -> None:
+    replicas = FakeReplicas()
+
+    async def silence(method: str, request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    server = KafkaServer(replicas, silence, ["127.0.0.1:0"], node_id=1, cluster_id="c")
+    await server.start()
+    try:
+        async with RawClient(server.endpoints[0].port) as client:
+            response = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [{"name": "t"}], "timeout": 20})
+            assert int(response.topics[0].error_code) == Code.REQUEST_TIMED_OUT
+    finally:
+        await server.close()
+
+
+async def test_what_was_created_is_waited_for(serve: Serve) -> None:
+    replicas = FakeReplicas()
+    waited: list[int] = []
+
+    async def wait_for(offset: int) -> None:
+        waited.append(offset)
+
+    controller = FakeController(replicas)
+    server = KafkaServer(
+        replicas, controller.call, ["127.0.0.1:0"], node_id=1, cluster_id="c", wait_for_metadata=wait_for
+    )
+    await server.start()
+    try:
+        async with RawClient(server.endpoints[0].port) as client:
+            await client.ask(Api.CREATE_TOPICS, 7, {"topics": [{"name": "t", "num_partitions": 1}], "timeout": 1000})
+        assert waited == [replicas.image.end_offset]
+    finally:
+        await server.close()
+
+
+# --- what breaks the protocol ---
+
+
+def frame(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x00\x00\x00\x00", id="size 0"),
+        pytest.param(b"\xff\xff\xff\xff", id="size -1"),
+        pytest.param(b"\x7f\xff\xff\xff", id="size 2^31-1"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", id="http"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), id="tls"),
+        pytest.param(frame(b"\x00"), id="one byte"),
+        pytest.param(frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\x00\x7f"), id="client id longer than the frame"),
+        pytest.param(frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\xff\xfe"), id="client id of length -2"),
+        pytest.param(frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\x00\x01\xff\x00\x00\x00\x00"), id="client id not utf-8"),
+        pytest.param(frame(b"\x7f\x00\x00\x00\x00\x00\x00\x01\xff\xff"), id="unknown api key"),
+        pytest.param(frame(b"\xff\xff\x00\x00\x00\x00\x00\x01\xff\xff"), id="api key -1"),
+        pytest.param(frame(b"\x00\x34\x00\x00\x00\x00\x00\x01\xff\xff\x00"), id="a key of another kind of node"),
+        pytest.param(frame(b"\x00\x03\x00\x63\x00\x00\x00\x01\xff\xff"), id="unknown version"),
+        pytest.param(frame(b"\x00\x03\xff\xff\x00\x00\x00\x01\xff\xff"), id="version -1"),
+        pytest.param(frame(b"\x00\x00\x00\x0d\x00\x00\x00\x01\xff\xff\x00"), id="produce by topic id, not offered"),
+        pytest.param(frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\xff\xff\x00\xff\xff\xff\xff\x7f"), id="absurd array"),
+        pytest.param(frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\xff\xff\x00\x00\x00\x00\x00more"), id="bytes left over"),
+        pytest.param(frame(b"\x00\x00\x00\x09\x00\x00\x00\x01\xff\xff\x00\x00\x00\x01"), id="cut produce"),
+    ],
+)
+async def test_garbage_closes_its_connection_only(served: Served, data: bytes) -> None:
+    async with RawClient(served.port) as client:
+        client.writer.write(data)
+        assert await client.closed()
+    await is_well(served)
+    assert served.server.budget.held == 0
+
+
+async def test_what_was_asked_before_the_garbage_is_answered(served: Served) -> None:
+    served.replicas.create("t", 1)
+    served.replicas.acknowledge.clear()
+    async with RawClient(served.port) as client:
+        sent = client.send_produce("t", 0, batch())
+        client.writer.write(b"\xff\xff\xff\xff")
+        await until(lambda: len(served.replicas.produced) == 1)
+        served.replicas.acknowledge_all()
+        assert (await client.receive(Api.PRODUCE, 9))[0] == sent
+        assert await client.closed()
+
+
+async def test_random_bytes_never_take_the_broker_down(served: Served) -> None:
+    source = random.Random(5)
+    for _ in range(60):
+        async with RawClient(served.port) as client:
+            garbage = source.randbytes(source.randrange(1, 400))
+            if source.random() < 0.7:
+                api, version = source.choice([(api, versions.offered) for api, versions in VERSIONS.items()])
+                garbage = frame(api.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff\0" + garbage)
+            client.writer.write(garbage)
+            client.writer.write_eof()
+            await client.reader.read()
+    await is_well(served)
+
+
+async def test_a_large_request_other_than_produce_is_refused(serve: Serve) -> None:
+    async with serve(KafkaLimits(small_request_max_bytes=10_000)) as served:
+        served.replicas.create("t", 1)
+        async with RawClient(served.port) as client:
+            await client.produce("t", 0, bytes(20_000))
+            client.send(Api.METADATA, 12, {"topics": [{"name": "x" * 20_000}]})
+            assert await client.closed()
+        await is_well(served)
+
+
+async def test_a_bug_in_a_handler_closes_that_connection_only(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(served.replicas, "start_produce", broken)
+    monkeypatch.setattr(served.replicas, "list_offset", broken)
+    async with RawClient(served.port) as client:
+        client.send_produce("t", 0, batch())
+        assert await client.closed()
+    topic = {"name": "t", "partitions": [{"partition_index": 0}]}
+    async with RawClient(served.port) as client:
+        client.send(Api.LIST_OFFSETS, 7, {"replica_id": -1, "topics": [topic]})
+        assert await client.closed()
+    await is_well(served)
+
+
+async def test_a_broken_invariant_reaches_the_process(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("offsets go back")
+
+    seen: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: seen.append(context["exception"]))
+    monkeypatch.setattr(served.replicas, "start_produce", broken)
+    async with RawClient(served.port) as client:
+        client.send_produce("t", 0, batch())
+        assert await client.closed()
+    assert [str(error) for error in seen] == ["offsets go back"]
+
+
+# --- bounds ---
+
+
+async def test_connections_above_the_limit_are_refused_until_others_end(serve: Serve) -> None:
+    async with serve(KafkaLimits(connections_max=3)) as served:
+        async with RawClient(served.port) as one, RawClient(served.port), RawClient(served.port) as three:
+            await three.ask(Api.METADATA, 12, ALL)
+            async with RawClient(served.port) as four:
+                assert await four.closed()
+            assert (await one.ask(Api.METADATA, 12, ALL)).cluster_id == "test-cluster"
+        await until(lambda: served.server.counters.connections == 0)
+        await is_well(served)
+        assert served.server.counters.connections_refused == 1
+
+
+async def test_a_client_that_never_waits_is_not_read_from(serve: Serve) -> None:
+    async with serve(KafkaLimits(requests_per_connection_max=4)) as served:
+        served.replicas.create("t", 1)
+        served.replicas.acknowledge.clear()
+        async with RawClient(served.port) as client:
+            sent = [client.send_produce("t", 0, batch((b"x" * 50,) * 50)) for _ in range(200)]
+            await until(lambda: len(served.replicas.produced) >= 4)
+            await is_well(served)
+            assert len(served.replicas.produced) < 100, "the rest waits in the socket"
+            served.replicas.acknowledge_all()
+            for expected in sent:
+                assert (await client.receive(Api.PRODUCE, 9))[0] == expected
+        assert len(served.replicas.produced) == 200
+
+
+async def test_bytes_held_are_bounded_and_everybody_gets_on(serve: Serve) -> None:
+    async with serve(KafkaLimits(held_max_bytes=3 << 20)) as served:
+        served.replicas.create("t", 1)
+        most = 0
+
+        async def send(size: int) -> None:
+            nonlocal most
+            async with RawClient(served.port) as client:
+                for _ in range(3):
+                    client.send_produce("t", 0, bytes(size))
+                    await client.writer.drain()
+                    most = max(most, served.server.budget.held)
+                for _ in range(3):
+                    await client.receive(Api.PRODUCE, 9)
+
+        await asyncio.gather(*(send(2 << 20) for _ in range(8)))
+        assert 0 < most <= (3 << 20) + 8 * (2 << 20)
+        assert len(served.replicas.produced) == 24
+        await until(lambda: served.server.budget.held == 0)
+
+
+async def sweep_until_closed(served: Served, client: RawClient, seconds: float) -> None:
+    """Let the sweep believe that `seconds` have passed."""
+    now = asyncio.get_running_loop().time()
+    for connection in list(served.server._connections):
+        connection.sweep(now)
+        connection.sweep(now + seconds)
+    assert await client.closed()
+
+
+async def test_an_idle_connection_is_closed(serve: Serve) -> None:
+    async with serve(KafkaLimits(idle_ms=60_000)) as served, RawClient(served.port) as client:
+        await client.ask(Api.METADATA, 12, ALL)
+        now = asyncio.get_running_loop().time()
+        (connection,) = served.server._connections
+        connection.sweep(now)
+        connection.sweep(now + 59)
+        assert (await client.ask(Api.METADATA, 12, ALL)).cluster_id == "test-cluster"
+        await sweep_until_closed(served, client, 61)
+
+
+@pytest.mark.parametrize("start", [b"\x00\x00", (50_000).to_bytes(4, "big") + b"\x00\x00", b"\x00\x10\x00\x00" + b"x"])
+async def test_a_frame_that_does_not_arrive_closes_its_connection(serve: Serve, start: bytes) -> None:
+    async with serve(KafkaLimits(frame_stall_ms=10_000)) as served, RawClient(served.port) as client:
+        client.writer.write(start)
+        await until(lambda: any(connection.mid_frame for connection in served.server._connections))
+        await sweep_until_closed(served, client, 12)
+
+
+async def test_an_announced_frame_takes_no_memory(served: Served) -> None:
+    async with RawClient(served.port) as client:
+        client.writer.write((90 << 20).to_bytes(4, "big") + b"\x00\x00\x00\x09")
+        await until(lambda: served.server.budget.held > 0)
+        assert served.server.budget.held <= 1 << 20
+
+
+async def test_a_client_that_does_not_read_is_closed(serve: Serve) -> None:
+    limits = KafkaLimits(write_stall_ms=5_000, write_buffer_bytes=64 << 10)
+    async with serve(limits) as served, RawClient(served.port) as client:
+        served.replicas.create("t" * 200, 5_000)
+        for _ in range(60):
+            client.send(Api.METADATA, 12, ALL)
+        (connection,) = served.server._connections
+        await until(lambda: connection._full)
+        assert served.server.handlers.requests["metadata"] < 60, "no further request is begun"
+        now = asyncio.get_running_loop().time()
+        connection.sweep(now)
+        connection.sweep(now + 6)
+        await until(lambda: served.server.counters.connections == 0)
+        assert served.server.budget.held == 0
+
+
+# --- starting and closing ---
+
+
+async def test_a_taken_port_is_named_and_nothing_stays_open(serve: Serve) -> None:
+    async with serve() as served:
+        listeners = ["a=127.0.0.1:0", f"b=127.0.0.1:{served.port}"]
+        server = KafkaServer(FakeReplicas(), served.controller.call, listeners, node_id=1, cluster_id="c")
+        with pytest.raises(ConfigError, match=f"b=127.0.0.1:{served.port}"):
+            await server.start()
+        free = server.endpoints[0].port
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", free)
+
+
+async def test_closing_answers_what_was_begun_and_gives_up_long_polls(serve: Serve) -> None:
+    async with serve() as served:
+        served.replicas.create("t", 1)
+        served.replicas.acknowledge.clear()
+        async with RawClient(served.port) as client, RawClient(served.port) as poller:
+            sent = client.send_produce("t", 0, batch())
+            poller.send(Api.FETCH, 12, fetch_values(max_wait=30_000, topics=[]))
+            await until(lambda: len(served.replicas.produced) == 1 and served.replicas.fetches_parked == 1)
+            closing = asyncio.ensure_future(served.server.close())
+            assert await poller.closed()
+            served.replicas.acknowledge_all()
+            assert (await client.receive(Api.PRODUCE, 9))[0] == sent
+            await closing
+            assert await client.closed()
+
+
+async def test_closing_does_not_wait_for_ever(serve: Serve) -> None:
+    async with serve(KafkaLimits(close_ms=20)) as served:
+        served.replicas.create("t", 1)
+        served.replicas.acknowledge.clear()
+        async with RawClient(served.port) as client:
+            client.send_produce("t", 0, batch())
+            await until(lambda: len(served.replicas.produced) == 1)
+            await served.server.close()
+            assert await client.closed()
