@@ -125,8 +125,8 @@ class KafkaServer:
     async def bind(self) -> None:
         """Listen on all addresses, or on none.  Nobody is served before `start`: connections are dropped until then.
 
-        Listening at once is what finds a taken port: sockets that are only bound may share it (SO_REUSEADDR), and uvloop
-        does not report the failure of a later listen.
+        Listening at once is what finds a taken port: sockets that are only bound may share it (SO_REUSEADDR), and
+        uvloop does not report the failure of a later listen.
 
         Raises: ConfigError naming every address that is taken or not ours.
         """

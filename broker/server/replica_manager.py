@@ -112,6 +112,10 @@ class ReplicaManager:
         self._closed = False
         self.fetch_service = FetchService(self)
 
+    @property
+    def parked_produces(self) -> int:
+        return self._parked_produces
+
     # -- the image
 
     @property

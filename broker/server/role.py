@@ -110,6 +110,7 @@ class BrokerRole:
             on_unassigned=self._on_unassigned,
         )
         self.lifecycle: LifecycleRunner | None = None
+        self._closed = False
         self._previous_epoch = -1
         self._unassigned: dict[LogKey, UUID] = {}
         self._unassigned_news = asyncio.Event()
@@ -178,6 +179,9 @@ class BrokerRole:
 
     async def close(self, clean: bool = True) -> None:
         """Let nothing be parked, end all tasks, close the logs.  Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
         self._unsubscribe()
         if self._life is not None and not self._life.done():
             self._tasks.append(self._life)  # type: ignore[arg-type]

@@ -1,0 +1,52 @@
+"""The broker's numbers, read from state when somebody asks."""
+
+from __future__ import annotations
+
+from broker.core.partition import LeaderState
+from broker.kafka.server import KafkaServer
+from broker.server.role import BrokerRole
+from quorumlog.runtime.metrics import Metrics
+
+
+def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServer) -> None:
+    """Once a process."""
+    replicas = role.replicas
+    counters = replicas.counters
+
+    def led() -> list[LeaderState]:
+        return [each.leader for each in replicas.hosted.values() if each.leader is not None]
+
+    gauge, counter = metrics.gauge, metrics.counter
+    gauge("broker_partitions_hosted", "Replicas on this broker.", lambda: len(replicas.hosted))
+    gauge("broker_partitions_led", "Partitions that this broker leads.", lambda: len(led()))
+    gauge(
+        "broker_partitions_under_replicated",
+        "Partitions led here whose ISR is smaller than their replicas.",
+        lambda: sum(leader.under_replicated for leader in led()),
+    )
+    gauge(
+        "broker_partitions_under_min_isr",
+        "Partitions led here whose ISR is below min.insync.replicas.",
+        lambda: sum(len(leader.isr) < leader.min_isr for leader in led()),
+    )
+    gauge(
+        "broker_replicas_offline",
+        "Replicas that cannot be served.",
+        lambda: sum(each.log is None for each in replicas.hosted.values()),
+    )
+    gauge("broker_is_serving", "Whether this broker is unfenced.", lambda: role.is_serving)
+    gauge("broker_metadata_received_offset", "End of the metadata received.", lambda: role.progress.received_offset)
+    gauge("broker_metadata_applied_offset", "End of the metadata carried out.", lambda: role.progress.applied_offset)
+    gauge("broker_metadata_pending", "Partition changes to carry out.", lambda: role.progress.pending_changes)
+    gauge("broker_fetches_parked", "Long polls that wait.", lambda: replicas.fetch_service.parked)
+    gauge("broker_fetch_sessions", "Open fetch sessions.", lambda: replicas.fetch_service.session_count)
+    gauge("broker_produces_parked", "Writes that wait for replication.", lambda: replicas.parked_produces)
+    gauge("broker_connections", "Client connections.", lambda: kafka.counters.connections)
+    counter("broker_produced_bytes", "Appended as leader.", lambda: counters.produced_bytes)
+    counter("broker_produced_batches", "Requests appended as leader.", lambda: counters.produced_batches)
+    counter("broker_fetched_bytes", "Given to consumers and followers.", lambda: counters.fetched_bytes)
+    counter("broker_replicated_bytes", "Appended as follower.", lambda: counters.replicated_bytes)
+    counter("broker_isr_shrinks", "ISR members removed.", lambda: counters.isr_shrinks)
+    counter("broker_isr_expands", "ISR members added.", lambda: counters.isr_expands)
+    counter("broker_truncations", "Logs cut at a leader's word.", lambda: counters.truncations)
+    metrics.counters("broker_requests", "Kafka requests begun.", "api", lambda: dict(kafka.handlers.requests))

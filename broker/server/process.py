@@ -1,0 +1,270 @@
+"""`BrokerProcess`: a whole broker, from its control plane to its Kafka listeners.
+
+The order in which it comes up: ports and directories first, so that what a person must correct is said at once; then
+the cluster is met, the data directories are bound to it, the logs are already there; the broker registers and carries
+the metadata out; then its listeners serve; then the controller unfences it.  `ready` is after that.
+
+The order in which it stops: leaderships are handed over while everything still serves, then clients are let go, then
+the logs are closed, then the control plane is.  Every step is bounded.
+
+A failure that ends the process (the last disk, the quorum's store, a broken invariant) cancels whoever is inside the
+`async with` and is raised by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from broker.kafka.server import BoundListener, KafkaServer
+from broker.server.api import ReplicaLimits
+from broker.server.metrics import register_broker_metrics
+from broker.server.role import BrokerRole, RoleConfig
+from metadata.records import Endpoint
+from quorum.ports import QuorumStore, Transport
+from quorum.process import ControlPlane, make_store
+from quorum.transport.grpc import GrpcTransport
+from quorumlog.runtime.addresses import NamedAddress
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import NodeConfig
+from quorumlog.runtime.disk import Disk
+from quorumlog.runtime.file_disk import FileDisk
+from quorumlog.runtime.http import Check
+from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.metrics import Metrics
+
+log = get_logger("broker")
+
+CONTROLLER_TIMEOUT_MS = 30_000
+"""Of a client's administrative request, unless it brings its own."""
+READY_LOOK_S = 0.25
+SHUTDOWN_RESERVE_MS = 5_000
+"""Of the time for a graceful stop, what is kept for closing after the hand-over."""
+
+
+def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
+    """Lock the data directories of this configuration, formatting new ones.
+
+    Raises:
+        ConfigError: one is another's, in use, of a newer format, or not writable; none stays locked.
+        CorruptStoreError: one is damaged.
+    """
+    disks: list[FileDisk] = []
+    try:
+        for root in config.data_dirs:
+            disks.append(FileDisk.acquire(root, config.node_id, config.cluster_id, sources.uuid4))
+    except BaseException:
+        for disk in disks:
+            disk.close()
+        raise
+    return disks
+
+
+def make_broker_process(config: NodeConfig, sources: Sources) -> BrokerProcess:
+    """A broker over gRPC, SQLite and real directories, which it closes.  On the running loop.
+
+    Raises: as `make_disks`.
+    """
+    disks = make_disks(config, sources)
+    transport = GrpcTransport(config.control_listen)
+    process = BrokerProcess(config, sources, disks, make_store(config, sources), transport)
+    transport.is_serving = lambda: process.is_ready()[0]
+    return process
+
+
+class BrokerProcess:
+    """An async context manager.  `plane` and `role` are there from the start, `kafka_endpoints` once it is entered.
+
+    disks: owned from here on; those that can be closed are, at the end.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        sources: Sources,
+        disks: Sequence[Disk],
+        store: QuorumStore,
+        transport: Transport,
+        limits: ReplicaLimits | None = None,
+    ) -> None:
+        self.config = config
+        self.plane = ControlPlane(config, sources, store, transport)
+        self.role = BrokerRole(
+            RoleConfig(
+                broker_id=config.node_id,
+                rack=config.rack,
+                inter_broker_listener=config.inter_broker_listener,
+                heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+                lag_max_ms=config.replica_lag_time_max_ms,
+                shutdown_timeout_ms=max(
+                    config.shutdown_timeout_ms // 2, config.shutdown_timeout_ms - SHUTDOWN_RESERVE_MS
+                ),
+            ),
+            sources,
+            disks,
+            self.plane.replay,
+            self._call,
+            limits,
+        )
+        self.kafka = KafkaServer(
+            self.role.replicas,
+            self._call_for_client,
+            [NamedAddress(listener.name, listener.listen) for listener in config.kafka_listeners],
+            node_id=config.node_id,
+            cluster_id="",
+            wait_for_metadata=self.role.wait_applied,
+        )
+        self._disks = tuple(disks)
+        self._group: asyncio.TaskGroup | None = None
+        self._joining: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._exits = contextlib.AsyncExitStack()
+        self._is_open = False
+
+    # -- life
+
+    async def __aenter__(self) -> BrokerProcess:
+        """Bind everything, open everything, take part.  Does not wait for the cluster: see `ready`.
+
+        Raises:
+            ConfigError: a port, directory or setting is refused.
+            FatalError: a store is damaged or a disk fails.
+        """
+        async with contextlib.AsyncExitStack() as exits:
+            exits.callback(self._close_disks)
+            exits.push_async_callback(self.kafka.close)
+            await self.kafka.bind()
+            await exits.enter_async_context(self.plane)
+            exits.push_async_exit(self._close_role)
+            await self.role.__aenter__()
+            self._group = await exits.enter_async_context(asyncio.TaskGroup())
+            self._exits = exits.pop_all()
+        self._is_open = True
+        self._watching = self._group.create_task(self.role.failed(), name="broker-disks")
+        self._joining = self._group.create_task(self._join(self._group), name="broker-join")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if kind is None:
+            try:
+                await self._hand_over()
+            except BaseException as failure:
+                await self._end_tasks(clean=False)
+                await self._exits.__aexit__(type(failure), failure, failure.__traceback__)
+                raise
+        await self._end_tasks(clean=kind is None)
+        return await self._exits.__aexit__(kind, error, trace)
+
+    async def _join(self, group: asyncio.TaskGroup) -> None:
+        cluster_id = await self.plane.node.joined()
+        for disk in self._disks:
+            if isinstance(disk, FileDisk):
+                disk.bind_cluster(cluster_id)
+        self.kafka.handlers.joined(cluster_id)
+        self.role.start(group, self.advertised())
+        # The first thing that is carried out holds this broker's registration; nobody is sent here before that.
+        await self.role.wait_applied(1)
+        await self.kafka.start()
+
+    async def _hand_over(self) -> None:
+        """Give leaderships away while everything still serves, then let clients go."""
+        self._is_open = False
+        await _cancelled(self._joining)
+        await self.role.stop()
+        await self.kafka.close()
+
+    async def _end_tasks(self, clean: bool) -> None:
+        """End every task of ours, so that the group can be left."""
+        self._is_open = False
+        await _cancelled(self._joining)
+        await _cancelled(self._watching)
+        await self.kafka.close()
+        await self.role.close(clean)
+
+    async def _close_role(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.role.close(clean=kind is None)
+
+    def _close_disks(self) -> None:
+        for disk in self._disks:
+            if isinstance(disk, FileDisk):
+                disk.close()
+
+    # -- the controller
+
+    async def _call(self, method: str, request: Any, timeout_ms: int) -> Any:
+        return await self.plane.service.call(method, request, timeout_ms)
+
+    async def _call_for_client(self, method: str, request: Any) -> Any:
+        return await self.plane.service.call(method, request, request.header.timeout_ms or CONTROLLER_TIMEOUT_MS)
+
+    # -- addresses
+
+    @property
+    def address(self) -> str:
+        """The control address that this node advertises."""
+        return self.plane.address
+
+    @property
+    def kafka_endpoints(self) -> list[BoundListener]:
+        """What was bound."""
+        return self.kafka.endpoints
+
+    def advertised(self) -> list[Endpoint]:
+        """What clients and other brokers are told, listener by listener."""
+        endpoints = []
+        for listener, bound in zip(self.config.kafka_listeners, self.kafka.endpoints, strict=True):
+            told = listener.advertise
+            host, port = (bound.host, bound.port) if told is None else (told.host, told.port)
+            endpoints.append(Endpoint(listener.name, host, port))
+        return endpoints
+
+    # -- readiness
+
+    def checks(self) -> dict[str, Callable[[], Check]]:
+        """The conditions of readiness, for `/readyz`."""
+        return {**self.plane.checks(), "broker": self._check_broker}
+
+    def is_ready(self) -> tuple[bool, dict[str, str]]:
+        """Whether all checks hold, and of each `ok` or why not."""
+        results = {name: check() for name, check in self.checks().items()}
+        ready = all(result.ok for result in results.values())
+        return ready, {name: "ok" if result.ok else result.detail for name, result in results.items()}
+
+    async def ready(self) -> None:
+        """Wait until all checks hold.  The caller sets the deadline."""
+        assert self._joining is not None, "enter comes first"
+        await asyncio.shield(self._joining)
+        await self.role.wait_serving()
+        while not self.is_ready()[0]:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READY_LOOK_S):
+                    await self.plane.ready()
+
+    def _check_broker(self) -> Check:
+        lifecycle = self.role.lifecycle
+        if not self._is_open:
+            return Check(False, "starting or stopping")
+        if lifecycle is None or not lifecycle.core.registered:
+            return Check(False, "not registered yet")
+        if not self.role.is_serving:
+            return Check(False, f"fenced, broker epoch {lifecycle.core.epoch}")
+        return Check(True, f"unfenced, broker epoch {lifecycle.core.epoch}")
+
+    # -- metrics
+
+    def register_metrics(self, metrics: Metrics) -> None:
+        """Offer this process's numbers.  Once, after it was entered."""
+        self.plane.register_metrics(metrics)
+        register_broker_metrics(metrics, self.role, self.kafka)
+
+
+async def _cancelled(task: asyncio.Task[None] | None) -> None:
+    """End a task and wait for that; what it had to say it has said to its group."""
+    if task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait({task})
