@@ -25,7 +25,8 @@ CONNECTIONS_MAX = 64
 HEAD_MAX_BYTES = 16 * 1024
 REQUEST_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
-_READ_BYTES = 16 * 1024
+LINGER_S = 1.0
+_READ_BYTES = 4 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +119,14 @@ class _Connection:
             except h11.RemoteProtocolError as error:
                 if self.http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                     await self._send(Response(error.error_status_hint, b"not a request that is served here\n"), False)
+                    await self._linger()
                 return
             if not isinstance(event, h11.Request):
                 return
             has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in event.headers)
             await self._send(self._respond(event, has_body), event.method == b"HEAD", close=has_body)
+            if has_body:
+                await self._linger()
             if has_body or self.http.our_state is h11.MUST_CLOSE:
                 return
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -131,6 +135,14 @@ class _Connection:
             if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
                 return
             self.http.start_next_cycle()
+
+    async def _linger(self) -> None:
+        """Closing with unread input resets the connection, and the peer may lose the answer: read on for a moment."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                self.writer.write_eof()
+                while await self.reader.read(_READ_BYTES):
+                    pass
 
     async def _next_event(self) -> object:
         while (event := self.http.next_event()) is h11.NEED_DATA:

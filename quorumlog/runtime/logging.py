@@ -126,7 +126,7 @@ def configure(
         structlog.processors.format_exc_info,
     ]
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer(default=str, ensure_ascii=False) if log_format == "json" else render_text
+        structlog.processors.JSONRenderer(default=str) if log_format == "json" else render_text
     )
     out = stream if stream is not None else sys.stderr
     structlog.configure(

@@ -1,0 +1,108 @@
+"""Addresses: what is accepted, and what is said about the rest."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumlog.runtime.addresses import (
+    Address,
+    InitialVoter,
+    NamedAddress,
+    parse_address,
+    parse_list,
+    parse_named,
+    parse_target,
+    parse_voter,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("localhost:9092", "localhost", 9092),
+        ("10.0.0.1:0", "10.0.0.1", 0),
+        ("[::1]:65535", "::1", 65535),
+        ("a-b.example.com.:1", "a-b.example.com.", 1),
+        ("quorum_1:9093", "quorum_1", 9093),  # compose service names
+    ],
+)
+def test_addresses_parse_and_print_as_they_came(text: str, host: str, port: int) -> None:
+    address = parse_address(text)
+    assert address == Address(host, port)
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("localhost", "HOST:PORT"),
+        ("::1:9092", "brackets"),
+        ("[1.2.3.4]:1", "no IPv6"),
+        ("a b:1", "no host name"),
+        ("-a:1", "no host name"),
+        (":1", "no host name"),
+        ("a:65536", "0..65535"),
+        ("a:-1", "0..65535"),
+        ("a:١", "0..65535"),  # a digit, but not an ASCII one
+        ("a:", "0..65535"),
+        ("a\n:1", "no host name"),
+    ],
+)
+def test_malformed_addresses_are_named(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said.replace(".", r"\.")):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "host:0"])
+def test_what_cannot_be_connected_to_is_no_target(text: str) -> None:
+    parse_address(text)
+    with pytest.raises(ValueError, match="cannot be connected to"):
+        parse_target(text)
+
+
+def test_named_addresses_and_voters() -> None:
+    assert parse_named("inside=a:1") == NamedAddress("inside", Address("a", 1))
+    assert parse_named("a:1").name == "default"
+    assert parse_voter("7@a:1") == InitialVoter(7, Address("a", 1))
+    for bad in ("1=a:1", "=a:1", "x y=a:1"):
+        with pytest.raises(ValueError, match="name"):
+            parse_named(bad)
+    for bad in ("a:1", "x@a:1", "-1@a:1", "2147483648@a:1"):
+        with pytest.raises(ValueError, match="ID@HOST|node id"):
+            parse_voter(bad)
+
+
+def test_lists_take_commas_and_repetition_and_no_empty_items() -> None:
+    assert parse_list(parse_address, ["a:1,b:2", "c:3"]) == (Address("a", 1), Address("b", 2), Address("c", 3))
+    for bad in (["a:1,"], [""], [",a:1"]):
+        with pytest.raises(ValueError, match="empty item"):
+            parse_list(parse_address, bad)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "collide"),
+    [
+        ("127.0.0.1:1", "127.0.0.1:1", True),
+        ("0.0.0.0:1", "127.0.0.1:1", True),
+        ("127.0.0.1:1", "[::]:1", True),
+        ("127.0.0.1:1", "127.0.0.2:1", False),
+        ("127.0.0.1:1", "127.0.0.1:2", False),
+        ("127.0.0.1:0", "127.0.0.1:0", False),  # each gets a port of its own
+    ],
+)
+def test_which_listeners_collide(one: str, other: str, collide: bool) -> None:
+    assert parse_address(one).collides_with(parse_address(other)) is collide
+    assert parse_address(other).collides_with(parse_address(one)) is collide
+
+
+@given(st.text(max_size=40))
+def test_any_text_parses_or_is_refused_by_value_error(text: str) -> None:
+    for parse in (parse_address, parse_target, parse_named, parse_voter):
+        try:
+            parsed = parse(text)
+        except ValueError as error:
+            assert str(error)
+        else:
+            assert parse(str(parsed)) == parsed

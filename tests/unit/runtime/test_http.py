@@ -1,0 +1,146 @@
+"""The HTTP endpoint: what it answers, and that odd clients neither hang nor harm it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+
+from quorumlog.errors import ConfigError
+from quorumlog.runtime import http
+from quorumlog.runtime.addresses import Address
+from quorumlog.runtime.http import Check, HttpServer, Response, get, health_routes
+
+LOCAL = Address("127.0.0.1", 0)
+
+
+def broken(_query: Mapping[str, list[str]]) -> Response:
+    raise ZeroDivisionError
+
+
+@pytest.fixture
+def checks() -> dict[str, Check]:
+    return {"cluster": Check(True, "c1"), "leader": Check(False, "knows none")}
+
+
+@pytest.fixture
+async def server(checks: dict[str, Check]) -> AsyncIterator[HttpServer]:
+    def metrics() -> tuple[bytes, str]:
+        return b"x 1\n", "text/plain"
+
+    routes = health_routes({name: (lambda name=name: checks[name]) for name in checks}, metrics)
+    async with HttpServer(LOCAL, {**routes, "/broken": broken}) as running:
+        yield running
+
+
+async def talk(server: HttpServer, data: bytes, *, half_close: bool = False) -> bytes:
+    """Send bytes, and everything that comes back until the server closes."""
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(data)
+        if half_close:
+            writer.write_eof()
+        try:
+            answer = await reader.read()
+        except ConnectionResetError:  # closed with our bytes unread
+            answer = b""
+        writer.close()
+        return answer
+
+
+async def test_health(server: HttpServer, checks: dict[str, Check]) -> None:
+    assert await get(server.address, "/livez", 5) == (200, b"ok\n")
+    assert await get(server.address, "/healthz", 5) == (200, b"ok\n")
+    assert await get(server.address, "/readyz", 5) == (503, b"[-] leader: knows none\nnot ready\n")
+    assert await get(server.address, "/readyz?verbose", 5) == (
+        503,
+        b"[+] cluster: c1\n[-] leader: knows none\nnot ready\n",
+    )
+    checks["leader"] = Check(True, "1")
+    assert await get(server.address, "/readyz", 5) == (200, b"ok\n")
+    assert await get(server.address, "/metrics", 5) == (200, b"x 1\n")
+
+
+async def test_errors_are_answers(server: HttpServer) -> None:
+    assert (await get(server.address, "/nowhere", 5))[0] == 404
+    assert (await get(server.address, "/broken", 5))[0] == 500
+    assert (await get(server.address, "/livez", 5))[0] == 200
+
+
+async def test_two_requests_on_one_connection(server: HttpServer) -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"HEAD /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = await talk(server, request + request + last)
+    assert answer.count(b"HTTP/1.1 200") == 3
+    assert answer.count(b"ok\n") == 2  # HEAD has no body
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"POST /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b" 405 "),
+        (b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n", b" 413 "),
+        (b"GET /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b" 413 "),
+        (b"GET /livez HTTP/1.1\r\nHost: x\r\nBig: " + b"x" * 20_000 + b"\r\n\r\n", b" 431 "),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n", b" 400 "),
+        (b"GET /livez HTTP/1.1\r\n\r\n", b" 400 "),  # no Host
+        (b"GET http://evil/livez%00 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b" 404 "),
+    ],
+)
+async def test_bad_requests_are_answered_and_closed(server: HttpServer, data: bytes, status: bytes) -> None:
+    answer = await talk(server, data)
+    assert status in answer.split(b"\r\n")[0]
+    assert (await get(server.address, "/livez", 5))[0] == 200
+
+
+async def test_half_a_request_is_dropped(server: HttpServer) -> None:
+    assert b"200" not in await talk(server, b"GET /livez HT", half_close=True)
+    assert await talk(server, b"", half_close=True) == b""
+
+
+async def test_too_many_connections_are_refused_others_live(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readuntil(b"ok\n")
+    assert await talk(server, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert b"200" in await reader.read()
+    writer.close()
+
+
+async def test_a_silent_client_is_dropped(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "IDLE_TIMEOUT_S", 0.05)
+    assert await talk(server, b"") == b""
+
+
+async def test_a_taken_port_is_a_config_error(server: HttpServer) -> None:
+    with pytest.raises(ConfigError, match=str(server.address.port)):
+        await HttpServer(server.address, {}).start()
+
+
+async def test_close_ends_open_connections() -> None:
+    server = HttpServer(LOCAL, {})
+    await server.start()
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.write(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readuntil(b"\r\n")
+    await server.close()
+    await reader.read()
+    assert reader.at_eof()
+    writer.close()
+
+
+async def test_get_of_what_speaks_no_http() -> None:
+    async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail\r\n\r\n")
+        writer.close()
+
+    other = await asyncio.start_server(greet, "127.0.0.1", 0)
+    address = Address("127.0.0.1", other.sockets[0].getsockname()[1])
+    with pytest.raises(OSError, match="HTTP"):
+        await get(address, "/livez", 5)
+    other.close()

@@ -1,0 +1,85 @@
+"""Log lines: their form, and that no value can forge one."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from quorumlog.runtime.logging import configure, get_logger
+
+WALL_MS = 1_700_000_000_123
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    """Logging is the process's: put it back as it was."""
+    root = logging.getLogger()
+    handlers, level, kept = root.handlers[:], root.level, structlog.get_config()
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.configure(**kept)
+
+
+def lines(log_format: str, level: str = "info") -> io.StringIO:
+    out = io.StringIO()
+    configure(log_format, level, wall_ms=lambda: WALL_MS, stream=out, node_id=7)
+    return out
+
+
+def test_text_lines() -> None:
+    out = lines("text")
+    get_logger("quorum").info("elected", epoch=3, leader=None, why="the only voter", ok=True)
+    assert out.getvalue() == (
+        '2023-11-14T22:13:20.123Z INFO elected room=quorum epoch=3 leader=- why="the only voter" ok=true node_id=7\n'
+    )
+
+
+def test_json_lines() -> None:
+    out = lines("json")
+    get_logger("quorum").warning("odd", peer="a:1")
+    assert json.loads(out.getvalue()) == {
+        "ts": "2023-11-14T22:13:20.123Z", "level": "warning", "event": "odd", "room": "quorum", "peer": "a:1",
+        "node_id": 7,
+    }  # fmt: skip
+
+
+def test_levels_filter() -> None:
+    out = lines("text", "warning")
+    log = get_logger("x")
+    log.info("quiet")
+    log.warning("loud")
+    assert out.getvalue().count("\n") == 1
+    assert "loud" in out.getvalue()
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_value_cannot_forge_a_line(log_format: str) -> None:
+    out = lines(log_format)
+    get_logger("x").info("connected", peer='evil"\r\n2023 INFO forged \x1b[31m \u2028 x')
+    assert len(out.getvalue().splitlines()) == 1
+    assert "\x1b" not in out.getvalue()
+
+
+def test_tracebacks_follow_marked() -> None:
+    out = lines("text")
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        get_logger("x").exception("failed")
+    head, *rest = out.getvalue().splitlines()
+    assert "ERROR failed" in head
+    assert rest
+    assert all(line.startswith("    | ") for line in rest)
+    assert any("second" in line for line in rest)
+
+
+def test_libraries_come_out_in_the_same_form() -> None:
+    out = lines("json")
+    logging.getLogger("somebody").warning("watch %s", "out")
+    logged = json.loads(out.getvalue())
+    assert (logged["event"], logged["logger"], logged["node_id"]) == ("watch out", "somebody", 7)

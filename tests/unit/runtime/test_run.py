@@ -1,0 +1,133 @@
+"""Running a server: exit statuses, the last line, readiness and systemd's notifications."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from quorumlog.errors import ConfigError, CorruptStoreError, QuorumlogError, StoreRefusedError
+from quorumlog.runtime.run import Process, exit_status, serve
+
+Body = Callable[[Process], Awaitable[None]]
+
+
+def run(body: Body, log_format: str = "text", timeout_ms: int = 5000, environ: dict[str, str] | None = None) -> int:
+    return serve("broker", body, log_format=log_format, shutdown_timeout_ms=timeout_ms, environ=environ or {})
+
+
+def failing(error: BaseException) -> Body:
+    async def body(_process: Process) -> None:
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (QuorumlogError("odd"), 1),
+        (ConfigError("bad"), 2),
+        (StoreRefusedError("in use"), 2),
+        (CorruptStoreError("damaged"), 7),
+        (OSError(errno.EADDRINUSE, "in use"), 2),
+        (OSError(errno.ECONNRESET, "reset"), 1),
+        (AssertionError("bug"), 1),
+        (ExceptionGroup("both", [ValueError("x"), ExceptionGroup("in", [CorruptStoreError("damaged")])]), 7),
+        (ExceptionGroup("both", [ConfigError("bad"), ValueError("x")]), 2),
+    ],
+)
+def test_exit_status(error: BaseException, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status(error)[0] == status
+    assert run(failing(error)) == status
+    assert capsys.readouterr().err.splitlines()[-1].startswith("broker: ")
+
+
+def test_the_last_line_says_what_why_and_next(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ConfigError("the port\nis taken", next_step="give another")
+    run(failing(error))
+    assert capsys.readouterr().err == "broker: the port is taken (next: give another)\n"
+    run(failing(error), "json")
+    assert json.loads(capsys.readouterr().err) == {
+        "error": "ConfigError", "message": "the port\nis taken", "next": "give another", "retriable": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_gracefully(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
+    steps: list[str] = []
+
+    async def body(process: Process) -> None:
+        process.ready(node_id=3, kafka="127.0.0.1:9092", http=None)
+        os.kill(os.getpid(), number)
+        await process.stopped()
+        steps.append(process.stop_reason)
+
+    assert run(body) == 0
+    assert steps == [number.name]
+    assert capsys.readouterr().out == "ready node_id=3 kafka=127.0.0.1:9092\n"
+
+
+def test_ready_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    async def body(process: Process) -> None:
+        process.ready(node_id=3, data_dir=Path("/d"))
+
+    assert run(body, "json") == 0
+    assert json.loads(capsys.readouterr().out) == {"event": "ready", "node_id": 3, "data_dir": "/d"}
+
+
+def test_what_does_not_stop_in_time_is_cancelled(capsys: pytest.CaptureFixture[str]) -> None:
+    async def body(process: Process) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await process.stopped()
+        await asyncio.Event().wait()
+
+    assert run(body, timeout_ms=20) == 1
+    assert "before the graceful shutdown was through" in capsys.readouterr().err
+
+
+def test_asked_twice_it_stops_at_once() -> None:
+    async def body(process: Process) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await process.stopped()
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    assert run(body, timeout_ms=600_000) == 1
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
+    name = f"@quorumlog-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind("\0" + name[1:] if abstract else name)
+        receiver.settimeout(5)
+        received: list[str] = []
+
+        async def body(process: Process) -> None:
+            process.ready(node_id=1)
+            loop = asyncio.get_running_loop()
+            while sum("WATCHDOG=1" in text for text in received) < 3:  # it goes on by itself
+                received.append(await loop.run_in_executor(None, lambda: receiver.recv(4096).decode()))
+            process.stop("enough")
+            received.append(receiver.recv(4096).decode())
+
+        environ = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "20000", "WATCHDOG_PID": str(os.getpid())}
+        assert run(body, environ=environ) == 0
+    assert received[0].startswith("READY=1\n")
+    assert any(text.startswith("STOPPING=1") for text in received)
+
+
+def test_no_watchdog_for_another_process(tmp_path: Path) -> None:
+    async def body(process: Process) -> None:
+        process.ready(node_id=1)
+
+    environ = {"NOTIFY_SOCKET": str(tmp_path / "nobody"), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}
+    assert run(body, environ=environ) == 0
