@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,7 +47,7 @@ def test_addresses_parse_and_print_as_they_came(text: str, host: str, port: int)
         (":1", "no host name"),
         ("a:65536", "0..65535"),
         ("a:-1", "0..65535"),
-        ("a:١", "0..65535"),  # a digit, but not an ASCII one
+        ("a:\u0661", "0..65535"),  # a digit, but not an ASCII one
         ("a:", "0..65535"),
         ("a\n:1", "no host name"),
     ],
@@ -70,7 +72,7 @@ def test_named_addresses_and_voters() -> None:
         with pytest.raises(ValueError, match="name"):
             parse_named(bad)
     for bad in ("a:1", "x@a:1", "-1@a:1", "2147483648@a:1"):
-        with pytest.raises(ValueError, match="ID@HOST|node id"):
+        with pytest.raises(ValueError, match=r"ID@HOST|node id"):
             parse_voter(bad)
 
 
@@ -100,9 +102,6 @@ def test_which_listeners_collide(one: str, other: str, collide: bool) -> None:
 @given(st.text(max_size=40))
 def test_any_text_parses_or_is_refused_by_value_error(text: str) -> None:
     for parse in (parse_address, parse_target, parse_named, parse_voter):
-        try:
+        with contextlib.suppress(ValueError):
             parsed = parse(text)
-        except ValueError as error:
-            assert str(error)
-        else:
             assert parse(str(parsed)) == parsed
