@@ -126,7 +126,7 @@ async def _run_node(config: NodeConfig, process: Process) -> None:
     async with plane:
         plane.register_metrics(metrics)
         async with server_cli.observed(config, plane.checks(), metrics) as http:
-            if await server_cli.until_ready(process, plane.checks()):
+            if await process.reaches(plane.ready()):
                 process.ready(
                     node_id=config.node_id,
                     control=plane.address,

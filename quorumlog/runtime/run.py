@@ -58,6 +58,24 @@ class Process:
         """Whether somebody has asked this process to stop."""
         return self._stop.is_set()
 
+    async def reaches(self, condition: Awaitable[None]) -> bool:
+        """Wait for `condition`; False, and it is cancelled, if somebody asks this process to stop before it is there.
+
+        Raises: what `condition` raises.
+        """
+        reached = asyncio.ensure_future(condition)
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait([reached, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if reached.done():
+                reached.result()
+                return True
+            return False
+        finally:
+            for future in (reached, stopped):
+                future.cancel()
+            await asyncio.wait([reached, stopped])
+
     async def stopped(self) -> None:
         """Wait until somebody asks this process to stop."""
         await self._stop.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -14,14 +13,12 @@ from quorumlog.runtime import config as configuration
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
 from quorumlog.runtime.logging import configure
-from quorumlog.runtime.run import Process, report
+from quorumlog.runtime.run import report
 from quorumlog.runtime.settings import render_toml
 
 if TYPE_CHECKING:
     from quorumlog.runtime.http import Check
     from quorumlog.runtime.metrics import Metrics
-
-READY_POLL_S = 0.01
 
 Checks = Mapping[str, "Callable[[], Check]"]
 
@@ -90,20 +87,3 @@ async def observed(config: NodeConfig, checks: Checks, metrics: Metrics) -> Asyn
     add_process_metrics(metrics)
     async with HttpServer(config.http_listen, health_routes(checks, metrics.render)) as server:
         yield str(server.address)
-
-
-async def until_ready(process: Process, checks: Checks) -> bool:
-    """Wait until every check holds; False if somebody asks the process to stop before that.
-
-    Readiness is a function of state that many parts change, none of which tells: so it is looked at again and again,
-    only until it holds for the first time.
-    """
-    stopped = asyncio.ensure_future(process.stopped())
-    try:
-        while not stopped.done():
-            if all(check().ok for check in checks.values()):
-                return True
-            await asyncio.wait([stopped], timeout=READY_POLL_S)
-        return False
-    finally:
-        stopped.cancel()

@@ -1,0 +1,69 @@
+"""`broker`: run a data node, alone or in a cluster, and print its configuration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from quorumlog.runtime import run as runtime
+from quorumlog.runtime import server_cli
+from quorumlog.runtime.config import BROKER, NodeConfig
+from quorumlog.runtime.run import Process
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit status."""
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    return server_cli.make_parser(BROKER, "A data node: replicas of partitions, served over the Kafka protocol.")[0]
+
+
+def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Carry out one command; returns the exit status."""
+    parsed = make_parser().parse_args(arguments)
+    if parsed.command == "config":
+        return server_cli.print_config(BROKER, parsed, environ)
+    config = server_cli.prepare(BROKER, parsed, environ)
+    if isinstance(config, int):
+        return config
+
+    async def body(process: Process) -> None:
+        await _run_broker(config, process)
+
+    return runtime.serve(
+        BROKER,
+        body,
+        log_format=config.log_format,
+        shutdown_timeout_ms=config.shutdown_timeout_ms,
+        environ=environ,
+    )
+
+
+async def _run_broker(config: NodeConfig, process: Process) -> None:
+    from broker.server.process import make_broker_process
+    from quorumlog.runtime.clock import Sources
+    from quorumlog.runtime.metrics import Metrics
+
+    metrics = Metrics()
+    broker = make_broker_process(config, Sources.real())
+    async with broker:
+        broker.register_metrics(metrics)
+        async with server_cli.observed(config, broker.checks(), metrics) as http:
+            if await process.reaches(broker.ready()):
+                process.ready(
+                    node_id=config.node_id,
+                    kafka=",".join(f"{e.host}:{e.port}" for e in broker.advertised()),
+                    control=broker.address,
+                    http=http,
+                    data_dir=",".join(config.data_dirs),
+                )
+                await process.stopped()
+
+
+if __name__ == "__main__":
+    main()
