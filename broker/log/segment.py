@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from broker.log.index import SegmentIndex
+from broker.log.index import Entry, SegmentIndex
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import Disk, DiskFile
 from quorumlog.wire.record_batch import (
@@ -33,7 +33,7 @@ from quorumlog.wire.record_batch import (
 RECENT_BATCHES = 256
 WALK_CHUNK = 8192
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def segment_path(folder: str, base_offset: int, kind: str) -> str:
@@ -195,11 +195,7 @@ class Segment:
         at = bisect_right(self._recent_offsets, offset) - 1
         if at >= 0:
             return self._recent_positions[at]
-        entry = self.index.by_offset(offset)
-        if self._header(entry.position).base_offset != entry.offset:
-            self._distrust_index(entry.position)
-            entry = self.index.by_offset(offset)
-        for position, header in self.walk(entry.position):
+        for position, header in self.walk(self._entry(lambda index: index.by_offset(offset)).position):
             if header.end_offset > offset:
                 return position
         raise CorruptStoreError(f"{self.path} holds no batch with offset {offset}")
@@ -211,7 +207,7 @@ class Segment:
         at = bisect_right(self._recent_positions, limit) - 1
         if at >= 0:
             return max(floor, self._recent_positions[at])
-        start = max(floor, self.index.by_position(limit).position)
+        start = max(floor, self._entry(lambda index: index.by_position(limit)).position)
         boundary = start
         for position, header in self.walk(start):
             if position + header.size > limit:
@@ -235,7 +231,7 @@ class Segment:
 
     def newest_before(self, position: int) -> int:
         """Newest timestamp of the batches before the one at `position`."""
-        entry = self.index.by_position(position)
+        entry = self._entry(lambda index: index.by_position(position))
         newest = entry.newest_before
         for at, header in self.walk(entry.position):
             if at >= position:
@@ -243,10 +239,11 @@ class Segment:
             newest = max(newest, header.max_timestamp)
         return newest
 
-    def header_at(self, position: int) -> BatchHeader:
-        return self._header(position)
+    def position_by_timestamp(self, timestamp: int) -> int:
+        """Position of a batch before which everything is older than `timestamp`."""
+        return self._entry(lambda index: index.by_timestamp(timestamp)).position
 
-    def _header(self, position: int) -> BatchHeader:
+    def header_at(self, position: int) -> BatchHeader:
         return self._parse(self.file.pread(position, HEADER_SIZE), 0, position)
 
     def _parse(self, chunk: bytes, at: int, position: int) -> BatchHeader:
@@ -280,6 +277,23 @@ class Segment:
             self._checked = (min(start, low), max(end, high)) if adjacent and high > low else (start, end)
         return data
 
+    # -- the index
+
+    def _entry(self, find: Callable[[SegmentIndex], Entry]) -> Entry:
+        """What `find` finds in an index that proves right there."""
+        entry = find(self.index)
+        if not self._begins_batch(entry):
+            self._index = self._rebuild_index(entry)
+            entry = find(self._index)
+        return entry
+
+    def _begins_batch(self, entry: Entry) -> bool:
+        data = self.file.pread(entry.position, HEADER_SIZE)
+        if len(data) < HEADER_SIZE:
+            return entry.position == 0
+        header = parse_header(data)
+        return header.magic == MAGIC and header.base_offset == entry.offset
+
     def _load_index(self) -> SegmentIndex:
         """From its file, completed from the batch headers that came after it was last written."""
         data = b""
@@ -288,14 +302,18 @@ class Segment:
             data = file.pread(0, file.size)
             file.close()
         index = SegmentIndex.load(self.base_offset, data, self.size)
+        last = index.by_position(self.size)
+        if not self._begins_batch(last):
+            return self._rebuild_index(last)
         self._complete(index)
         return index
 
-    def _distrust_index(self, position: int) -> None:
-        log.warning("index rebuilt file=%s position=%d", self.index_path, position)
-        self._index = SegmentIndex(self.base_offset)
-        self._index.persisted = -1
-        self._complete(self._index)
+    def _rebuild_index(self, wrong: Entry) -> SegmentIndex:
+        logger.warning("index rebuilt file=%s position=%d offset=%d", self.index_path, wrong.position, wrong.offset)
+        index = SegmentIndex(self.base_offset)
+        index.persisted = -1
+        self._complete(index)
+        return index
 
     def _complete(self, index: SegmentIndex) -> None:
         entry = index.by_position(self.size)

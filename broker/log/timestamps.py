@@ -60,7 +60,7 @@ def _candidate(
     for segment in segments:
         if segment.end_offset <= start_offset or segment.newest_timestamp < timestamp:
             continue
-        first = segment.index.by_timestamp(timestamp).position
+        first = segment.position_by_timestamp(timestamp)
         if start_offset > segment.base_offset:
             first = max(first, segment.position_of(start_offset))
         for position, header in segment.walk(first):
