@@ -16,6 +16,8 @@ from broker.log.types import LogConfig, LogKey
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import Disk, DiskFile
 
+INDEX_GAP_MAX = 1 << 20  # before the recovery point; with more missing than that the whole index is made anew
+
 logger = logging.getLogger(__name__)
 
 
@@ -107,6 +109,9 @@ def _recover_tail(
             continue
         index = _load_index(disk, segment, start.position)
         recovered = yield from recover_segment(segment, file, index, start, files[number + 1 :])
+        if start.position - index.last_position() > INDEX_GAP_MAX:
+            disk.remove(segment.index_path)
+            segment.forget_index()
         for epoch, first_offset in recovered.epochs:
             epochs.assign(epoch, first_offset)
         epochs.end_offset = segment.end_offset

@@ -470,7 +470,7 @@ class PartitionLog:
     def _recovery_point(self) -> RecoveryPoint:
         offset = min(self._flushed_offset, self.high_watermark)
         offset = max(offset, self.start_offset)
-        if not self._segments:
+        if not self._segments or self._segments[-1].end_offset <= self.start_offset:  # about to be deleted
             return RecoveryPoint(offset, offset, 0, -1)
         if offset >= self.end_offset:
             last = self._segments[-1]

@@ -169,6 +169,10 @@ class Segment:
         if self._index is not None and self._index.persisted == len(self._index):
             self._index = None
 
+    def forget_index(self) -> None:
+        """It is made anew, from its file or the batch headers, when it is needed."""
+        self._index = None
+
     def remove(self) -> None:
         """Delete the files."""
         if self._file is not None:

@@ -1,0 +1,355 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from broker.log import LogConfig, LogKey, LogManager
+from broker.log.types import folder_name, parse_folder_name
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime import file_disk
+from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.file_disk import FileDisk
+from tests.unit.broker_log.batches import make_batch
+from tests.unit.broker_log.rig import KEY, Rig, append, batches_of, fill
+
+OTHER = LogKey(UUID(int=7), 3, 43)
+
+
+@pytest.mark.parametrize("topic", ["a", "a.b_c-d", "x" * 249, "a-1." + "0" * 32 + ".5"])
+def test_folder_names(topic: str) -> None:
+    key = LogKey(uuid4(), 2**31 - 1, 2**63 - 1)
+    name = folder_name(key, topic)
+    assert len(name) <= 255
+    parsed = parse_folder_name(name)
+    assert parsed is not None
+    assert parsed[0] == key
+    assert topic.startswith(parsed[1])
+
+
+@pytest.mark.parametrize("topic", ["../x", "a/b", "", "ä", "a\nb", ".."])
+def test_no_topic_name_leads_out_of_the_directory(topic: str) -> None:
+    try:
+        name = folder_name(KEY, topic)
+    except AssertionError:
+        return
+    assert "/" not in name
+    assert name not in (".", "..")
+
+
+async def test_folders_appear_with_the_first_append(rig: Rig) -> None:
+    log = rig.create()
+    assert os.listdir(rig.folder / "logs") == []
+    assert log.flushed_offset == log.end_offset == 0
+    assert await rig.logs.flushed(log, 0)
+    append(log, [b"a"])
+    assert os.listdir(rig.folder / "logs") == [folder_name(KEY, "topic")]
+    await rig.restart(clean=True)
+    assert batches_of(rig.log)
+
+
+async def test_an_empty_log_leaves_nothing(rig: Rig) -> None:
+    rig.create()
+    await rig.restart(clean=True)
+    assert not rig.logs.logs
+
+
+async def test_strays_are_set_aside_then_deleted(rig: Rig) -> None:
+    fill(rig.create(), 5)
+    kept = rig.create(key=OTHER)  # the same partition, created again
+    fill(kept, 5)
+    empty = LogKey(UUID(int=9), 0, 1)
+    rig.create(key=empty)
+    await rig.logs.set_aside([KEY, empty, LogKey(UUID(int=1), 1, 1)], now_ms=5_000)
+    assert list(rig.logs.logs) == [OTHER]
+    (stray,) = os.listdir(rig.folder / "strays")
+    assert stray == folder_name(KEY, "topic") + ".5000.0"
+    assert await rig.logs.delete_strays(before_ms=5_000) == 0
+    await rig.restart(clean=False)
+    assert list(rig.logs.logs) == [OTHER]
+    assert await rig.logs.delete_strays(before_ms=5_001) == 2
+    assert os.listdir(rig.folder / "strays") == []
+    assert rig.disk.facts.load("stray/") == {}
+    assert len(batches_of(rig.logs.logs[OTHER])) == 5
+
+
+async def test_a_replica_may_come_back_after_it_was_set_aside(rig: Rig) -> None:
+    for turn in range(3):
+        log = rig.create()
+        assert log.end_offset == 0
+        fill(log, 5)
+        await rig.logs.set_aside([KEY], now_ms=1)
+        assert len(os.listdir(rig.folder / "strays")) == turn + 1
+    assert await rig.logs.delete_strays(before_ms=2) == 3
+
+
+@pytest.mark.parametrize("calls", range(4))
+async def test_setting_aside_is_finished_after_a_crash(rig: Rig, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    log = rig.create()
+    fill(log, 5)
+    await rig.settle(log)
+    await rig.logs.checkpoint([log])
+    steps = 0
+
+    def crash_before(name: str) -> None:
+        original = getattr(type(rig.disk.facts if name == "commit" else rig.disk), name)
+
+        def step(self: object, *arguments: object) -> object:
+            nonlocal steps
+            if steps == calls:
+                raise KeyboardInterrupt
+            steps += 1
+            return original(self, *arguments)
+
+        monkeypatch.setattr(type(rig.disk.facts if name == "commit" else rig.disk), name, step)
+
+    for name in ("commit", "rename", "flush"):
+        crash_before(name)
+    with pytest.raises(KeyboardInterrupt):
+        await rig.logs.set_aside([KEY], now_ms=1)
+    monkeypatch.undo()
+    await rig.restart(clean=False)
+    if calls == 0:  # nothing was written yet
+        assert list(rig.logs.logs) == [KEY]
+        assert len(batches_of(rig.log)) == 5
+        return
+    assert not rig.logs.logs
+    assert not rig.logs.failures
+    assert len(os.listdir(rig.folder / "strays")) == 1
+    assert await rig.logs.delete_strays(before_ms=2) == 1
+    assert os.listdir(rig.folder / "strays") == []
+
+
+async def test_a_damaged_log_can_be_set_aside(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 5)
+    rig.logs.take_offline(KEY, CorruptStoreError("damaged"))
+    assert list(rig.logs.failures) == [KEY]
+    await rig.logs.set_aside([KEY], now_ms=1)
+    assert not rig.logs.failures
+    assert len(os.listdir(rig.folder / "strays")) == 1
+    fill(rig.create(), 2)
+
+
+async def test_retention_by_time(rig: Rig) -> None:
+    log = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000))
+    for number in range(30):
+        append(log, [b"x" * 20], timestamps=[100 * number], producer=(5, 0, number))
+    await rig.logs.maintain(now_ms=2_000)
+    assert log.start_offset == 0  # nothing is committed yet
+    log.advance_high_watermark(15)
+    assert await rig.logs.flushed(log, 30)
+    await rig.logs.maintain(now_ms=2_000)
+    assert log.start_offset == 9  # timestamps below 1,000 in whole segments
+    log.advance_high_watermark(30)
+    await rig.logs.maintain(now_ms=2_700)
+    assert log.start_offset == 15
+    assert [int(path.stem) for path in rig.files(log)] == [15, 18, 21, 24, 27]
+    assert log.epochs.entries == ((0, 15),)
+    await rig.restart(clean=False)
+    assert rig.log.start_offset == 15
+    assert len(batches_of(rig.log)) == 15
+    rig.log.config = LogConfig(retention_ms=1_000)
+    rig.log.advance_high_watermark(30)
+    assert await rig.logs.flushed(rig.log, 30)
+    await rig.logs.maintain(now_ms=10**9)
+    assert rig.log.start_offset == rig.log.end_offset == 30
+    assert rig.files(rig.log) == []
+    for clean in (False, True):
+        await rig.restart(clean=clean)
+        assert (rig.log.start_offset, rig.log.end_offset, rig.log.flushed_offset) == (30, 30, 30)
+        assert rig.log.epochs.latest == 0
+        assert rig.log.append_as_leader(make_batch([b"x" * 20], producer=(5, 0, 29)), 0, 0) == (29, 30, True)
+    assert append(rig.log, [b"on"]).first_offset == 30
+
+
+async def test_retention_by_size(rig: Rig) -> None:
+    log = rig.create(LogConfig(segment_size_max=300, retention_ms=-1, retention_size=600))
+    for _ in range(30):
+        append(log, [b"x" * 20])
+    await rig.settle(log)
+    await rig.logs.maintain(now_ms=0)
+    assert 600 <= log.size < 900
+    assert log.start_offset > 0
+
+
+async def test_a_far_timestamp_does_not_delete_others(rig: Rig) -> None:
+    log = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000))
+    append(log, [b"x"], timestamps=[253_370_764_800_000])
+    for _ in range(10):
+        append(log, [b"x" * 20], timestamps=[5_000])
+    await rig.settle(log)
+    await rig.logs.maintain(now_ms=5_500)
+    assert log.start_offset == 0
+    without = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000), key=OTHER)
+    append(without, [b"x"], timestamps=[-1], now_ms=5_000)
+    await rig.settle(without)
+    await rig.logs.maintain(now_ms=5_900)
+    assert without.start_offset == 0
+    await rig.logs.maintain(now_ms=6_100)
+    assert without.start_offset == 1
+
+
+async def test_a_moved_start_is_kept(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 30)
+    await rig.settle(log)
+    log.advance_start_offset(20)
+    await rig.logs.checkpoint([log])
+    assert int(rig.files(log)[0].stem) <= 20
+    await rig.restart(clean=False)
+    assert rig.log.start_offset == 20
+    assert rig.log.read(20, 1, rig.log.end_offset)
+
+
+async def test_reset(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 30, epoch=3)
+    await rig.settle(log)
+    assert await rig.logs.reset_to(log, 1_000)
+    assert (log.start_offset, log.end_offset, log.flushed_offset, log.high_watermark) == (1_000,) * 4
+    assert log.epochs.latest == -1
+    batch = make_batch([b"a"], base_offset=1_000, leader_epoch=5)
+    assert log.append_as_follower(batch, 5, 0) == (1_000, 1_001, False)
+    assert await rig.logs.flushed(log, 1_001)
+    await rig.restart(clean=False)
+    assert (rig.log.start_offset, rig.log.end_offset) == (1_000, 1_001)
+    assert batches_of(rig.log) == [batch]
+
+
+async def test_a_reset_that_was_interrupted_is_finished(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = rig.create()
+    fill(log, 30)
+    monkeypatch.setattr(log, "restart_at", lambda offset: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        await rig.logs.reset_to(log, 1_000)
+    await rig.restart(clean=False)
+    assert (rig.log.start_offset, rig.log.end_offset) == (1_000, 1_000)
+    assert rig.files(rig.log) == []
+
+
+async def test_a_reset_gives_way_to_an_append(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 3)
+    resetting = asyncio.ensure_future(rig.logs.reset_to(log, 1_000))
+    await asyncio.sleep(0)
+    fill(log, 1)
+    assert await resetting is False
+    assert len(batches_of(log)) == 4
+    await rig.restart(clean=False)
+    assert len(batches_of(rig.log)) == 4
+
+
+@pytest.mark.parametrize("what", ["write", "sync"])
+async def test_a_failed_disk_tells_everyone(rig: Rig, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    failed: list[UUID] = []
+    told = asyncio.Event()
+
+    def on_failure(directory_id: UUID, error: DiskError) -> None:
+        failed.append(directory_id)
+        told.set()
+
+    rig.logs.on_failure = on_failure
+    log = rig.create()
+    other = rig.create(key=OTHER)
+    append(log, [b"a"])
+    assert await rig.logs.flushed(log, 1)
+
+    def broken(*arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    if what == "write":
+        monkeypatch.setattr(os, "pwrite", broken)
+        with pytest.raises(DiskError):
+            append(log, [b"b"])
+    else:
+        monkeypatch.setattr(file_disk, "_fdatasync", broken)
+        append(log, [b"b"])
+        append(other, [b"b"])
+        for one, offset in ((log, 2), (other, 1)):
+            with pytest.raises(DiskError, match="Input/output error"):
+                await rig.logs.flushed(one, offset)
+    await told.wait()
+    monkeypatch.undo()
+    assert failed == [rig.disk.directory_id]
+    assert list(rig.logs.failed_disks) == failed
+    with pytest.raises(DiskError):
+        append(other, [b"c"])
+    with pytest.raises(DiskError):
+        rig.logs.create(LogKey(UUID(int=8), 0, 0), "t", rig.disk.directory_id, LogConfig())
+    assert log.read(0, 100, 1)
+    await rig.logs.maintain(0)
+    await rig.logs.close()
+    assert rig.disk.facts.load("clean") == {}
+
+
+async def test_disks_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disks = [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+    logs = LogManager(disks)
+    await logs.open()
+    one = logs.create(KEY, "t", disks[0].directory_id, LogConfig())
+    two = logs.create(OTHER, "t", disks[1].directory_id, LogConfig())
+    append(one, [b"x"])
+    append(two, [b"x"])
+    disks[0]._set_failure(DiskError("broken"))
+    with pytest.raises(DiskError):
+        await logs.flushed(one, 1)
+    assert await logs.flushed(two, 1)
+    assert list(logs.failed_disks) == [disks[0].directory_id]
+    await logs.close()
+    for disk in disks:
+        disk.close()
+    disk = FileDisk.acquire(tmp_path / "b", 1, "cluster", uuid4)
+    assert "clean" in disk.facts.load()
+    disk.close()
+
+
+async def test_many_logs_open_without_being_looked_at(rig: Rig) -> None:
+    keys = [LogKey(UUID(int=number), 0, number) for number in range(300)]
+    for number, key in enumerate(keys):
+        append(rig.create(key=key), [b"%d" % number])
+    await rig.stop()
+    await rig.start()
+    assert list(rig.logs.logs) != []
+    assert not list(rig.disk._handles)
+    assert [rig.logs.logs[key].end_offset for key in keys] == [1] * 300
+
+
+async def test_expired_producers_are_forgotten(rig: Rig) -> None:
+    log = rig.create(LogConfig(producer_expiration_ms=1_000))
+    append(log, [b"a"], now_ms=0, producer=(5, 0, 0))
+    await rig.logs.maintain(now_ms=10_000)  # the first look only starts the clock
+    assert log.producers.get(5) is not None
+    await rig.logs.maintain(now_ms=11_001)
+    assert log.producers.get(5) is None
+    await rig.restart(clean=True)
+    assert append(rig.log, [b"b"], producer=(5, 0, 1)).first_offset == 1
+
+
+async def test_checkpoints_shorten_recovery(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = rig.create(LogConfig())
+    append(log, [b"x" * 500_000])
+    for _ in range(20):
+        append(log, [b"x" * 500_000])
+    await rig.settle(log)
+    await rig.logs.maintain(now_ms=0)
+    assert log.truncation_floor == log.end_offset
+    append(log, [b"after"])
+    await rig.kill()
+    read = 0
+    original = file_disk._File.pread
+
+    def pread(self: file_disk._File, position: int, size: int) -> bytes:
+        nonlocal read
+        data = original(self, position, size)
+        read += len(data)
+        return data
+
+    monkeypatch.setattr(file_disk._File, "pread", pread)
+    await rig.start()
+    assert rig.log.end_offset == 22
+    assert read < 10_000
