@@ -1,0 +1,186 @@
+"""The demo's cluster: three voters and three brokers as real processes, which can be killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.consumer import LATEST, Consumer
+from quorumlog.client.controller import ControllerClient
+from quorumlog.errors import ClusterError
+from quorumlog.kctl import dev_cluster, processes
+from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire.v1 import controller_pb2
+
+Say = Callable[[str], None]
+
+START_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 30.0
+WATCH_PAUSE_S = 0.05
+_PROBE_TIMEOUT_S = 1.0
+_PROBE_TOPIC = "demo-probe"
+_FIRST_PORT = 29_090
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """at: when the process was gone, on the loop's clock."""
+
+    node: Node
+    at: float
+
+
+class Servers:
+    def __init__(self, cluster: DevCluster, say: Say) -> None:
+        self._cluster = cluster
+        self._say = say
+        self._starting = asyncio.Lock()
+        self.bootstrap = cluster.bootstrap
+        self.control = ControllerClient([node.control for node in cluster.nodes])
+        self.kafka = Cluster(self.bootstrap, client_id="demo")
+        self.consumer = Consumer(self.kafka, timeout_s=CALL_TIMEOUT_S)
+
+    async def close(self) -> None:
+        await self.control.close()
+        await self.kafka.close()
+
+    async def create_topic(self, name: str, partitions: int, replicas: int, min_insync: int) -> None:
+        config = controller_pb2.ConfigEntry(key="min.insync.replicas", value=str(min_insync))
+        topic = controller_pb2.NewTopic(name=name, partitions=partitions, replication_factor=replicas, configs=[config])
+        await self._create(topic, CALL_TIMEOUT_S)
+        await self.consumer.list_offsets({(name, index): LATEST for index in range(partitions)})  # each has a leader
+
+    async def _create(self, topic: controller_pb2.NewTopic, timeout_s: float) -> None:
+        """A topic that exists just as asked is a success: an earlier call may have been acknowledged unseen."""
+        request = controller_pb2.CreateTopicsRequest(topics=[topic])
+        (created,) = (await self.control.call("CreateTopics", request, timeout_s)).topics
+        result = created.result
+        if result.error not in ("", "NONE") and not (result.error == "TOPIC_ALREADY_EXISTS" and created.identical):
+            raise ClusterError(result.error, result.message, retriable=result.retriable)
+
+    async def active_controller(self) -> Node:
+        reply = await self.control.describe_quorum(CALL_TIMEOUT_S)
+        return self._node(reply.known.leader_id)
+
+    async def leaders(self, topic: str) -> dict[int, int]:
+        """Broker id by partition."""
+        request = controller_pb2.DescribeTopicsRequest(names=[topic])
+        (described,) = (await self.control.call("DescribeTopics", request, CALL_TIMEOUT_S)).topics
+        return {partition.index: partition.leader for partition in described.partitions}
+
+    def _node(self, node_id: int) -> Node:
+        return next(node for node in self._cluster.nodes if node.id == node_id)
+
+    async def kill(self, node_id: int) -> Killed:
+        node = self._node(node_id)
+        loop = asyncio.get_running_loop()
+        processes.send(node.pid, signal.SIGKILL)
+        at = loop.time()
+        assert await processes.gone(node.pid, node.mark, CALL_TIMEOUT_S), f"{node.name} survived SIGKILL"
+        self._say(f"killed {node.name} (pid {node.pid}) with SIGKILL")
+        return Killed(node, at)
+
+    async def restart(self, killed: Killed) -> None:
+        """Start the killed node again on its own data, and wait until it is ready."""
+        async with self._starting:
+            self._say(f"starting {killed.node.name} again")
+            await dev_cluster.start(self._cluster, START_TIMEOUT_S, lambda _line: None)
+            self._say(f"{killed.node.name} is back and caught up")
+
+    async def controller_failover_ms(self, killed: Killed) -> int:
+        """From SIGKILL to the first change of metadata that is acknowledged."""
+        loop = asyncio.get_running_loop()
+        topic = controller_pb2.NewTopic(name=_PROBE_TOPIC, partitions=1, replication_factor=1)
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while True:
+                try:
+                    await self._create(topic, _PROBE_TIMEOUT_S)
+                except ClusterError as error:
+                    if not error.retriable:
+                        raise
+                    await asyncio.sleep(WATCH_PAUSE_S)
+                    continue
+                return round((loop.time() - killed.at) * 1000)
+
+    async def partition_failover_ms(self, killed: Killed, topic: str, partitions: list[int]) -> int:
+        """From SIGKILL to the first row that a new leader of one of `partitions` acknowledged."""
+        loop = asyncio.get_running_loop()
+
+        async def progress(index: int) -> float:
+            # the old leader is gone, so even the first answer is a new leader's: what it has acknowledged is above it
+            inherited = (await self.consumer.list_offset(topic, index, LATEST)).offset
+            while (await self.consumer.list_offset(topic, index, LATEST)).offset <= inherited:  # noqa: ASYNC110
+                await asyncio.sleep(WATCH_PAUSE_S)
+            return loop.time()
+
+        watches = [asyncio.create_task(progress(index)) for index in partitions]
+        done, left = await asyncio.wait(watches, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        for watch in left:
+            watch.cancel()
+        assert done, f"no partition of {killed.node.name} moved on within {START_TIMEOUT_S:g} s"
+        return round((min(watch.result() for watch in done) - killed.at) * 1000)
+
+
+class Progress:
+    """How many rows of a topic are acknowledged, watched from outside: the sum of its watermarks."""
+
+    def __init__(self, servers: Servers, topic: str, partitions: int) -> None:
+        self._servers = servers
+        self._topic = topic
+        self.ends = dict.fromkeys(range(partitions), 0)
+        self._moved = asyncio.Event()
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(self.ends.values())
+
+    async def reached(self, count: int) -> int:
+        """Wait for `count` rows; return how many there are then."""
+        while self.acknowledged < count:
+            self._moved.clear()
+            await self._moved.wait()
+        return self.acknowledged
+
+    async def look(self) -> None:
+        """Ask once."""
+        asked = {(self._topic, index): LATEST for index in self.ends}
+        for (_, index), listed in (await self._servers.consumer.list_offsets(asked)).items():
+            self.ends[index] = listed.offset
+
+    async def watch(self) -> None:
+        """Ask until cancelled; each partition by itself, since one may be without a leader."""
+        async with asyncio.TaskGroup() as tasks:
+            for index in self.ends:
+                tasks.create_task(self._watch(index))
+
+    async def _watch(self, index: int) -> None:
+        while True:
+            listed = await self._servers.consumer.list_offset(self._topic, index, LATEST)
+            if listed.offset > self.ends[index]:  # a new leader may know of a lower watermark for a moment
+                self.ends[index] = listed.offset
+                self._moved.set()
+            await asyncio.sleep(WATCH_PAUSE_S)
+
+
+@asynccontextmanager
+async def started(directory: Path, say: Say) -> AsyncIterator[Servers]:
+    """Three voters and three brokers under `directory`; when left, no process and no file of theirs."""
+    directory.mkdir()  # noqa: ASYNC240
+    cluster = dev_cluster.plan(directory, voters=3, brokers=3, port_base=_FIRST_PORT, made_dir=True)
+    cluster.save()
+    try:
+        await dev_cluster.start(cluster, START_TIMEOUT_S, say)
+        servers = Servers(cluster, say)
+        try:
+            yield servers
+        finally:
+            await servers.close()
+    finally:
+        await dev_cluster.stop_nodes(cluster.nodes, lambda _line: None)
+        dev_cluster.remove(cluster)
+        say("the cluster is down")

@@ -1,0 +1,60 @@
+"""The demo's own parts: its data set, its write, and that its comparison finds what it is there to find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from examples.demo import flights, spark_job
+from examples.demo.__main__ import _busiest
+from quorumlog.client.records import NewRecord, build_batch
+from tests.unit.client.fake_cluster import ThreadedBrokers
+
+ROWS = 4000
+
+
+def test_the_data_set_is_whole(tmp_path: Path) -> None:
+    truth = flights.count(flights.unpack(tmp_path))
+    assert truth.row_count == 336_776
+    assert (len(truth.by_key), truth.by_key["UA"], truth.by_key["OO"]) == (16, 58_665, 32)
+
+
+def test_write_and_compare(spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path) -> None:
+    csv = flights.unpack(tmp_path)
+    flights.first_rows(csv, ROWS)
+    truth = flights.count(csv)
+    assert truth.row_count == ROWS
+    cluster.run(cluster.brokers.create("flights", [1, 2, 1]))
+    source = spark_job.source_rows(spark, csv)
+    bootstrap = cluster.brokers.bootstrap
+    spark_job.write(source, bootstrap, "flights", rows_per_second=1_000_000)
+
+    good = spark_job.read_and_compare(spark, source, bootstrap, "flights")
+    assert good.problems(truth) == []
+    assert (good.rows_read, good.lost, good.duplicated) == (ROWS, 0, 0)
+    assert good.checksum_read == good.checksum_source != 0
+
+    log = cluster.brokers.shared.logs["flights", 0]
+    first = cluster.run(cluster.brokers.records("flights", 0))[0]
+    again = build_batch([NewRecord(first.key, first.value, first.timestamp_ms)])
+    cluster.run(cluster.brokers.fill("flights", 0, again))
+    repeated = spark_job.read_and_compare(spark, source, bootstrap, "flights")
+    assert (repeated.rows_read, repeated.lost, repeated.duplicated) == (ROWS + 1, 0, 1)
+    assert len(repeated.problems(truth)) == 4
+
+    del log.batches[1:]
+    kept = len(cluster.run(cluster.brokers.records("flights", 0)))
+    others = sum(len(cluster.run(cluster.brokers.records("flights", index))) for index in (1, 2))
+    short = spark_job.read_and_compare(spark, source, bootstrap, "flights")
+    assert (short.rows_read, short.lost, short.duplicated) == (kept + others, ROWS - kept - others, 0)
+
+    changed = build_batch([NewRecord(first.key, b"{}", first.timestamp_ms)])
+    cluster.run(cluster.brokers.fill("flights", 1, changed))
+    strange = spark_job.read_and_compare(spark, source, bootstrap, "flights")
+    assert strange.duplicated == 1, "a row that the source does not hold at all"
+
+
+def test_the_busiest_broker() -> None:
+    assert _busiest({0: 11, 1: 12, 2: 12}, dict.fromkeys(range(3), 1)) == [1, 2]
+    assert _busiest({0: 11, 1: 12}, {0: 1, 1: 5}) == [1]
