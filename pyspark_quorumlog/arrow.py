@@ -26,6 +26,7 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 PIECE_SIZE_BYTES = 32 << 20
+RECORD_SIZE_MAX_BYTES = 64 << 20
 
 _NO_BYTES: Bytes = np.empty(0, np.uint8)
 _NO_INT32: Int32s = np.empty(0, np.int32)
@@ -242,11 +243,11 @@ def encode(
 ) -> Iterator[EncodedBatch]:
     """The rows as sealed batches of at most `batch_size_max` bytes before compression, partition after partition.
 
-    Rows of a partition keep their order.  `partition_counts` and `sticky` (where rows without key and partition go) are
-    by topic.
+    A record that is larger than that is a batch of its own: whether it is too large is the topic's to say.  Rows of a
+    partition keep their order.  `partition_counts` and `sticky` (where rows without key and partition go) are by topic.
 
     Raises:
-        ClusterError: a row names a partition that its topic does not have, or does not fit into a batch.
+        ClusterError: a row names a partition that its topic does not have, or is larger than any broker takes.
     """
     counts = np.asarray(partition_counts, np.int64)
     first_groups = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -267,16 +268,19 @@ def encode(
         topic, partition = columns.topics[topic_index], int(group - first_groups[topic_index])
         first, end = int(starts[group]), int(starts[group + 1])
         while first < end:
+            place = out
             following, size = compiled.encode(
-                *(order, first, end, *columns.key, *columns.value, *columns.headers, out, HEADER_SIZE)
+                *(order, first, end, *columns.key, *columns.value, *columns.headers, place, HEADER_SIZE)
             )
             if following == compiled.TOO_SMALL:
-                raise ClusterError(
-                    "MESSAGE_TOO_LARGE",
-                    f"a record for {topic}-{partition} takes {size} bytes, the limit is {batch_size_max - HEADER_SIZE}",
-                    "raise the option kafka.batch.size, and the topic's max.message.bytes",
+                if size > RECORD_SIZE_MAX_BYTES:
+                    where = f"{topic}-{partition}"
+                    raise ClusterError("MESSAGE_TOO_LARGE", f"{where}: a record of {size} bytes is beyond every limit")
+                place = np.empty(HEADER_SIZE + size, np.uint8)
+                following, size = compiled.encode(
+                    *(order, first, first + 1, *columns.key, *columns.value, *columns.headers, place, HEADER_SIZE)
                 )
-            yield _sealed(out[:size], topic, partition, following - first, timestamp_ms, codec)
+            yield _sealed(place[:size], topic, partition, following - first, timestamp_ms, codec)
             first = following
 
 

@@ -119,7 +119,10 @@ class Producer:
             self._fail(ClusterError("PRODUCER_CLOSED", "the producer was closed"))
             for task in self._running:
                 task.cancel()
-            await self._tasks.__aexit__(None, None, None)
+            if isinstance(error, asyncio.CancelledError):  # perhaps the group's own doing, because a lane hit a bug
+                await self._tasks.__aexit__(kind, error, trace)
+            else:
+                await self._tasks.__aexit__(None, None, None)
 
     async def send(self, topic: str, index: int, batch: bytearray) -> asyncio.Future[int]:
         """Queue one sealed batch (`records.seal_batch`), which is the producer's from now on.
@@ -169,6 +172,8 @@ class Producer:
                 offset = await self._deliver(lane, pending)
             except ClusterError as error:
                 return self._fail(error)
+            if self._failure is not None:  # another lane's: this batch was failed with the others
+                return None
             lane.queue.popleft()
             lane.next_sequence = (lane.next_sequence + pending.record_count) & SEQUENCE_MAX
             self._buffered_bytes -= len(pending.batch)

@@ -78,7 +78,7 @@ def test_decoders_agree(parts: Any, first: int, end: int) -> None:
     assert [record[3:] for record in decode_batches(data)] == [(r.key, r.value, r.headers) for r in everything]
 
 
-@given(rows, st.integers(150, 4000), st.sampled_from(Codec), st.integers(0, 3))
+@given(rows, st.integers(62, 4000), st.sampled_from(Codec), st.integers(0, 3))
 @settings(deadline=None)
 def test_encoders_agree(content: Any, batch_size_max: int, codec: Codec, skipped: int) -> None:
     table = pa.table(
@@ -89,7 +89,7 @@ def test_encoders_agree(content: Any, batch_size_max: int, codec: Codec, skipped
         }
     ).slice(skipped)
     columns = arrow.Columns.of(table, "t")
-    encoded = list(arrow.encode(columns, [1], [0], NOW, batch_size_max + 700, codec))
+    encoded = list(arrow.encode(columns, [1], [0], NOW, batch_size_max, codec))
     written: list[NewRecord] = []
     for batch in encoded:
         checked = check_batches(batch.data)
@@ -99,7 +99,7 @@ def test_encoders_agree(content: Any, batch_size_max: int, codec: Codec, skipped
         assert len(part) == batch.record_count
         if codec is Codec.NONE:
             assert batch.data == build_batch(part), "the plain encoder writes other bytes"
-            assert len(batch.data) <= batch_size_max + 700
+            assert len(batch.data) <= batch_size_max or batch.record_count == 1
         written += part
     assert written == [NewRecord(key, value, NOW, head) for key, value, head in content[skipped:]]
 

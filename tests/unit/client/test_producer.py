@@ -116,6 +116,40 @@ async def test_a_refused_batch_is_not_tried_again() -> None:
         assert len(brokers.replicas[1].produced) == 1
 
 
+async def test_a_failed_lane_fails_the_batch_that_another_waits_for() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1, 2])
+        brokers.replicas[2].acknowledge.clear()
+        with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE"):  # noqa: PT012
+            async with Producer(cluster) as producer:
+                waiting = await producer.send("t", 1, batch(1))
+                await brokers.replicas[2].appended.wait()
+                await producer.send("t", 0, build_batch([NewRecord(None, bytes(2_000_000), NOW)]))
+                with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE"):
+                    await waiting
+                brokers.replicas[2].acknowledge_all()
+        assert producer.delivered_records == 0
+
+
+async def test_a_cancelled_write_leaves_no_task_behind() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        brokers.replicas[1].acknowledge.clear()
+
+        async def write() -> None:
+            async with Producer(cluster) as producer:
+                await producer.send("t", 0, batch(0))
+
+        writing = asyncio.create_task(write())
+        await brokers.replicas[1].appended.wait()
+        before = asyncio.all_tasks()
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert not [task for task in asyncio.all_tasks() & before if "Producer._run" in repr(task)]
+        brokers.replicas[1].acknowledge_all()
+
+
 async def test_send_waits_while_the_buffer_is_full() -> None:
     async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
