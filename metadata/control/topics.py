@@ -32,6 +32,7 @@ DEFAULT = -1
 DEFAULT_PARTITIONS = 1
 DEFAULT_REPLICATION_FACTOR = 3
 MAX_NAME_LENGTH = 249
+MAX_REPLICAS_PER_REQUEST = 100_000
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _MIN_ISR = "min.insync.replicas"
 
@@ -104,13 +105,8 @@ def create_topics(
         else:
             planned.append(_plan(image, topic, placer.broker_count))
     wanted = [plan for plan in planned if isinstance(plan, NewTopic)]
-    size = sum(1 + plan.partitions + len(plan.configs) for plan in wanted)
-    if size > MAX_RECORDS_PER_BATCH:
-        refusal = Outcome(
-            Word.POLICY_VIOLATION,
-            f"the request makes {size} records, one batch holds at most {MAX_RECORDS_PER_BATCH}",
-            "create fewer topics or partitions at a time",
-        )
+    refusal = _check_size(wanted)
+    if refusal is not None:
         refused = [plan if isinstance(plan, CreatedTopic) else CreatedTopic(plan.name, refusal) for plan in planned]
         return Decision(tuple(refused))
     records: list[Record] = []
@@ -124,6 +120,18 @@ def create_topics(
         shown = None if validate_only else topic_id
         created.append(CreatedTopic(plan.name, OK, shown, plan.partitions, plan.replication_factor))
     return Decision(tuple(created), () if validate_only else tuple(records))
+
+
+def _check_size(wanted: Sequence[NewTopic]) -> Outcome | None:
+    size = sum(1 + plan.partitions + len(plan.configs) for plan in wanted)
+    replicas = sum(plan.partitions * plan.replication_factor for plan in wanted)
+    if size > MAX_RECORDS_PER_BATCH:
+        problem = f"the request makes {size} records, one batch holds at most {MAX_RECORDS_PER_BATCH}"
+    elif replicas > MAX_REPLICAS_PER_REQUEST:
+        problem = f"the request makes {replicas} replicas, at most {MAX_REPLICAS_PER_REQUEST} are made at a time"
+    else:
+        return None
+    return Outcome(Word.POLICY_VIOLATION, problem, "create fewer topics or partitions at a time")
 
 
 def _fresh_id(image: ClusterImage, new_id: Callable[[], UUID]) -> UUID:

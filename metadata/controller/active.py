@@ -57,6 +57,16 @@ OUTCOME_UNKNOWN = Outcome(
 TIMED_OUT = Outcome(Word.REQUEST_TIMED_OUT, "the quorum did not confirm in time; nothing was changed", "ask again")
 
 
+TOO_LARGE = Outcome(
+    Word.POLICY_VIOLATION, "the request makes more bytes than one batch may have; nothing was changed", "ask for less"
+)
+MAX_BATCH_BYTES = 8 << 20
+
+
+class _BatchTooLargeError(Exception):
+    """A decision's records are more bytes than a batch may have; nothing was appended."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """session_timeout_ms: a broker not heard from for so long is fenced."""
@@ -210,9 +220,11 @@ class ActiveController:
             return OUTCOME_UNKNOWN if appended else NOT_CONTROLLER
         except TimeoutError:
             return OUTCOME_UNKNOWN if appended else TIMED_OUT
+        except _BatchTooLargeError:
+            return TOO_LARGE
 
     def _step(self, reign: _Reign, decide: Decide[T], again: bool) -> Decision[T]:
-        """One decision and its batch.  Raises NotLeaderError, with nothing changed."""
+        """One decision and its batch.  Raises NotLeaderError or _BatchTooLargeError, with nothing changed."""
         try:
             if self._node.log_end_offset > reign.pending.end_offset:  # control records took offsets
                 reign.pending = reign.pending.advance(self._node.log_end_offset, reign.epoch)
@@ -220,7 +232,7 @@ class ActiveController:
             if decision.records:
                 self._append(reign, decision.records)
             return decision
-        except NotLeaderError:
+        except (NotLeaderError, _BatchTooLargeError):
             raise
         except Exception as error:
             self._fail(error)
@@ -232,6 +244,8 @@ class ActiveController:
         base_offset = reign.pending.end_offset
         after = reign.pending.apply(base_offset, records, reign.epoch)
         payload = encode(records)
+        if len(payload) > MAX_BATCH_BYTES:
+            raise _BatchTooLargeError
         found = self._node.append(reign.epoch, payload, len(records))
         assert found == base_offset, f"decided for offset {base_offset}, appended at {found}"
         reign.prepared[base_offset] = Prepared(base_offset, reign.epoch, payload, records, after)
@@ -327,8 +341,8 @@ class ActiveController:
         now = asyncio.get_running_loop().time()
         late = now - due
         if late > self._settings.session_timeout_ms / 4000:
-            log.warning("sessions prolonged: this process was held up", late_ms=round(late * 1000))
-            reign.sessions.prolong(late)
+            log.warning("sessions renewed: this process was held up", late_ms=round(late * 1000))
+            reign.sessions.renew(now)
         first = reign.sessions.first_to_expire()
         if first is not None and first[0] <= now:
             self._fence_step(reign, first[1])

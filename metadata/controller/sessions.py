@@ -2,7 +2,7 @@
 
 Not in the log: a new controller gives every unfenced broker a fresh session.  If the check itself comes late, this
 process was stopped or starved, and the heartbeats that it did not read in that time wait in its sockets: every session
-is prolonged by as much, so that a controller's own pause fences nobody.
+begins anew, so that a controller's own pause fences nobody.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ class Sessions:
         session = self._by_id.get(broker_id)
         return session is not None and now - session.last_contact < self._timeout
 
-    def prolong(self, seconds: float) -> None:
+    def renew(self, now: float) -> None:
+        """Everybody's session begins anew."""
         for session in self._by_id.values():
-            session.last_contact += seconds
+            session.last_contact = now
 
     def first_to_expire(self) -> tuple[float, int] | None:
         """(when, broker id) of the session that ends first."""

@@ -360,6 +360,23 @@ def test_a_topics_leaders_and_replicas_are_even(brokers: int, partitions: int, f
     assert all(len(set(row)) == factor for row in rows)
 
 
+def test_a_large_topic_repeats_rows_that_are_even() -> None:
+    cluster = Cluster()
+    cluster.start(*range(1, 8))
+    rows = spread(cluster, "t", 2000, 3)
+    assert {cluster.image.leader_count(broker) for broker in range(1, 8)} == {285, 286}
+    counts = [cluster.image.replica_count(broker) for broker in range(1, 8)]
+    assert max(counts) - min(counts) <= 1
+    assert len({row[:2] for row in rows}) == 7 * 6  # every leader is succeeded by every other
+
+
+def test_a_request_for_too_many_replicas_changes_nothing() -> None:
+    cluster = Cluster()
+    cluster.start(*range(1, 21))
+    assert refused(cluster, NewTopic("t", 9000, 20)) is Word.POLICY_VIOLATION
+    assert refused(cluster, NewTopic("t", assignment=(tuple(range(1, 21)),) * 5001)) is Word.POLICY_VIOLATION
+
+
 def test_many_small_topics_are_even_over_the_cluster() -> None:
     cluster = Cluster()
     cluster.start(*range(1, 7))

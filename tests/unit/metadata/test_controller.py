@@ -1,0 +1,599 @@
+"""The active controller: when it is active, when it answers, what a lost leadership leaves, sessions and fencing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from metadata.codec import encode, registration_to_wire
+from metadata.control import brokers
+from metadata.controller import ControllerSettings, MetadataReplay
+from metadata.image import ClusterImage
+from metadata.records import NO_LEADER, Record
+from quorum.core.types import Batch
+from quorumlog.errors import CorruptStoreError
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.unit.metadata.builders import check_invariants, directory, registration
+from tests.unit.metadata.fake_node import JumpingLoop, Plane, run, settle
+
+
+def new_topic(name: str, partitions: int = 1, factor: int = 1) -> pb.CreateTopicsRequest:
+    topic = pb.NewTopic(name=name, partitions=partitions, replication_factor=factor)
+    return pb.CreateTopicsRequest(topics=[topic])
+
+
+def beat(plane: Plane, broker_id: int, **changes: Any) -> pb.BrokerHeartbeatRequest:
+    """A heartbeat of a broker that has applied all that is committed."""
+    known = plane.replay.image.brokers.get(broker_id)
+    fields = {
+        "broker_id": broker_id,
+        "broker_epoch": known.epoch if known else 0,
+        "applied_offset": plane.replay.image.end_offset,
+        "received_offset": plane.replay.image.end_offset,
+    }
+    return pb.BrokerHeartbeatRequest(**{**fields, **changes})
+
+
+def register(broker_id: int, number: int = 0, **changes: Any) -> pb.RegisterBrokerRequest:
+    return pb.RegisterBrokerRequest(registration=registration_to_wire(registration(broker_id, number, **changes)))
+
+
+async def started(*broker_ids: int, settings: ControllerSettings | None = None) -> Plane:
+    """An active controller with these brokers unfenced, everything committed."""
+    plane = Plane(settings)
+    plane.node.auto_commit = True
+    plane.node.win()
+    for broker_id in broker_ids:
+        assert (await plane.call("RegisterBroker", register(broker_id))).result.error == "NONE"
+        assert not (await plane.call("BrokerHeartbeat", beat(plane, broker_id))).fenced
+    plane.node.auto_commit = False
+    return plane
+
+
+# When it is active
+
+
+def test_active_once_the_leader_change_of_its_epoch_is_applied() -> None:
+    async def test() -> None:
+        plane = Plane()
+        plane.node.win(commit=False)
+        assert not plane.controller.active
+        asked = plane.start("CreateTopics", new_topic("t"))
+        await settle()
+        assert not asked.done()
+        assert len(plane.node.log) == 1
+        plane.node.commit()
+        assert plane.controller.active
+        assert plane.controller.pending is not None
+        assert plane.controller.pending.digest() == plane.replay.image.digest()
+        reply = await asked
+        assert reply.topics[0].result.error == "INVALID_REPLICATION_FACTOR"  # there are no brokers
+
+    run(test())
+
+
+def test_a_leader_change_of_another_epoch_activates_nobody() -> None:
+    async def test() -> None:
+        plane = Plane()
+        plane.node.win(commit=False)
+        plane.node.lose(2, "there:1")
+        plane.node.commit()
+        assert not plane.controller.active
+        plane.node.win(commit=False)
+        assert not plane.controller.active
+        plane.node.commit()
+        assert plane.controller.epoch == 3
+
+    run(test())
+
+
+def test_pending_starts_as_the_whole_log_of_earlier_leaders() -> None:
+    async def test() -> None:
+        first = await started(1, 2)
+        asked = first.start("CreateTopics", new_topic("t"))
+        await settle()
+        second = Plane()
+        second.node.log = list(first.node.log)  # the second node holds it, though nobody knows it to be committed
+        second.node.epoch = first.node.epoch
+        second.node.win(commit=False)
+        assert not second.controller.active
+        second.node.commit()
+        assert second.controller.pending is not None
+        assert "t" in second.controller.pending.topic_ids
+        asked.cancel()
+
+    run(test())
+
+
+# When it answers
+
+
+def test_an_answer_waits_for_the_commit() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        asked = plane.start("CreateTopics", new_topic("t"))
+        await settle()
+        assert not asked.done()
+        assert "t" not in plane.replay.image.topic_ids
+        assert plane.controller.pending is not None
+        assert "t" in plane.controller.pending.topic_ids
+        plane.node.commit()
+        reply = await asked
+        assert reply.topics[0].result.error == "NONE"
+        assert reply.topics[0].offset == plane.node.log_end_offset
+
+    run(test())
+
+
+def test_refusals_and_no_ops_wait_for_what_they_rest_on() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        first = plane.start("CreateTopics", new_topic("t"))
+        again = plane.start("CreateTopics", new_topic("t"))
+        wrong = plane.start("CreateTopics", new_topic("bad name"))
+        same = plane.start("RegisterBroker", register(1))
+        await settle()
+        assert not any(task.done() for task in (first, again, wrong, same))
+        plane.node.commit()
+        assert (await first).topics[0].result.error == "NONE"
+        assert (await again).topics[0].result.error == "TOPIC_ALREADY_EXISTS"
+        assert (await again).topics[0].identical
+        assert (await wrong).topics[0].result.error == "INVALID_TOPIC_EXCEPTION"
+        assert (await same).broker_epoch == plane.replay.image.brokers[1].epoch
+
+    run(test())
+
+
+def test_a_refusal_that_rests_on_committed_state_is_answered_at_once() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        reply = await plane.call("CreateTopics", new_topic(".."))
+        assert reply.topics[0].result.error == "INVALID_TOPIC_EXCEPTION"
+        assert reply.topics[0].offset == plane.node.high_watermark
+
+    run(test())
+
+
+def test_control_records_take_offsets_too() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.append_control()
+        plane.node.append_control()
+        asked = plane.start("CreateTopics", new_topic("t"))
+        await settle()
+        plane.node.append_control()
+        late = plane.start("CreateTopics", new_topic("t"))
+        await settle()
+        plane.node.commit()
+        assert (await asked).topics[0].result.error == "NONE"
+        assert (await late).topics[0].offset == plane.node.log_end_offset
+        assert plane.controller.pending is not None
+        assert plane.controller.pending.digest() == plane.replay.image.digest()
+        partition = plane.replay.image.topics[plane.replay.image.topic_ids["t"]].partitions[0]
+        assert partition is not None
+        assert plane.node.log[-2].base_offset < partition.created < plane.node.log[-1].base_offset
+
+    run(test())
+
+
+def test_the_time_is_up() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        changed = plane.start("CreateTopics", new_topic("t"), 1000)
+        nothing = plane.start("CreateTopics", new_topic(".."), 1000)
+        read = plane.start("DescribeTopics", pb.DescribeTopicsRequest(), 1000)
+        assert (await changed).result.error == "OUTCOME_UNKNOWN"
+        assert (await nothing).result.error == "REQUEST_TIMED_OUT"
+        assert (await read).result.error == "REQUEST_TIMED_OUT"
+        assert (await read).result.retriable
+        assert asyncio.get_running_loop().time() < 1002.5
+
+    run(test())
+
+
+# When leadership ends
+
+
+def test_what_was_appended_is_unknown_and_the_rest_was_not_done() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        appended = plane.start("CreateTopics", new_topic("t"))
+        refused = plane.start("CreateTopics", new_topic("t"))
+        read = plane.start("DescribeTopics", pb.DescribeTopicsRequest())
+        await settle()
+        plane.node.lose(2, None, truncate=True)
+        assert (await appended).result.error == "OUTCOME_UNKNOWN"
+        assert (await appended).result.retriable
+        assert (await refused).result.error == "NOT_CONTROLLER"
+        assert (await read).result.error == "NOT_CONTROLLER"
+        assert plane.controller.pending is None
+        plane.node.auto_commit = True
+        plane.node.win()
+        assert plane.controller.pending is not None
+        assert "t" not in plane.controller.pending.topic_ids
+        assert (await plane.call("CreateTopics", new_topic("t"))).topics[0].result.error == "NONE"
+        assert plane.controller.pending.digest() != ""
+
+    run(test())
+
+
+def test_what_was_appended_may_be_committed_by_the_next_leader() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        appended = plane.start("CreateTopics", new_topic("t"))
+        await settle()
+        plane.node.lose(2, None)
+        assert (await appended).result.error == "OUTCOME_UNKNOWN"
+        plane.node.commit()  # by the new leader: decoded here, not taken over
+        assert "t" in plane.replay.image.topic_ids
+
+    run(test())
+
+
+def test_an_append_that_the_node_refuses_changes_nothing() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.leading = False  # the node knows already, the controller does not yet
+        reply = await plane.call("CreateTopics", new_topic("t"))
+        assert reply.result.error == "NOT_CONTROLLER"
+        assert plane.controller.pending is not None
+        assert "t" not in plane.controller.pending.topic_ids
+        assert (await plane.call("BrokerHeartbeat", beat(plane, 1, want_fence=True))).result.error == "NOT_CONTROLLER"
+
+    run(test())
+
+
+# Replay
+
+
+def test_taken_over_and_decoded_batches_give_the_same_image() -> None:
+    async def test() -> None:
+        plane = await started(1, 2, 3)
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("t", 50, 3))
+        await plane.call("DeleteTopics", pb.DeleteTopicsRequest(names=["t"]))
+        await plane.call("CreateTopics", new_topic("t", 20, 2))
+        standby = MetadataReplay()
+        for batch in plane.node.log:
+            standby.apply(batch)
+        assert standby.image.digest() == plane.replay.image.digest()
+        assert standby.image == plane.replay.image
+
+    run(test())
+
+
+def test_subscribers_see_every_batch_in_order() -> None:
+    async def test() -> None:
+        plane = Plane()
+        seen: list[tuple[int, int, int]] = []
+        at: list[int] = []
+
+        def callback(
+            old: ClusterImage, new: ClusterImage, records: tuple[Record, ...], base: int, end: int, timestamp_ms: int
+        ) -> None:
+            assert (old.end_offset, new.end_offset) == (base, end)
+            assert plane.replay.image is new
+            seen.append((base, end, len(records)))
+            at.append(timestamp_ms)
+
+        stop = plane.replay.subscribe(callback)  # type: ignore[arg-type]
+        plane.node.auto_commit = True
+        plane.node.win()
+        await plane.call("RegisterBroker", register(1))
+        assert seen == [(0, 1, 0), (1, 2, 1)]
+        assert at == [1_700_000_000_000, 1_700_000_000_001]
+        stop()
+        await plane.call("RegisterBroker", register(2))
+        assert len(seen) == 2
+
+    run(test())
+
+
+def test_waiting_for_an_offset() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        end = plane.node.log_end_offset
+        await plane.replay.wait_for(end)
+        waits = [asyncio.ensure_future(plane.replay.wait_for(end + number)) for number in (1, 2, 3)]
+        waits[0].cancel()
+        plane.node.append_control()
+        plane.node.append_control()
+        await settle()
+        plane.node.commit()
+        await waits[1]
+        assert not waits[2].done()
+        waits[2].cancel()
+
+    run(test())
+
+
+def test_a_batch_that_is_not_understood_ends_the_replay() -> None:
+    replay = MetadataReplay()
+    with pytest.raises(CorruptStoreError, match="offset 0"):
+        replay.apply(Batch(0, 1, 1, 0, b"\xff\xff"))
+    assert replay.image == ClusterImage()
+
+
+# Heartbeats and sessions
+
+
+def test_unfenced_by_the_heartbeat_that_has_caught_up_and_told_by_the_committed_image() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        asked = plane.start("RegisterBroker", register(2))
+        await settle()
+        plane.node.commit()
+        epoch = (await asked).broker_epoch
+        behind = await plane.call("BrokerHeartbeat", beat(plane, 2, applied_offset=epoch))
+        assert (behind.fenced, behind.caught_up) == (True, False)
+        unfencing = plane.start("BrokerHeartbeat", beat(plane, 2))
+        await settle()
+        assert not unfencing.done()
+        second = await plane.call("BrokerHeartbeat", beat(plane, 2))  # changes nothing more; answered at once
+        assert second.fenced
+        plane.node.commit()
+        assert not (await unfencing).fenced
+        assert not (await plane.call("BrokerHeartbeat", beat(plane, 2))).fenced
+
+    run(test())
+
+
+def test_a_steady_heartbeat_does_not_wait_behind_bulk_work() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        bulk = plane.start("CreateTopics", new_topic("t", 9000))
+        await settle()
+        reply = await plane.call("BrokerHeartbeat", beat(plane, 1))
+        assert (reply.result.error, reply.fenced) == ("NONE", False)
+        assert not bulk.done()
+        bulk.cancel()
+
+    run(test())
+
+
+def test_a_silent_broker_is_fenced_and_one_that_is_heard_is_not() -> None:
+    async def test() -> None:
+        plane = await started(1, 2, 3)
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("t", 9, 3))
+        for _ in range(12):
+            await asyncio.sleep(1)
+            for broker_id in (1, 3):
+                await plane.call("BrokerHeartbeat", beat(plane, broker_id))
+        image = plane.replay.image
+        assert [image.brokers[broker_id].fenced for broker_id in (1, 2, 3)] == [False, True, False]
+        assert image.leader_count(2) == 0
+        assert image.leader_count(1) + image.leader_count(3) == 9
+        check_invariants(image)
+        await plane.call("BrokerHeartbeat", beat(plane, 2))
+        assert not plane.replay.image.brokers[2].fenced
+
+    run(test())
+
+
+def test_brokers_that_fall_silent_together_are_all_fenced() -> None:
+    async def test() -> None:
+        plane = await started(1, 2, 3)
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("t", 9, 3))
+        await asyncio.sleep(7)
+        image = plane.replay.image
+        assert all(broker.fenced for broker in image.brokers.values())
+        assert image.leader_count(NO_LEADER) == 9
+        check_invariants(image)
+        fenced = [batch for batch in plane.node.log[-3:] if batch.control is None]
+        assert len(fenced) == 3  # one broker a batch
+
+    run(test())
+
+
+def test_the_session_timeout_is_a_setting() -> None:
+    async def test() -> None:
+        plane = await started(1, settings=ControllerSettings(session_timeout_ms=500))
+        plane.node.auto_commit = True
+        await asyncio.sleep(0.45)
+        assert not plane.replay.image.brokers[1].fenced
+        await asyncio.sleep(0.1)
+        assert plane.replay.image.brokers[1].fenced
+
+    run(test())
+
+
+def test_a_controllers_own_pause_fences_nobody() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        loop.now += 60  # the process was stopped
+        await settle()
+        assert not any(broker.fenced for broker in plane.replay.image.brokers.values())
+        await asyncio.sleep(7)
+        assert all(broker.fenced for broker in plane.replay.image.brokers.values())
+
+    run(test())
+
+
+def test_a_new_controller_gives_everybody_a_fresh_session() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        await asyncio.sleep(5)
+        plane.node.lose(None, None)
+        plane.node.win()
+        await asyncio.sleep(5)
+        assert not any(broker.fenced for broker in plane.replay.image.brokers.values())
+        await asyncio.sleep(2)
+        assert all(broker.fenced for broker in plane.replay.image.brokers.values())
+
+    run(test())
+
+
+def test_a_controller_that_is_not_active_fences_nobody() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = True
+        plane.node.lose(2, "there:1")
+        await asyncio.sleep(60)
+        assert not plane.replay.image.brokers[1].fenced
+
+    run(test())
+
+
+def test_a_live_id_elsewhere_is_refused_until_its_session_ends() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        other = register(1, 1, directory_ids=(directory(1, 5),))
+        refused = await plane.call("RegisterBroker", other)
+        assert refused.result.error == "DUPLICATE_BROKER_REGISTRATION"
+        assert refused.result.retriable
+        await asyncio.sleep(7)
+        accepted = await plane.call("RegisterBroker", other)
+        assert accepted.result.error == "NONE"
+
+    run(test())
+
+
+def test_an_old_incarnation_keeps_no_session_alive() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = True
+        old = plane.replay.image.brokers[1].epoch
+        await plane.call("RegisterBroker", register(1, 1))
+        for _ in range(3):
+            reply = await plane.call("BrokerHeartbeat", beat(plane, 1, broker_epoch=old))
+            assert reply.result.error == "STALE_BROKER_EPOCH"
+        assert plane.controller.session(1) is None
+
+    run(test())
+
+
+def test_a_controlled_shutdown_waits_until_the_others_have_applied_it() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("t", 4, 2))
+        behind = plane.replay.image.end_offset
+        leaving = await plane.call("BrokerHeartbeat", beat(plane, 1, want_shutdown=True))
+        assert (leaving.should_shutdown, leaving.leaders_left) == (False, 0)
+        assert plane.replay.image.leader_count(2) == 4
+        await plane.call("BrokerHeartbeat", beat(plane, 2, applied_offset=behind))
+        assert not (await plane.call("BrokerHeartbeat", beat(plane, 1, want_shutdown=True))).should_shutdown
+        await plane.call("BrokerHeartbeat", beat(plane, 2))
+        assert (await plane.call("BrokerHeartbeat", beat(plane, 1, want_shutdown=True))).should_shutdown
+        assert plane.replay.image.brokers[1].fenced
+
+    run(test())
+
+
+def test_permission_to_go_waits_for_its_commit() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        first = plane.start("BrokerHeartbeat", beat(plane, 1, want_shutdown=True))
+        await settle()
+        second = plane.start("BrokerHeartbeat", beat(plane, 1, want_shutdown=True))
+        await settle()
+        assert not first.done()
+        assert not second.done()
+        plane.node.commit()
+        assert (await first).should_shutdown
+        assert (await second).should_shutdown
+
+    run(test())
+
+
+def test_a_large_failure_goes_in_batches_and_others_go_between() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        for name in ("a", "b", "c"):
+            await plane.call("CreateTopics", new_topic(name, 9000, 2))
+        between: list[str] = []
+
+        async def others() -> None:
+            while not plane.replay.image.brokers[1].fenced:
+                assert (await plane.call("BrokerHeartbeat", beat(plane, 2))).result.error == "NONE"
+                between.append("heartbeat")
+                await asyncio.sleep(0.5)
+
+        before = len(plane.node.log)
+        await others()
+        sizes = [batch.count for batch in plane.node.log[before:]]
+        assert sizes == [10_000, 10_000, 7001]
+        assert plane.replay.image.leader_count(2) == 27_000
+        check_invariants(plane.replay.image)
+        assert between
+
+    run(test())
+
+
+def test_leaderless_partitions_are_seen_to_at_activation() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("t"))
+        await plane.call("BrokerHeartbeat", beat(plane, 1, want_fence=True))
+        image = plane.replay.image
+        unfence = brokers.BrokerChange(1, image.brokers[1].epoch, fenced=False)
+        plane.node.lose(2, None)
+        plane.node.log.append(Batch(plane.node.log_end_offset, plane.node.epoch, 1, 0, encode([unfence])))
+        plane.node.win()
+        await settle()
+        assert plane.replay.image.leader_count(1) == 1
+        assert plane.replay.image.leader_count(NO_LEADER) == 0
+
+    run(test())
+
+
+# What must never be
+
+
+def test_a_broken_invariant_ends_the_process_not_only_the_call() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        running = asyncio.ensure_future(plane.controller.run())
+        await settle()
+
+        def broken(image: ClusterImage, again: bool) -> Any:
+            raise AssertionError("this cannot be")
+
+        with pytest.raises(AssertionError):
+            await plane.controller.carry_out(broken, 1000)
+        with pytest.raises(AssertionError, match="this cannot be"):
+            await running
+        assert not plane.controller.active
+
+    run(test())
+
+
+def test_records_that_the_image_cannot_take_are_never_appended() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        end = plane.node.log_end_offset
+        wrong = brokers.Decision(None, (brokers.BrokerChange(99, 0, fenced=True),))
+        with pytest.raises(AssertionError):
+            await plane.controller.carry_out(lambda image, again: wrong, 1000)
+        assert plane.node.log_end_offset == end
+        with pytest.raises(AssertionError):
+            await plane.controller.run()
+
+    run(test())
+
+
+def test_a_batch_of_too_many_bytes_is_refused_before_it_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata.controller.active.MAX_BATCH_BYTES", 1000)
+
+    async def test() -> None:
+        plane = await started(1)
+        end = plane.node.log_end_offset
+        reply = await plane.call("CreateTopics", new_topic("t", 100))
+        assert reply.result.error == "POLICY_VIOLATION"
+        assert plane.node.log_end_offset == end
+        assert plane.controller.active
+        plane.node.auto_commit = True
+        assert (await plane.call("CreateTopics", new_topic("t", 3))).topics[0].result.error == "NONE"
+
+    run(test())
