@@ -1,0 +1,399 @@
+"""The Controller service of any node: who answers, what is forwarded, and that every call ends with a named outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata.codec import registration_to_wire
+from metadata.controller.service import METHODS
+from metadata.records import Endpoint
+from quorum.ports import UnreachableError
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import metadata_pb2
+from tests.unit.metadata.builders import registration
+from tests.unit.metadata.fake_node import Plane, run, settle
+from tests.unit.metadata.test_controller import beat, new_topic, register, started
+
+
+def follower(address: str | None = "there:1") -> Plane:
+    plane = Plane()
+    plane.node.lose(2, address)
+    return plane
+
+
+REQUESTS = {
+    "RegisterBroker": register(1),
+    "BrokerHeartbeat": pb.BrokerHeartbeatRequest(broker_id=1),
+    "AlterPartition": pb.AlterPartitionRequest(broker_id=1),
+    "AssignDirectories": pb.AssignDirectoriesRequest(broker_id=1),
+    "AllocateProducerIds": pb.AllocateProducerIdsRequest(broker_id=1),
+    "CreateTopics": new_topic("t"),
+    "DeleteTopics": pb.DeleteTopicsRequest(names=["t"]),
+    "DescribeTopics": pb.DescribeTopicsRequest(),
+    "DescribeBrokers": pb.DescribeBrokersRequest(),
+}
+
+
+def test_every_method_of_the_service_is_there() -> None:
+    service = pb.DESCRIPTOR.services_by_name["Controller"]
+    assert {method.name for method in service.methods} == set(METHODS) == set(REQUESTS)
+    for method in service.methods:
+        assert METHODS[method.name].request.DESCRIPTOR is method.input_type
+        assert METHODS[method.name].reply.DESCRIPTOR is method.output_type
+
+
+# Who answers
+
+
+def test_another_clusters_request_is_refused_before_anything_else() -> None:
+    async def test() -> None:
+        for plane in (await started(1), follower()):
+            for method, request in REQUESTS.items():
+                copy = type(request)()
+                copy.CopyFrom(request)
+                copy.header.cluster_id = "strange\ncluster"
+                reply = await plane.service.handle(method, copy)
+                assert reply.result.error == "INCONSISTENT_CLUSTER_ID"  # type: ignore[attr-defined]
+                assert "\n" not in reply.result.message  # type: ignore[attr-defined]
+            assert plane.transport.calls == []
+
+    run(test())
+
+
+def test_a_follower_forwards_once_and_passes_the_answer_on() -> None:
+    async def test() -> None:
+        plane = follower()
+        plane.transport.answer = pb.CreateTopicsReply(topics=[pb.CreatedTopic(name="t")])
+        request = new_topic("t")
+        request.header.principal = "somebody"
+        request.header.timeout_ms = 5000
+        reply = await plane.service.handle("CreateTopics", request)
+        assert reply is plane.transport.answer
+        [(address, method, sent, timeout_ms)] = plane.transport.calls
+        assert (address, method) == ("there:1", "CreateTopics")
+        assert (sent.header.forwarded, sent.header.principal) == (True, "somebody")
+        assert sent.topics[0].name == "t"
+        assert sent.header.timeout_ms == timeout_ms == 4500
+        assert not request.header.forwarded
+
+    run(test())
+
+
+def test_what_was_forwarded_is_not_forwarded_again() -> None:
+    async def test() -> None:
+        plane = follower()
+        request = new_topic("t")
+        request.header.forwarded = True
+        reply: Any = await plane.service.handle("CreateTopics", request)
+        assert reply.result.error == "NOT_CONTROLLER"
+        assert reply.result.retriable
+        assert plane.transport.calls == []
+
+    run(test())
+
+
+@pytest.mark.parametrize("method", sorted(REQUESTS))
+def test_a_leader_that_does_not_answer_leaves_changes_unknown(method: str) -> None:
+    async def test() -> None:
+        plane = follower()
+        plane.transport.answer = UnreachableError("gone")
+        reply = await plane.call(method, REQUESTS[method])
+        changes = not method.startswith("Describe")
+        assert reply.result.error == ("OUTCOME_UNKNOWN" if changes else "NOT_CONTROLLER")
+        assert reply.result.retriable
+
+    run(test())
+
+
+def test_an_answer_to_something_else_is_no_answer() -> None:
+    async def test() -> None:
+        plane = follower()
+        plane.transport.answer = pb.DescribeTopicsReply()
+        assert (await plane.call("CreateTopics", new_topic("t"))).result.error == "OUTCOME_UNKNOWN"
+
+    run(test())
+
+
+def test_without_a_leader_a_call_waits_for_one_within_its_deadline() -> None:
+    async def test() -> None:
+        plane = Plane()
+        begin = asyncio.get_running_loop().time()
+        reply = await plane.call("CreateTopics", new_topic("t"), 2000)
+        assert reply.result.error == "NOT_CONTROLLER"
+        assert asyncio.get_running_loop().time() - begin == pytest.approx(1.8)
+        asked = plane.start("DescribeBrokers", pb.DescribeBrokersRequest())
+        await settle()
+        plane.transport.answer = pb.DescribeBrokersReply(cluster_id="cluster")
+        plane.node.lose(2, "there:1")
+        assert (await asked).cluster_id == "cluster"
+        asked = plane.start("DescribeBrokers", pb.DescribeBrokersRequest())
+        assert (await asked).cluster_id == "cluster"
+
+    run(test())
+
+
+def test_a_forwarded_request_waits_for_the_activation_of_the_node_that_won() -> None:
+    async def test() -> None:
+        plane = Plane()
+        plane.node.win(commit=False)
+        request = pb.DescribeBrokersRequest()
+        request.header.forwarded = True
+        asked = asyncio.ensure_future(plane.service.handle("DescribeBrokers", request))
+        await settle()
+        assert not asked.done()
+        plane.node.commit()
+        reply: Any = await asked
+        assert reply.result.error == "NONE"
+
+    run(test())
+
+
+def test_a_leader_whose_address_is_not_known_yet_is_waited_for() -> None:
+    async def test() -> None:
+        plane = follower(None)
+        assert (await plane.call("DescribeBrokers", pb.DescribeBrokersRequest(), 1000)).result.error == "NOT_CONTROLLER"
+        assert plane.transport.calls == []
+
+    run(test())
+
+
+def test_call_fills_in_the_header() -> None:
+    async def test() -> None:
+        plane = follower()
+        plane.transport.answer = pb.DescribeBrokersReply()
+        await plane.call("DescribeBrokers", pb.DescribeBrokersRequest(), 3000)
+        sent = plane.transport.calls[0][2]
+        assert (sent.header.cluster_id, sent.header.timeout_ms) == ("cluster", 2700)
+        plane.node.cluster_id = None
+        await plane.call("DescribeBrokers", pb.DescribeBrokersRequest(), 3000)
+        assert plane.transport.calls[1][2].header.cluster_id == ""
+
+    run(test())
+
+
+def test_another_methods_request_and_no_method_at_all() -> None:
+    async def test() -> None:
+        plane = follower()
+        with pytest.raises(RemoteProtocolError):
+            await plane.service.handle("CreateTopics", pb.DeleteTopicsRequest())
+        with pytest.raises(RemoteProtocolError):
+            await plane.service.handle("Nothing", pb.DeleteTopicsRequest())
+
+    run(test())
+
+
+def test_requests_in_progress_are_bounded_and_heartbeats_have_their_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata.controller.service.MAX_IN_PROGRESS", 3)
+
+    async def test() -> None:
+        plane = await started(1)
+        waiting = [plane.start("CreateTopics", new_topic(f"t{number}")) for number in range(3)]
+        await settle()
+        refused = await plane.call("CreateTopics", new_topic("more"))
+        assert (refused.result.error, refused.result.retriable) == ("OVERLOADED", True)
+        assert (await plane.call("BrokerHeartbeat", beat(plane, 1))).result.error == "NONE"
+        plane.node.commit()
+        await asyncio.gather(*waiting)
+        plane.node.auto_commit = True
+        assert (await plane.call("CreateTopics", new_topic("more"))).result.error == "NONE"
+
+    run(test())
+
+
+# Malformed
+
+
+def test_malformed_requests_are_refused_by_name() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        end = plane.node.log_end_offset
+        wire = registration_to_wire(registration(2))
+        wire.incarnation_id = b"short"
+        port = registration_to_wire(registration(2, endpoints=(Endpoint("A", "h", 70_000),)))
+        negative = registration_to_wire(registration(2))
+        negative.broker_id = -1
+        cases: list[tuple[str, Any, str]] = [
+            ("RegisterBroker", pb.RegisterBrokerRequest(registration=wire), "INVALID_REGISTRATION"),
+            ("RegisterBroker", pb.RegisterBrokerRequest(registration=port), "INVALID_REGISTRATION"),
+            ("RegisterBroker", pb.RegisterBrokerRequest(registration=negative), "INVALID_REGISTRATION"),
+            ("RegisterBroker", pb.RegisterBrokerRequest(), "INVALID_REGISTRATION"),
+            ("DeleteTopics", pb.DeleteTopicsRequest(topic_ids=[b"x"]), "INVALID_REQUEST"),
+            ("AlterPartition", pb.AlterPartitionRequest(items=[pb.AlterPartitionItem()]), "INVALID_REQUEST"),
+            (
+                "AssignDirectories",
+                pb.AssignDirectoriesRequest(items=[pb.AssignDirectoriesRequest.Item(topic_id=bytes(16))]),
+                "INVALID_REQUEST",
+            ),
+            ("BrokerHeartbeat", pb.BrokerHeartbeatRequest(directories_offline=[b""]), "INVALID_REQUEST"),
+            ("CreateTopics", pb.CreateTopicsRequest(topics=[pb.NewTopic()] * 100_001), "INVALID_REQUEST"),
+            (
+                "CreateTopics",
+                pb.CreateTopicsRequest(topics=[pb.NewTopic(assignment=[metadata_pb2.IntList()] * 100_001)]),
+                "INVALID_REQUEST",
+            ),
+        ]
+        for method, request, word in cases:
+            reply = await plane.call(method, request)
+            assert (reply.result.error, reply.result.retriable) == (word, False), method
+            assert reply.result.message
+        assert plane.node.log_end_offset == end
+
+    run(test())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(sorted(REQUESTS)), st.binary(max_size=80), st.integers(0, 40), st.integers(0, 255))
+def test_any_request_gets_a_reply_and_the_image_stays_sound(method: str, tail: bytes, at: int, byte: int) -> None:
+    """A valid request with one byte changed and bytes added: refused or answered, never an exception."""
+    wire = bytearray(REQUESTS[method].SerializeToString() + tail)
+    if wire:
+        wire[at % len(wire)] = byte
+    request = type(REQUESTS[method])()
+    try:
+        request.ParseFromString(bytes(wire))
+    except Exception:  # the transport refuses what is no message
+        return
+
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = True
+        reply = await plane.call(method, request, 1000)
+        assert reply.result.error
+        assert plane.controller.pending is not None
+        assert plane.controller.pending.digest() == plane.replay.image.digest()
+
+    run(test())
+
+
+# Describe
+
+
+def test_topics_are_described_as_they_are_committed() -> None:
+    async def test() -> None:
+        plane = await started(1, 2, 3)
+        created = plane.start("CreateTopics", new_topic("t", 2, 3))
+        described = plane.start("DescribeTopics", pb.DescribeTopicsRequest())
+        await settle()
+        assert not described.done()
+        plane.node.commit()
+        await created
+        reply = await described
+        assert reply.offset == plane.replay.image.end_offset
+        [topic] = reply.topics
+        assert (topic.name, topic.internal, len(topic.partitions)) == ("t", False, 2)
+        assert [(entry.key, entry.value) for entry in topic.configs] == [("min.insync.replicas", "2")]
+        first = topic.partitions[0]
+        assert sorted(first.isr) == [1, 2, 3]
+        assert first.replicas[0].broker_id == first.leader
+        one = await plane.call("DescribeTopics", pb.DescribeTopicsRequest(names=["t", "none", "t"]))
+        assert [(each.name, each.result.error) for each in one.topics] == [
+            ("none", "UNKNOWN_TOPIC_OR_PARTITION"),
+            ("t", "NONE"),
+        ]
+
+    run(test())
+
+
+def test_too_large_a_description_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata.controller.describe.MAX_PARTITIONS_IN_REPLY", 3)
+
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("a", 2))
+        await plane.call("CreateTopics", new_topic("b", 2))
+        assert (await plane.call("DescribeTopics", pb.DescribeTopicsRequest())).result.error == "POLICY_VIOLATION"
+        assert len((await plane.call("DescribeTopics", pb.DescribeTopicsRequest(names=["b"]))).topics) == 1
+
+    run(test())
+
+
+def test_brokers_are_described_with_what_they_have_applied() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("t", 4, 2))
+        await plane.call("BrokerHeartbeat", beat(plane, 1, pending_changes=7))
+        await plane.call("BrokerHeartbeat", beat(plane, 2, want_fence=True))
+        reply = await plane.call("DescribeBrokers", pb.DescribeBrokersRequest())
+        assert reply.cluster_id == "cluster"
+        first, second = reply.brokers
+        assert (first.broker_id, first.state, first.leaders, first.replicas) == (1, "unfenced", 4, 4)
+        assert (first.pending_changes, first.metadata_offset + first.metadata_lag) == (7, reply.offset)
+        assert (second.state, second.leaders, second.replicas) == ("fenced", 0, 4)
+        assert first.endpoints[0].host == "host1"
+        plane.node.lose(None, None)
+        plane.node.win()
+        reply = await plane.call("DescribeBrokers", pb.DescribeBrokersRequest())
+        assert [broker.metadata_offset for broker in reply.brokers] == [-1, -1]
+
+    run(test())
+
+
+def test_the_whole_way_of_a_producer_id_block_and_a_directory() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = True
+        epoch = plane.replay.image.brokers[1].epoch
+        request = pb.AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch)
+        blocks = [await plane.call("AllocateProducerIds", request) for _ in range(2)]
+        assert [(block.first_producer_id, block.count) for block in blocks] == [(0, 1000), (1000, 1000)]
+        created = await plane.call("CreateTopics", new_topic("t"))
+        item = pb.AssignDirectoriesRequest.Item(
+            topic_id=created.topics[0].topic_id, index=0, directory_id=registration(1).directory_ids[0].bytes
+        )
+        assigned = await plane.call(
+            "AssignDirectories", pb.AssignDirectoriesRequest(broker_id=1, broker_epoch=epoch, items=[item])
+        )
+        assert assigned.result.error == "NONE"
+
+    run(test())
+
+
+def test_the_whole_way_of_an_isr_change() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        topic = pb.NewTopic(name="t", partitions=-1, replication_factor=-1, assignment=[{"values": [1, 2]}])  # type: ignore[list-item]
+        created = await plane.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic]))
+        image = plane.replay.image
+        item = pb.AlterPartitionItem(
+            topic_id=created.topics[0].topic_id, isr=[pb.IsrMember(broker_id=1, broker_epoch=image.brokers[1].epoch)]
+        )
+        request = pb.AlterPartitionRequest(broker_id=1, broker_epoch=image.brokers[1].epoch, items=[item])
+        reply = await plane.call("AlterPartition", request)
+        assert reply.items[0].result.error == "NONE"
+        assert (list(reply.items[0].isr), reply.items[0].partition_epoch) == ([1], 1)
+        again = await plane.call("AlterPartition", request)
+        assert again.items[0].result.error == "INVALID_UPDATE_VERSION"
+
+    run(test())
+
+
+def test_topics_are_deleted_and_validated_through_the_service() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = True
+        topic_id = (await plane.call("CreateTopics", new_topic("t"))).topics[0].topic_id
+        end = plane.node.log_end_offset
+        validate = pb.DeleteTopicsRequest(names=["t"])
+        validate.header.validate_only = True
+        assert (await plane.call("DeleteTopics", validate)).topics[0].result.error == "NONE"
+        create = new_topic("u")
+        create.header.validate_only = True
+        assert (await plane.call("CreateTopics", create)).topics[0].topic_id == b""
+        assert plane.node.log_end_offset == end
+        deleted = await plane.call("DeleteTopics", pb.DeleteTopicsRequest(topic_ids=[topic_id], names=["none"]))
+        assert [(each.name, each.result.error) for each in deleted.topics] == [
+            ("none", "UNKNOWN_TOPIC_OR_PARTITION"),
+            ("t", "NONE"),
+        ]
+        assert deleted.topics[1].offset == plane.node.log_end_offset
+
+    run(test())
