@@ -114,25 +114,28 @@ def parse_request_header(frame: memoryview) -> RequestHeader:
     return RequestHeader(api_key, version, correlation_id, client_id, reader.position)
 
 
-def decode(schema: Any, frame: memoryview, position: int, elements_max: int = ELEMENTS_MAX) -> Any:
-    """One message of `schema` that takes all of the frame from `position`.
+def decode(
+    schema: Any, frame: memoryview, position: int, *, elements_max: int = ELEMENTS_MAX, whole: bool = True
+) -> Any:
+    """One message of `schema` that begins at `position` and, if `whole`, takes all of the frame from there.
 
-    Raises: RemoteProtocolError, also when bytes are left over.
+    Raises: RemoteProtocolError.
     """
     reader = Reader(frame, position, elements_max)
     try:
         message = entity_reader(schema)(reader)
     except (RemoteProtocolError, ValueError, OverflowError) as cause:
         raise RemoteProtocolError(f"malformed {schema.__name__} v{schema.__version__}: {cause}") from cause
-    if reader.left():
+    if whole and reader.left():
         left = reader.left()
         raise RemoteProtocolError(f"malformed {schema.__name__} v{schema.__version__}: {left} bytes after its end")
     return message
 
 
 def decode_request(header: RequestHeader, frame: memoryview) -> Any:
+    """A client's request.  What follows its end is ignored: librdkafka leaves three bytes there asking for all topics."""
     schema = request_schema(header.api_key, header.api_version)
-    return decode(schema, frame, header.body, REQUEST_ELEMENTS_MAX)
+    return decode(schema, frame, header.body, elements_max=REQUEST_ELEMENTS_MAX, whole=False)
 
 
 def parse_response_header(api_key: int, version: int, frame: memoryview) -> tuple[int, int]:

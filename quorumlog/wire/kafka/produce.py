@@ -111,8 +111,6 @@ def decode_request(frame: memoryview, position: int, version: int) -> ProduceReq
             reader.skip_tags()
     if flexible:
         reader.skip_tags()
-    if reader.left():
-        raise RemoteProtocolError(f"malformed ProduceRequest v{version}: {reader.left()} bytes after its end")
     return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
 
 

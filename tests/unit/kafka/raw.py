@@ -28,6 +28,16 @@ def batch(
     return bytes(out)
 
 
+def opaque_batch(size: int) -> bytes:
+    """A batch of `size` bytes, one record by its header, that says it is compressed."""
+    header = record_batch.BatchHeader(
+        0, size - record_batch.LENGTH_END, -1, 2, 0, int(record_batch.Codec.GZIP), 0, 1_000, 1_000, -1, -1, -1, 1
+    )
+    out = bytearray(size)
+    record_batch.seal(out, header)
+    return bytes(out)
+
+
 class RawClient:
     """An async context manager.  `send` does not wait for an answer, `receive` reads the next."""
 

@@ -55,6 +55,6 @@ def test_an_absurd_length_is_refused_before_anything_is_allocated(api: Api, vers
 def test_too_many_elements_are_refused() -> None:
     schema = codec.request_schema(Api.METADATA, 1)
     body = memoryview((50_000).to_bytes(4, "big") + b"\x00\x01x" * 50_000)
-    assert len(codec.decode(schema, body, 0, 50_000).topics) == 50_000
+    assert len(codec.decode(schema, body, 0, elements_max=50_000).topics) == 50_000
     with pytest.raises(RemoteProtocolError, match="too many elements"):
-        codec.decode(schema, body, 0, 49_999)
+        codec.decode(schema, body, 0, elements_max=49_999)
