@@ -12,6 +12,7 @@ until it goes on (SIGSTOP).  Tasks and futures hash by number, not by address, b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from asyncio import base_events
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
@@ -120,6 +121,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         self.events = 0
         self.graveyard: list[asyncio.Task[Any]] = []
         self._prune_at = _GRAVEYARD_MIN
+        self._buried = False
         self.set_task_factory(self._new_task)
 
     def _new_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
@@ -154,12 +156,16 @@ class SimulatedLoop(base_events.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
+        if self._buried:
+            return asyncio.Handle(callback, args, self, context)
         callback, args = self._guard(callback, args, context)
         return super().call_soon(callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        if self._buried:
+            return asyncio.TimerHandle(when, callback, args, self, context)
         callback, args = self._guard(callback, args, context)
         return super().call_at(when, callback, *args, context=context)
 
@@ -193,8 +199,13 @@ class SimulatedLoop(base_events.BaseEventLoop):
         return self.network.listen(protocol_factory, host, port or 0)
 
     def bury(self) -> None:
-        """End of the simulation: let go of what is left without running any of it."""
+        """End of the simulation: let go of what is left.  Its `finally` blocks run now, unheard and to no effect."""
+        self._buried = True
+        self.set_exception_handler(lambda loop, context: None)
         for task in self.graveyard:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+            if not task.done() and (coroutine := task.get_coro()) is not None:
+                with contextlib.suppress(BaseException):  # whatever a cut-off process would have said
+                    coroutine.close()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from random import Random
 from typing import Any
+from zlib import crc32
 
 from google.protobuf.message import Message
 
@@ -282,6 +283,8 @@ class Stream(asyncio.Transport):
         now = self.network.loop.time()
         while self._outgoing and self._outgoing[0][0] <= now:
             data = self._outgoing.popleft()[1]
+            what = "end" if data is None else f"{len(data)} bytes {crc32(data):08x}"
+            self.network.trace(f"{what} {_name(self)} -> {_name(self.peer)}")
             if not self.peer._lost:
                 self.peer._incoming.append(data)
         self.network.loop.call_soon(self.peer._drain, context=self.peer.context.copy())
@@ -318,6 +321,10 @@ class Stream(asyncio.Transport):
             self.network.forget(self)
         if self._protocol is not None:
             self._protocol.connection_lost(error)
+
+
+def _name(stream: Stream) -> str:
+    return f"{stream.name[0]}:{stream.name[1]}"
 
 
 class SimulatedTransport:

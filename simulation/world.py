@@ -1,0 +1,212 @@
+"""A cluster in virtual time: voters and brokers that run the product's own processes on simulated ports.
+
+A host keeps its disks when its process is killed and its address when it comes back.  `trace` collects a line for each
+message, start, kill and note, with its virtual time; its digest is what two runs of one seed must agree on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, TypeVar
+
+from broker.server.process import BrokerProcess
+from quorum.process import ControlPlane
+from quorumlog.runtime.addresses import DEFAULT_LISTENER, Address, InitialVoter
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import BROKER, QUORUM_NODE, KafkaListener, NodeConfig
+from simulation.disk import SimulatedDisk
+from simulation.loop import Process, SimulatedLoop
+from simulation.network import Network, SimulatedTransport
+from simulation.store import QuorumDisk, SimulatedStore
+
+CONTROL_PORT = 9093
+KAFKA_PORT = 9092
+EPOCH_MS = 1_700_000_000_000
+"""Wall clock at virtual time 0."""
+
+T = TypeVar("T")
+
+
+class Trace:
+    """What happened, line by line; only the digest and the last `kept` lines are held."""
+
+    def __init__(self, kept: int = 1000) -> None:
+        self.lines: list[str] = []
+        self._kept = kept
+        self._digest = hashlib.sha256()
+        self.count = 0
+
+    def add(self, line: str) -> None:
+        self._digest.update(line.encode() + b"\n")
+        self.count += 1
+        self.lines.append(line)
+        if len(self.lines) > 2 * self._kept:
+            del self.lines[: -self._kept]
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+
+@dataclass
+class Host:
+    """A machine: what outlives the processes on it, and the present process if one runs."""
+
+    config: NodeConfig
+    quorum_disk: QuorumDisk
+    disks: tuple[SimulatedDisk, ...]
+    process: Process | None = None
+    plane: ControlPlane | None = None
+    broker: BrokerProcess | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    failure: BaseException | None = None
+
+    @property
+    def name(self) -> str:
+        return self.config.control_listen.host
+
+
+class World:
+    """Voters v1, v2, … with ids from 1, brokers b11, b12, … with ids from 11, and a client's host.
+
+    Use `run(coroutine)`: it is the test's own process, and time passes only while it waits.
+    """
+
+    def __init__(self, seed: int, voters: int = 3, brokers: int = 3) -> None:
+        self.loop = SimulatedLoop()
+        self.random = Random(seed)
+        self.trace = Trace()
+        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self._note)
+        listed = tuple(InitialVoter(one, Address(f"v{one}", CONTROL_PORT)) for one in range(1, voters + 1))
+        self.hosts: dict[int, Host] = {}
+        for voter in listed:
+            config = NodeConfig(
+                role=QUORUM_NODE,
+                node_id=voter.node_id,
+                data_dirs=("data",),
+                initial_voters=listed,
+                control_listen=voter.address,
+            )
+            self.hosts[voter.node_id] = Host(config, self._quorum_disk(), ())
+        for broker_id in range(11, 11 + brokers):
+            host = f"b{broker_id}"
+            config = NodeConfig(
+                role=BROKER,
+                node_id=broker_id,
+                data_dirs=("data",),
+                bootstrap=tuple(voter.address for voter in listed),
+                control_listen=Address(host, CONTROL_PORT),
+                kafka_listeners=(KafkaListener(DEFAULT_LISTENER, Address(host, KAFKA_PORT)),),
+            )
+            self.hosts[broker_id] = Host(config, self._quorum_disk(), (self._disk(),))
+
+    def _quorum_disk(self) -> QuorumDisk:
+        return QuorumDisk(Random(self.random.getrandbits(64)))
+
+    def _disk(self) -> SimulatedDisk:
+        return SimulatedDisk(Random(self.random.getrandbits(64)))
+
+    def _note(self, line: str) -> None:
+        self.trace.add(f"{self.loop.time():.6f} {line}")
+
+    @property
+    def voters(self) -> list[Host]:
+        return [host for host in self.hosts.values() if host.config.role == QUORUM_NODE]
+
+    @property
+    def brokers(self) -> list[Host]:
+        return [host for host in self.hosts.values() if host.config.role == BROKER]
+
+    @property
+    def bootstrap(self) -> list[str]:
+        """The brokers' Kafka addresses."""
+        return [f"{host.name}:{KAFKA_PORT}" for host in self.brokers]
+
+    # Life and death
+
+    def start(self, node_id: int) -> None:
+        """Start the node's process on its host, with whatever its disks hold."""
+        host = self.hosts[node_id]
+        assert host.process is None, f"{host.name} is running"
+        self._note(f"start {host.name}")
+        host.process = Process(self.loop, host.name)
+        host.stop = asyncio.Event()
+        host.failure = None
+        host.process.start(self._main(host))
+
+    def start_all(self) -> None:
+        for node_id in sorted(self.hosts):
+            self.start(node_id)
+
+    def kill(self, node_id: int) -> None:
+        """As SIGKILL and power loss at once: what was not durable is gone."""
+        host = self.hosts[node_id]
+        assert host.process is not None, f"{host.name} is not running"
+        self._note(f"kill {host.name}")
+        host.process.kill()
+        host.process = host.plane = host.broker = None
+        host.quorum_disk.locked_by = None
+        for disk in host.disks:
+            disk.crash()
+
+    async def _main(self, host: Host) -> None:
+        sources = Sources.seeded(self.random.getrandbits(64), self._wall_ms)
+        transport = SimulatedTransport(self.network, str(host.config.control_listen))
+        store = SimulatedStore(host.quorum_disk)
+        try:
+            if host.config.role == QUORUM_NODE:
+                async with ControlPlane(host.config, sources, store, transport) as plane:
+                    host.plane = plane
+                    await host.stop.wait()
+            else:
+                async with BrokerProcess(host.config, sources, host.disks, store, transport) as broker:
+                    host.broker, host.plane = broker, broker.plane
+                    await host.stop.wait()
+        except Exception as failure:
+            self._note(f"{host.name} ends: {failure}")
+            host.failure = failure
+
+    def _wall_ms(self) -> int:
+        return EPOCH_MS + int(self.loop.time() * 1000)
+
+    # Watching
+
+    async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> float:
+        """Let time pass until the condition holds; how long it took, in seconds.
+
+        Raises:
+            AssertionError: it did not within `timeout_s`, or a process has failed.
+        """
+        began = self.loop.time()
+        while not condition():
+            failed = [host for host in self.hosts.values() if host.failure is not None]
+            if failed:
+                raise AssertionError(f"{failed[0].name} failed: {failed[0].failure!r}") from failed[0].failure
+            assert self.loop.time() - began < timeout_s, f"not within {timeout_s} s of virtual time: {what}"
+            await asyncio.sleep(0.005)
+        self._note(f"so: {what}")
+        return self.loop.time() - began
+
+    def active(self) -> Host | None:
+        """The host of the active controller, if there is just one."""
+        found = [host for host in self.voters if host.plane is not None and host.plane.controller.active]
+        return found[0] if len(found) == 1 else None
+
+    def run(self, main: Coroutine[Any, Any, T], timeout_s: float = 600.0) -> T:
+        """Run `main` as the process `client`, for at most `timeout_s` of virtual time; then end the world."""
+        result: list[T] = []
+
+        async def whole() -> None:
+            async with asyncio.timeout(timeout_s):
+                result.append(await main)
+
+        try:
+            self.loop.run_until_complete(Process(self.loop, "client").start(whole()))
+        finally:
+            self.loop.bury()
+            self.loop.close()
+        return result[0]
