@@ -199,7 +199,7 @@ class LifecycleRunner:
             self._unfenced.set()
         elif stage is Stage.FENCED:
             self._unfenced.clear()
-        if stage is not was:
+        if stage is not was and stage is not Stage.STOPPED:
             log.info("broker " + stage.name.lower(), broker_epoch=self.core.epoch)
 
 

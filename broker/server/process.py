@@ -140,7 +140,9 @@ class BrokerProcess:
             await exits.enter_async_context(self.plane)
             exits.push_async_exit(self._close_role)
             await self.role.__aenter__()
-            self._group = await exits.enter_async_context(asyncio.TaskGroup())
+            self._group = asyncio.TaskGroup()
+            await self._group.__aenter__()
+            exits.push_async_exit(self._leave_group)
             self._exits = exits.pop_all()
         self._is_open = True
         self._watching = self._group.create_task(self.role.failed(), name="broker-disks")
@@ -185,6 +187,21 @@ class BrokerProcess:
         await _cancelled(self._watching)
         await self.kafka.close()
         await self.role.close(clean)
+
+    async def _leave_group(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for every task; what one of them raised comes before what the body raised, and as it is.
+
+        Raises: the first failure of a task.
+        """
+        assert self._group is not None
+        # The group is told of a cancellation only, since it may be its own doing; it would wrap any other error.
+        told = (kind, error, trace) if kind is asyncio.CancelledError else (None, None, None)
+        try:
+            await self._group.__aexit__(*told)
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
 
     async def _close_role(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.role.close(clean=kind is None)
