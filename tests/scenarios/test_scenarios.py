@@ -1,23 +1,32 @@
 """Runs the scenarios: text files of commands and what the cores did because of them.
 
-A file is blocks separated by blank lines: comments (`#`), commands, `----`, and the expected output.  `REWRITE=1` writes
-what really happened into the files; then read the diff.  Nothing happens that no command asks for: messages wait on the
-wire, writes are pending, and no time passes.
+A file is blocks separated by blank lines: comments (`#`), commands, `----`, and the expected output.  `REWRITE=1`
+writes what really happened into the files; then read the diff.  Nothing happens that no command asks for: messages
+wait on the wire, writes are pending, and no time passes.
 
-    limit 1                at most so many bytes in a fetch reply (one batch), for nodes made after it
-    founded 1 2 3          start voters of a founded cluster           newborn 1 2 3 [list=1,2] [cluster=X] [standalone]
-    observer 4 [cluster=X] start a node that only knows the voters     crash 1 / start 1 / wipe 1
-    elapse 500 [1 2]       let time pass; at these nodes (or none), requests that got no reply for too long fail, and
+    founded 1 2 3          start voters of a founded cluster
+    newborn 1 2 3 [list=1,2] [cluster=X] [standalone]
+    observer 4 [cluster=X] start a node that knows only the addresses of the others
+    limit 1                so many bytes at most in a fetch reply (that is: one batch), for nodes founded after it
+    crash 1 / start 1      lose what is not durable, and start from what is
+    wipe 1                 give a crashed node an empty disk, with another directory id
+    elapse 500 [1 2]       let time pass; at these nodes (or none) requests that had no reply for too long fail, and
                            ticks come until nothing is due
-    deliver [FILTER]       what is on the wire now, in order           drop / fail / repeat [FILTER]: lose it, lose it
-                                                                       and tell the asker, deliver it and keep a copy
-    cut 1 2 / heal         lose all between these nodes and the others, from now on; no more
-    written [1]            the pending writes of one or all nodes are durable, oldest first; `written 1 one` only one
-    run                    deliver and settle until nothing is left    read 1: the disk answers a ReadLog
-    live 3000 1 2          the same and `elapse`, in steps of 100 ms   hang 1 / unhang 1: its disk settles nothing
-    propose 1 TEXT [N]     N records                                   resign 1
-    show [1]               roles, epochs, log ends                     log [1] / wire: batches; messages on the wire
+    deliver [FILTER]       what is on the wire now, in order
+    repeat [FILTER]        the same, and keep a copy
+    drop [FILTER]          lose it
+    fail [FILTER]          lose it, and tell the asker
+    cut 1 2 / heal         lose all between these nodes and the others from now on; no more
+    written [1] [one]      the pending writes of one or all nodes, oldest first (only one of them), are durable
+    hang 1 / unhang 1      the node's disk makes nothing durable; it does again
+    read 1                 the node's disk answers a ReadLog
+    run                    deliver, make durable and read until nothing is left
+    live 3000 1 2          `elapse` and `run`, in steps of 100 ms
+    propose 1 TEXT [N]     append N records
+    resign 1
     looking on|off         whether nodes may look for the leader (DescribeQuorum); off at the start
+    show [1]               roles, epochs, log ends
+    log [1] / wire         batches on disk; messages under way
     quietly COMMAND        without output
 
 FILTER: `1->2`, `1->`, `->2`, words of the message's text, or both.
@@ -36,7 +45,6 @@ from quorum.core import RaftConfig, RaftCore
 from quorum.core.describe import describe, describe_reply, describe_request
 from quorum.core.events import Answer, Ask, Effect, Propose, Resign
 from quorum.core.messages import DescribeQuorum, DescribeQuorumReply
-from quorum.core.roles import Leader
 from tests.scenarios.checker import Checker
 from tests.scenarios.lab import Lab, Message, founded_disks
 
@@ -275,7 +283,7 @@ def text(message: Message) -> str:
 
 
 def matches(message: Message, words: list[str]) -> bool:
-    route, content = text(message).split(" ", 1)
+    _, content = text(message).split(" ", 1)
     for word in words:
         sender, arrow, receiver = word.partition("->")
         if arrow:

@@ -1,0 +1,261 @@
+"""Nothing that a peer sends, right or wrong, early or late, may make a core raise, spin, or go back on its word.
+
+The invariants inside the core are asserted at the end of each step, so a run that ends has kept them.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from quorum.core import RaftConfig
+from quorum.core.events import (
+    Answer,
+    Answered,
+    Ask,
+    Asked,
+    Effect,
+    Event,
+    LogRead,
+    Propose,
+    ReadLog,
+    Refused,
+    Resign,
+    Tick,
+    Unanswered,
+    Written,
+)
+from quorum.core.messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    DescribeQuorum,
+    DescribeQuorumReply,
+    EndQuorumEpoch,
+    EndQuorumEpochReply,
+    ErrorCode,
+    Fetch,
+    FetchReply,
+    Introduce,
+    IntroduceReply,
+    Knowledge,
+    Reply,
+    Request,
+    Sender,
+    Vote,
+    VoteReply,
+)
+from quorum.core.types import (
+    Batch,
+    ControlRecord,
+    LeaderChange,
+    LogEnd,
+    ReplicaKey,
+    TargetVoters,
+    Voter,
+    Voters,
+    VoterSet,
+)
+from tests.scenarios.lab import Lab, directory, founded_disks
+
+ADDRESSES = {1: "n1:1", 2: "n2:1", 3: "n3:1"}
+KEYS = [ReplicaKey(i, directory(i)) for i in (1, 2, 3, 4)] + [ReplicaKey(2, directory(99)), ReplicaKey(-1, UUID(int=0))]
+
+
+class Noise:
+    """Draws messages that are near enough to right ones to get past some of the checks."""
+
+    def __init__(self, random: Random, lab: Lab) -> None:
+        self.random = random
+        self.lab = lab
+
+    @property
+    def core(self):  # type: ignore[no-untyped-def]
+        return self.lab.nodes[1].core
+
+    def epoch(self) -> int:
+        now = self.core.epoch
+        return self.random.choice([now, now, now, now + 1, now + 1, now - 1, 0, -1, 2**31 - 1])
+
+    def offset(self) -> int:
+        log = self.core.log
+        return self.random.choice(
+            [log.end, log.end, log.end - 1, log.end + 1, self.core.high_watermark, 0, 1, -1, 10**12]
+        )
+
+    def key(self) -> ReplicaKey:
+        return self.random.choice(KEYS)
+
+    def mine(self) -> ReplicaKey:
+        return self.core.key if self.random.random() < 0.9 else self.key()
+
+    def cluster(self) -> str | None:
+        return self.random.choice(["lab"] * 8 + ["other", None])
+
+    def sender(self) -> Sender:
+        return Sender(self.cluster(), self.random.choice([0] * 9 + [1]), self.key())
+
+    def known(self) -> Knowledge:
+        leader = self.random.choice([None, 1, 2, 3, 4])
+        address = self.random.choice([f"n{leader}:1", None, "elsewhere:1"])
+        return Knowledge(self.cluster(), 0, self.epoch(), leader, address)
+
+    def end(self) -> LogEnd:
+        return LogEnd(self.epoch(), self.offset())
+
+    def error(self) -> ErrorCode:
+        return self.random.choice([ErrorCode.NONE] * 6 + list(ErrorCode))
+
+    def voter_set(self) -> VoterSet:
+        ids = sorted(self.random.sample([1, 2, 3, 4], self.random.randint(0, 4)))
+        return VoterSet(tuple(Voter(ReplicaKey(i, directory(self.random.choice([i, i, 99]))), f"n{i}:1") for i in ids))
+
+    def control(self) -> ControlRecord | None:
+        match self.random.randrange(8):
+            case 0:
+                return LeaderChange(self.key(), (), ())
+            case 1:
+                return Voters(self.random.choice(["lab", "other"]), self.random.choice([0, 1]), self.voter_set())
+            case 2:
+                return TargetVoters(self.random.choice([None, self.voter_set()]))
+        return None
+
+    def batches(self) -> tuple[Batch, ...]:
+        found: list[Batch] = []
+        offset, epoch = self.core.log.end, self.core.log.last.epoch
+        for _ in range(self.random.randrange(4)):
+            if self.random.random() < 0.1:
+                offset, epoch = self.offset(), self.epoch()
+            control = self.control()
+            count = 1 if control is not None else self.random.choice([1, 1, 3, 0, -1])
+            found.append(Batch(offset, epoch, count, 0, b"" if control is not None else b"x", control))
+            offset += count
+            epoch = max(epoch, self.random.choice([epoch, self.core.epoch]))
+        return tuple(found)
+
+    def request(self) -> Request:
+        match self.random.randrange(6):
+            case 0:
+                return Vote(self.sender(), self.mine(), self.epoch(), self.end(), self.random.random() < 0.5)
+            case 1:
+                return BeginQuorumEpoch(self.sender(), self.mine(), self.epoch(), "n2:1")
+            case 2:
+                keys = tuple(self.random.sample(KEYS, self.random.randrange(4)))
+                return EndQuorumEpoch(self.sender(), self.mine(), self.epoch(), keys)
+            case 3:
+                wait, size = self.random.choice([0, 500, 10**9, -1]), self.random.choice([1, 10**6, 0, -1])
+                target, end = self.random.choice([1, 1, None, 2]), self.end()
+                hw = self.offset()
+                return Fetch(self.sender(), target, self.epoch(), end.offset, end.epoch, hw, 0, wait, size, "n4:1")
+            case 4:
+                return Introduce(self.sender(), tuple(ADDRESSES.items())[: self.random.randrange(4)])
+            case _:
+                return DescribeQuorum(self.sender())
+
+    def reply(self, to: Request | None) -> Reply:
+        kinds = [Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, Introduce, DescribeQuorum]
+        kind = type(to) if to is not None and self.random.random() < 0.95 else self.random.choice(kinds)
+        error, known = self.error(), self.known()
+        if kind is Vote:
+            return VoteReply(error, known, self.random.random() < 0.7)
+        if kind is BeginQuorumEpoch:
+            return BeginQuorumEpochReply(error, known)
+        if kind is EndQuorumEpoch:
+            return EndQuorumEpochReply(error, known)
+        if kind is Fetch:
+            match self.random.randrange(6):
+                case 0:
+                    return FetchReply(error, known, diverging=self.end())
+                case 1:
+                    return FetchReply(error, known, snapshot=self.end())
+                case _:
+                    return FetchReply(error, known, self.offset(), 0, 0, batches=self.batches())
+        if kind is Introduce:
+            founding = self.random.choice([None, *self.batches()[:1]])
+            listed = tuple(ADDRESSES.items())[: self.random.choice([3, 3, 2])]
+            newborn = self.random.random() < 0.5
+            return IntroduceReply(error, known, self.key(), newborn, listed, founding, self.voter_set())
+        return DescribeQuorumReply(error, known, self.key(), 0, 0, False, (), (), None, None, None)
+
+
+def make(random: Random) -> Lab:
+    """Node 1, founded, newborn or observing; the others are only names."""
+    lab = Lab()
+    kind = random.choice(["founded", "founded", "newborn", "observer", "alone"])
+    match kind:
+        case "founded" | "alone":
+            addresses = ADDRESSES if kind == "founded" else {1: "n1:1"}
+            lab.add(RaftConfig(1, "n1:1", initial_voters=tuple(addresses.items())), founded_disks(addresses)[1])
+        case "newborn":
+            lab.add(RaftConfig(1, "n1:1", initial_voters=tuple(ADDRESSES.items()), new_cluster_id="lab"))
+        case _:
+            lab.add(RaftConfig(1, "n1:1", bootstrap=("n2:1", "n3:1")))
+    lab.start(1, random)
+    return lab
+
+
+def run(seed: int) -> set[str]:
+    random = Random(seed)
+    lab = make(random)
+    noise = Noise(random, lab)
+    node = lab.nodes[1]
+    waiting: list[tuple[int, Request]] = []
+    roles = set()
+    for _ in range(400):
+        core = node.core
+        assert core is not None
+        roles.add(core.role.role.value)
+        event: Event
+        match random.randrange(10):
+            case 0 | 1 | 2:
+                event = Asked(random.randrange(10**9), noise.request())
+            case 3 | 4 | 5 if waiting:
+                call, request = waiting.pop(random.randrange(len(waiting)))
+                event = Answered(call, noise.reply(request))
+            case 6:
+                call = waiting.pop()[0] if waiting and random.random() < 0.7 else random.randrange(100)
+                event = Unanswered(call, "noise")
+            case 7:
+                lab.now_ms = max(lab.now_ms, core.deadline_ms)
+                event = Tick()
+            case 8:
+                event = random.choice([Propose(core.epoch, b"p", 1, 0), Resign("noise"), LogRead(1, noise.batches())])
+            case _ if node.disk.pending:
+                event = Written(node.disk.settle().id)
+            case _:
+                continue
+        effects = step(lab, event)
+        if isinstance(event, Asked):
+            assert not any(isinstance(effect, Refused) for effect in effects), f"{event} stops the node"
+        for effect in effects:
+            if isinstance(effect, Ask):
+                waiting.append((effect.call, effect.request))
+            elif isinstance(effect, ReadLog) and random.random() < 0.7:
+                effects += step(lab, node.disk.read(effect))
+        if core.refused is not None:
+            break
+    return roles
+
+
+def step(lab: Lab, event: Event) -> list[Effect]:
+    """One step of node 1, whose messages go nowhere but whose writes reach its disk."""
+    node = lab.nodes[1]
+    assert node.core is not None
+    effects = node.core.step(event, lab.now_ms)
+    for effect in effects:
+        if not isinstance(effect, Ask | Answer | ReadLog):
+            lab.carry_out(node, effect)
+    lab.wire.clear()
+    return effects
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_no_message_breaks_a_core(first: int) -> None:
+    roles: set[str] = set()
+    for seed in range(first, first + 100):
+        try:
+            roles |= run(seed)
+        except AssertionError as failure:
+            raise AssertionError(f"seed {seed}: {failure}") from failure
+    assert roles == {"unattached", "follower", "prospective", "candidate", "leader", "resigned"}
