@@ -26,6 +26,7 @@ from metadata.records import (
     ConfigScope,
     Endpoint,
     Feature,
+    ForgetTopics,
     NoOp,
     Partition,
     PartitionChange,
@@ -256,6 +257,7 @@ _ENCODERS: dict[type, Callable[[Any], pb.Record]] = {
         preferred_controllers=pb.PreferredControllers(node_ids=record.node_ids)
     ),
     Feature: lambda record: pb.Record(feature=pb.Feature(name=record.name, level=record.level)),
+    ForgetTopics: lambda record: pb.Record(forget_topics=pb.ForgetTopics(names=record.names)),
     NoOp: lambda record: pb.Record(no_op=pb.NoOp()),
 }
 
@@ -449,6 +451,10 @@ class _Reader:
     def feature(self, message: pb.Feature) -> Feature:
         _check(message.level >= 0, "feature level", message.level)
         return Feature(_text(message.name, "feature name", MAX_NAME), message.level)
+
+    def forget_topics(self, message: pb.ForgetTopics) -> ForgetTopics:
+        _check(0 < len(message.names) <= MAX_LIST, "number of topic names", len(message.names))
+        return ForgetTopics(tuple([_text(name, "topic name", MAX_NAME) for name in message.names]))
 
     def no_op(self, message: pb.NoOp) -> NoOp:
         return NoOp()

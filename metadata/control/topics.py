@@ -21,6 +21,7 @@ from metadata.records import (
     UNASSIGNED,
     Config,
     ConfigScope,
+    ForgetTopics,
     Partition,
     Record,
     RemoveTopic,
@@ -321,6 +322,20 @@ def delete_topics(
         refused = [replace(each, outcome=Outcome(Word.POLICY_VIOLATION, text)) for each in answers]
         return Decision(tuple(refused))
     return Decision(tuple(answers), () if validate_only else tuple(records))
+
+
+# What a name's history leaves
+
+
+def gone_names(image: ClusterImage) -> list[str]:
+    """Topic names that are gone, but whose leader epochs are still remembered; ascending."""
+    return sorted(name for name in image.past_epochs if name not in image.topic_ids)
+
+
+def forget_topics(image: ClusterImage, names: Sequence[str]) -> Decision[None]:
+    """Forget the leader epochs of these names, those excepted that live again."""
+    found = tuple(sorted(set(names).intersection(gone_names(image))))[:MAX_RECORDS_PER_BATCH]
+    return Decision(None, (ForgetTopics(found),) if found else ())
 
 
 def _missing(name: str, topic_id: UUID | None) -> DeletedTopic:

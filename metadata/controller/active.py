@@ -21,6 +21,7 @@ assertion ends the process: `run` raises it, since gRPC would swallow what a han
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -31,6 +32,7 @@ from metadata.control import brokers
 from metadata.control.brokers import Heartbeat, HeartbeatAnswer, Registered
 from metadata.control.decision import Decision
 from metadata.control.errors import Outcome, Word
+from metadata.control.topics import forget_topics, gone_names
 from metadata.controller.ports import Node
 from metadata.controller.replay import MetadataReplay, Prepared
 from metadata.controller.sessions import Session, Sessions
@@ -69,9 +71,13 @@ class _BatchTooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """session_timeout_ms: a broker not heard from for so long is fenced."""
+    """session_timeout_ms: a broker not heard from for so long is fenced.
+    forget_after_ms: leader epochs of a topic name are remembered for so long after it has gone, and up to an eighth
+    longer; a new controller begins to count anew.
+    """
 
     session_timeout_ms: int = 6000
+    forget_after_ms: int = 24 * 60 * 60 * 1000
 
 
 class _Reign:
@@ -83,6 +89,8 @@ class _Reign:
         self.sessions = sessions
         self.prepared: dict[int, Prepared] = {}
         self.timer: asyncio.TimerHandle | None = None
+        self.memory_timer: asyncio.TimerHandle | None = None
+        self.gone_since: dict[str, float] = {}  # topic name → loop time when it was first seen to be gone
 
 
 class ActiveController:
@@ -180,13 +188,15 @@ class ActiveController:
         self._tell_changed()
         loop.call_soon(self._elect_step, self._reign)
         self._arm(self._reign)
+        self._look_for_gone_names(self._reign)
 
     def _deactivate(self, why: str) -> None:
         reign, self._reign = self._reign, None
         if reign is None:
             return
-        if reign.timer is not None:
-            reign.timer.cancel()
+        for timer in (reign.timer, reign.memory_timer):
+            if timer is not None:
+                timer.cancel()
         log.info("controller inactive", epoch=reign.epoch, why=why, dropped_batches=len(reign.prepared))
         self._tell_changed()
 
@@ -377,3 +387,16 @@ class ActiveController:
             log.info("leaders elected at activation", partitions=len(decision.records))
         if decision.more:
             asyncio.get_running_loop().call_soon(self._elect_step, reign)
+
+    def _look_for_gone_names(self, reign: _Reign) -> None:
+        """Forget the leader epochs of topic names that have been gone for long enough; look again after a while."""
+        if self._reign is not reign:
+            return
+        loop = asyncio.get_running_loop()
+        forget_after = self._settings.forget_after_ms / 1000
+        reign.memory_timer = loop.call_later(forget_after / 8, self._look_for_gone_names, reign)
+        reign.gone_since = {name: reign.gone_since.get(name, loop.time()) for name in gone_names(reign.pending)}
+        due = [name for name, since in reign.gone_since.items() if loop.time() - since >= forget_after]
+        if due:
+            with contextlib.suppress(NotLeaderError):
+                self._step(reign, lambda image, again: forget_topics(image, due), False)

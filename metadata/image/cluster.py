@@ -12,7 +12,8 @@ by broker and topic, bitmasks of the partitions led and hosted follow every chan
 those led by `NO_LEADER`.  Nothing here costs in proportion to all partitions when few change, but `digest()`.
 
 Leader epochs of (topic name, index) never restart, since clients ignore a lower epoch: what a removed partition had
-reached stays in `past_epochs`, and `first_leader_epoch` says where a new partition of that name must start.
+reached stays in `past_epochs`, and `first_leader_epoch` says where a new partition of that name must start.  When a
+name has been gone for a day, a ForgetTopics record drops its memory.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from metadata.records import (
     Config,
     ConfigScope,
     Feature,
+    ForgetTopics,
     NoOp,
     Partition,
     PartitionChange,
@@ -97,6 +98,7 @@ class _Editor:
             ProducerIds: self._give_producer_ids,
             PreferredControllers: self._prefer_controllers,
             Feature: self._set_feature,
+            ForgetTopics: self._forget_topics,
             NoOp: self._nothing,
         }
 
@@ -266,6 +268,11 @@ class _Editor:
 
     def _set_feature(self, record: Feature, offset: int) -> None:
         self._put("features", record.name, record.level)
+
+    def _forget_topics(self, record: ForgetTopics, offset: int) -> None:
+        for name in record.names:
+            assert name not in self._value("topic_ids"), f"topic {name} is there and forgotten, at offset {offset}"
+            self._changes["past_epochs"] = self._value("past_epochs").delete(name)
 
     def _nothing(self, record: NoOp, offset: int) -> None:
         """A NoOp only takes an offset."""

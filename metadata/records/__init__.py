@@ -157,6 +157,12 @@ class Feature(msgspec.Struct, frozen=True, gc=False):
     level: int
 
 
+class ForgetTopics(msgspec.Struct, frozen=True, gc=False):
+    """Topic names that have been gone for a day: the leader epochs of their partitions are forgotten."""
+
+    names: tuple[str, ...]
+
+
 class NoOp(msgspec.Struct, frozen=True, gc=False):
     pass
 
@@ -174,5 +180,6 @@ Record = (
     | ProducerIds
     | PreferredControllers
     | Feature
+    | ForgetTopics
     | NoOp
 )

@@ -15,6 +15,7 @@ from metadata.records import (
     ConfigScope,
     Endpoint,
     Feature,
+    ForgetTopics,
     NoOp,
     Partition,
     PartitionChange,
@@ -93,6 +94,7 @@ records = st.one_of(
     st.builds(ProducerIds, broker_ids, offsets, st.integers(1, 2**63 - 1)),
     st.builds(PreferredControllers, id_lists),
     st.builds(Feature, names, counts),
+    st.builds(ForgetTopics, st.lists(names, min_size=1, max_size=3).map(tuple)),
     st.just(NoOp()),
 )
 

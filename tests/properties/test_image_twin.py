@@ -21,6 +21,7 @@ from metadata.records import (
     ConfigScope,
     Endpoint,
     Feature,
+    ForgetTopics,
     NoOp,
     Partition,
     PartitionChange,
@@ -117,6 +118,8 @@ class Twin:
                 self.next_producer_id = record.next_producer_id
             case PreferredControllers():
                 self.preferred = record.node_ids
+            case ForgetTopics():
+                self.past = {key: epoch for key, epoch in self.past.items() if key[0] not in record.names}
             case Feature():
                 self.features[record.name] = record.level
 
@@ -229,6 +232,9 @@ def draw_record(draw: Any, twin: Twin, number: int) -> Record:
         topic = draw(st.sampled_from([*[each.hex for each in sorted(twin.topics)], ""]))
         scope = ConfigScope.TOPIC if topic else draw(st.sampled_from([ConfigScope.CLUSTER, ConfigScope.BROKER]))
         return Config(scope, topic, draw(st.sampled_from("xy")), draw(st.none() | st.sampled_from("12")))
+    gone = sorted({name for name, _ in twin.past}.difference(twin.topics.values()))
+    if gone and draw(st.booleans()):
+        return ForgetTopics(tuple(gone[:2]))
     return draw(
         st.sampled_from([
             ProducerIds(1, 1, twin.next_producer_id + 1000), PreferredControllers((2, 1)), PreferredControllers(()),

@@ -234,8 +234,14 @@ class NoOp(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ForgetTopics(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Record(_message.Message):
-    __slots__ = ("register_broker", "broker_change", "unregister_broker", "topic", "partition", "partition_change", "remove_partition", "remove_topic", "config", "producer_ids", "preferred_controllers", "feature", "no_op")
+    __slots__ = ("register_broker", "broker_change", "unregister_broker", "topic", "partition", "partition_change", "remove_partition", "remove_topic", "config", "producer_ids", "preferred_controllers", "feature", "no_op", "forget_topics")
     REGISTER_BROKER_FIELD_NUMBER: _ClassVar[int]
     BROKER_CHANGE_FIELD_NUMBER: _ClassVar[int]
     UNREGISTER_BROKER_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +255,7 @@ class Record(_message.Message):
     PREFERRED_CONTROLLERS_FIELD_NUMBER: _ClassVar[int]
     FEATURE_FIELD_NUMBER: _ClassVar[int]
     NO_OP_FIELD_NUMBER: _ClassVar[int]
+    FORGET_TOPICS_FIELD_NUMBER: _ClassVar[int]
     register_broker: RegisterBroker
     broker_change: BrokerChange
     unregister_broker: UnregisterBroker
@@ -262,7 +269,8 @@ class Record(_message.Message):
     preferred_controllers: PreferredControllers
     feature: Feature
     no_op: NoOp
-    def __init__(self, register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., broker_change: _Optional[_Union[BrokerChange, _Mapping]] = ..., unregister_broker: _Optional[_Union[UnregisterBroker, _Mapping]] = ..., topic: _Optional[_Union[Topic, _Mapping]] = ..., partition: _Optional[_Union[Partition, _Mapping]] = ..., partition_change: _Optional[_Union[PartitionChange, _Mapping]] = ..., remove_partition: _Optional[_Union[RemovePartition, _Mapping]] = ..., remove_topic: _Optional[_Union[RemoveTopic, _Mapping]] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., producer_ids: _Optional[_Union[ProducerIds, _Mapping]] = ..., preferred_controllers: _Optional[_Union[PreferredControllers, _Mapping]] = ..., feature: _Optional[_Union[Feature, _Mapping]] = ..., no_op: _Optional[_Union[NoOp, _Mapping]] = ...) -> None: ...
+    forget_topics: ForgetTopics
+    def __init__(self, register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., broker_change: _Optional[_Union[BrokerChange, _Mapping]] = ..., unregister_broker: _Optional[_Union[UnregisterBroker, _Mapping]] = ..., topic: _Optional[_Union[Topic, _Mapping]] = ..., partition: _Optional[_Union[Partition, _Mapping]] = ..., partition_change: _Optional[_Union[PartitionChange, _Mapping]] = ..., remove_partition: _Optional[_Union[RemovePartition, _Mapping]] = ..., remove_topic: _Optional[_Union[RemoveTopic, _Mapping]] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., producer_ids: _Optional[_Union[ProducerIds, _Mapping]] = ..., preferred_controllers: _Optional[_Union[PreferredControllers, _Mapping]] = ..., feature: _Optional[_Union[Feature, _Mapping]] = ..., no_op: _Optional[_Union[NoOp, _Mapping]] = ..., forget_topics: _Optional[_Union[ForgetTopics, _Mapping]] = ...) -> None: ...
 
 class Records(_message.Message):
     __slots__ = ("version", "records")

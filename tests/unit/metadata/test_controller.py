@@ -548,6 +548,22 @@ def test_leaderless_partitions_are_seen_to_at_activation() -> None:
     run(test())
 
 
+def test_the_leader_epochs_of_a_topic_are_forgotten_a_day_after_it_has_gone() -> None:
+    async def test() -> None:
+        plane = await started(1, settings=ControllerSettings(session_timeout_ms=10**9))
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("t"))
+        await plane.call("DeleteTopics", pb.DeleteTopicsRequest(names=["t"]))
+        await asyncio.sleep(23 * 3600)
+        assert "t" in plane.replay.image.past_epochs
+        await asyncio.sleep(5 * 3600)
+        assert "t" not in plane.replay.image.past_epochs
+        assert plane.controller.pending is not None
+        assert plane.controller.pending.digest() == plane.replay.image.digest()
+
+    run(test())
+
+
 # What must never be
 
 

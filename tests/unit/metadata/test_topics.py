@@ -10,9 +10,9 @@ import pytest
 
 from metadata.control.brokers import fence
 from metadata.control.errors import Word
-from metadata.control.topics import CreatedTopic, NewTopic, create_topics, delete_topics
+from metadata.control.topics import CreatedTopic, NewTopic, create_topics, delete_topics, forget_topics, gone_names
 from metadata.image import TOPIC_CONFIGS
-from metadata.records import Config, ConfigScope, Partition, RemoveTopic, Replica, Topic
+from metadata.records import Config, ConfigScope, ForgetTopics, Partition, RemoveTopic, Replica, Topic
 from tests.unit.metadata.builders import Cluster, check_invariants, directory
 
 
@@ -334,6 +334,21 @@ def test_a_topic_created_again_is_another_and_its_leader_epochs_go_on(cluster: C
     third = cluster.create("t", (2,))
     assert cluster.partition(third, 0).leader_epoch == 3
     assert cluster.image.first_leader_epoch("t", 2) == 1
+
+
+def test_a_name_gone_for_long_is_forgotten_unless_it_lives_again(cluster: Cluster) -> None:
+    for name in ("gone", "back"):
+        cluster.create(name, (1,))
+    cluster.apply(delete_topics(cluster.image, ["gone", "back"], []).records)
+    assert gone_names(cluster.image) == ["back", "gone"]
+    cluster.create("back", (1,))
+    decision = forget_topics(cluster.image, ["gone", "back", "never"])
+    assert decision.records == (ForgetTopics(("gone",)),)
+    cluster.apply(decision.records)
+    assert cluster.image.first_leader_epoch("gone", 0) == 0
+    assert cluster.image.first_leader_epoch("back", 0) == 1
+    assert gone_names(cluster.image) == []
+    assert forget_topics(cluster.image, ["gone"]).records == ()
 
 
 # Placement
