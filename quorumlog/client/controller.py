@@ -89,6 +89,7 @@ class ControllerClient:
                 if not reason.retriable:
                     raise reason from error
                 continue
+            self._prefer(address)
             result: controller_pb2.Result = reply.result
             if result.error in (NONE, ""):
                 return reply
@@ -137,6 +138,11 @@ class ControllerClient:
         limit = min(max(deadline - _now(), 0.001), READ_ATTEMPT_TIMEOUT_S)
         reply = await stub.DescribeQuorum(quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit)
         return cast(quorum_pb2.DescribeQuorumReply, reply)
+
+    def _prefer(self, address: str) -> None:
+        """Ask the node that has answered first: a dead one costs a connection timeout each time."""
+        self._addresses.remove(address)
+        self._addresses.insert(0, address)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if address not in self._channels:
