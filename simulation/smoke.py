@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -20,7 +21,7 @@ from quorumlog.client.consumer import Consumer
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch, decode_batches
 from quorumlog.wire.v1 import controller_pb2 as pb
-from simulation.world import EPOCH_MS, World
+from simulation.world import EPOCH_MS, Host, World
 
 TOPIC = "smoke"
 PARTITIONS = 2
@@ -32,8 +33,8 @@ async def scenario(world: World) -> dict[str, Any]:
     """What a small cluster must survive.  Returns what it saw; raises AssertionError if a promise is broken."""
     world.start_all()
     elected_s = await world.until(lambda: world.active() is not None, "a controller is active")
-    await world.until(_all_ready(world), "all brokers are ready")
-    await _create_topic(world)
+    await world.until(all_ready(world), "all brokers are ready")
+    await create_topic(world)
     async with Cluster(world.bootstrap) as cluster:
         acknowledged: dict[tuple[int, int], bytes] = {}
         async with Producer(cluster) as producer:
@@ -47,30 +48,30 @@ async def scenario(world: World) -> dict[str, Any]:
         for host in world.voters:
             if host.process is None:
                 world.start(host.config.node_id)
-        await world.until(_all_ready(world), "all brokers are ready again")
-        read = await _read(cluster)
+        await world.until(all_ready(world), "all brokers are ready again")
+        read = await read_topic(cluster)
     expected = sorted(_value(number, place) for number in range(BATCHES) for place in range(BATCH_RECORDS))
     assert sorted(acknowledged.values()) == expected, "not everything was acknowledged"
     assert read == acknowledged, f"read {len(read)} records, {len(acknowledged)} were acknowledged"
-    await world.until(lambda: len({_image(host) for host in world.hosts.values()}) == 1, "all images are equal")
+    await world.until(lambda: len({image_digest(host) for host in world.hosts.values()}) == 1, "all images are equal")
     return {
         "elected_ms": round(elected_s * 1000),
         "controller_failover_ms": round(failover_s * 1000),
         "records": len(read),
-        "image": _image(world.voters[0]),
+        "image": image_digest(world.voters[0]),
     }
 
 
-def _all_ready(world: World) -> Any:
+def all_ready(world: World) -> Callable[[], bool]:
     return lambda: all(host.broker is not None and host.broker.is_ready()[0] for host in world.brokers)
 
 
-def _image(host: Any) -> str:
-    digest: str = host.plane.replay.image.digest()
-    return digest
+def image_digest(host: Host) -> str:
+    """Digest of the host's committed image; empty while nothing runs on it."""
+    return host.plane.replay.image.digest() if host.plane is not None else ""
 
 
-async def _create_topic(world: World) -> None:
+async def create_topic(world: World) -> None:
     host = world.brokers[0]
     assert host.plane is not None
     request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3)])
@@ -111,7 +112,7 @@ def _leader_of(world: World, index: int) -> int:
     return partition.leader
 
 
-async def _read(cluster: Cluster) -> dict[tuple[int, int], bytes]:
+async def read_topic(cluster: Cluster) -> dict[tuple[int, int], bytes]:
     """Every record of the topic by (partition, offset)."""
     consumer = Consumer(cluster)
     found: dict[tuple[int, int], bytes] = {}
@@ -127,9 +128,14 @@ async def _read(cluster: Cluster) -> dict[tuple[int, int], bytes]:
     return found
 
 
+def quiet() -> None:
+    """The nodes' own log lines are not for the reader of a simulation."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
 def run(seed: int) -> tuple[dict[str, Any], World]:
     """One run.  Its result is a function of the seed and the code."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    quiet()
     world = World(seed)
     seen = world.run(scenario(world))
     return {

@@ -80,7 +80,7 @@ class World:
         self.loop = SimulatedLoop()
         self.random = Random(seed)
         self.trace = Trace()
-        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self._note)
+        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note)
         listed = tuple(InitialVoter(one, Address(f"v{one}", CONTROL_PORT)) for one in range(1, voters + 1))
         self.hosts: dict[int, Host] = {}
         for voter in listed:
@@ -110,7 +110,7 @@ class World:
     def _disk(self) -> SimulatedDisk:
         return SimulatedDisk(Random(self.random.getrandbits(64)))
 
-    def _note(self, line: str) -> None:
+    def note(self, line: str) -> None:
         self.trace.add(f"{self.loop.time():.6f} {line}")
 
     @property
@@ -132,7 +132,7 @@ class World:
         """Start the node's process on its host, with whatever its disks hold."""
         host = self.hosts[node_id]
         assert host.process is None, f"{host.name} is running"
-        self._note(f"start {host.name}")
+        self.note(f"start {host.name}")
         host.process = Process(self.loop, host.name)
         host.stop = asyncio.Event()
         host.failure = None
@@ -146,7 +146,7 @@ class World:
         """As SIGKILL and power loss at once: what was not durable is gone."""
         host = self.hosts[node_id]
         assert host.process is not None, f"{host.name} is not running"
-        self._note(f"kill {host.name}")
+        self.note(f"kill {host.name}")
         host.process.kill()
         host.process = host.plane = host.broker = None
         host.quorum_disk.locked_by = None
@@ -167,7 +167,7 @@ class World:
                     host.broker, host.plane = broker, broker.plane
                     await host.stop.wait()
         except Exception as failure:
-            self._note(f"{host.name} ends: {failure}")
+            self.note(f"{host.name} ends: {failure}")
             host.failure = failure
 
     def _wall_ms(self) -> int:
@@ -188,7 +188,7 @@ class World:
                 raise AssertionError(f"{failed[0].name} failed: {failed[0].failure!r}") from failed[0].failure
             assert self.loop.time() - began < timeout_s, f"not within {timeout_s} s of virtual time: {what}"
             await asyncio.sleep(0.005)
-        self._note(f"so: {what}")
+        self.note(f"so: {what}")
         return self.loop.time() - began
 
     def active(self) -> Host | None:

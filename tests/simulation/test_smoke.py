@@ -1,4 +1,4 @@
-"""A whole cluster in virtual time, and the promise that a seed replays: equal traces in differently hashing processes."""
+"""A whole cluster in virtual time, and the promise that a seed replays: equal traces, however a process hashes."""
 
 from __future__ import annotations
 
