@@ -133,7 +133,7 @@ def decode(
 
 
 def decode_request(header: RequestHeader, frame: memoryview) -> Any:
-    """A client's request.  What follows its end is ignored: librdkafka leaves three bytes there asking for all topics."""
+    """A client's request.  What follows its end is ignored: librdkafka leaves three bytes there to list all topics."""
     schema = request_schema(header.api_key, header.api_version)
     return decode(schema, frame, header.body, elements_max=REQUEST_ELEMENTS_MAX, whole=False)
 

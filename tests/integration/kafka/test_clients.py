@@ -1,9 +1,16 @@
-"""Unmodified confluent-kafka, kafka-python and aiokafka: produce, consume assigned partitions, administer topics."""
+"""Unmodified confluent-kafka, kafka-python and aiokafka: produce, consume assigned partitions, administer topics.
+
+Each against the listener over a data plane in memory, and against a standalone broker process.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -27,21 +34,54 @@ def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
     return uvloop.EventLoopPolicy()
 
 
-@pytest.fixture(params=["fake"])
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a broker process, one for all tests of this module."""
+    folder = tmp_path_factory.mktemp("standalone")
+    command = [sys.executable, "-m", "broker.cli", "run", "--standalone", "--data-dir", str(folder / "data")]
+    command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        found = re.search(r"kafka=(\S+)", ready)
+        assert found, f"not ready: {ready!r}\n{(folder / 'log').read_text()}"
+        yield found[1]
+        assert process.poll() is None, (folder / "log").read_text()
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0, (folder / "log").read_text()
+        process.stdout.close()
+
+
+@pytest.fixture(params=["fake", "standalone"])
 async def bootstrap(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """Addresses of a broker."""
-    async with serving() as served:
-        yield served.bootstrap
+    if request.param == "standalone":
+        yield request.getfixturevalue("standalone")
+    else:
+        async with serving() as served:
+            yield served.bootstrap
 
 
 async def in_thread(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, lambda: call(*arguments, **options))
 
 
+_numbers = count()
+
+
 @pytest.fixture
-async def topic(bootstrap: str) -> str:
-    await in_thread(Confluent().create_topic, bootstrap, "events", 1)
-    return "events"
+def new_name() -> str:
+    """A topic name that no other test has."""
+    return f"events-{next(_numbers)}"
+
+
+@pytest.fixture
+async def topic(bootstrap: str, new_name: str) -> str:
+    await in_thread(Confluent().create_topic, bootstrap, new_name, 1)
+    return new_name
 
 
 async def stored(bootstrap: str, topic: str) -> list[record_batch.BatchHeader]:
@@ -141,13 +181,13 @@ async def test_null_keys_and_values_and_large_records(bootstrap: str, topic: str
 
 
 @EACH_CLIENT
-async def test_creating_and_deleting_a_topic(bootstrap: str, client: Client) -> None:
-    await in_thread(client.create_topic, bootstrap, "made", 3)
-    assert (await in_thread(client.topics, bootstrap))["made"] == 3
-    await in_thread(client.delete_topic, bootstrap, "made")
-    assert "made" not in await in_thread(client.topics, bootstrap)
+async def test_creating_and_deleting_a_topic(bootstrap: str, new_name: str, client: Client) -> None:
+    await in_thread(client.create_topic, bootstrap, new_name, 3)
+    assert (await in_thread(client.topics, bootstrap))[new_name] == 3
+    await in_thread(client.delete_topic, bootstrap, new_name)
+    assert new_name not in await in_thread(client.topics, bootstrap)
     with pytest.raises(Exception, match=r"(?i)unknown|not exist"):
-        await in_thread(client.delete_topic, bootstrap, "made")
+        await in_thread(client.delete_topic, bootstrap, new_name)
 
 
 @EACH_CLIENT
