@@ -269,11 +269,13 @@ class ActiveController:
 
     async def committed_image(self, timeout_ms: float) -> ClusterImage | Outcome:
         """An image with everything that was answered, or decided, before this call."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
         ended = await self.carry_out(lambda image, again: Decision(image.end_offset), timeout_ms)
         if isinstance(ended, Outcome):
             return ended
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout_at(deadline):
                 await self._replay.wait_for(ended)
         except TimeoutError:
             return TIMED_OUT
