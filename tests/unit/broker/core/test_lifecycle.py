@@ -1,0 +1,124 @@
+"""The broker's side of its life cycle: what is sent, and when."""
+
+from __future__ import annotations
+
+from broker.core.lifecycle import BACKOFF_MIN_MS, Beat, End, Lifecycle, Register, Stage, Wait
+
+
+def registered(now_ms: int = 0, epoch: int = 7) -> Lifecycle:
+    core = Lifecycle(interval_ms=1_000, now_ms=now_ms)
+    core.on_registered(epoch, now_ms)
+    return core
+
+
+def running(now_ms: int = 0) -> Lifecycle:
+    core = registered(now_ms)
+    core.on_applied(8, now_ms)
+    core.on_beat(False, False, 0, now_ms)
+    return core
+
+
+def test_it_registers_at_once_and_again_until_it_is_taken() -> None:
+    core = Lifecycle(interval_ms=1_000, now_ms=0)
+    assert core.next_action(0) == Register()
+    waits = []
+    now = 0
+    for _ in range(8):
+        core.on_no_reply(now)
+        action = core.next_action(now)
+        assert isinstance(action, Wait)
+        waits.append(action.until_ms - now)
+        now = action.until_ms
+        assert core.next_action(now) == Register()
+    assert waits[0] == BACKOFF_MIN_MS
+    assert waits == sorted(waits)
+    assert waits[-1] == 1_000, "never rarer than the interval"
+
+
+def test_it_beats_at_once_and_then_each_interval() -> None:
+    core = registered(10)
+    assert core.next_action(10) == Beat(want_shutdown=False)
+    core.on_beat(True, False, 0, 12)
+    assert core.stage is Stage.FENCED
+    assert core.next_action(12) == Wait(1_012)
+    assert core.next_action(1_012) == Beat(want_shutdown=False)
+
+
+def test_having_carried_out_its_own_registration_it_beats_at_once() -> None:
+    core = registered()
+    core.on_beat(True, False, 0, 0)
+    core.on_applied(7, 100)
+    core.on_applied(8, 200)
+    assert core.next_action(200) == Beat(want_shutdown=False)
+    core.on_beat(False, False, 0, 201)
+    assert core.stage is Stage.RUNNING
+    core.on_applied(9, 300)
+    assert core.next_action(300) == Wait(1_201), "running, it has no news for the controller"
+
+
+def test_a_fenced_broker_shows_at_once_that_it_has_seen_it() -> None:
+    core = running()
+    core.on_beat(True, False, 0, 1_000)
+    assert core.stage is Stage.FENCED
+    core.on_applied(20, 1_100)
+    assert core.next_action(1_100) == Beat(want_shutdown=False)
+
+
+def test_a_stale_epoch_registers_anew() -> None:
+    core = running()
+    core.on_stale(500)
+    assert core.next_action(500) == Register()
+    assert core.fenced
+    core.on_registered(30, 600)
+    core.on_applied(25, 650)
+    core.on_beat(True, False, 0, 660)
+    core.on_applied(31, 700)
+    assert core.next_action(700) == Beat(want_shutdown=False)
+
+
+def test_stopping_it_asks_until_it_is_released() -> None:
+    core = running()
+    core.stop(deadline_ms=5_000, now_ms=100)
+    assert core.next_action(100) == Beat(want_shutdown=True)
+    core.on_beat(False, False, 3, 110)
+    assert core.leaders_left == 3
+    action = core.next_action(110)
+    assert isinstance(action, Wait)
+    assert action.until_ms < 110 + 1_000, "more often than an interval"
+    assert core.next_action(action.until_ms) == Beat(want_shutdown=True)
+    core.on_beat(False, True, 0, action.until_ms)
+    assert core.next_action(action.until_ms) == End(released=True)
+
+
+def test_stopping_ends_at_the_deadline_without_a_controller() -> None:
+    core = running()
+    core.stop(deadline_ms=1_000, now_ms=0)
+    now = 0
+    while not isinstance(action := core.next_action(now), End):
+        if isinstance(action, Wait):
+            assert action.until_ms <= 1_000
+            now = action.until_ms
+        else:
+            core.on_no_reply(now)
+    assert action == End(released=False)
+    assert now == 1_000
+
+
+def test_a_second_stop_does_not_move_the_deadline() -> None:
+    core = running()
+    core.stop(deadline_ms=1_000, now_ms=0)
+    core.stop(deadline_ms=9_000, now_ms=500)
+    assert core.next_action(1_000) == End(released=False)
+
+
+def test_one_that_never_registered_has_nothing_to_hand_over() -> None:
+    core = Lifecycle(interval_ms=1_000, now_ms=0)
+    core.stop(deadline_ms=5_000, now_ms=10)
+    assert core.next_action(10) == End(released=True)
+
+
+def test_one_whose_registration_is_lost_while_stopping_ends() -> None:
+    core = running()
+    core.stop(deadline_ms=5_000, now_ms=10)
+    core.on_stale(20)
+    assert core.next_action(20) == End(released=True)
