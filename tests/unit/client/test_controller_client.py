@@ -1,0 +1,201 @@
+"""The control client against servers that refuse, hang, die and lie."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from quorumlog.client import controller
+from quorumlog.client.controller import ControllerClient
+from quorumlog.errors import ClusterError
+from quorumlog.runtime.addresses import Address
+from quorumlog.runtime.grpc import bind, make_server
+from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import controller_pb2_grpc, quorum_pb2, quorum_pb2_grpc
+
+Answer = Callable[[Any], Awaitable[Any]]
+CREATE = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t")])
+
+
+class FakeNode(controller_pb2_grpc.ControllerServicer, quorum_pb2_grpc.QuorumServicer):
+    """Answers by a script: one entry a call, the last one for ever."""
+
+    def __init__(self, *script: Answer) -> None:
+        self.script = list(script)
+        self.requests: list[Any] = []
+        self.quorum = quorum_pb2.DescribeQuorumReply()
+        self.address = ""
+
+    async def CreateTopics(self, request: Any, context: Any) -> Any:
+        return await self._next(request, context)
+
+    async def DescribeTopics(self, request: Any, context: Any) -> Any:
+        return await self._next(request, context)
+
+    async def DescribeQuorum(self, request: Any, context: Any) -> Any:
+        self.requests.append(request)
+        return self.quorum
+
+    async def _next(self, request: Any, context: Any) -> Any:
+        self.requests.append(request)
+        answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(answer, grpc.StatusCode):
+            await context.abort(answer, "scripted")
+        if isinstance(answer, asyncio.Event):
+            answer.set()
+            await asyncio.Event().wait()
+        return answer
+
+
+Start = Callable[[FakeNode], Awaitable[FakeNode]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    async with AsyncExitStack() as stack:
+
+        async def run(node: FakeNode) -> FakeNode:
+            server = make_server()
+            controller_pb2_grpc.add_ControllerServicer_to_server(node, server)
+            quorum_pb2_grpc.add_QuorumServicer_to_server(node, server)
+            node.address = f"127.0.0.1:{bind(server, Address('127.0.0.1', 0))}"
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            return node
+
+        yield run
+
+
+def created(error: str = "NONE", retriable: bool = False, next_step: str = "") -> Any:
+    return pb.CreateTopicsReply(result=pb.Result(error=error, message="m", next=next_step, retriable=retriable))
+
+
+def described(error: str = "NONE", retriable: bool = False) -> Any:
+    return pb.DescribeTopicsReply(result=pb.Result(error=error, retriable=retriable), offset=7)
+
+
+def dead_address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+async def test_the_first_node_that_answers_is_enough(start: Start) -> None:
+    node = await start(FakeNode(created()))
+    async with ControllerClient([dead_address(), node.address]) as client:
+        reply = await client.call("CreateTopics", CREATE, 10)
+    assert reply.result.error == "NONE"
+    (request,) = node.requests
+    assert request.topics[0].name == "t"
+    assert 0 < request.header.timeout_ms <= 10_000
+    assert CREATE.header.timeout_ms == 0  # the caller's own stays as it is
+
+
+async def test_a_retriable_refusal_is_asked_again_elsewhere(start: Start) -> None:
+    first = await start(FakeNode(created("NOT_CONTROLLER", retriable=True)))
+    second = await start(FakeNode(created("NOT_CONTROLLER", retriable=True), created()))
+    async with ControllerClient([first.address, second.address]) as client:
+        await client.call("CreateTopics", CREATE, 30)
+    assert (len(first.requests), len(second.requests)) == (1, 2)  # who has answered is asked first
+
+
+async def test_a_final_refusal_is_raised_as_it_is(start: Start) -> None:
+    node = await start(FakeNode(created("POLICY_VIOLATION", next_step="fewer")))
+    async with ControllerClient([node.address]) as client:
+        with pytest.raises(ClusterError) as caught:
+            await client.call("CreateTopics", CREATE, 30)
+    error = caught.value
+    assert (error.code, error.message, error.next_step, error.retriable) == ("POLICY_VIOLATION", "m", "fewer", False)
+    assert len(node.requests) == 1
+
+
+@pytest.mark.parametrize("answer", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
+async def test_a_change_that_may_have_been_done_is_not_repeated(start: Start, answer: Any) -> None:
+    node = await start(FakeNode(answer, created()))
+    async with ControllerClient([node.address]) as client:
+        with pytest.raises(ClusterError) as caught:
+            await client.call("CreateTopics", CREATE, 30)
+    assert (caught.value.code, caught.value.retriable) == ("OUTCOME_UNKNOWN", True)
+    assert len(node.requests) == 1
+
+
+async def test_outcome_unknown_from_the_server_is_final_too(start: Start) -> None:
+    node = await start(FakeNode(created("OUTCOME_UNKNOWN", retriable=True), created()))
+    async with ControllerClient([node.address]) as client:
+        with pytest.raises(ClusterError, match="m") as caught:
+            await client.call("CreateTopics", CREATE, 30)
+    assert caught.value.code == "OUTCOME_UNKNOWN"
+    assert len(node.requests) == 1
+
+
+async def test_a_read_is_repeated_whatever_happened(start: Start) -> None:
+    node = await start(FakeNode(grpc.StatusCode.UNAVAILABLE, described("NOT_CONTROLLER", retriable=True), described()))
+    async with ControllerClient([node.address]) as client:
+        reply = await client.call("DescribeTopics", pb.DescribeTopicsRequest(), 30)
+    assert reply.offset == 7
+    assert len(node.requests) == 3
+
+
+async def test_a_hanging_node_costs_no_more_than_the_deadline(start: Start) -> None:
+    asked = asyncio.Event()
+    node = await start(FakeNode(asked))
+    async with ControllerClient([node.address]) as client:
+        with pytest.raises(ClusterError) as caught:
+            await client.call("CreateTopics", CREATE, 0.3)
+    assert asked.is_set()
+    assert caught.value.code == "OUTCOME_UNKNOWN"
+
+
+async def test_nobody_there() -> None:
+    async with ControllerClient([dead_address()]) as client:
+        with pytest.raises(ClusterError) as caught:
+            await client.call("CreateTopics", CREATE, 0.3)
+        assert (caught.value.code, caught.value.retriable) == ("UNAVAILABLE", True)
+        with pytest.raises(ClusterError, match="no answer from 127"):
+            await client.describe_quorum(0.3)
+
+
+async def test_a_node_that_does_not_know_the_method(start: Start) -> None:
+    node = await start(FakeNode(grpc.StatusCode.UNIMPLEMENTED))
+    async with ControllerClient([node.address]) as client:
+        with pytest.raises(ClusterError) as caught:
+            await client.call("CreateTopics", CREATE, 30)
+    assert (caught.value.code, caught.value.retriable) == ("UNSUPPORTED_VERSION", False)
+
+
+def quorum(answered_by: int, leader_id: int, leader_address: str, epoch: int = 3) -> quorum_pb2.DescribeQuorumReply:
+    return quorum_pb2.DescribeQuorumReply(
+        known=quorum_pb2.Knowledge(epoch=epoch, leader_id=leader_id, leader_address=leader_address),
+        answered_by=quorum_pb2.ReplicaKey(node_id=answered_by),
+    )
+
+
+async def test_the_quorum_is_described_by_its_leader(start: Start) -> None:
+    leader, follower = await start(FakeNode(created())), await start(FakeNode(created()))
+    leader.quorum = quorum(1, 1, leader.address)
+    follower.quorum = quorum(2, 1, leader.address)
+    async with ControllerClient([follower.address]) as client:
+        assert (await client.describe_quorum(10)).answered_by.node_id == 1
+
+
+async def test_without_its_leader_by_whoever_is_there(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "CONNECT_TIMEOUT_S", 0.2)
+    follower = await start(FakeNode(created()))
+    follower.quorum = quorum(2, 1, dead_address())
+    async with ControllerClient([follower.address]) as client:
+        assert (await client.describe_quorum(10)).answered_by.node_id == 2
+
+
+async def test_a_stale_leader_is_not_believed(start: Start) -> None:
+    stale, follower = await start(FakeNode(created())), await start(FakeNode(created()))
+    stale.quorum = quorum(1, 1, stale.address, epoch=2)
+    follower.quorum = quorum(2, 1, stale.address, epoch=3)
+    async with ControllerClient([follower.address]) as client:
+        assert (await client.describe_quorum(10)).answered_by.node_id == 2

@@ -1,0 +1,278 @@
+"""kctl's command line, against a client that answers from a table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.context import Context
+from quorumlog.kctl.main import run
+from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import metadata_pb2, quorum_pb2
+
+TOPIC_ID = bytes(range(16))
+OK = pb.Result(error="NONE")
+
+
+class FakeClient:
+    """Remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.replies: dict[str, Any] = {}
+        self.calls: list[tuple[str, Any]] = []
+
+    async def __aenter__(self) -> FakeClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
+        self.calls.append((method, request))
+        reply = self.replies[method]
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+    async def describe_quorum(self, timeout_s: float) -> Any:
+        return await self.call("DescribeQuorum", None, timeout_s)
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    fake = FakeClient()
+
+    def make(context: Context) -> FakeClient:
+        assert context.addresses
+        return fake
+
+    monkeypatch.setattr(Context, "client", make)
+    monkeypatch.delenv("KCTL_CONTROLLERS", raising=False)
+    return fake
+
+
+def creation(error: str = "NONE", identical: bool = False, message: str = "") -> Any:
+    topic = pb.CreatedTopic(
+        name="t", result=pb.Result(error=error, message=message), topic_id=TOPIC_ID, partitions=3,
+        replication_factor=2, identical=identical, offset=9,
+    )  # fmt: skip
+    return pb.CreateTopicsReply(result=OK, topics=[topic])
+
+
+def test_create(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.replies["CreateTopics"] = creation()
+    arguments = ["topics", "create", "t", "--partitions", "3", "--config", "a=b=c", "-o", "json"]
+    assert run(arguments) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "changed": True, "offset": 9, "name": "t", "topic_id": "AAECAwQFBgcICQoLDA0ODw", "partitions": 3,
+        "replication_factor": 2, "created": True,
+    }  # fmt: skip
+    (_, request) = client.calls[0]
+    (topic,) = request.topics
+    assert (topic.partitions, topic.replication_factor) == (3, -1)
+    assert [(config.key, config.value) for config in topic.configs] == [("a", "b=c")]
+
+
+def test_create_with_an_assignment(client: FakeClient) -> None:
+    client.replies["CreateTopics"] = creation()
+    assert run(["topics", "create", "t", "--assignment", "1:2,2:3"]) == 0
+    (topic,) = client.calls[0][1].topics
+    assert [list(row.values) for row in topic.assignment] == [[1, 2], [2, 3]]
+
+
+def test_create_what_is_there_already(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.replies["CreateTopics"] = creation("TOPIC_ALREADY_EXISTS", identical=True)
+    assert run(["-o", "json", "topics", "create", "t"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["created"], document["changed"]) == (False, False)
+    client.replies["CreateTopics"] = creation("TOPIC_ALREADY_EXISTS", message="partitions 3, not 4")
+    assert run(["-o", "json", "topics", "create", "t"]) == 5
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert json.loads(captured.err)["message"] == "partitions 3, not 4"
+
+
+def test_a_dry_run_changes_nothing_and_says_so(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.replies["CreateTopics"] = creation()
+    assert run(["topics", "create", "t", "--validate-only", "-o", "json"]) == 0
+    assert client.calls[0][1].header.validate_only
+    assert json.loads(capsys.readouterr().out)["changed"] is False
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "create"],
+        ["topics", "create", "t", "--partitions", "0"],
+        ["topics", "create", "t", "--config", "novalue"],
+        ["topics", "create", "t", "--config", "a=1", "--config", "a=2"],
+        ["topics", "create", "t", "--assignment", "1:x"],
+        ["topics", "create", "t", "--assignment", "1:2", "--partitions", "1"],
+        ["topics", "create", "t", "--timeout", "-1"],
+        ["--controllers", "nonsense", "topics", "list"],
+        ["--controllers", "0.0.0.0:1", "topics", "list"],
+        ["nonsense"],
+        ["topics", "nonsense"],
+        ["brokers", "describe", "one"],
+        ["consume", "t", "--from", "middle"],
+        ["produce", "t", "--key", "k", "--key-separator", ":"],
+        ["dev", "up", "--voters", "0"],
+        ["completion", "tcsh"],
+    ],
+)
+def test_wrong_usage_is_2(client: FakeClient, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    assert run([*arguments, "-o", "json"]) == 2
+    error = json.loads(capsys.readouterr().err)
+    assert error["error"] == "USAGE"
+    assert error["next"].endswith("--help")
+    assert client.calls == []
+
+
+def test_global_options_before_or_after_and_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[tuple[list[str], float]] = []
+
+    class Client(FakeClient):
+        async def call(self, method: str, request: Any, timeout_s: float) -> Any:
+            return pb.DescribeTopicsReply(result=OK)
+
+    def make(context: Context) -> Client:
+        seen.append((context.addresses, context.deadline_s))
+        return Client()
+
+    monkeypatch.setattr(Context, "client", make)
+    monkeypatch.setenv("KCTL_CONTROLLERS", "e:1")
+    assert run(["topics", "list"]) == 0
+    assert run(["--controllers", "b:1,c:2", "--timeout", "3", "topics", "list"]) == 0
+    assert run(["--controllers", "b:1", "topics", "list", "--controllers", "a:1", "--timeout", "4"]) == 0
+    monkeypatch.delenv("KCTL_CONTROLLERS")
+    assert run(["topics", "list"]) == 0
+    assert seen == [(["e:1"], 30.0), (["b:1", "c:2"], 3.0), (["a:1"], 4.0), (["127.0.0.1:9093"], 30.0)]
+
+
+def test_delete(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = pb.Result(error="UNKNOWN_TOPIC_OR_PARTITION", message="no such topic")
+    client.replies["DeleteTopics"] = pb.DeleteTopicsReply(result=OK, topics=[pb.DeletedTopic(name="t", result=missing)])
+    assert run(["topics", "delete", "t"]) == 3
+    assert run(["topics", "delete", "t", "--if-exists"]) == 0
+    capsys.readouterr()
+    gone = pb.DeletedTopic(name="t", topic_id=TOPIC_ID, result=OK, offset=12)
+    client.replies["DeleteTopics"] = pb.DeleteTopicsReply(result=OK, topics=[gone])
+    assert run(["topics", "delete", "t", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "changed": True, "offset": 12, "name": "t", "topic_id": "AAECAwQFBgcICQoLDA0ODw",
+    }  # fmt: skip
+
+
+def brokers() -> Any:
+    endpoint = metadata_pb2.Endpoint(name="default", host="h", port=9092, security="PLAINTEXT")
+    one = pb.BrokerDescription(
+        broker_id=11, broker_epoch=5, state="unfenced", endpoints=[endpoint], leaders=1, replicas=2,
+        metadata_offset=40, metadata_lag=1, rack="r",
+    )  # fmt: skip
+    other = pb.BrokerDescription(broker_id=12, broker_epoch=6, state="fenced", metadata_offset=-1)
+    return pb.DescribeBrokersReply(result=OK, brokers=[other, one])
+
+
+def topics(leader: int = 11, isr: tuple[int, ...] = (11,)) -> Any:
+    replicas = [metadata_pb2.Replica(broker_id=broker, directory_id=TOPIC_ID) for broker in (11, 12, 13)]
+    partition = pb.PartitionDescription(index=0, leader=leader, leader_epoch=3, replicas=replicas, isr=isr)
+    topic = pb.TopicDescription(
+        name="t", topic_id=TOPIC_ID, result=OK, partitions=[partition],
+        configs=[pb.ConfigEntry(key="min.insync.replicas", value="2")],
+    )  # fmt: skip
+    return pb.DescribeTopicsReply(result=OK, topics=[topic])
+
+
+def test_describe_computes_replica_states(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.replies |= {"DescribeTopics": topics(leader=-1), "DescribeBrokers": brokers()}
+    assert run(["topics", "describe", "t", "-o", "json"]) == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    (partition,) = document["partitions"]
+    assert partition["leader"] is None
+    assert partition["replica_states"] == [
+        {"id": 11, "state": "online"}, {"id": 12, "state": "offline"}, {"id": 13, "state": "non-existent"},
+    ]  # fmt: skip
+    assert document["configs"] == [{"name": "min.insync.replicas", "value": "2"}]
+    assert run(["topics", "describe", "t"]) == 0
+    assert "min.insync.replicas=2" in capsys.readouterr().out
+
+
+def test_brokers(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.replies["DescribeBrokers"] = brokers()
+    assert run(["brokers", "list", "-o", "json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["id"], first["rack"], first["metadata_lag"]) == (11, "r", 1)
+    assert (second["id"], second["rack"], second["metadata_offset"], second["metadata_lag"]) == (12, None, None, None)
+    assert run(["brokers", "describe", "12", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "fenced"
+    assert run(["brokers", "describe", "99"]) == 3
+
+
+def quorum_reply() -> Any:
+    key = quorum_pb2.ReplicaKey(node_id=1, directory_id=TOPIC_ID)
+    voter = quorum_pb2.Voter(key=key, address="a:1")
+    return quorum_pb2.DescribeQuorumReply(
+        known=quorum_pb2.Knowledge(cluster_id="c", generation=0, epoch=4, leader_id=1, leader_address="a:1"),
+        answered_by=key, high_watermark=10, log_end_offset=12,
+        voters=[quorum_pb2.ReplicaStatus(replica=voter, log_end_offset=12, lag=0, last_fetch_ms=0)],
+        observers=[quorum_pb2.ReplicaStatus(
+            replica=quorum_pb2.Voter(key=quorum_pb2.ReplicaKey(node_id=11, directory_id=TOPIC_ID), address="b:1"),
+            log_end_offset=-1, lag=-1,
+        )],
+    )  # fmt: skip
+
+
+def test_quorum_status_and_replication(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.replies["DescribeQuorum"] = quorum_reply()
+    assert run(["quorum", "status", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["cluster_id"], document["leader_id"], document["leader_epoch"]) == ("c", 1, 4)
+    assert document["last_leader_change"] is None
+    assert document["target_voters"] is None
+    assert run(["quorum", "replication", "-o", "json"]) == 0
+    voter, observer = json.loads(capsys.readouterr().out)
+    assert (voter["role"], voter["lag"], voter["last_caught_up_ms"]) == ("leader", 0, None)
+    assert (observer["role"], observer["log_end_offset"], observer["lag"]) == ("observer", None, None)
+    assert run(["quorum", "status"]) == 0
+    assert "AAECAwQFBgcICQoLDA0ODw" in capsys.readouterr().out
+
+
+def test_health(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.replies |= {"DescribeQuorum": quorum_reply(), "DescribeTopics": topics(), "DescribeBrokers": brokers()}
+    assert run(["cluster", "health", "-o", "json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["healthy"] is False
+    assert document["problems"] == ["broker 12 is fenced", "t-0 is under-replicated: 12,13 not in its ISR"]
+    assert run(["cluster", "health", "--exit-when-healthy", "--timeout", "0.01"]) == 4
+    client.replies["DescribeQuorum"] = ClusterError("UNAVAILABLE", "nobody", retriable=True)
+    capsys.readouterr()
+    assert run(["cluster", "health", "-o", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["problems"] == ["nobody"]
+
+
+def test_interrupted_is_130_and_cancels_nothing(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.replies["DescribeTopics"] = KeyboardInterrupt()
+    assert run(["topics", "list"]) == 130
+    assert "nothing was cancelled" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.replies["DescribeTopics"] = ClusterError("POLICY_VIOLATION", "no")
+    assert run(["topics", "list"]) == 5
+    assert "Traceback" not in capsys.readouterr().err
+    assert run(["--debug", "topics", "list"]) == 5
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    assert "_KCTL_COMPLETE" in capsys.readouterr().out

@@ -1,0 +1,72 @@
+"""Lines into records, and records into batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumlog.client.partitioner import partition_of
+from quorumlog.errors import ClusterError
+from quorumlog.kctl import data
+from quorumlog.kctl.data import _LineParser, _lines, _split, _Target
+
+
+def test_lines_have_one_key_each_or_all_the_same() -> None:
+    assert _LineParser(None, None)(b"a:b") == (None, b"a:b")
+    assert _LineParser(b"k", None)(b"v") == (b"k", b"v")
+    assert _LineParser(None, b":")(b"k:v:w") == (b"k", b"v:w")
+    parse = _LineParser(None, b":")
+    parse(b"k:v")
+    with pytest.raises(ClusterError, match=r"line 2 has no ':'"):
+        parse(b"nothing")
+
+
+@given(
+    st.lists(st.tuples(st.one_of(st.none(), st.binary(max_size=4)), st.binary(max_size=8)), max_size=60),
+    st.integers(1, 5),
+    st.one_of(st.none(), st.just(0)),
+)
+def test_no_record_is_lost_and_each_partition_keeps_its_order(
+    pairs: list[tuple[bytes | None, bytes]], count: int, partition: int | None
+) -> None:
+    batches = _split(_Target("t", partition, count), pairs, 0)
+    seen: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
+    for index, records in batches:
+        assert records
+        seen.setdefault(index, []).extend((record.key, record.value) for record in records)
+    expected: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
+    for key, value in pairs:
+        index = partition if partition is not None else 0 if key is None else partition_of(key, count)
+        expected.setdefault(index, []).append((key, value))
+    assert seen == expected
+
+
+def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "BATCH_RECORDS_MAX", 3)
+    batches = _split(_Target("t", 0, 1), [(None, b"x")] * 8, 0)
+    assert [len(records) for _, records in batches] == [3, 3, 2]
+    monkeypatch.setattr(data, "BATCH_BYTES_MAX", 100)
+    batches = _split(_Target("t", 0, 1), [(None, b"x" * 90)] * 3, 0)
+    assert [len(records) for _, records in batches] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"a\nb\n", b"a\nb", b"\n\na", b"x" * 300 + b"\n" + b"y"])
+async def test_lines_of_a_file(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "CHUNK_BYTES", 7)
+    file = tmp_path / "lines"
+    file.write_bytes(text)
+    lines = [line async for some in _lines(str(file)) for line in some]
+    whole = text.split(b"\n")
+    assert lines == (whole if whole[-1] else whole[:-1])
+
+
+async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "CHUNK_BYTES", 7)
+    monkeypatch.setattr(data, "LINE_MAX_BYTES", 20)
+    file = tmp_path / "lines"
+    file.write_bytes(b"x" * 100)
+    with pytest.raises(ClusterError, match="longer than 20 bytes"):
+        _ = [some async for some in _lines(str(file))]

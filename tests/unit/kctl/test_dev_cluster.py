@@ -1,0 +1,189 @@
+"""kctl dev: the plan, the record on disk, and that strangers' processes and files are left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.cli import make_parser as broker_parser
+from quorum.cli import make_parser as node_parser
+from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
+from quorumlog.kctl import dev_cluster, processes
+from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.runtime import config as configuration
+
+SLEEPER = "import sys; sys.stdin.read()"
+
+
+def test_the_plan_has_ids_ports_and_commands_that_the_servers_accept(tmp_path: Path) -> None:
+    cluster = dev_cluster.plan(tmp_path, 3, 3, 21_000, made_dir=False)
+    assert [(node.role, node.id) for node in cluster.nodes] == [
+        ("voter", 1), ("voter", 2), ("voter", 3), ("broker", 11), ("broker", 12), ("broker", 13),
+    ]  # fmt: skip
+    ports = [address for node in cluster.nodes for address in (node.control, node.http, node.listen) if address]
+    assert len(set(ports)) == len(ports) == 3 * 2 + 3 * 3
+    for node in cluster.nodes:
+        role, parser = ("quorum-node", node_parser()) if node.role == "voter" else ("broker", broker_parser())
+        assert node.command[:4] == [sys.executable, "-P", "-m", "quorum.cli" if node.role == "voter" else "broker.cli"]
+        config = configuration.load(role, parser.parse_args(node.command[4:]), {})
+        assert (config.node_id, config.cluster_id) == (node.id, cluster.cluster_id)
+    assert len(cluster.controllers.split(",")) == len(cluster.bootstrap.split(",")) == 3
+
+
+def test_taken_ports_are_passed_over(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        cluster = dev_cluster.plan(tmp_path, 1, 0, port, made_dir=False)
+    assert cluster.nodes[0].control != f"127.0.0.1:{port}"
+
+
+def test_no_free_ports(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no free port"):
+        dev_cluster.plan(tmp_path, 9, 64, 65_500, made_dir=False)
+
+
+def test_the_record_survives_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    assert dev_cluster.load(tmp_path) is None
+    cluster = dev_cluster.plan(tmp_path, 1, 1, 22_000, made_dir=True)
+    cluster.save()
+    assert dev_cluster.load(tmp_path) == cluster
+    document = json.loads((tmp_path / "cluster.json").read_text())
+    assert document["controllers"] == cluster.controllers
+    for broken in ("", "[]", '{"nodes": [{}]}'):
+        (tmp_path / "cluster.json").write_text(broken)
+        with pytest.raises(ConfigError, match=r"cluster\.json"):
+            dev_cluster.load(tmp_path)
+
+
+def test_two_at_once_are_kept_apart(tmp_path: Path) -> None:
+    with (
+        dev_cluster.locked(tmp_path),
+        pytest.raises(ClusterError, match="another kctl dev") as caught,
+        dev_cluster.locked(tmp_path),
+    ):
+        pass
+    assert caught.value.retriable
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", SLEEPER, "/data/of/a/stranger"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait(10)
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def node(process: subprocess.Popen[bytes], mark: str | None, data_dir: str, home: Path) -> Node:
+    return Node(
+        "voter", 1, "127.0.0.1:1", "127.0.0.1:2", data_dir, str(home / "log"), [], None, process.pid, mark or ""
+    )
+
+
+async def test_only_the_process_that_was_recorded_is_ended(stranger: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    mark = processes.start_mark(stranger.pid)
+    assert mark is not None
+    said: list[str] = []
+    wrong = [
+        node(stranger, "another start time", "/data/of/a/stranger", tmp_path),  # the pid was given away meanwhile
+        node(stranger, mark, "/data/of/mine", tmp_path),
+        Node("voter", 2, "", "", "/x", "", []),  # never started
+    ]
+    await dev_cluster.stop_nodes(wrong, said.append)
+    assert stranger.poll() is None
+    assert said == []
+    right = node(stranger, mark, "/data/of/a/stranger", tmp_path)
+    assert right.is_running
+    await dev_cluster.stop_nodes([right], said.append)
+    assert not right.is_running
+    assert said == ["voter-1 has stopped"]
+
+
+async def test_what_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev_cluster, "STOP_TIMEOUT_S", 0.1)
+    code = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        said: list[str] = []
+        await dev_cluster.stop_nodes(
+            [node(process, processes.start_mark(process.pid), str(tmp_path), tmp_path)], said.append
+        )
+        assert said == ["voter-1 did not stop within 0.1 s: killed"]
+
+
+def test_removal_takes_only_what_up_made(tmp_path: Path) -> None:
+    home, theirs = tmp_path / "dev", tmp_path / "theirs" / "data"
+    theirs.mkdir(parents=True)
+    (home / "voter-1" / "data").mkdir(parents=True)
+    (home / "notes.txt").write_text("mine")
+    cluster = DevCluster(str(home), "c", made_dir=True)
+    cluster.nodes = [
+        Node("voter", 1, "", "", str(home / "voter-1" / "data"), "", []),
+        Node("voter", 2, "", "", str(theirs), "", []),  # a record that was tampered with
+    ]
+    cluster.save()
+    dev_cluster.remove(cluster)
+    assert sorted(os.listdir(home)) == ["notes.txt"]
+    assert theirs.is_dir()
+
+
+async def test_a_node_that_fails_shows_its_log_and_nothing_stays(tmp_path: Path) -> None:
+    cluster = dev_cluster.plan(tmp_path, 1, 1, 23_000, made_dir=False)
+    sleeper = [sys.executable, "-c", "import signal; print('here'); signal.pause()", cluster.nodes[0].data_dir]
+    cluster.nodes[0].command = sleeper
+    cluster.nodes[1].command = [
+        sys.executable,
+        "-c",
+        "print('port taken by a cat'); raise SystemExit(2)",
+        cluster.nodes[1].data_dir,
+    ]
+    said: list[str] = []
+    with pytest.raises(QuorumlogError, match="broker-11 ended before it was ready; nothing was left running"):
+        await dev_cluster.start(cluster, 60, said.append)
+    assert "  port taken by a cat" in said
+    assert not any(each.is_running for each in cluster.nodes)
+    assert processes.start_mark(cluster.nodes[0].pid) != cluster.nodes[0].mark
+
+
+async def test_readiness_has_a_deadline(tmp_path: Path) -> None:
+    cluster = dev_cluster.plan(tmp_path, 1, 0, 24_000, made_dir=False)
+    cluster.nodes[0].command = [sys.executable, "-c", "import signal; signal.pause()", cluster.nodes[0].data_dir]
+    with pytest.raises(QuorumlogError, match=r"voter-1 was not ready within 0\.2 s"):
+        await dev_cluster.start(cluster, 0.2, lambda _line: None)
+    assert not cluster.nodes[0].is_running
+
+
+async def test_an_interrupt_leaves_nothing_running(tmp_path: Path) -> None:
+    cluster = dev_cluster.plan(tmp_path, 1, 0, 25_000, made_dir=False)
+    cluster.nodes[0].command = [sys.executable, "-c", "import signal; signal.pause()", cluster.nodes[0].data_dir]
+    started = asyncio.Event()
+    task = asyncio.create_task(dev_cluster.start(cluster, 600, lambda _line: started.set()))
+    await asyncio.wait_for(started.wait(), 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not cluster.nodes[0].is_running
+
+
+def test_marks_of_processes_that_are_gone() -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert processes.start_mark(process.pid) is None  # a zombie counts as gone
+    assert processes.start_mark(process.pid) is None
+    processes.send(process.pid, signal.SIGTERM)
+    assert processes.command_line(process.pid) == []

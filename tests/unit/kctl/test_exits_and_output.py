@@ -1,0 +1,82 @@
+"""Exit codes by the word of a refusal, and the forms of output."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from metadata.control.errors import Word
+from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
+from quorumlog.kctl.exits import exit_code
+from quorumlog.kctl.output import Output, bytes_value, node_or_none, uuid_text
+
+
+@pytest.mark.parametrize(
+    ("code", "retriable", "exit_status"),
+    [
+        ("UNKNOWN_TOPIC_OR_PARTITION", False, 3),
+        ("UNKNOWN_TOPIC_ID", False, 3),
+        ("BROKER_ID_NOT_REGISTERED", False, 3),
+        ("NOT_CONTROLLER", True, 4),
+        ("OUTCOME_UNKNOWN", True, 4),
+        ("TIMED_OUT", True, 4),
+        ("UNAVAILABLE", True, 4),
+        ("TOPIC_ALREADY_EXISTS", False, 5),
+        ("INVALID_REPLICATION_FACTOR", False, 5),
+        ("POLICY_VIOLATION", False, 5),
+        ("INVALID_CONFIG", False, 2),
+        ("INVALID_TOPIC_EXCEPTION", False, 2),
+        ("TOPIC_AUTHORIZATION_FAILED", False, 6),
+        ("SASL_AUTHENTICATION_FAILED", False, 6),
+        ("UNKNOWN_SERVER_ERROR", False, 1),
+    ],
+)
+def test_exit_codes(code: str, retriable: bool, exit_status: int) -> None:
+    assert exit_code(ClusterError(code, "m", retriable=retriable)) == exit_status
+
+
+def test_every_refusal_of_the_controller_has_a_meaningful_code() -> None:
+    for word in Word:
+        if word is not Word.NONE:
+            code = exit_code(ClusterError(word.code, "m", retriable=word.retriable))
+            assert code in ((3, 4) if word.retriable else (2, 3, 5, 6)), word
+
+
+def test_exit_codes_of_other_errors() -> None:
+    assert exit_code(ConfigError("bad")) == 2
+    assert exit_code(TimeoutError()) == 4
+    assert exit_code(ConnectionRefusedError()) == 4
+    assert exit_code(QuorumlogError("odd")) == 1
+    assert exit_code(ZeroDivisionError()) == 1
+
+
+def test_values() -> None:
+    assert uuid_text(bytes(range(16))) == "AAECAwQFBgcICQoLDA0ODw"
+    assert uuid_text(bytes(16)) is None
+    assert uuid_text(b"") is None
+    assert node_or_none(-1) is None
+    assert node_or_none(0) == 0
+    assert bytes_value("grüß".encode()) == "grüß"
+    assert bytes_value(b"\xff\x00") == {"base64": "/wA="}
+    assert bytes_value(None) is None
+
+
+def test_an_error_is_one_line_of_what_why_and_next() -> None:
+    error = ClusterError("NOT_CONTROLLER", "no\nleader", "wait", retriable=True)
+    assert Output("table").describe(error) == "kctl: NOT_CONTROLLER: no leader (next: wait)"
+    assert json.loads(Output("json").describe(error)) == {
+        "error": "NOT_CONTROLLER", "message": "no\nleader", "next": "wait", "retriable": True,
+    }  # fmt: skip
+    assert "\n" not in Output("json").describe(error)
+
+
+def test_tables_are_not_cut_when_they_do_not_go_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Output("table").table(("id", "value"), [[1, "x" * 500], [2, None], [3, [1, 2]], [4, True]])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows == [["id", "value"], ["1", "x" * 500], ["2", "-"], ["3", "1,2"], ["4", "yes"]]
+
+
+def test_tables_do_not_interpret_what_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
+    Output("table").table(("name",), [["[red]x[/red]"]])
+    assert "[red]x[/red]" in capsys.readouterr().out
