@@ -61,10 +61,10 @@ class Written:
 
 
 def say(line: str) -> None:
-    console.print(f"[dim]{time.monotonic() - _begun:6.1f} s[/dim]  {line}")
+    console.print(f"[dim]{time.monotonic() - _begun:6.1f} s[/dim]  {line}", soft_wrap=True)
 
 
-async def run(directory: Path, seconds: int, row_count: int | None, threads: Executor) -> int:
+async def run(directory: Path, seconds: int, row_count: int | None, threads: Executor, logs: Path | None) -> int:
     loop = asyncio.get_running_loop()
     csv = await loop.run_in_executor(threads, flights.unpack, directory)
     if row_count is not None:
@@ -73,7 +73,7 @@ async def run(directory: Path, seconds: int, row_count: int | None, threads: Exe
     say(f"the source holds {truth.row_count:,} rows with {len(truth.by_key)} keys")
     spark_starts = loop.run_in_executor(threads, spark_job.start_spark, directory)
     try:
-        async with started(directory / "cluster", say) as servers:
+        async with started(directory / "cluster", say, logs) as servers:
             await servers.create_topic(TOPIC, PARTITIONS, REPLICAS, MIN_INSYNC)
             say(f"created {TOPIC}: {PARTITIONS} partitions, replication {REPLICAS}, min.insync.replicas {MIN_INSYNC}")
             spark = await spark_starts
@@ -163,19 +163,19 @@ def _report(truth: Truth, written: Written, compared: Comparison) -> int:
     table.add_column()
     table.add_column(justify="right")
     table.add_row("rows written", f"{truth.row_count:,}")
-    for kill, role in ((written.controller, "controller"), (written.broker, "broker")):
+    for kill, role in ((written.controller, "active controller"), (written.broker, "leader")):
         share = kill.acknowledged / truth.row_count
-        table.add_row(f"rows acknowledged when {role} {kill.name} was killed", f"{kill.acknowledged:,} ({share:.1%})")
+        table.add_row(f"acknowledged when {kill.name} ({role}) was killed", f"{kill.acknowledged:,} ({share:.1%})")
     table.add_row("rows read", f"{compared.rows_read:,}")
     table.add_row("duplicates", f"{compared.duplicated:,}")
     table.add_row("lost", f"{compared.lost:,}")
     table.add_row("keys whose count differs", f"{len(_differing(truth, compared)):,} of {len(truth.by_key)}")
     table.add_row("checksum of what was written", f"{compared.checksum_source:016x}")
     table.add_row("checksum of what was read", f"{compared.checksum_read:016x}")
-    table.add_row("controller failover, SIGKILL to first acknowledged change", f"{written.controller.failover_ms:,} ms")
+    table.add_row("controller failover: SIGKILL to first acknowledged change", f"{written.controller.failover_ms:,} ms")
     table.add_row(
-        "partition failover, SIGKILL to first acknowledged row\n"
-        f"(includes the broker session timeout of {SESSION_TIMEOUT_S} s)",
+        "partition failover: SIGKILL to first acknowledged row\n"
+        f"  (includes the broker session timeout of {SESSION_TIMEOUT_S} s)",
         f"{written.broker.failover_ms:,} ms",
     )
     table.add_row("write (paced)", f"{truth.row_count / written.seconds:,.0f} rows/s in {written.seconds:.1f} s")
@@ -199,17 +199,20 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=(__doc__ or "").replace("%", "%%"))
     parser.add_argument("--seconds", type=int, default=26, help="how long the paced write takes without a failure")
     parser.add_argument("--rows", type=int, help="only the first ROWS rows of the data set")
-    parser.add_argument("--keep-logs", metavar="DIR", help="copy the nodes' and Spark's logs there when it fails")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the nodes' and Spark's logs there")
     return parser.parse_args()
 
 
 def main() -> int:
     arguments = _arguments()
+    logs: Path | None = arguments.logs
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="quorumlog-demo-"))
     threads = ThreadPoolExecutor(4)
     status = 1
     try:
-        status = asyncio.run(run(directory, max(arguments.seconds, 1), arguments.rows, threads))
+        status = asyncio.run(run(directory, max(arguments.seconds, 1), arguments.rows, threads, logs))
     except KeyboardInterrupt:
         status = 130
     except Exception as error:
@@ -217,8 +220,8 @@ def main() -> int:
             console.print("[bold red]failed:[/bold red]", escape(f"{type(failure).__name__}: {failure}"))
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
-        if status and arguments.keep_logs:
-            shutil.copytree(directory, arguments.keep_logs, dirs_exist_ok=True)
+        if logs is not None and (directory / "spark.log").exists():
+            shutil.copy(directory / "spark.log", logs)
         shutil.rmtree(directory, ignore_errors=True)
     return status
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import LATEST, Consumer
 from quorumlog.client.controller import ControllerClient
-from quorumlog.errors import ClusterError
+from quorumlog.errors import ClusterError, QuorumlogError
 from quorumlog.kctl import dev_cluster, processes
 from quorumlog.kctl.dev_cluster import DevCluster, Node
 from quorumlog.wire.v1 import controller_pb2
@@ -22,7 +23,7 @@ Say = Callable[[str], None]
 START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 30.0
 WATCH_PAUSE_S = 0.05
-_PROBE_TIMEOUT_S = 1.0
+_PROBE_TIMEOUT_S = 2.0
 _PROBE_TOPIC = "demo-probe"
 _FIRST_PORT = 29_090
 
@@ -52,16 +53,8 @@ class Servers:
     async def create_topic(self, name: str, partitions: int, replicas: int, min_insync: int) -> None:
         config = controller_pb2.ConfigEntry(key="min.insync.replicas", value=str(min_insync))
         topic = controller_pb2.NewTopic(name=name, partitions=partitions, replication_factor=replicas, configs=[config])
-        await self._create(topic, CALL_TIMEOUT_S)
+        await _create(self.control, topic, CALL_TIMEOUT_S)
         await self.consumer.list_offsets({(name, index): LATEST for index in range(partitions)})  # each has a leader
-
-    async def _create(self, topic: controller_pb2.NewTopic, timeout_s: float) -> None:
-        """A topic that exists just as asked is a success: an earlier call may have been acknowledged unseen."""
-        request = controller_pb2.CreateTopicsRequest(topics=[topic])
-        (created,) = (await self.control.call("CreateTopics", request, timeout_s)).topics
-        result = created.result
-        if result.error not in ("", "NONE") and not (result.error == "TOPIC_ALREADY_EXISTS" and created.identical):
-            raise ClusterError(result.error, result.message, retriable=result.retriable)
 
     async def active_controller(self) -> Node:
         reply = await self.control.describe_quorum(CALL_TIMEOUT_S)
@@ -93,16 +86,20 @@ class Servers:
             self._say(f"{killed.node.name} is back and caught up")
 
     async def controller_failover_ms(self, killed: Killed) -> int:
-        """From SIGKILL to the first change of metadata that is acknowledged."""
+        """From SIGKILL to the first change of metadata that is acknowledged, asked of the nodes that live."""
         loop = asyncio.get_running_loop()
         topic = controller_pb2.NewTopic(name=_PROBE_TOPIC, partitions=1, replication_factor=1)
-        async with asyncio.timeout(START_TIMEOUT_S):
+        others = [node.control for node in self._cluster.nodes if node.id != killed.node.id]
+        deadline = loop.time() + START_TIMEOUT_S
+        async with ControllerClient(others) as control:
             while True:
                 try:
-                    await self._create(topic, _PROBE_TIMEOUT_S)
+                    await _create(control, topic, _PROBE_TIMEOUT_S)
                 except ClusterError as error:
                     if not error.retriable:
                         raise
+                    if loop.time() > deadline:
+                        raise QuorumlogError(f"no new controller within {START_TIMEOUT_S:g} s: {error}") from error
                     await asyncio.sleep(WATCH_PAUSE_S)
                     continue
                 return round((loop.time() - killed.at) * 1000)
@@ -122,8 +119,18 @@ class Servers:
         done, left = await asyncio.wait(watches, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         for watch in left:
             watch.cancel()
-        assert done, f"no partition of {killed.node.name} moved on within {START_TIMEOUT_S:g} s"
+        if not done:
+            raise QuorumlogError(f"no partition of {killed.node.name} moved on within {START_TIMEOUT_S:g} s")
         return round((min(watch.result() for watch in done) - killed.at) * 1000)
+
+
+async def _create(control: ControllerClient, topic: controller_pb2.NewTopic, timeout_s: float) -> None:
+    """A topic that exists just as asked is a success: an earlier call may have been acknowledged unseen."""
+    request = controller_pb2.CreateTopicsRequest(topics=[topic])
+    (created,) = (await control.call("CreateTopics", request, timeout_s)).topics
+    result = created.result
+    if result.error not in ("", "NONE") and not (result.error == "TOPIC_ALREADY_EXISTS" and created.identical):
+        raise ClusterError(result.error, result.message, retriable=result.retriable)
 
 
 class Progress:
@@ -168,8 +175,12 @@ class Progress:
 
 
 @asynccontextmanager
-async def started(directory: Path, say: Say) -> AsyncIterator[Servers]:
-    """Three voters and three brokers under `directory`; when left, no process and no file of theirs."""
+async def started(directory: Path, say: Say, logs_to: Path | None = None) -> AsyncIterator[Servers]:
+    """Three voters and three brokers under `directory`; when left, no process and no file of theirs.
+
+    Args:
+        logs_to: where to copy their logs to before they are removed.
+    """
     directory.mkdir()  # noqa: ASYNC240
     cluster = dev_cluster.plan(directory, voters=3, brokers=3, port_base=_FIRST_PORT, made_dir=True)
     cluster.save()
@@ -182,5 +193,8 @@ async def started(directory: Path, say: Say) -> AsyncIterator[Servers]:
             await servers.close()
     finally:
         await dev_cluster.stop_nodes(cluster.nodes, lambda _line: None)
+        if logs_to is not None:
+            for node in cluster.nodes:
+                shutil.copy(node.log, logs_to / f"{node.name}.log")
         dev_cluster.remove(cluster)
         say("the cluster is down")
