@@ -82,8 +82,10 @@ class EpochCache:
             del self._epochs[-1], self._starts[-1]
 
     def drop_before(self, start_offset: int) -> None:
-        """The log starts at `start_offset` now; the epoch in force there is known to begin there."""
+        """The log starts at `start_offset` now: forget what ended before.
+
+        The epoch in force there keeps its true beginning, so that it is still known when no record is left.
+        """
         index = bisect_right(self._starts, start_offset) - 1
-        if index >= 0:
+        if index > 0:
             del self._epochs[:index], self._starts[:index]
-            self._starts[0] = max(self._starts[0], start_offset)

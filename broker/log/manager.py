@@ -2,6 +2,7 @@
 
 **Facts** of a directory, kept by its `Disk`:
 
+    opened                the directory has been used before, so that without `clean` the last stop was none
     clean                 the last stop was clean: every `log/` fact is exact, no file has to be looked at
     log/<folder>          the log's state (`state.py`), written at checkpoints
     stray/<name>          a folder that was set aside: when, and whether it has been moved yet
@@ -32,6 +33,7 @@ from quorumlog.runtime.disk import Disk, DiskError
 
 STRAYS = "strays"
 CLEAN = "clean"
+OPENED = "opened"
 CHECKPOINT_BYTES = 8 << 20  # about as much is read again for each log after a stop that was not clean
 YIELD_MS = 10
 INDEX_MEMORY_MAX = 64 << 20  # of segments that grow no more, over all logs
@@ -101,10 +103,9 @@ class LogManager:
         await disk.sync_dir("")
         states = {name.removeprefix("log/"): value for name, value in disk.facts.load("log/").items()}
         was_clean = CLEAN in disk.facts.load(CLEAN)
-        if was_clean:
-            await disk.facts.commit({CLEAN: None})
-        folders = disk.list(LOGS)
-        is_new = not folders and not states
+        is_new = OPENED not in disk.facts.load(OPENED)
+        if was_clean or is_new:
+            await disk.facts.commit({CLEAN: None, OPENED: b""})
         self.clean_start = self.clean_start and (was_clean or is_new)
         await self._finish_strays(disk)
         turn = _Turn()
