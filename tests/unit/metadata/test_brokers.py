@@ -342,6 +342,21 @@ def test_a_large_failure_is_a_row_of_batches_and_the_fencing_comes_last() -> Non
     check_invariants(cluster.image)
 
 
+@pytest.mark.parametrize(("count", "sizes"), [(9999, [10_000]), (10_000, [10_000, 1]), (10_001, [10_000, 2])])
+def test_the_fencing_and_its_changes_share_a_batch_as_long_as_they_fit(count: int, sizes: list[int]) -> None:
+    cluster = Cluster()
+    cluster.start(1, 2)
+    cluster.create("a", *[(1, 2)] * 5000)
+    cluster.create("b", *[(1, 2)] * (count - 5000))
+    seen = []
+    while not seen or decision.more:
+        decision = fence(cluster.image, 1)
+        cluster.apply(decision.records)
+        seen.append(len(decision.records))
+    assert seen == sizes
+    assert cluster.image.leader_count(2) == count
+
+
 def test_what_a_dead_controller_left_undone_is_done_at_activation(cluster: Cluster) -> None:
     topic = cluster.create("t", (1,))
     fence_all(cluster, 1)

@@ -1,0 +1,64 @@
+"""The soft state of heartbeats."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata.control.brokers import fence
+from metadata.controller.sessions import Sessions
+from metadata.records import BrokerChange
+from tests.unit.metadata.builders import Cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.start(1, 2, 3)
+    return made
+
+
+def test_unfenced_brokers_begin_with_a_fresh_session(cluster: Cluster) -> None:
+    cluster.carry_out(lambda image, again: fence(image, 2))
+    sessions = Sessions(cluster.image, 6.0, now=100.0)
+    assert sessions.get(2) is None
+    assert sessions.first_to_expire() == (106.0, 1)
+    assert sessions.live(3, 105.9)
+    assert not sessions.live(3, 106.0)
+    assert not sessions.live(2, 100.0)
+
+
+def test_a_heartbeat_moves_only_its_own_session(cluster: Cluster) -> None:
+    sessions = Sessions(cluster.image, 6.0, now=100.0)
+    sessions.touch(1, cluster.epoch(1), 103.0)
+    assert sessions.first_to_expire() == (106.0, 2)
+    sessions.drop(2)
+    sessions.drop(3)
+    assert sessions.first_to_expire() == (109.0, 1)
+    sessions.drop(1)
+    assert sessions.first_to_expire() is None
+
+
+def test_another_incarnation_inherits_nothing(cluster: Cluster) -> None:
+    sessions = Sessions(cluster.image, 6.0, now=100.0)
+    sessions.touch(1, 5, 101.0).applied_offset = 50
+    assert sessions.touch(1, 5, 102.0).applied_offset == 50
+    assert sessions.touch(1, 60, 103.0).applied_offset == -1
+
+
+def test_what_the_others_have_applied(cluster: Cluster) -> None:
+    sessions = Sessions(cluster.image, 6.0, now=100.0)
+    assert sessions.others_applied(cluster.image, 1) == -1  # not heard from under this controller
+    sessions.touch(2, cluster.epoch(2), 101.0).applied_offset = 7
+    sessions.touch(3, cluster.epoch(3), 101.0).applied_offset = 9
+    assert sessions.others_applied(cluster.image, 1) == 7
+    assert sessions.others_applied(cluster.image, 2) == -1
+    cluster.apply([BrokerChange(2, cluster.epoch(2), fenced=True)])
+    assert sessions.others_applied(cluster.image, 1) == 9  # a fenced broker serves nobody
+    cluster.apply([BrokerChange(3, cluster.epoch(3), fenced=True)])
+    assert sessions.others_applied(cluster.image, 1) == cluster.image.end_offset
+
+
+def test_renewing(cluster: Cluster) -> None:
+    sessions = Sessions(cluster.image, 6.0, now=100.0)
+    sessions.renew(160.0)
+    assert sessions.first_to_expire() == (166.0, 1)
