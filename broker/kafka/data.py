@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from broker.core.errors import Code
 from broker.kafka.connection import Caller, HangUp, Pending, Reply, log
@@ -26,14 +25,13 @@ from broker.server.api import (
     ProduceResult,
     Replicas,
 )
-from quorumlog.wire.kafka import codec, fetch, produce
+from quorumlog.wire.kafka import fetch, produce
 
 _TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 _SERVER_ERROR = ProduceResult(int(Code.UNKNOWN_SERVER_ERROR), error_message="the broker failed; see its log")
 _EMPTY = memoryview(b"")
 
 _FIRST_FETCH_WITH_ERROR = 7
-_FIRST_FETCH_BY_ID = 13
 _FIRST_FETCH_WITH_STATE = 15
 
 
@@ -93,72 +91,41 @@ def _produce_reply(
 
 
 async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview) -> Reply:
-    request = codec.decode_request(caller.header, frame)
     version = caller.header.api_version
-    plan = fetch_plan(request, version)
+    request = fetch.decode_request(frame, caller.header.body, version, FetchPartition, ForgottenPartition)
     refusal = _refusal(request, version)
-    reply = FetchReply(int(refusal)) if refusal is not None else await replicas.fetch(plan)
+    reply = FetchReply(int(refusal)) if refusal is not None else await replicas.fetch(_plan(request))
     results = reply.results
     if reply.error_code and version < _FIRST_FETCH_WITH_ERROR:
         results = tuple(
-            FetchResult(item.topic_id, item.topic, item.index, reply.error_code) for item in plan.partitions
+            FetchResult(item.topic_id, item.topic, item.index, reply.error_code) for item in request.partitions
         )
     leaders = {result.leader_id for result in results if result.leader_id != -1}
     endpoints = node_endpoints(replicas.image, leaders, caller.listener) if leaders else []
     return fetch.encode_response(version, reply.error_code, reply.session_id, results, endpoints)
 
 
-def _refusal(request: Any, version: int) -> Code | None:
+def _refusal(request: fetch.FetchRequest, version: int) -> Code | None:
     """Why the request as a whole is not even looked at."""
-    if version < _FIRST_FETCH_WITH_STATE and request.replica_id >= 0:
+    follower = request.replica_id >= 0
+    if follower and version < _FIRST_FETCH_WITH_STATE:
         return Code.CLUSTER_AUTHORIZATION_FAILED  # no broker of ours fetches so: its word must not move a watermark
-    if _replica(request, version)[0] == CONSUMER and getattr(request, "session_id", NO_SESSION) != NO_SESSION:
+    if not follower and request.session_id != NO_SESSION:
         return Code.FETCH_SESSION_ID_NOT_FOUND  # consumers are given none
     return None
 
 
-def _replica(request: Any, version: int) -> tuple[int, int]:
-    """Broker id and epoch of a follower, else `CONSUMER`."""
-    if version < _FIRST_FETCH_WITH_STATE or request.replica_state.replica_id < 0:
-        return CONSUMER, NO_EPOCH
-    return request.replica_state.replica_id, request.replica_state.replica_epoch
-
-
-def fetch_plan(request: Any, version: int) -> FetchPlan:
-    """What a decoded request asks of the replica manager."""
-    by_id = version >= _FIRST_FETCH_BY_ID
-    replica_id, broker_epoch = _replica(request, version)
-    follower = replica_id != CONSUMER
-    partitions = []
-    forgotten: list[ForgottenPartition] = []
-    for topic in request.topics:
-        topic_id = topic.topic_id if by_id else None
-        name = None if by_id else topic.topic
-        for item in topic.partitions:
-            partitions.append(
-                FetchPartition(
-                    topic_id,
-                    name,
-                    item.partition,
-                    item.fetch_offset,
-                    max(0, item.partition_max_bytes),
-                    getattr(item, "current_leader_epoch", -1),
-                    getattr(item, "last_fetched_epoch", -1),
-                    getattr(item, "log_start_offset", -1),
-                )
-            )
-    if follower:
-        for gone in request.forgotten_topics_data:
-            forgotten += (ForgottenPartition(gone.topic_id, None, index) for index in gone.partitions)
+def _plan(request: fetch.FetchRequest) -> FetchPlan:
+    follower = request.replica_id >= 0
     return FetchPlan(
-        partitions=tuple(partitions),
-        max_wait_ms=max(0, codec.milliseconds(request.max_wait)),
+        partitions=tuple(request.partitions),
+        max_wait_ms=max(0, request.max_wait_ms),
         min_bytes=request.min_bytes,
         max_bytes=max(0, request.max_bytes),
-        replica_id=replica_id,
-        broker_epoch=broker_epoch,
+        replica_id=request.replica_id if follower else CONSUMER,
+        broker_epoch=request.broker_epoch if follower else NO_EPOCH,
         session_id=request.session_id if follower else NO_SESSION,
         session_epoch=request.session_epoch if follower else FULL_FETCH_NO_SESSION,
-        forgotten=tuple(forgotten),
-        cluster_id=getattr(request, "cluster_id", None),
+        forgotten=tuple(request.forgotten) if follower else (),
+        cluster_id=request.cluster_id,
     )

@@ -26,16 +26,13 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_writer
 
 from quorumlog.errors import RemoteProtocolError
-from quorumlog.wire.kafka.buffer import ELEMENTS_MAX, Reader
+from quorumlog.wire.kafka.buffer import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, Reader
 from quorumlog.wire.kafka.decoding import EPOCH, FieldShape, entity_reader
 
 FRAME_SIZE: Final = struct.Struct(">i")
 """Every frame begins with the size of what follows."""
 _REQUEST_HEADER: Final = struct.Struct(">hhi")
 _RESPONSE_HEADER: Final = struct.Struct(">ii")
-
-REQUEST_ELEMENTS_MAX: Final = 100_000
-"""Array elements of one request: reading them takes about 0.2 s, in which nothing else happens."""
 
 
 class Api(IntEnum):

@@ -1,18 +1,18 @@
-"""Fetch, by hand where record bytes or many partitions pass: responses both ways, and the request that we send.
+"""Fetch, by hand both ways: record bytes are never copied, and a request may name every partition of a broker.
 
 Versions 4 to 17: flexible from 12 on, topics by id instead of by name from 13 on, followers in `replica_state` from 15
-on.  Clients get at most 12; our followers send 17.  (A server decodes requests with the schema: it is as fast.)
+on.  Clients get at most 12; our followers send 17.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from quorumlog.wire.kafka.buffer import Reader, count, nullable_bytes_size, string, uvarint
+from quorumlog.wire.kafka.buffer import REQUEST_ELEMENTS_MAX, Reader, count, nullable_bytes_size, string, uvarint
 from quorumlog.wire.kafka.produce import NodeEndpoint, encode_endpoints_tag
 
 Buffer = bytes | bytearray | memoryview
@@ -25,6 +25,8 @@ FOLLOWER_VERSION: Final = 17
 
 _FIRST_WITH_LOG_START: Final = 5
 _FIRST_WITH_SESSION: Final = 7
+_FIRST_WITH_LEADER_EPOCH: Final = 9
+_FIRST_WITH_RACK: Final = 11
 _FIRST_WITH_PREFERRED_REPLICA: Final = 11
 _FIRST_FLEXIBLE: Final = 12
 _FIRST_WITH_TOPIC_ID: Final = 13
@@ -41,6 +43,12 @@ _SESSION: Final = struct.Struct(">hi")
 _DIVERGING: Final = struct.Struct(">BBiqB")
 _LEADER: Final = struct.Struct(">BBiiB")
 _PLAN: Final = struct.Struct(">iiibii")
+_LIMITS: Final = struct.Struct(">iiib")
+_TWO_INT32: Final = struct.Struct(">ii")
+_PARTITION_4: Final = struct.Struct(">iqi")
+_PARTITION_5: Final = struct.Struct(">iqqi")
+_PARTITION_9: Final = struct.Struct(">iiqqi")
+_PARTITION_12: Final = struct.Struct(">iiqiqi")
 _PARTITION: Final = struct.Struct(">iiqiqiB")
 _REPLICA_STATE: Final = struct.Struct(">BBiqB")
 
@@ -145,7 +153,105 @@ class FetchedReply(NamedTuple):
     partitions: list[FetchedPartition]
 
 
+class FetchRequest(NamedTuple):
+    """replica_id, broker_epoch: -1 for consumers.  `partitions` and `forgotten` hold what the caller makes of them."""
+
+    replica_id: int
+    broker_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    session_id: int
+    session_epoch: int
+    partitions: list[Any]
+    forgotten: list[Any]
+    cluster_id: str | None
+
+
 # --- server --------------------------------------------------------------------------------------------------------
+
+
+def decode_request(
+    frame: memoryview,
+    position: int,
+    version: int,
+    partition: Callable[[UUID | None, str | None, int, int, int, int, int, int], Any],
+    forgotten: Callable[[UUID | None, str | None, int], Any],
+) -> FetchRequest:
+    """Any version.
+
+    Args:
+        partition: called with topic id, topic, index, fetch offset, max bytes, leader epoch, last fetched epoch and log
+            start offset for each partition; what a version does not have is None or -1.
+        forgotten: the same with topic id, topic and index.
+
+    Raises: RemoteProtocolError.
+    """
+    reader = Reader(frame, position, REQUEST_ELEMENTS_MAX)
+    flexible, by_id = version >= _FIRST_FLEXIBLE, version >= _FIRST_WITH_TOPIC_ID
+    replica_id = reader.int32() if version < _FIRST_WITH_REPLICA_STATE else -1
+    max_wait_ms, min_bytes, max_bytes, _ = reader.unpack(_LIMITS)
+    session_id, session_epoch = reader.unpack(_TWO_INT32) if version >= _FIRST_WITH_SESSION else (0, -1)
+    partitions: list[Any] = []
+    read_partition = _partition_reader(version)
+    for _ in range(reader.count(flexible, 3)):
+        topic_id = reader.uuid() if by_id else None
+        topic = None if by_id else reader.string(flexible)
+        for _ in range(reader.count(flexible, 16)):
+            index, epoch, offset, last_epoch, log_start, size = read_partition(reader)
+            partitions.append(partition(topic_id, topic, index, offset, size, epoch, last_epoch, log_start))
+            if flexible:
+                reader.skip_tags()
+        if flexible:
+            reader.skip_tags()
+    gone: list[Any] = []
+    for _ in range(reader.count(flexible, 3) if version >= _FIRST_WITH_SESSION else 0):
+        topic_id = reader.uuid() if by_id else None
+        topic = None if by_id else reader.string(flexible)
+        gone += [forgotten(topic_id, topic, reader.int32()) for _ in range(reader.count(flexible, 4))]
+        if flexible:
+            reader.skip_tags()
+    if version >= _FIRST_WITH_RACK:
+        reader.string(flexible)
+    cluster_id, broker_epoch = None, -1
+    for tag, data in (reader.tags() if flexible else {}).items():
+        if tag == 0:
+            cluster_id = Reader(data).nullable_string(True)
+        elif tag == 1 and version >= _FIRST_WITH_REPLICA_STATE:
+            state = Reader(data)
+            replica_id, broker_epoch = state.int32(), state.int64()
+    return FetchRequest(
+        replica_id,
+        broker_epoch,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        session_id,
+        session_epoch,
+        partitions,
+        gone,
+        cluster_id,
+    )
+
+
+def _partition_reader(version: int) -> Callable[[Reader], tuple[int, ...]]:
+    """Reads index, leader epoch, fetch offset, last fetched epoch, log start offset and max bytes."""
+    if version >= _FIRST_FLEXIBLE:
+        return lambda reader: reader.unpack(_PARTITION_12)
+    if version >= _FIRST_WITH_LEADER_EPOCH:
+
+        def read_9(reader: Reader) -> tuple[int, ...]:
+            index, epoch, offset, log_start, size = reader.unpack(_PARTITION_9)
+            return index, epoch, offset, -1, log_start, size
+
+        return read_9
+    layout = _PARTITION_5 if version >= _FIRST_WITH_LOG_START else _PARTITION_4
+
+    def read(reader: Reader) -> tuple[int, ...]:
+        index, offset, *log_start, size = reader.unpack(layout)
+        return index, -1, offset, -1, log_start[0] if log_start else -1, size
+
+    return read
 
 
 def encode_response(

@@ -10,8 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from quorumlog.errors import RemoteProtocolError
-from quorumlog.wire.kafka.buffer import Reader, count, nullable_bytes_size, nullable_string, string, uvarint
+from quorumlog.wire.kafka.buffer import (
+    REQUEST_ELEMENTS_MAX,
+    Reader,
+    count,
+    nullable_bytes_size,
+    nullable_string,
+    string,
+    uvarint,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -21,9 +28,6 @@ _FIRST_FLEXIBLE: Final = 9
 _FIRST_WITH_LOG_START: Final = 5
 _FIRST_WITH_MESSAGE: Final = 8
 _FIRST_WITH_LEADER: Final = 10
-
-PARTITIONS_MAX: Final = 100_000
-"""Partitions of one request."""
 
 _ACKS_TIMEOUT: Final = struct.Struct(">hi")
 _INDEX: Final = struct.Struct(">i")
@@ -92,17 +96,14 @@ class ResultLike(Protocol):
 
 def decode_request(frame: memoryview, position: int, version: int) -> ProduceRequest:
     """Raises: RemoteProtocolError."""
-    reader = Reader(frame, position)
+    reader = Reader(frame, position, REQUEST_ELEMENTS_MAX)
     flexible = version >= _FIRST_FLEXIBLE
     transactional_id = reader.nullable_string(flexible)
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
     partitions: list[ProducePartition] = []
     for _ in range(reader.count(flexible, 3)):
         topic = reader.string(flexible)
-        number = reader.count(flexible, 5)
-        if len(partitions) + number > PARTITIONS_MAX:
-            raise RemoteProtocolError(f"a produce request of more than {PARTITIONS_MAX} partitions")
-        for _ in range(number):
+        for _ in range(reader.count(flexible, 5)):
             index = reader.int32()
             partitions.append(ProducePartition(topic, index, reader.nullable_bytes(flexible)))
             if flexible:

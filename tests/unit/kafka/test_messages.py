@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from quorumlog.errors import RemoteProtocolError
@@ -252,6 +252,43 @@ def test_fetch_request_is_read_by_the_schema(version, partitions, replica_id, cl
         assert read.replica_state.replica_epoch == (99 if replica_id != -1 else -1)
     else:
         assert read.replica_id == replica_id
+
+
+@settings(deadline=None)
+@given(data=st.data(), version=st.integers(fetch.FIRST_VERSION, fetch.LAST_VERSION))
+def test_fetch_request_is_read_as_the_schema_does(data, version) -> None:
+    schema = codec.request_schema(Api.FETCH, version)
+    message = data.draw(st.from_type(schema))
+    assume(-(2**31) <= codec.milliseconds(message.max_wait) < 2**31)
+    body = memoryview(b"head" + codec.encode(message))
+    request = fetch.decode_request(body, 4, version, lambda *values: values, lambda *values: values)
+    by_id = version >= 13
+    expected, gone = [], []
+    for topic in message.topics:
+        name = (topic.topic_id or UUID(int=0), None) if by_id else (None, topic.topic)
+        for item in topic.partitions:
+            epochs = [getattr(item, field, -1) for field in ("current_leader_epoch", "last_fetched_epoch")]
+            start = getattr(item, "log_start_offset", -1)
+            expected.append((*name, item.partition, item.fetch_offset, item.partition_max_bytes, *epochs, start))
+    for topic in getattr(message, "forgotten_topics_data", ()):
+        name = (topic.topic_id or UUID(int=0), None) if by_id else (None, topic.topic)
+        gone += [(*name, index) for index in topic.partitions]
+    assert (request.partitions, request.forgotten) == (expected, gone)
+    assert request.max_wait_ms == codec.milliseconds(message.max_wait)
+    assert (request.min_bytes, request.max_bytes) == (message.min_bytes, message.max_bytes)
+    assert request.session_id == getattr(message, "session_id", 0)
+    assert request.session_epoch == getattr(message, "session_epoch", -1)
+    assert request.cluster_id == getattr(message, "cluster_id", None)
+    state = getattr(message, "replica_state", None)
+    assert request.replica_id == (state.replica_id if state is not None else message.replica_id)
+    assert request.broker_epoch == (state.replica_epoch if state is not None else -1)
+
+
+@given(data=st.binary(max_size=200), version=st.integers(fetch.FIRST_VERSION, fetch.LAST_VERSION))
+def test_any_bytes_as_fetch_request_are_read_or_refused(data, version) -> None:
+    with suppress(RemoteProtocolError):
+        request = fetch.decode_request(memoryview(data), 0, version, lambda *values: values, lambda *values: values)
+        assert len(request.partitions) + len(request.forgotten) <= len(data)
 
 
 @given(data=st.binary(max_size=200), version=st.integers(produce.FIRST_VERSION, produce.LAST_VERSION))
