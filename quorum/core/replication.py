@@ -349,8 +349,6 @@ class Replication(CoreState):
         follower.fetch.call = None
         follower.fetch.failures += 1
         follower.fetch.due_ms = now_ms + self._backoff_ms(follower.fetch.failures)
-        if follower.fetch.failures == 1:
-            self.seek = Errand(now_ms)
 
     def _follow_moved(self, follower: Follower, address: str, now_ms: int) -> None:
         """The same leader at another address, told while it does not answer at the one known."""

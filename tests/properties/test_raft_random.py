@@ -250,7 +250,7 @@ def run(seed: int) -> Counter[str]:
 
 
 def blocks() -> list[range]:
-    asked = os.environ.get("RAFT_SEEDS", "0:300")
+    asked = os.environ.get("RAFT_SEEDS", "0:200")
     first, _, last = asked.partition(":")
     seeds = range(int(first), int(last) if last else int(first) + 1)
     return [range(start, min(start + BLOCK, seeds.stop)) for start in range(seeds.start, seeds.stop, BLOCK)]

@@ -192,6 +192,35 @@ def test_successors_stand_in_turn(successors: tuple[int, ...], delay: int) -> No
     assert bench.core.role.role is Role.PROSPECTIVE
 
 
+def test_a_longer_log_of_an_older_epoch_is_behind() -> None:
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(batch(1), batch(2))))
+    for pre_vote in (True, False):
+        behind = bench.ask(bench.vote(3, epoch=2, end=LogEnd(0, 50), pre_vote=pre_vote))
+        assert isinstance(behind, VoteReply)
+        assert (behind.error, behind.granted) == (ErrorCode.NONE, False)
+    ahead = bench.ask(bench.vote(3, epoch=2, end=LogEnd(1, 3)))
+    assert isinstance(ahead, VoteReply)
+    assert ahead.granted
+
+
+def test_a_refusal_from_before_it_was_asked_again() -> None:
+    """2 refuses, then stands itself, behind this node; it is asked anew, and its old refusal comes late."""
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(batch(1))))
+    bench.until(bench.now_ms + 2500)
+    assert bench.core.role.role is Role.PROSPECTIVE
+    first, third = bench.take(Vote)
+    bench.ask(bench.vote(2, epoch=1, end=LogEnd(0, 1), pre_vote=True))
+    (second,) = bench.take(Vote)
+    refusal = VoteReply(ErrorCode.NONE, replace(KNOWN, epoch=1), False)
+    bench.do(Answered(third.call, refusal))
+    bench.do(Answered(first.call, refusal))
+    assert bench.core.role.role is Role.PROSPECTIVE
+    bench.do(Answered(second.call, replace(refusal, granted=True)))
+    assert bench.core.role.role is Role.CANDIDATE
+
+
 def test_it_looks_around_when_the_leader_does_not_answer() -> None:
     bench, fetch = following(bootstrap=("b1:1", "b2:1"))
     assert bench.take(DescribeQuorum) != []  # from before it followed anyone

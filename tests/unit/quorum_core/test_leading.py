@@ -17,6 +17,7 @@ from quorum.core.events import (
     Propose,
     ReadLog,
     Resign,
+    Written,
 )
 from quorum.core.messages import (
     BeginQuorumEpoch,
@@ -81,6 +82,33 @@ def test_a_diverging_fetch_acknowledges_nothing() -> None:
     assert isinstance(reply, FetchReply)
     assert reply.diverging == LogEnd(0, 1)
     assert bench.core.high_watermark == 0
+
+
+def test_a_position_in_an_epoch_that_this_log_lacks_diverges() -> None:
+    """Though the offset is well within the log: what is there is of another epoch."""
+    bench = leading()
+    propose(bench)
+    propose(bench)
+    bench.do(Resign("test"))
+    bench.win()
+    assert bench.core.epoch == 3
+    reply = bench.fetch(2, 3, 2)
+    assert isinstance(reply, FetchReply)
+    assert reply.diverging == LogEnd(1, 4)
+
+
+def test_a_sole_voter_waits_for_its_own_vote() -> None:
+    """The completion of an older write is not that of the vote."""
+    bench = leading(1)
+    bench.slow_disk = True
+    propose(bench)
+    bench.do(Resign("test"))
+    bench.until(bench.core.deadline_ms)
+    assert bench.core.role.role is Role.CANDIDATE
+    bench.do(Written(bench.disk.settle().id))
+    assert bench.core.role.role is Role.CANDIDATE
+    bench.do(Written(bench.disk.settle().id))
+    assert bench.core.role.role is Role.LEADER
 
 
 @pytest.mark.parametrize("who", [sender(4), sender(2, disk=99)])
