@@ -35,9 +35,10 @@ def is_ours(pid: int, mark: str, data_dir: str) -> bool:
 def command_line(pid: int) -> list[str]:
     """Its arguments; empty when it is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        text = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return [] if Path("/proc/self/stat").exists() else (_ps(pid, "command=") or "").split()
+    return [argument for argument in text.split("\0") if argument]
 
 
 def spawn(command: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:

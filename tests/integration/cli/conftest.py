@@ -1,0 +1,107 @@
+"""Real servers and the real kctl, as processes, on ports that the system chooses."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+END_TIMEOUT_S = 60
+MODULES = {"broker": "broker.cli", "quorum-node": "quorum.cli", "kctl": "quorumlog.kctl.main"}
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what a user's shell may have set for the programs under test."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("QUORUMLOG_", "KCTL_"))}
+    return {**kept, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+
+
+def command(program: str, *arguments: str | Path) -> list[str]:
+    return [sys.executable, "-P", "-m", MODULES[program], *map(str, arguments)]
+
+
+def run(program: str, *arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        command(program, *arguments),
+        input=stdin, capture_output=True, text=True, timeout=END_TIMEOUT_S, check=False, env=environment(),
+    )  # fmt: skip
+
+
+@dataclass
+class Server:
+    """A server that runs; `fields` is what its ready line said."""
+
+    process: subprocess.Popen[str]
+    ready_line: str = ""
+    fields: dict[str, str] = field(default_factory=dict)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(END_TIMEOUT_S)
+
+    def errors(self) -> str:
+        """What it wrote to standard error, once it has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+
+StartServer = Callable[..., Server]
+
+
+@contextmanager
+def starter() -> Iterator[StartServer]:
+    """Starts servers, each until its ready line or its end; none outlives the block."""
+    with ExitStack() as stack:
+
+        def start(program: str, *arguments: str | Path) -> Server:
+            process = stack.enter_context(
+                subprocess.Popen(
+                    command(program, "run", *arguments),
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+                )
+            )  # fmt: skip
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            server = Server(process, process.stdout.readline().strip())
+            server.fields = dict(re.findall(r"(\w+)=(\S+)", server.ready_line))
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def start_server() -> Iterator[StartServer]:
+    with starter() as start:
+        yield start
+
+
+ANYWHERE = ("--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One `broker run --standalone` for all tests of a module: each takes topics of its own."""
+    with starter() as start:
+        server = start("broker", "--standalone", "--data-dir", tmp_path_factory.mktemp("standalone"), *ANYWHERE)
+        assert server.ready_line.startswith("ready "), server.errors()
+        yield server
+
+
+@pytest.fixture
+def kctl(standalone: Server) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs kctl against `standalone`."""
+
+    def call(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return run("kctl", "--controllers", standalone.fields["control"], *arguments, stdin=stdin)
+
+    return call

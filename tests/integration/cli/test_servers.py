@@ -1,0 +1,136 @@
+"""The servers' command lines: what they refuse, and with which status."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import ANYWHERE, Server, StartServer, environment, run
+
+
+def test_new_id() -> None:
+    ids = {run("quorum-node", "new-id").stdout.strip() for _ in range(3)}
+    assert len(ids) == 3
+    assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", each) for each in ids)
+
+
+def test_format_once(tmp_path: Path) -> None:
+    arguments = ("--data-dir", tmp_path / "d", "--node-id", "4", "--cluster-id")
+    assert run("quorum-node", "format", *arguments, "one").returncode == 0
+    again = run("quorum-node", "format", *arguments, "one")
+    assert again.returncode == 2
+    assert "already formatted" in again.stderr
+    other = run("quorum-node", "run", *arguments, "two", "--standalone", "--listen", "127.0.0.1:0", "--http", "off")
+    assert other.returncode == 2
+    assert "one" in other.stderr
+    assert "two" in other.stderr
+
+
+def test_a_formatted_node_runs(start_server: StartServer, tmp_path: Path) -> None:
+    arguments = ("--data-dir", tmp_path / "d", "--node-id", "4", "--cluster-id", "one")
+    assert run("quorum-node", "format", *arguments).returncode == 0
+    server = start_server("quorum-node", *arguments, "--standalone", "--listen", "127.0.0.1:0", "--http", "off")
+    assert server.fields["node_id"] == "4", server.errors()
+    status = json.loads(run("kctl", "--controllers", server.fields["control"], "quorum", "status", "-o", "json").stdout)
+    assert (status["cluster_id"], status["leader_id"]) == ("one", 4)
+    assert server.stop() == 0
+
+
+def test_ready_in_json(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server(
+        "quorum-node", "--standalone", "--data-dir", tmp_path, "--node-id", "9", "--log-format", "json",
+        "--listen", "127.0.0.1:0", "--http", "off",
+    )  # fmt: skip
+    ready = json.loads(server.ready_line)
+    assert (ready["event"], ready["node_id"], ready["data_dir"]) == ("ready", 9, str(tmp_path))
+    assert server.stop() == 0
+    assert all(json.loads(line)["node_id"] == 9 for line in server.errors().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "said"),
+    [
+        ("quorum-node", ("--standalone",), "--data-dir is missing"),
+        ("quorum-node", ("--data-dir", "d", "--node-id", "1"), "--initial-voters ID@HOST:PORT"),
+        ("quorum-node", ("--data-dir", "d", "--node-id", "1", "--initial-voters", "2@a:1"), "does not name this node"),
+        ("broker", ("--standalone", "--listen", "0.0.0.0:9092"), "--advertise"),
+        ("broker", ("--standalone", "--set", "nod.id=1"), "the nearest is node.id"),
+        ("broker", ("--standalone", "--nonsense"), "--nonsense"),
+        ("broker", (), "give one of --standalone"),
+    ],
+)
+def test_bad_configuration_is_2(program: str, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    arguments = tuple(str(tmp_path / text) if text == "d" else text for text in arguments)
+    done = run(program, "run", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_taken_port_is_2_and_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for flag in ("--listen", "--control-listen", "--http"):
+            arguments = dict(zip(ANYWHERE[::2], ANYWHERE[1::2], strict=True)) | {flag: address}
+            flags = [text for pair in arguments.items() for text in pair]
+            done = run("broker", "run", "--standalone", "--data-dir", tmp_path / flag, *flags)
+            assert (done.returncode, done.stdout) == (2, ""), done.stderr
+            assert address in done.stderr
+
+
+def test_a_directory_in_use_is_2(standalone: Server) -> None:
+    done = run("broker", "run", "--standalone", "--data-dir", standalone.fields["data_dir"], *ANYWHERE)
+    assert done.returncode == 2
+    assert standalone.fields["data_dir"] in done.stderr
+    assert str(standalone.process.pid) in done.stderr
+
+
+def test_a_directory_of_another_node_is_2(start_server: StartServer, tmp_path: Path) -> None:
+    assert start_server("broker", "--standalone", "--data-dir", tmp_path, *ANYWHERE).stop() == 0
+    done = run("broker", "run", "--standalone", "--data-dir", tmp_path, "--node-id", "7", *ANYWHERE)
+    assert done.returncode == 2
+    assert "7" in done.stderr
+
+
+def test_a_damaged_store_is_7(start_server: StartServer, tmp_path: Path) -> None:
+    assert start_server("broker", "--standalone", "--data-dir", tmp_path, *ANYWHERE).stop() == 0
+    (database,) = [path for path in (tmp_path / "quorum").iterdir() if path.suffix in (".db", ".sqlite")]
+    size = database.stat().st_size
+    with database.open("r+b") as file:
+        file.write(b"\xff" * size)
+    done = run("broker", "run", "--standalone", "--data-dir", tmp_path, *ANYWHERE)
+    assert done.returncode == 7, done.stderr
+    assert database.name in done.stderr
+    assert database.stat().st_size == size  # nothing was made anew
+
+
+def test_config_prints_values_and_sources(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('broker.rack = "r1"\n')
+    done = run("broker", "config", "--standalone", "--config", file, "--set", "logging.level=debug")
+    assert done.returncode == 0
+    assert f'broker.rack = "r1"  # file {file}' in done.stdout
+    assert 'logging.level = "debug"  # --set' in done.stdout
+    assert "quorum.standalone = true  # --standalone" in done.stdout
+    wrong = run("broker", "config", "--set", "x=1")
+    assert wrong.returncode == 2
+    assert "node.id" in wrong.stdout
+    assert "unknown key 'x'" in wrong.stderr
+
+
+def test_servers_do_not_import_what_they_do_not_need() -> None:
+    code = "import broker.cli, broker.server.process, quorum.cli, sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, env=environment()
+    )
+    modules = set(done.stdout.split())
+    assert "broker.kafka.server" in modules
+    assert not {"click", "rich", "pyspark", "numba", "numpy", "pyarrow", "simulation"} & modules
