@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from uuid import UUID
 
 from crc32c import crc32c
@@ -90,11 +91,19 @@ def check_node_id(value: int, name: str) -> int:
 
 def check_address(text: str, name: str) -> str:
     require(len(text) <= ADDRESS_MAX_CHARS, f"{name} has {len(text)} characters")
+    if (problem := _address_problem(text)) is not None:
+        raise MalformedError(f"{name}: {problem}")
+    return text
+
+
+@lru_cache(maxsize=1024)
+def _address_problem(text: str) -> str | None:
+    """Every reply names the leader's address, so the same few are looked at again and again."""
     try:
         parse_target(text)
     except ValueError as error:
-        raise MalformedError(f"{name}: {error}") from error
-    return text
+        return str(error)
+    return None
 
 
 def check_cluster_id(text: str, name: str) -> str:

@@ -17,7 +17,7 @@ import os
 from dataclasses import asdict, dataclass
 from uuid import UUID
 
-from quorumlog.errors import CorruptStoreError, StoreRefusedError
+from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
 
 FORMAT = 1
 DATABASE = "quorum.db"
@@ -27,6 +27,7 @@ IDENTITY = "quorum.json"
 LOCK = "lock"
 
 _OPEN = "open"
+_DISK_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,13 @@ class Identity:
         return UUID(self.directory_id)
 
 
-def refusal(path: str, error: OSError) -> StoreRefusedError:
-    """An operating system's refusal, by path and errno."""
+def refusal(path: str, error: OSError) -> QuorumlogError:
+    """An operating system's refusal, by path and errno: of a failing disk, or of a directory that is not for us."""
     name = errno.errorcode.get(error.errno or 0, "?")
-    return StoreRefusedError(f"{error.filename or path}: {error.strerror or error} ({name})")
+    message = f"{error.filename or path}: {error.strerror or error} ({name})"
+    if error.errno in _DISK_ERRNOS:
+        return FatalError(message, next_step="look at the disk")
+    return StoreRefusedError(message, next_step="make the directory writable, or give another one")
 
 
 def sync_directory(path: str) -> None:
@@ -97,8 +101,9 @@ class Lock:
         return os.pread(self._descriptor, 256, 0).decode("ascii", "replace")
 
     def _write(self, is_open: bool) -> None:
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()} {_OPEN if is_open else ''}\n".encode(), 0)
+        text = f"{os.getpid()} {_OPEN if is_open else ''}\n".encode()
+        os.pwrite(self._descriptor, text, 0)
+        os.ftruncate(self._descriptor, len(text))
         os.fsync(self._descriptor)
 
     def mark_open(self) -> None:

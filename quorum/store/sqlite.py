@@ -103,6 +103,8 @@ class SqliteQuorumStore:
         except BaseException as error:
             await self._release()
             if isinstance(error, sqlite3.Error):
+                if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                    raise StoreRefusedError(f"{self._path} is open in another program") from error
                 raise self._translate(error) from error
             if isinstance(error, OSError):
                 raise refusal(self._directory, error) from error

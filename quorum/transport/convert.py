@@ -25,7 +25,8 @@ from quorumlog.wire.v1 import quorum_pb2 as pb
 TOOL = m.Sender(None, 0, ReplicaKey(-1, UNASSIGNED))
 """Sender of a DescribeQuorum that comes from no node (kctl)."""
 
-FETCH_BATCHES_MAX = 10_000
+BATCH_MIN_BYTES = 64
+"""What a batch counts for at least, see `Batch.size`."""
 OBSERVERS_MAX = 10_000
 REASON_MAX_CHARS = 1_000
 WAIT_MAX_MS = 60_000
@@ -258,7 +259,8 @@ def _fetch_reply_from(request: m.Fetch, message: pb.FetchReply) -> m.FetchReply:
     known = _knowledge_from(message)
     diverging = codec.log_end_from(message.diverging, "diverging") if message.HasField("diverging") else None
     snapshot = codec.log_end_from(message.snapshot, "snapshot") if message.HasField("snapshot") else None
-    require(len(message.batches) <= FETCH_BATCHES_MAX, f"{len(message.batches)} batches")
+    most = max(1, request.max_bytes // BATCH_MIN_BYTES)
+    require(len(message.batches) <= most, f"{len(message.batches)} batches, at most {most} were asked for")
     batches = tuple(codec.batch_from(batch) for batch in message.batches)
     given = [part is not None for part in (diverging, snapshot)] + [bool(batches)]
     require(sum(given) <= 1, "more than one of batches, diverging and snapshot")

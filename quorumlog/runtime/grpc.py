@@ -60,7 +60,7 @@ _CHANNEL: _Options = [
     ("grpc.enable_http_proxy", 0),  # an http_proxy variable must never carry quorum traffic away
 ]
 
-SERVER_CALLS_MAX = 4096
+SERVER_CALLS_MAX = 16_384
 """Calls in progress on one server; further ones are refused with RESOURCE_EXHAUSTED."""
 
 

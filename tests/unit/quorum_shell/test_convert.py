@@ -249,6 +249,7 @@ def fetched(**fields: Any) -> m.FetchReply:
         (fetched(diverging=LogEnd(1, 1), snapshot=LogEnd(1, 1)), "more than one of"),
         (fetched(diverging=LogEnd(3, 1)), "diverging"),
         (fetched(diverging=LogEnd(2, 5)), "diverging"),
+        (fetched(batches=tuple(data(5 + n, 3) for n in range((1 << 14) + 1))), "16384 were asked for"),
         (fetched(high_watermark=-1), "high_watermark is -1"),
         (fetched(log_start_offset=-1), "log_start_offset is -1"),
         (m.FetchReply(m.ErrorCode.NOT_LEADER, KNOWN, batches=(data(5, 3),)), "refused with NOT_LEADER"),

@@ -130,6 +130,28 @@ async def test_a_read_only_directory_is_refused(tmp_path: Path, monkeypatch: pyt
         await make(tmp_path).open(1, None)
 
 
+async def test_a_failing_disk_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(descriptor: int) -> None:
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr("quorum.store.directory.os.fsync", failing)
+    with pytest.raises(FatalError, match=r"Input/output error \(EIO\)"):
+        await make(tmp_path).open(1, None)
+
+
+async def test_a_database_open_in_another_program_is_refused(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    await store.open(1, None)
+    await store.close()
+    other = sqlite3.connect(tmp_path / DATABASE, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    store = make(tmp_path)
+    with pytest.raises(StoreRefusedError, match="open in another program"):
+        await store.open(1, None)
+    other.close()
+    assert await opened(tmp_path) == (0, QuorumState())
+
+
 async def test_formatting_that_was_cut_off_is_finished(tmp_path: Path) -> None:
     (tmp_path / (DATABASE + ".new")).write_bytes(b"half a database")
     store = make(tmp_path)
