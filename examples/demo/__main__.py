@@ -88,16 +88,9 @@ async def run(directory: Path, seconds: int, row_count: int | None, threads: Exe
                 threads, spark_job.read_and_compare, spark, source, servers.bootstrap, TOPIC
             )
     finally:
-        await loop.run_in_executor(threads, _stop_spark)
+        await asyncio.gather(spark_starts, return_exceptions=True)  # what is still starting cannot be stopped
+        await loop.run_in_executor(threads, spark_job.stop_spark)
     return _report(truth, written, compared)
-
-
-def _stop_spark() -> None:
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.getActiveSession()
-    if session is not None:
-        session.stop()
 
 
 async def _while_spark_writes(servers: Servers, truth: Truth, write: asyncio.Future[None]) -> Written:

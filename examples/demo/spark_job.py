@@ -8,12 +8,14 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from examples.demo.flights import KEY, SCHEMA, Truth
 
 DELIVERY_TIMEOUT_MS = 120_000
+STOP_TIMEOUT_S = 20
 _CORES = 2
 
 
@@ -69,6 +71,19 @@ def start_spark(directory: Path) -> SparkSession:
         os.dup2(kept, 2)
         os.close(kept)
     return session
+
+
+def stop_spark() -> None:
+    """Stop Spark and its JVM, if they run: what the JVM leaves on disk must be gone before we are."""
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is not None and process is not None:
+        gateway.shutdown()
+        process.stdin.close()  # the JVM ends with it
+        process.wait(STOP_TIMEOUT_S)
 
 
 def source_rows(spark: SparkSession, path: Path) -> DataFrame:

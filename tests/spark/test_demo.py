@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from examples.demo import flights, spark_job
@@ -11,6 +15,7 @@ from examples.demo.__main__ import _busiest
 from quorumlog.client.records import NewRecord, build_batch
 from tests.unit.client.fake_cluster import ThreadedBrokers
 
+ROOT = Path(__file__).parents[2]
 ROWS = 4000
 
 
@@ -58,3 +63,18 @@ def test_write_and_compare(spark: SparkSession, cluster: ThreadedBrokers, tmp_pa
 def test_the_busiest_broker() -> None:
     assert _busiest({0: 11, 1: 12, 2: 12}, dict.fromkeys(range(3), 1)) == [1, 2]
     assert _busiest({0: 11, 1: 12}, {0: 1, 1: 5}) == [1]
+
+
+@pytest.mark.timeout(280)
+def test_the_demo_itself(tmp_path: Path) -> None:
+    """A real cluster of processes, a killed controller, a killed leader: `./dev demo`, with fewer rows."""
+    command = [sys.executable, "-m", "examples.demo", "--rows", "30000", "--seconds", "14", "--logs", str(tmp_path)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120", "NO_COLOR": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=270, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "nothing lost, nothing duplicated" in done.stdout
+    assert "a new controller acknowledged a change" in done.stdout
+    assert "a new leader acknowledged a row" in done.stdout
+    assert not list(tmp_path.glob("quorumlog-demo-*")), "nothing is left behind"
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert left.stdout == "", "no process is left behind"
