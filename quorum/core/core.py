@@ -131,8 +131,6 @@ class RaftCore(Founding):
         self._now_ms = now_ms = max(now_ms, self._now_ms)
         self._idle_ms = now_ms + IDLE_TICK_MS
         if self.refused is None:
-            if isinstance(self.role, Leader):
-                self._update_pause(self.role, now_ms)
             self._dispatch(event, now_ms)
             if self.refused is None:
                 self._pursue(now_ms)
@@ -268,6 +266,7 @@ class RaftCore(Founding):
     def _on_tick(self, now_ms: int) -> None:
         match self.role:
             case Leader() as leader:
+                self._update_pause(leader, now_ms)
                 if self._disk_stalled(now_ms):
                     waited = now_ms - self._writes[0][1]
                     self._resign(now_ms, f"the disk has not answered for {waited} ms")
@@ -350,6 +349,8 @@ class RaftCore(Founding):
 
     def describe(self, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> DescribeQuorumReply:
         """What this node knows of the quorum; ages are before `now_ms`.  With an error, only what every reply says."""
+        if isinstance(self.role, Leader):
+            self._update_pause(self.role, now_ms)
         statuses: list[ReplicaStatus] = []
         observers: list[ReplicaStatus] = []
         replicas = self.role.replicas if isinstance(self.role, Leader) and error is ErrorCode.NONE else {}

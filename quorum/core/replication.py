@@ -260,7 +260,8 @@ class Replication(CoreState):
             progress = leader.replicas.get(voter)
             last = progress.last_fetch_ms if progress is not None else None
             contacts.append(leader.since_ms if last is None else last)
-        return sorted(contacts, reverse=True)[needed - 1]
+        contacts.sort(reverse=True)
+        return contacts[needed - 1]
 
     def _update_pause(self, leader: Leader, now_ms: int) -> None:
         """Paused from the moment that no majority has fetched within the fetch timeout, until one has again."""

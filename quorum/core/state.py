@@ -55,6 +55,7 @@ from quorum.core.types import (
     ReplicaKey,
     StoredQuorum,
     Voters,
+    VoterSet,
 )
 from quorum.core.voters import VoterHistory
 
@@ -113,6 +114,9 @@ class CoreState:
         self.role: RoleState = Unattached(None)
         self.seek = Errand(now_ms)
         self._random = random
+        self._looked_up: VoterSet | None = None
+        self._is_listed = False
+        self._other_voters: list[ReplicaKey] = []
         self._announced = 0  # the high watermark that the shell was told
         self._calls: dict[int, Call] = {}
         self._next_call = 1
@@ -132,7 +136,8 @@ class CoreState:
     @property
     def is_voter(self) -> bool:
         """Whether this disk is in the voter set in force."""
-        return self.met and self.key in self.history.current
+        self._look_up_voters()
+        return self.met and self._is_listed
 
     @property
     def is_sole_voter(self) -> bool:
@@ -141,7 +146,16 @@ class CoreState:
     @property
     def other_voters(self) -> list[ReplicaKey]:
         """Ascending by node id."""
-        return [voter.key for voter in self.history.current if voter.key != self.key]
+        self._look_up_voters()
+        return self._other_voters
+
+    def _look_up_voters(self) -> None:
+        """What every step asks of the voter set, kept as long as it is the same one."""
+        voters = self.history.current
+        if voters is not self._looked_up:
+            self._looked_up = voters
+            self._is_listed = self.key in voters
+            self._other_voters = [voter.key for voter in voters if voter.key != self.key]
 
     @property
     def leader(self) -> Peer | None:

@@ -17,6 +17,7 @@ class VoterHistory:
 
     def __init__(self, controls: Iterable[Batch]) -> None:
         self.founding: Batch | None = None  # the batch at offset 0
+        self.current = VoterSet()  # the set in force: another object whenever it changes
         self._voters: list[tuple[int, Voters]] = []
         self._targets: list[tuple[int, TargetVoters]] = []
         for batch in controls:
@@ -27,6 +28,7 @@ class VoterHistory:
         match batch.control:
             case Voters() as record:
                 self._voters.append((batch.base_offset, record))
+                self.current = record.voters
                 if batch.base_offset == 0:
                     self.founding = batch
             case TargetVoters() as record:
@@ -41,6 +43,7 @@ class VoterHistory:
         if self._voters and self._voters[-1][0] >= to:
             self._voters = [entry for entry in self._voters if entry[0] < to]
             restored += [entry[1] for entry in self._voters[-1:]]
+            self.current = self._voters[-1][1].voters if self._voters else VoterSet()
         if self._targets and self._targets[-1][0] >= to:
             self._targets = [entry for entry in self._targets if entry[0] < to]
             restored.append(self._targets[-1][1] if self._targets else TargetVoters(None))
@@ -52,11 +55,6 @@ class VoterHistory:
     def record(self) -> Voters | None:
         """The latest `Voters` record; None in a log without the founding batch."""
         return self._voters[-1][1] if self._voters else None
-
-    @property
-    def current(self) -> VoterSet:
-        """The voter set in force."""
-        return self._voters[-1][1].voters if self._voters else VoterSet()
 
     @property
     def target(self) -> VoterSet | None:
