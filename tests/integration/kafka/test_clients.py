@@ -6,10 +6,7 @@ Each against the listener over a data plane in memory, and against a standalone 
 from __future__ import annotations
 
 import asyncio
-import re
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from itertools import count
 from typing import Any
 
@@ -34,32 +31,11 @@ def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
     return uvloop.EventLoopPolicy()
 
 
-@pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a broker process, one for all tests of this module."""
-    folder = tmp_path_factory.mktemp("standalone")
-    command = [sys.executable, "-m", "broker.cli", "run", "--standalone", "--data-dir", str(folder / "data")]
-    command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        assert process.stdout is not None
-        ready = process.stdout.readline()
-        found = re.search(r"kafka=(\S+)", ready)
-        assert found, f"not ready: {ready!r}\n{(folder / 'log').read_text()}"
-        yield found[1]
-        assert process.poll() is None, (folder / "log").read_text()
-    finally:
-        process.terminate()
-        assert process.wait(30) == 0, (folder / "log").read_text()
-        process.stdout.close()
-
-
 @pytest.fixture(params=["fake", "standalone"])
 async def bootstrap(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """Addresses of a broker."""
     if request.param == "standalone":
-        yield request.getfixturevalue("standalone")
+        yield request.getfixturevalue("standalone").bootstrap
     else:
         async with serving() as served:
             yield served.bootstrap
