@@ -12,7 +12,8 @@ registering: another incarnation cannot have taken the id while this one holds t
 controller has lost us, not replaced us; a duplicate id is refused at registration and is for a person to see.
 
 Stopping: heartbeats with `want_shutdown` go on at the (shorter) draining interval until the controller lets go, having
-moved the leaderships, or the deadline passes.  Either way the process may end; what was flushed is safe.
+moved the leaderships, the deadline passes, or no controller has answered for longer than an election takes (the whole
+cluster is being stopped).  Either way the process may end; what was flushed is safe.
 
 No reply and a retriable refusal are the same: try again, after a back-off that starts small, since a controller
 election takes longer than most, and doubles up to the interval.
@@ -64,6 +65,8 @@ Action = Register | Beat | Wait | End
 
 BACKOFF_MIN_MS = 50
 DRAINING_INTERVAL_MS = 100
+DRAINING_SILENCE_MS = 8_000
+"""How long no controller may answer before a stopping broker goes without its leave."""
 
 
 class Lifecycle:
@@ -74,6 +77,7 @@ class Lifecycle:
         self._due_ms = now_ms
         self._failures = 0
         self._deadline_ms: int | None = None
+        self._stop_after_ms = 0
         self._released = False
         self.stage = Stage.STARTING
         self.epoch = NO_EPOCH
@@ -88,7 +92,7 @@ class Lifecycle:
     def next_action(self, now_ms: int) -> Action:
         if self.stage is Stage.STOPPED:
             return End(self._released)
-        if self._deadline_ms is not None and now_ms >= self._deadline_ms:
+        if self._deadline_ms is not None and now_ms >= min(self._deadline_ms, self._stop_after_ms):
             self.stage = Stage.STOPPED
             return End(released=False)
         if self._deadline_ms is not None and not self.registered:
@@ -96,8 +100,9 @@ class Lifecycle:
             self.stage = Stage.STOPPED
             return End(released=True)
         if now_ms < self._due_ms:
-            until = self._due_ms if self._deadline_ms is None else min(self._due_ms, self._deadline_ms)
-            return Wait(until)
+            if self._deadline_ms is None:
+                return Wait(self._due_ms)
+            return Wait(min(self._due_ms, self._deadline_ms, self._stop_after_ms))
         return Beat(self._deadline_ms is not None) if self.registered else Register()
 
     # -- what happens
@@ -123,6 +128,7 @@ class Lifecycle:
         self.fenced = fenced
         self.leaders_left = leaders_left
         if self._deadline_ms is not None:
+            self._stop_after_ms = now_ms + DRAINING_SILENCE_MS
             self._due_ms = now_ms + min(DRAINING_INTERVAL_MS, self._interval_ms)
             if should_shutdown:
                 self._released = True
@@ -152,5 +158,6 @@ class Lifecycle:
         """Begin the controlled shutdown."""
         if self._deadline_ms is None:
             self._deadline_ms = deadline_ms
+            self._stop_after_ms = now_ms + DRAINING_SILENCE_MS
             self.stage = Stage.DRAINING
             self._due_ms = now_ms

@@ -204,7 +204,12 @@ class FetchService:
 
     def _reply(self, session: Session, results: dict[AskedKey, FetchResult]) -> FetchReply:
         """Note what is told, and complete a full fetch with the partitions that have nothing to say."""
+        for key, result in results.items():
+            # What had records stays ready: there may be more.  So does an error: the cause may pass unnoticed.
+            if result.error_code == Code.NONE and not len(result.records):
+                session.ready.pop(key, None)
         if session.full:
+            # Also those that have records for which there was no room; they stay ready.
             for key, entry in session.entries.items():
                 if key not in results:
                     results[key] = self._silent(entry, session.replica_id)
@@ -214,9 +219,6 @@ class FetchService:
             entry.told_high_watermark = result.high_watermark
             entry.told_log_start = result.log_start_offset
             entry.told_code = result.error_code
-            # What had records stays ready: there may be more.  So does an error: the cause may pass unnoticed.
-            if result.error_code == Code.NONE and not len(result.records):
-                session.ready.pop(key, None)
             self._replicas.counters.fetched_bytes += len(result.records)
         session.full = False
         return FetchReply(int(Code.NONE), session.session_id, tuple(results.values()))

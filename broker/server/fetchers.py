@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.core.errors import Code
-from broker.core.fetch_session import FetcherSession, PartitionKey, SessionRequest, Wish
+from broker.core.fetch_session import NO_SESSION, FetcherSession, PartitionKey, SessionRequest, Wish
 from broker.core.partition import (
     UNKNOWN_END,
     Accept,
@@ -56,6 +56,17 @@ Resolve = Callable[[int], "tuple[str, int] | None"]
 """Broker id → host and port of its inter-broker listener, None while the image does not know it."""
 
 
+_PASSING = frozenset(
+    {
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Refusals that only say that one side has the newer metadata."""
+
+
 @dataclass(slots=True)
 class _Round:
     """A request under way."""
@@ -81,8 +92,10 @@ class Fetcher:
         self._address: tuple[str, int] | None = None
         self._rounds: deque[_Round] = deque()
         self._failures = 0
+        self._refusals: dict[PartitionKey, int] = {}
+        """How often in a row a partition was refused."""
+        self._refused_session = False
         self._stopping = False
-        self._idle = True
 
     def __len__(self) -> int:
         return len(self._hosted)
@@ -104,6 +117,7 @@ class Fetcher:
         timer = self._standing_back.pop(key, None)
         if timer is not None:
             timer.cancel()
+        self._refusals.pop(key, None)
         self._session.drop(key)
         self._news.set()
 
@@ -190,8 +204,9 @@ class Fetcher:
         connection = await self._connection(line)
         session = self._session
         request = session.build()
-        # A full fetch is answered at once: until then nothing else may be sent.
-        wait_ms = 0 if request.is_full else self._limits.fetcher_wait_ms
+        # Until a full fetch is answered nothing else may be sent, so it does not wait; unless each fetch is a full one,
+        # for want of room for another session there.
+        wait_ms = 0 if request.is_full and not self._refused_session else self._limits.fetcher_wait_ms
         body = wire.encode_request(
             wire.FOLLOWER_VERSION,
             [_partition(key, wish) for key, wish in request.wishes],
@@ -217,6 +232,8 @@ class Fetcher:
             self._session.reset()
             return
         self._session.on_reply(request, reply.session_id)
+        if request.is_full:
+            self._refused_session = reply.session_id == NO_SESSION
         appended: list[tuple[PartitionKey, Hosted, PartitionLog]] = []
         for part in reply.partitions:
             if part.topic_id is None:
@@ -261,12 +278,14 @@ class Fetcher:
         step = follower.on_reply(sent, answer, partition_log.start_offset, partition_log.end_offset, epochs.end_of)
         match step:
             case Accept(watermark):
+                self._refusals.pop(key, None)
                 if len(records):
                     outcome = partition_log.append_as_follower(
                         records, follower.leader_epoch, self._replicas.sources.wall_ms()
                     )
                     if isinstance(outcome, Refused):
-                        log.warning("batches refused", replica=repr(hosted), code=outcome.code, cause=outcome.reason)
+                        if key not in self._refusals:
+                            log.warning("batches refused", replica=repr(hosted), cause=outcome.reason)
                         self._stand_back(key)
                         return
                     self._replicas.counters.replicated_bytes += len(records)
@@ -284,7 +303,7 @@ class Fetcher:
                     follower.on_truncated(start)
                 self._want(key, hosted)
             case StandBack(code):
-                if code not in (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH):
+                if code not in _PASSING and key not in self._refusals:
                     log.warning("leader refuses", replica=repr(hosted), leader=self.leader_id, code=code)
                 self._stand_back(key)
 
@@ -323,13 +342,14 @@ class Fetcher:
     # -- failures
 
     def _stand_back(self, key: PartitionKey) -> None:
-        """Leave a partition out for a while."""
+        """Leave a partition out for a while: longer each time, up to the bound, until something of it is accepted."""
         self._session.drop(key)
+        refusals = self._refusals[key] = self._refusals.get(key, 0) + 1
         loop = asyncio.get_running_loop()
         timer = self._standing_back.pop(key, None)
         if timer is not None:
             timer.cancel()
-        delay = self._limits.fetcher_backoff_min_ms / 1000
+        delay = self._delay(refusals)
         self._standing_back[key] = loop.call_later(delay, self._come_back, key)
 
     def _come_back(self, key: PartitionKey) -> None:
@@ -340,10 +360,8 @@ class Fetcher:
 
     async def _back_off(self) -> None:
         """Wait, doubling up to the bound; news of the metadata does not shorten it, a stop does."""
-        low, high = self._limits.fetcher_backoff_min_ms, self._limits.fetcher_backoff_max_ms
-        delay = min(high, low << min(self._failures - 1, 10)) / 1000
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + delay
+        deadline = loop.time() + self._delay(self._failures)
         while not self._stopping and loop.time() < deadline:
             self._news.clear()
             try:
@@ -353,6 +371,10 @@ class Fetcher:
                 return
             if self._resolve(self.leader_id) != self._address:
                 return  # it has come back elsewhere
+
+    def _delay(self, failures: int) -> float:
+        low, high = self._limits.fetcher_backoff_min_ms, self._limits.fetcher_backoff_max_ms
+        return min(high, low << min(failures - 1, 10)) / 1000
 
     async def _connection(self, line: int) -> KafkaConnection:
         address = self._resolve(self.leader_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.lifecycle import BACKOFF_MIN_MS, Beat, End, Lifecycle, Register, Stage, Wait
+from broker.core.lifecycle import BACKOFF_MIN_MS, DRAINING_SILENCE_MS, Beat, End, Lifecycle, Register, Stage, Wait
 
 
 def registered(now_ms: int = 0, epoch: int = 7) -> Lifecycle:
@@ -102,6 +102,16 @@ def test_stopping_ends_at_the_deadline_without_a_controller() -> None:
             core.on_no_reply(now)
     assert action == End(released=False)
     assert now == 1_000
+
+
+def test_stopping_does_not_wait_for_a_controller_that_is_gone_for_good() -> None:
+    core = running()
+    core.stop(deadline_ms=10 * DRAINING_SILENCE_MS, now_ms=0)
+    core.on_beat(False, False, 1, 500)
+    core.on_no_reply(DRAINING_SILENCE_MS)
+    assert not isinstance(core.next_action(DRAINING_SILENCE_MS), End)
+    core.on_no_reply(500 + DRAINING_SILENCE_MS)
+    assert core.next_action(500 + DRAINING_SILENCE_MS) == End(released=False)
 
 
 def test_a_second_stop_does_not_move_the_deadline() -> None:

@@ -1,0 +1,218 @@
+"""What a leader answers to fetches: sessions, long polls, positions, bounds; and to what it must refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from harness import Broker, Cluster, batch
+
+from broker.core.errors import Code
+from broker.server.api import FetchPartition, FetchPlan, FetchReply, ForgottenPartition, ReplicaLimits
+
+ALL = -1
+COUNT = 4
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, count=1) as running:
+        yield running
+
+
+@pytest.fixture
+async def leader(cluster: Cluster) -> Broker:
+    """Leads `t`, of four partitions, with three batches of one record in partition 0."""
+    topic_id = cluster.controller.create("t", *[(1,)] * COUNT)
+    broker = cluster[1]
+    await cluster.until(lambda: all(broker.replicas.find(topic_id, index) for index in range(COUNT)), "hosted")
+    for value in (b"a", b"b", b"c"):
+        await write(broker, 0, value)
+    return broker
+
+
+async def write(broker: Broker, index: int, *values: bytes) -> int:
+    result = await broker.replicas.produce("t", index, memoryview(batch(*values)), ALL, 10_000)
+    assert result.error_code == Code.NONE, result
+    return result.base_offset
+
+
+def ask(*offsets: tuple[int, int], **changes: object) -> FetchPlan:
+    """A fetch of (index, offset) pairs that does not wait."""
+    partitions = tuple(FetchPartition(None, "t", index, offset, 1 << 20) for index, offset in offsets)
+    return replace(FetchPlan(partitions, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20), **changes)  # type: ignore[arg-type]
+
+
+def shown(reply: FetchReply) -> dict[int, tuple[int, bool]]:
+    """Index → error code, and whether there are records."""
+    return {result.index: (result.error_code, len(result.records) > 0) for result in reply.results}
+
+
+async def test_a_full_fetch_names_every_partition(leader: Broker) -> None:
+    reply = await leader.replicas.fetch(ask((0, 0), (1, 0), (2, 7), (9, 0)))
+    assert shown(reply) == {
+        0: (0, True),
+        1: (0, False),
+        2: (Code.OFFSET_OUT_OF_RANGE, False),
+        9: (Code.UNKNOWN_TOPIC_OR_PARTITION, False),
+    }
+    assert reply.results[2].high_watermark == 0, "so that the fetcher can find its place"
+
+
+async def test_by_id_an_unknown_topic_is_told_apart(leader: Broker) -> None:
+    plan = FetchPlan((FetchPartition(UUID(int=9), None, 0, 0, 1 << 20),), max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
+    assert (await leader.replicas.fetch(plan)).results[0].error_code == Code.UNKNOWN_TOPIC_ID
+
+
+async def test_a_session_tells_only_what_is_news(leader: Broker) -> None:
+    opened = await leader.replicas.fetch(ask((0, 3), (1, 0), (2, 0), session_epoch=0))
+    assert opened.session_id > 0
+    assert len(opened.results) == 3
+    session = {"session_id": opened.session_id}
+    assert (await leader.replicas.fetch(ask(session_epoch=1, **session))).results == ()
+    await write(leader, 1, b"x")
+    assert shown(await leader.replicas.fetch(ask(session_epoch=2, **session))) == {1: (0, True)}
+    # It did not say that it has taken that: so it gets it again.
+    assert shown(await leader.replicas.fetch(ask(session_epoch=3, **session))) == {1: (0, True)}
+    assert (await leader.replicas.fetch(ask((1, 1), session_epoch=4, **session))).results == ()
+    await write(leader, 2, b"y")
+    gone = (ForgottenPartition(None, "t", 2),)
+    assert (await leader.replicas.fetch(ask(session_epoch=5, forgotten=gone, **session))).results == ()
+
+
+async def test_a_session_out_of_step_is_refused(leader: Broker) -> None:
+    opened = await leader.replicas.fetch(ask((0, 3), session_epoch=0))
+    wrong = await leader.replicas.fetch(ask(session_epoch=5, session_id=opened.session_id))
+    assert (wrong.error_code, wrong.results) == (Code.INVALID_FETCH_SESSION_EPOCH, ())
+    unknown = await leader.replicas.fetch(ask(session_epoch=1, session_id=opened.session_id % 1_000 + 1))
+    assert unknown.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
+    await leader.replicas.fetch(ask(session_epoch=-1, session_id=opened.session_id))
+    closed = await leader.replicas.fetch(ask(session_epoch=1, session_id=opened.session_id))
+    assert closed.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
+    assert leader.replicas.fetch_service.session_count == 0
+    assert leader.hosted("t").sessions == {}
+
+
+async def test_the_next_request_of_a_session_takes_over_from_a_parked_one(cluster: Cluster, leader: Broker) -> None:
+    opened = await leader.replicas.fetch(ask((0, 3), session_epoch=0))
+    plan = ask(session_epoch=1, session_id=opened.session_id, max_wait_ms=30_000)
+    parked = asyncio.create_task(leader.replicas.fetch(plan))
+    await cluster.until(lambda: leader.replicas.fetch_service.parked == 1, "parked")
+    second = await leader.replicas.fetch(ask((0, 2), session_epoch=2, session_id=opened.session_id))
+    assert shown(second) == {0: (0, True)}
+    async with asyncio.timeout(10):
+        assert (await parked).results == ()
+
+
+async def test_a_long_poll_ends_with_data_or_its_time(cluster: Cluster, leader: Broker) -> None:
+    waiting = asyncio.create_task(leader.replicas.fetch(ask((0, 3), (1, 0), max_wait_ms=30_000)))
+    await cluster.until(lambda: leader.replicas.fetch_service.parked == 1, "parked")
+    await write(leader, 1, b"x")
+    assert shown(await waiting) == {0: (0, False), 1: (0, True)}
+    assert shown(await leader.replicas.fetch(ask((0, 3), max_wait_ms=30))) == {0: (0, False)}
+    assert leader.hosted("t").sessions == {}, "nobody watches any more"
+
+
+async def test_a_long_poll_waits_for_its_minimum(cluster: Cluster, leader: Broker) -> None:
+    one = len(batch(b"x"))
+    plan = ask((1, 0), max_wait_ms=30_000, min_bytes=3 * one)
+    waiting = asyncio.create_task(leader.replicas.fetch(plan))
+    await cluster.until(lambda: leader.replicas.fetch_service.parked == 1, "parked")
+    for _ in range(3):
+        assert not waiting.done()
+        await write(leader, 1, b"x")
+    reply = await waiting
+    assert len(reply.results[0].records) == 3 * one
+
+
+async def test_a_cancelled_long_poll_leaves_nothing_behind(cluster: Cluster, leader: Broker) -> None:
+    waiting = asyncio.create_task(leader.replicas.fetch(ask((0, 3), max_wait_ms=30_000)))
+    await cluster.until(lambda: leader.replicas.fetch_service.parked == 1, "parked")
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert leader.replicas.fetch_service.parked == 0
+    assert leader.hosted("t").sessions == {}
+
+
+async def test_the_size_of_a_reply_is_bounded_but_never_below_one_batch(leader: Broker) -> None:
+    one = len(batch(b"a"))
+    reply = await leader.replicas.fetch(ask((0, 0), max_bytes=2 * one))
+    assert len(reply.results[0].records) == 2 * one
+    reply = await leader.replicas.fetch(ask((0, 0), max_bytes=1))
+    assert len(reply.results[0].records) == one
+    await write(leader, 1, b"x")
+    reply = await leader.replicas.fetch(ask((0, 0), (1, 0), max_bytes=1))
+    assert shown(reply) == {0: (0, True), 1: (0, False)}
+
+
+async def test_what_did_not_fit_comes_with_the_next_fetch_of_the_session(leader: Broker) -> None:
+    await write(leader, 1, b"x")
+    opened = await leader.replicas.fetch(ask((0, 0), (1, 0), max_bytes=1, session_epoch=0))
+    assert shown(opened) == {0: (0, True), 1: (0, False)}
+    plan = ask((0, 1), max_bytes=1, session_epoch=1, session_id=opened.session_id)
+    assert shown(await leader.replicas.fetch(plan)) == {1: (0, True)}, "whoever was served goes to the back"
+
+
+@pytest.mark.parametrize(
+    ("offset", "code"),
+    [
+        (-5, Code.OFFSET_OUT_OF_RANGE),
+        (3, Code.NONE),
+        (4, Code.OFFSET_OUT_OF_RANGE),
+        (2**63 - 1, Code.OFFSET_OUT_OF_RANGE),
+    ],
+)
+async def test_offsets_outside_the_log(leader: Broker, offset: int, code: Code) -> None:
+    assert shown(await leader.replicas.fetch(ask((0, offset)))) == {0: (code, False)}
+
+
+async def test_leader_epochs_of_fetchers(leader: Broker) -> None:
+    def plan(epoch: int) -> FetchPlan:
+        partition = FetchPartition(None, "t", 0, 0, 1 << 20, current_leader_epoch=epoch)
+        return FetchPlan((partition,), max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
+
+    assert shown(await leader.replicas.fetch(plan(0))) == {0: (0, True)}
+    assert shown(await leader.replicas.fetch(plan(1))) == {0: (Code.UNKNOWN_LEADER_EPOCH, False)}
+
+
+async def test_a_broker_that_is_no_replica_is_refused(leader: Broker) -> None:
+    reply = await leader.replicas.fetch(ask((0, 0), replica_id=8, broker_epoch=1))
+    assert shown(reply) == {0: (Code.UNKNOWN_LEADER_EPOCH, False)}
+
+
+async def test_a_fetcher_of_another_history_is_told_where_they_part(leader: Broker) -> None:
+    partition = FetchPartition(None, "t", 0, 9, 1 << 20, last_fetched_epoch=0)
+    plan = FetchPlan((partition,), max_wait_ms=30_000, min_bytes=1, max_bytes=1 << 20)
+    result = (await leader.replicas.fetch(plan)).results[0]
+    assert (result.error_code, result.diverging_epoch, result.diverging_end) == (0, 0, 3)
+    assert result.records == b""
+
+
+async def test_without_room_for_sessions_followers_still_copy(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, count=2, limits=ReplicaLimits(sessions=0)) as cluster:
+        topic_id = cluster.controller.create("t", (1, 2), min_insync_replicas="2")
+        await cluster.until(lambda: cluster[1].replicas.find(topic_id, 0) is not None, "hosted")
+        for number in range(5):
+            assert await write(cluster[1], 0, b"x") == number
+        assert cluster[1].replicas.fetch_service.session_count == 0
+        await cluster.until(lambda: cluster[1].replicas.fetch_service.parked == 1, "it waits, it does not spin")
+
+
+async def test_writes_that_cannot_be_parked_are_refused_before_they_are_appended(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, count=2, limits=ReplicaLimits(parked_produces=1)) as cluster:
+        topic_id = cluster.controller.create("t", (1, 2), min_insync_replicas="2")
+        await cluster.until(lambda: cluster[1].replicas.find(topic_id, 0) is not None, "hosted")
+        await cluster[2].role.fetchers.stop()
+        replicas = cluster[1].replicas
+        first = replicas.start_produce("t", 0, memoryview(batch(b"a")), ALL, 60)
+        second = await replicas.start_produce("t", 0, memoryview(batch(b"b")), ALL, 60_000)
+        assert (second.error_code, second.base_offset) == (Code.REQUEST_TIMED_OUT, -1)
+        assert (await first).error_code == Code.REQUEST_TIMED_OUT
+        assert replicas.parked_produces == 0
+        partition_log = cluster[1].hosted("t").log
+        assert partition_log is not None
+        assert partition_log.end_offset == 1
