@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_quorumlog import arrow
+from pyspark_quorumlog import arrow, compiled
 from quorumlog.client.records import NewRecord, Record, build_batch, decode_batches, end_offset, stamp
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.record_batch import (
@@ -192,3 +193,14 @@ def test_damage_is_named(damage: tuple[int, int]) -> None:
         list(decode_batches(batch))
     with pytest.raises(RemoteProtocolError, match="damaged record batch at byte 0"):
         decode(batch, 0, 9, "t", 0)
+
+
+def test_code_is_compiled_without_a_cache_where_none_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_cache(*signature: Any, cache: bool = False, **options: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return numba.njit(*signature, **options)
+
+    monkeypatch.setattr(compiled, "njit", no_cache)
+    double = compiled._compiled(numba.int64(numba.int64))(lambda number: number * 2)
+    assert double(21) == 42
