@@ -332,9 +332,7 @@ class RaftCore(Founding):
         match self.role:
             case Leader() as leader:
                 self._announce(leader, now_ms)
-                if leader.told != (self.log.end, self.high_watermark):
-                    leader.told = (self.log.end, self.high_watermark)
-                    self._wake_parked(leader)
+                self._wake_parked(leader)
             case Follower() as follower:
                 self._fetch(follower, now_ms)
             case Prospective() | Candidate() as standing:

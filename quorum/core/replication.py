@@ -216,8 +216,16 @@ class Replication(CoreState):
             self._answer(parked.call, self._reply(leader, error=ErrorCode.INVALID_REQUEST))
 
     def _wake_parked(self, leader: Leader) -> None:
-        for key, parked in list(leader.parked.items()):
-            self._serve(leader, key, parked)
+        """Look through the parked fetches if there may be news for them; an append alone concerns the voters only."""
+        end, watermark = leader.told
+        leader.told = (self.log.end, self.high_watermark)
+        if self.high_watermark > watermark:
+            for key, parked in list(leader.parked.items()):
+                self._serve(leader, key, parked)
+        elif self.log.end > end:
+            for key in self.other_voters:
+                if (waiting := leader.parked.get(key)) is not None:
+                    self._serve(leader, key, waiting)
 
     def _expire_parked(self, leader: Leader, now_ms: int) -> None:
         """Answer, with nothing, what has waited long enough.  Reads of the log are waited for."""
