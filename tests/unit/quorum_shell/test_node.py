@@ -1,0 +1,309 @@
+"""`QuorumNode` over a store and a transport that do what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from google.protobuf.message import Message
+
+from quorum.core.config import RaftConfig
+from quorum.core.events import Peer, Write
+from quorum.core.messages import ErrorCode, Reply, Request, Sender, Vote, VoteReply
+from quorum.core.types import Batch, Election, LogEnd, QuorumState, Role, StoredQuorum, Voter, Voters, VoterSet
+from quorum.node import QuorumNode
+from quorum.ports import (
+    ControllerHandler,
+    Handler,
+    LeadershipLostError,
+    NotLeaderError,
+    StoreWrite,
+    UnreachableError,
+)
+from quorum.recent import RecentBatches
+from quorum.waiters import OffsetWaiters
+from quorumlog.errors import ConfigError, FatalError
+from quorumlog.runtime.clock import Sources
+from tests.contract.samples import CLUSTER, KEYS, VOTERS, data, founding, state
+
+
+class GatedStore:
+    """Keeps batches in memory; a write goes through while `gate` is set, and fails with `error`."""
+
+    def __init__(self, voters: VoterSet = VOTERS) -> None:
+        first = Batch(0, 0, 1, 1, b"", Voters(CLUSTER, 0, voters))
+        self.batches = [first]
+        self.state = QuorumState(CLUSTER, 0, Election(1), 1, voters)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.arrived = asyncio.Event()
+        self.writes: list[list[StoreWrite]] = []
+        self.error: Exception | None = None
+        self.closed = False
+
+    async def open(self, node_id: int, cluster_id: str | None) -> StoredQuorum:
+        controls = tuple(batch for batch in self.batches if batch.control is not None)
+        end = self.batches[-1].end_offset if self.batches else 0
+        epochs = ((0, 0),) if self.batches else ()
+        return StoredQuorum(node_id, KEYS[0].directory_id, self.state, 0, end, epochs, controls)
+
+    async def write(self, writes: Sequence[StoreWrite]) -> None:
+        self.writes.append(list(writes))
+        self.arrived.set()
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        for write in writes:
+            self.batches += write.batches
+
+    async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
+        return tuple(batch for batch in self.batches if start <= batch.base_offset < end)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class DeafTransport:
+    """Nobody answers."""
+
+    handler: Handler
+    closed = False
+
+    def serve(self, handler: Handler) -> None:
+        self.handler = handler
+
+    def serve_controller(self, handler: ControllerHandler) -> None:
+        raise AssertionError("not served here")
+
+    def bind(self) -> str:
+        return "127.0.0.1:9001"
+
+    async def start(self) -> None:
+        pass
+
+    async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
+        raise UnreachableError(f"{to.address} is deaf")
+
+    async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
+        raise UnreachableError(f"{address} is deaf")
+
+    async def reset(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.led: asyncio.Event = asyncio.Event()
+
+    def apply(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+    def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
+        if is_leader:
+            self.led.set()
+
+
+SOLE = VoterSet((Voter(KEYS[0], "127.0.0.1:9001"),))
+
+
+class Rig:
+    def __init__(self, voters: VoterSet) -> None:
+        self.store = GatedStore(voters)
+        self.transport = DeafTransport()
+        self.machine = Machine()
+        config = RaftConfig(1, "127.0.0.1:9001", bootstrap=("127.0.0.1:9002",), election_timeout_ms=60_000)
+        self.node = QuorumNode(config, self.store, self.transport, self.machine, Sources.real())
+
+    async def run_until_it_fails(self, scenario: Callable[[], Awaitable[None]] | None = None) -> None:
+        async with asyncio.timeout(30), self.node:
+            if scenario is not None:
+                await scenario()
+            await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def running(voters: VoterSet = SOLE) -> AsyncIterator[Rig]:
+    rig = Rig(voters)
+    async with asyncio.timeout(30), rig.node:
+        if voters is SOLE:
+            await rig.machine.led.wait()
+            await rig.node.applied(2)
+        yield rig
+
+
+async def test_a_vote_leaves_only_when_it_is_durable() -> None:
+    async with running(VOTERS) as rig:
+        rig.store.gate.clear()
+        rig.store.arrived.clear()
+        vote = Vote(Sender(CLUSTER, 0, KEYS[1]), KEYS[0], 7, LogEnd(1, 100), False)
+        answer = asyncio.ensure_future(rig.transport.handler(vote))
+        await rig.store.arrived.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not answer.done()
+        assert rig.store.writes[-1][-1].state.election == Election(7, None, KEYS[1])
+        rig.store.gate.set()
+        reply = await answer
+        assert isinstance(reply, VoteReply)
+        assert reply.error is ErrorCode.NONE
+        assert reply.granted
+
+
+async def test_a_sole_voters_commit_waits_for_its_disk() -> None:
+    async with running() as rig:
+        rig.store.gate.clear()
+        rig.store.arrived.clear()
+        end = rig.node.append(rig.node.epoch, b"x", 1) + 1
+        waiting = asyncio.ensure_future(rig.node.committed(end, rig.node.epoch))
+        await rig.store.arrived.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        assert rig.node.high_watermark == end - 1
+        rig.store.gate.set()
+        await waiting
+        await rig.node.applied(end)
+        assert rig.machine.batches[-1].payload == b"x"
+
+
+async def test_what_waits_shares_one_write() -> None:
+    async with running() as rig:
+        rig.store.gate.clear()
+        rig.store.arrived.clear()
+        epoch = rig.node.epoch
+        rig.node.append(epoch, b"first", 1)
+        await rig.store.arrived.wait()
+        end = max(rig.node.append(epoch, b"%d" % number, 2) for number in range(10)) + 2
+        before = len(rig.store.writes)
+        rig.store.gate.set()
+        await rig.node.committed(end, epoch)
+        assert len(rig.store.writes) == before + 1
+        assert [write.batches[0].payload for write in rig.store.writes[-1]] == [b"%d" % number for number in range(10)]
+        await rig.node.applied(end)
+        assert [batch.base_offset for batch in rig.machine.batches] == [0, 1, 2, *range(3, 23, 2)]
+
+
+async def test_a_failed_write_ends_the_node_and_fails_what_waits() -> None:
+    rig = Rig(SOLE)
+    waiting: list[asyncio.Future[None]] = []
+
+    async def lose_the_disk() -> None:
+        await rig.machine.led.wait()
+        await rig.node.applied(2)
+        rig.store.error = FatalError("the disk is gone")
+        end = rig.node.append(rig.node.epoch, b"x", 1) + 1
+        waiting.append(asyncio.ensure_future(rig.node.committed(end, rig.node.epoch)))
+
+    with pytest.raises(FatalError, match="disk is gone"):
+        await rig.run_until_it_fails(lose_the_disk)
+    with pytest.raises(LeadershipLostError):
+        await waiting[0]
+    assert rig.store.closed
+    assert rig.transport.closed
+    with pytest.raises(NotLeaderError):
+        rig.node.append(rig.node.epoch, b"y", 1)
+    with pytest.raises(UnreachableError):
+        await rig.transport.handler(Vote(Sender(CLUSTER, 0, KEYS[1]), KEYS[0], 7, LogEnd(1, 100), False))
+
+
+async def test_an_error_of_the_body_comes_out_as_it_is() -> None:
+    rig = Rig(SOLE)
+    with pytest.raises(ValueError, match="the body's own"):
+        async with rig.node:
+            raise ValueError("the body's own")
+    assert rig.store.closed
+
+
+async def test_what_runs_beside_ends_with_the_node_and_its_failure_ends_the_node() -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def beside() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with running() as rig:
+        rig.node.run_beside(beside(), "beside")
+        await started.wait()
+    assert ended.is_set()
+
+    rig = Rig(SOLE)
+
+    async def broken() -> None:
+        raise AssertionError("an invariant")
+
+    async def start_it() -> None:
+        rig.node.run_beside(broken(), "broken")
+
+    with pytest.raises(AssertionError, match="an invariant"):
+        await rig.run_until_it_fails(start_it)
+
+
+async def test_a_refusal_of_the_core_is_a_configuration_error() -> None:
+    rig = Rig(SOLE)
+    rig.node._config = RaftConfig(1, "127.0.0.1:9001", cluster_id="another")
+    with pytest.raises(ConfigError, match=f"cluster {CLUSTER}"):
+        await rig.run_until_it_fails()
+
+
+async def test_leaving_gives_leadership_up_first() -> None:
+    async with running() as rig:
+        assert rig.node.role is Role.LEADER
+    assert rig.node.role is not Role.LEADER
+    assert not rig.node.is_caught_up()
+
+
+def write(number: int, *batches: Batch, truncate_to: int | None = None) -> Write:
+    return Write(number, state(0), truncate_to, batches)
+
+
+def test_recent_batches_keep_what_is_not_durable_whatever_its_size() -> None:
+    recent = RecentBatches(0, max_bytes=0)
+    recent.add(write(1, founding(), data(1, payload=b"a" * 1000)))
+    recent.add(write(2, data(2, count=3)))
+    assert (recent.start, recent.end) == (0, 5)
+    assert recent.read(1, 5, 1 << 20) == (data(1, payload=b"a" * 1000), data(2, count=3))
+    assert recent.read(1, 5, 1) == (data(1, payload=b"a" * 1000),)
+    assert recent.read(1, 2, 1 << 20) == (data(1, payload=b"a" * 1000),)
+    recent.written(1)
+    assert recent.start == 2
+    recent.written(2)
+    assert (recent.start, recent.end) == (5, 5)
+    assert recent.read(5, 9, 100) == ()
+
+
+def test_recent_batches_follow_truncations() -> None:
+    recent = RecentBatches(0, max_bytes=1 << 20)
+    recent.add(write(1, data(0), data(1), data(2)))
+    recent.add(write(2, data(1, epoch=2), truncate_to=1))
+    assert recent.read(0, 9, 1 << 20) == (data(0), data(1, epoch=2))
+    recent.add(write(3, truncate_to=0))
+    assert (recent.start, recent.end) == (0, 0)
+    with pytest.raises(AssertionError, match="batch at 5 after end 0"):
+        recent.add(write(4, data(5)))
+
+
+async def test_waiters_wake_in_order_and_cancelled_ones_do_no_harm() -> None:
+    waiters, woken = OffsetWaiters(), []
+
+    async def wait(offset: int) -> None:
+        await waiters.wait(offset)
+        woken.append(offset)
+
+    tasks = [asyncio.ensure_future(wait(offset)) for offset in (5, 3, 9, 3)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    waiters.complete(5)
+    await asyncio.wait(tasks[:2])
+    assert woken == [3, 5]
+    waiters.fail(LeadershipLostError("over"))
+    with pytest.raises(LeadershipLostError):
+        await tasks[2]
