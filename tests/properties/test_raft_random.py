@@ -15,10 +15,10 @@ from random import Random
 import pytest
 
 from quorum.core import RaftConfig
-from quorum.core.events import Propose, Resign, Unanswered
+from quorum.core.events import Propose, ReadLog, Resign, Unanswered
 from quorum.core.roles import Leader
 from tests.scenarios.checker import Checker
-from tests.scenarios.lab import Lab, Message, founded_disks
+from tests.scenarios.lab import Lab, Message, Node, founded_disks
 
 CHAOS_MS = 8_000
 HEALED_MS = 30_000
@@ -60,8 +60,12 @@ class World:
         addresses = {node_id: f"n{node_id}:1" for node_id in self.ids}
         disks = founded_disks(addresses) if founded else {}
         listed = tuple(addresses.items())
+        small = {
+            "fetch_max_bytes": self.random.choice([1 << 20, 200]),
+            "recent_max_bytes": self.random.choice([1 << 20, 0]),
+        }
         for node_id in self.ids:
-            config = RaftConfig(node_id, addresses[node_id], initial_voters=listed, new_cluster_id="lab")
+            config = RaftConfig(node_id, addresses[node_id], initial_voters=listed, new_cluster_id="lab", **small)
             self.lab.add(config, disks.get(node_id))
         if self.random.random() < 0.4:
             self.ids.append(9)
@@ -92,9 +96,22 @@ class World:
         for node in self.lab.nodes.values():
             if node.core is None:
                 continue
-            while node.reads:
-                self.lab.read(node.id)
+            for effect in node.reads:
+                self.checker.seen["read"] += 1
+                self.at(self.random.randrange(self.faults.disk_ms + 1), self.reading(node, effect))
+            node.reads.clear()
             self.arm(node.id)
+
+    def reading(self, node: Node, effect: ReadLog) -> Callable[[], None]:
+        """The disk answers a little later, when the node may be something else."""
+        incarnation = node.incarnation
+
+        def answer() -> None:
+            if node.core is not None and node.incarnation == incarnation:
+                self.lab.step(node.id, node.disk.read(effect))
+                self.wrote(node.id)
+
+        return answer
 
     def arm(self, node_id: int) -> None:
         """One tick at a time is on its way for each node, at its deadline or a little late."""
@@ -265,5 +282,5 @@ def test_promises_hold_and_work_goes_on(seeds: range) -> None:
         except AssertionError as failure:
             raise AssertionError(f"RAFT_SEEDS={seed}: {failure}") from failure
     if len(seeds) == BLOCK:
-        for what in ("leader", "truncation", "crash", "paused", "resigned", "committed"):
+        for what in ("leader", "truncation", "crash", "paused", "resigned", "read", "committed"):
             assert seen[what] > 0, f"{what} never happened in seeds {seeds}: the faults have grown tame"
