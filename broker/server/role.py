@@ -214,7 +214,11 @@ class BrokerRole:
 
     @property
     def is_serving(self) -> bool:
-        return self.lifecycle is not None and self.lifecycle.unfenced and self.replicas.serving
+        """Unfenced, and the leaderships that came with it are taken up."""
+        if self.lifecycle is None or not self.lifecycle.unfenced or not self.replicas.serving:
+            return False
+        own = self.replicas.image.brokers.get(self.config.broker_id)
+        return own is not None and own.epoch == self.replicas.broker_epoch and not own.fenced
 
     async def failed(self) -> None:
         """Waits until no data directory is left.

@@ -1,0 +1,139 @@
+"""What ends a broker process, and what does not: disks that fail, errors of the body, a damaged replica."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from harness import batch
+from processes import ANY_PORT, WAIT_S
+
+from broker.core.errors import Code
+from broker.server.api import FetchPartition, FetchPlan
+from broker.server.process import BrokerProcess, make_broker_process
+from metadata.records import UNASSIGNED
+from quorumlog.errors import FatalError
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import KafkaListener, NodeConfig
+from quorumlog.runtime.disk import DiskError
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+PARTITIONS = 4
+
+
+def config(*roots: Path) -> NodeConfig:
+    return NodeConfig(
+        role="broker",
+        node_id=1,
+        data_dirs=tuple(str(root) for root in roots),
+        standalone=True,
+        control_listen=ANY_PORT,
+        kafka_listeners=(KafkaListener("default", ANY_PORT),),
+        broker_heartbeat_interval_ms=100,
+    )
+
+
+async def ready(process: BrokerProcess) -> None:
+    async with asyncio.timeout(WAIT_S):
+        await process.ready()
+
+
+async def create(process: BrokerProcess, **configs: str) -> None:
+    request = pb.CreateTopicsRequest()
+    topic = request.topics.add(name="t", partitions=PARTITIONS, replication_factor=1)
+    for key, value in configs.items():
+        topic.configs.add(key=key.replace("_", "."), value=value)
+    reply = await process.plane.service.call("CreateTopics", request, 10_000)
+    assert reply.topics[0].result.error == "NONE", reply
+    await process.role.wait_applied(reply.topics[0].offset)
+
+
+async def write(process: BrokerProcess, index: int) -> int:
+    return (await process.role.replicas.produce("t", index, memoryview(batch(b"x")), -1, 5_000)).error_code
+
+
+async def fetch(process: BrokerProcess, index: int, offset: int) -> int:
+    partition = FetchPartition(None, "t", index, offset, 1)
+    plan = FetchPlan((partition,), max_wait_ms=0, min_bytes=1, max_bytes=1)
+    return (await process.role.replicas.fetch(plan)).results[0].error_code
+
+
+async def test_an_error_of_the_body_comes_out_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        async with make_broker_process(config(tmp_path), Sources.real()) as process:
+            await ready(process)
+            raise ZeroDivisionError
+
+
+async def test_the_last_disk_ends_the_process(tmp_path: Path) -> None:
+    with pytest.raises(FatalError, match="every data directory"):  # noqa: PT012
+        async with make_broker_process(config(tmp_path), Sources.real()) as process:
+            await ready(process)
+            await create(process)
+            process.role.logs.on_failure(process.role._disks[0].directory_id, DiskError("no more"))  # type: ignore[misc]
+            await asyncio.Event().wait()
+
+
+async def test_replicas_spread_over_directories_and_one_that_fails_takes_only_its_own(tmp_path: Path) -> None:
+    async with make_broker_process(config(tmp_path / "a", tmp_path / "b"), Sources.real()) as process:
+        await ready(process)
+        await create(process)
+        image = process.plane.replay.image
+        topic = image.topic("t")
+        assert topic is not None
+        homes = {}
+        for index in range(PARTITIONS):
+            hosted = process.role.replicas.find("t", index)
+            assert hosted is not None
+            assert hosted.log is not None
+            homes[index] = hosted.log.directory_id
+        assert len(set(homes.values())) == 2
+        assert [await write(process, index) for index in range(PARTITIONS)] == [0] * PARTITIONS
+
+        def told() -> bool:
+            """Whether the controller knows where each replica lives."""
+            now = process.plane.replay.image.topics[topic.topic_id].partitions
+            found = [each.replicas[0].directory_id for each in now if each is not None]
+            return UNASSIGNED not in found and found == [homes[index] for index in range(PARTITIONS)]
+
+        async with asyncio.timeout(WAIT_S):
+            while not told():
+                await process.role.wait_applied(process.role.progress.applied_offset + 1)
+
+        failing = homes[0]
+        process.role.logs.on_failure(failing, DiskError("no more"))  # type: ignore[misc]
+        for index in range(PARTITIONS):
+            expected = Code.KAFKA_STORAGE_ERROR if homes[index] == failing else Code.NONE
+            assert await write(process, index) == expected
+        async with asyncio.timeout(WAIT_S):
+            while not process.plane.replay.image.brokers[1].directories_offline:
+                await process.role.wait_applied(process.role.progress.applied_offset + 1)
+        assert process.plane.replay.image.brokers[1].directories_offline == (failing,)
+        # The second directory is what is left: nothing may write to the failed one at the end.
+
+
+async def test_a_damaged_replica_is_offline_and_the_others_serve(tmp_path: Path) -> None:
+    async with make_broker_process(config(tmp_path), Sources.real()) as process:
+        await ready(process)
+        await create(process, segment_bytes="16384")
+        for _ in range(400):
+            assert await write(process, 0) == Code.NONE
+        assert await write(process, 1) == Code.NONE
+    segments = sorted((tmp_path / "logs").glob("t-0.*/*.log"))
+    assert len(segments) > 1
+    data = bytearray(segments[0].read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segments[0].write_bytes(data)
+    async with make_broker_process(config(tmp_path), Sources.real()) as process:
+        await ready(process)
+        assert await write(process, 1) == Code.NONE
+        # A clean stop is believed at start; reading finds the damage, and takes the replica out of service.
+        codes = [await fetch(process, 0, offset) for offset in range(400)]
+        assert Code.KAFKA_STORAGE_ERROR in codes
+        assert codes[-1] == Code.KAFKA_STORAGE_ERROR
+        assert await write(process, 0) == Code.KAFKA_STORAGE_ERROR
+        assert await write(process, 1) == Code.NONE
+        hosted = process.role.replicas.find("t", 0)
+        assert hosted is not None
+        assert segments[0].name in hosted.offline
