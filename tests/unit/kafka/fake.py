@@ -159,6 +159,11 @@ class FakeReplicas:
             base = offset if base == -1 else base
         return api.ProduceResult(0, base, 0)
 
+    def acknowledge_one(self) -> None:
+        """The oldest that is held back."""
+        future, result = self._held.pop(0)
+        future.set_result(result)
+
     def acknowledge_all(self) -> None:
         self.acknowledge.set()
         held, self._held = self._held, []

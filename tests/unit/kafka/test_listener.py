@@ -141,11 +141,14 @@ async def test_a_reply_that_is_ready_waits_for_those_before_it(served: Served) -
     served.replicas.create("t", 1)
     served.replicas.acknowledge.clear()
     async with RawClient(served.port) as client:
-        held = client.send_produce("t", 0, batch())
+        first = client.send_produce("t", 0, batch())
+        second = client.send_produce("t", 0, batch())
         refused = client.send_produce("nope", 0, batch())
-        await until(lambda: len(served.replicas.produced) == 2)
-        served.replicas.acknowledge_all()
-        assert [(await client.receive(Api.PRODUCE, 9))[0] for _ in range(2)] == [held, refused]
+        await until(lambda: len(served.replicas.produced) == 3)
+        served.replicas.acknowledge_one()
+        assert (await client.receive(Api.PRODUCE, 9))[0] == first
+        served.replicas.acknowledge_one()
+        assert [(await client.receive(Api.PRODUCE, 9))[0] for _ in range(2)] == [second, refused]
 
 
 async def test_frames_that_arrive_byte_by_byte_or_all_at_once(served: Served) -> None:
@@ -633,6 +636,18 @@ async def test_bytes_held_are_bounded_and_everybody_gets_on(serve: Serve) -> Non
         await until(lambda: served.server.budget.held == 0)
 
 
+async def test_frames_that_cannot_all_be_held_arrive_one_after_the_other(serve: Serve) -> None:
+    async with serve(KafkaLimits(held_max_bytes=1 << 20)) as served:
+
+        async def send() -> None:
+            async with RawClient(served.port) as client:
+                assert int((await client.produce("t", 0, bytes(5_000_000))).error_code) != 0
+
+        await asyncio.gather(*(send() for _ in range(6)))
+        assert len(served.replicas.produced) == 6
+        assert served.server.budget.held == 0
+
+
 async def sweep_until_closed(served: Served, client: RawClient, seconds: float) -> None:
     """Let the sweep believe that `seconds` have passed."""
     now = asyncio.get_running_loop().time()
@@ -672,8 +687,9 @@ async def test_a_client_that_does_not_read_is_closed(serve: Serve) -> None:
     limits = KafkaLimits(write_stall_ms=5_000, write_buffer_bytes=64 << 10)
     async with serve(limits) as served, RawClient(served.port) as client:
         served.replicas.create("t" * 200, 5_000)
-        for _ in range(60):
-            client.send(Api.METADATA, 12, ALL)
+        body = codec.encode(codec.request(Api.METADATA, 12, ALL))
+        client.writer.write((codec.request_prefix(Api.METADATA, 12, 1, "raw", len(body)) + body) * 60)
+        await client.writer.drain()
         (connection,) = served.server._connections
         await until(lambda: connection._full)
         assert served.server.handlers.requests["metadata"] < 60, "no further request is begun"
