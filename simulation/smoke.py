@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.consumer import Consumer
+from quorumlog.client.consumer import LATEST, Consumer
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch, decode_batches
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -117,14 +117,13 @@ async def read_topic(cluster: Cluster) -> dict[tuple[int, int], bytes]:
     consumer = Consumer(cluster)
     found: dict[tuple[int, int], bytes] = {}
     for index in range(PARTITIONS):
+        end = (await consumer.list_offset(TOPIC, index, LATEST)).offset  # a new leader's watermark may still be lower
         offset = 0
-        while True:
+        while offset < end:
             fetched = await consumer.fetch(TOPIC, index, offset)
             for record in decode_batches(fetched.records, first_offset=offset):
                 found[index, record.offset] = record.value or b""
                 offset = record.offset + 1
-            if offset >= fetched.high_watermark:
-                break
     return found
 
 
