@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import broker_rates, memory, startup
+from bench import broker_rates, codec, memory, startup
 
 BENCHES: dict[str, Callable[[bool], dict[str, Any]]] = {
     "broker_rates": broker_rates.run,
+    "codec": codec.run,
     "memory": memory.run,
     "startup": startup.run,
 }
