@@ -11,6 +11,7 @@ is bounded by `frame_max_bytes`; how many of them may wait is the business of th
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Final
 
 from quorumlog.errors import RemoteProtocolError
@@ -21,7 +22,7 @@ _STAGING_MAX_BYTES: Final = 64 << 10
 _FIRST_BUFFER_BYTES: Final = 1 << 20
 
 
-class FrameProtocol(asyncio.BufferedProtocol):
+class FrameProtocol(asyncio.BufferedProtocol, ABC):
     """Calls `frame_received` for every whole frame, in order, and `frame_refused` once for a size out of bounds.
 
     After `frame_refused` nothing more is read from the stream.
@@ -38,12 +39,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     # --- for subclasses ---
 
+    @abstractmethod
     def frame_received(self, frame: memoryview) -> None:
         """One frame without its size.  The memory belongs to the receiver; nobody else writes it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def frame_refused(self, error: RemoteProtocolError) -> None:
-        raise NotImplementedError
+        """The size that came is out of bounds."""
 
     def frame_growing(self, size: int, expected: int) -> None:
         """A buffer for one large frame of `expected` bytes begins with, or grows by, `size` bytes."""
