@@ -168,7 +168,7 @@ def _report(truth: Truth, written: Written, compared: Comparison) -> int:
     table.add_row("controller failover: SIGKILL to first acknowledged change", f"{written.controller.failover_ms:,} ms")
     table.add_row(
         "partition failover: SIGKILL to first acknowledged row\n"
-        f"  (includes the broker session timeout of {SESSION_TIMEOUT_S} s)",
+        f"  (includes the session timeout, {SESSION_TIMEOUT_S} s from the last heartbeat)",
         f"{written.broker.failover_ms:,} ms",
     )
     table.add_row("write (paced)", f"{truth.row_count / written.seconds:,.0f} rows/s in {written.seconds:.1f} s")
