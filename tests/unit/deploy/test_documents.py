@@ -1,0 +1,69 @@
+"""The commands in the README are commands that there are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+import quorumlog
+from broker.cli import make_parser as broker_parser
+from quorum.cli import make_parser as node_parser
+from quorumlog.kctl.main import cli
+from quorumlog.runtime import config as configuration
+
+ROOT = Path(__file__).resolve().parents[3]
+README = (ROOT / "README.md").read_text()
+
+
+def commands(program: str) -> list[list[str]]:
+    """The command lines of the README's blocks that start with `program`, without placeholders and comments."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    text = "".join(body for language, body in blocks if not language).replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.startswith(f"{program} ")]
+    return [shlex.split(line, comments=True)[1:] for line in lines if not re.search(r"[|…]|\b[A-Z]{2,}\b", line)]
+
+
+@pytest.mark.parametrize(("program", "parser"), [("broker", broker_parser), ("quorum-node", node_parser)])
+def test_server_commands_parse_and_make_sense(program: str, parser: object) -> None:
+    lines = commands(program)
+    assert lines
+    for line in lines:
+        config = configuration.load(program, parser().parse_args(line), {"HOME": "/h"})  # type: ignore[operator]
+        assert config.node_id > 0
+
+
+def test_kctl_commands_parse() -> None:
+    lines = commands("kctl")
+    assert len(lines) >= 5
+    for line in lines:
+        command: click.Command = cli
+        context = click.Context(cli)
+        rest = line
+        while isinstance(command, click.Group):
+            _, found, rest = command.resolve_command(context, rest)
+            assert found is not None, line
+            command = found
+        command.make_context("kctl", list(rest), parent=context)
+
+
+def test_linked_files_exist() -> None:
+    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text()):
+            assert (ROOT / target).exists(), f"{document} links to {target}"
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert f'version = "{quorumlog.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_requirements_name_no_index_and_hash_everything() -> None:
+    for lock in ("requirements.lock", "proto/requirements.lock"):
+        text = (ROOT / lock).read_text()
+        assert "://" not in text
+        assert "index" not in text
+        pins = re.findall(r"^[a-z0-9.-]+==\S+.*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
+        assert len(pins) == len(re.findall(r"^\S.*$", text, re.MULTILINE)) > 3
