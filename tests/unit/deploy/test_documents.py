@@ -24,7 +24,7 @@ def commands(program: str) -> list[list[str]]:
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
     text = "".join(body for language, body in blocks if not language).replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.startswith(f"{program} ")]
-    return [shlex.split(line, comments=True)[1:] for line in lines if not re.search(r"[|…]|\b[A-Z]{2,}\b", line)]
+    return [shlex.split(line, comments=True)[1:] for line in lines if not re.search(r"[|…[]|\b[A-Z]{2,}\b", line)]
 
 
 @pytest.mark.parametrize(("program", "parser"), [("broker", broker_parser), ("quorum-node", node_parser)])
