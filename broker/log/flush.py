@@ -94,7 +94,7 @@ class GroupFlush:
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         log.waiters.append((offset, future))
         self._watched[log] = None
-        if log.is_dirty and log.config.write_caching:
+        if log.is_dirty:
             self.mark(log)
         return await future
 

@@ -239,8 +239,7 @@ class LogManager:
                 log.expire_producers(now_ms)
                 if (start_offset := log.retained_start(now_ms)) > log.start_offset:
                     log.advance_start_offset(start_offset)
-                starts_later = bool(log.segments) and log.segments[0].end_offset <= log.start_offset
-                if starts_later or log.appended_since_checkpoint >= CHECKPOINT_BYTES:
+                if log.start_offset != log.written_start_offset or log.appended_since_checkpoint >= CHECKPOINT_BYTES:
                     due.append(log)
             try:
                 await self._checkpoint(disk, due)

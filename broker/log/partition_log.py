@@ -53,7 +53,7 @@ class PartitionLog:
     def __init__(self, disk: Disk, key: LogKey, topic: str, folder: str, config: LogConfig, state: LogState) -> None:
         self.key = key
         self.topic = topic
-        self.config = config
+        self._config = config
         self.folder = f"{LOGS}/{folder}"
         self.start_offset = state.start_offset
         self.high_watermark = state.high_watermark
@@ -63,6 +63,7 @@ class PartitionLog:
         self.waiters: list[tuple[int, asyncio.Future[bool]]] = []  # of `LogManager.flushed`
         self.on_flushed: Callable[[int], None] | None = None
         self.notify_dirty: Callable[[PartitionLog], None] = _ignore
+        self.written_start_offset = state.start_offset  # among the facts
         self.is_changed = False  # since its state was last written among the facts
         self.appended_since_checkpoint = 0  # bytes
         self._disk = disk
@@ -89,6 +90,16 @@ class PartitionLog:
         self._folders_first = False
 
     # -- what it is
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+        if self.is_dirty:  # without write caching, it is waited for from now on
+            self.notify_dirty(self)
 
     @property
     def directory_id(self) -> UUID:
@@ -344,6 +355,7 @@ class PartitionLog:
         self.generation += 1
         self._flushed_offset = min(self._flushed_offset, end_offset)
         self.high_watermark = min(self.high_watermark, end_offset)
+        self.start_offset = min(self.start_offset, end_offset)  # it may lie within the batch that went
         self._producers = None
         if self._producerless_offset > end_offset:
             self._producerless_offset = -1 if self.start_offset > 0 else 0
@@ -452,6 +464,7 @@ class PartitionLog:
         self.appended_since_checkpoint = 0
         recovery = self._recovery_point()
         self.truncation_floor = recovery.offset
+        self.written_start_offset = self.start_offset
         return LogState(
             version=STATE_VERSION,
             start_offset=self.start_offset,

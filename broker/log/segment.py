@@ -13,6 +13,7 @@ included, when it is first read.
 from __future__ import annotations
 
 import logging
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
@@ -30,7 +31,7 @@ from quorumlog.wire.record_batch import (
     parse_header,
 )
 
-RECENT_BATCHES = 256
+RECENT_BATCHES = 64
 WALK_CHUNK = 8192
 
 logger = logging.getLogger(__name__)
@@ -54,8 +55,8 @@ class Segment:
         self._folder = folder
         self._file: DiskFile | None = None
         self._index: SegmentIndex | None = None
-        self._recent_offsets: list[int] = []
-        self._recent_positions: list[int] = []
+        self._recent_offsets = array("q")
+        self._recent_positions = array("q")
         self._appended_from = size  # bytes from here on came through this process
         self._checked = (0, 0)  # bytes in this range were read and found good
 

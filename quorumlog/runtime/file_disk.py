@@ -65,7 +65,8 @@ class FileDisk:
         self._directory_id = UUID(meta["directory_id"])
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         self._open_files_max = max(OPEN_FILES_MIN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        self._files: OrderedDict[str, _File] = OrderedDict()  # with a descriptor; least recently used first
+        self._clean: OrderedDict[str, _File] = OrderedDict()  # with a descriptor; least recently used first
+        self._dirty: OrderedDict[str, _File] = OrderedDict()  # the same, with unflushed bytes
         self._handles: dict[str, _File] = {}
         self._facts = SqliteFacts(root / "facts.db", self._set_failure)
 
@@ -206,7 +207,7 @@ class FileDisk:
         loop = asyncio.get_running_loop()
         try:
             for file in dirty:
-                file.is_dirty = False
+                self._set_dirty(file, False)
             if _HAS_SYNCFS and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
                 await loop.run_in_executor(None, _sync_file_system, os.dup(self._root_fd))
                 return
@@ -222,20 +223,30 @@ class FileDisk:
     # -- for _File
 
     def _open_fd(self, file: _File, create: bool) -> int:
-        while len(self._files) >= self._open_files_max:
-            victim = next((one for one in self._files.values() if not one.is_dirty), None)
-            (victim or next(iter(self._files.values()))).release()
+        while len(self._clean) + len(self._dirty) >= self._open_files_max:
+            next(iter((self._clean or self._dirty).values())).release()
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         fd = os.open(self._locate(file.path), flags, 0o640)
         if file.known_size is None:
             file.known_size = os.fstat(fd).st_size
         file.raw_fd = fd
-        self._files[file.path] = file
+        self._open_as(file)[file.path] = file
         return fd
+
+    def _open_as(self, file: _File) -> OrderedDict[str, _File]:
+        return self._dirty if file.is_dirty else self._clean
+
+    def _set_dirty(self, file: _File, is_dirty: bool) -> None:
+        if file.is_dirty == is_dirty:
+            return
+        self._forget(file)
+        file.is_dirty = is_dirty
+        if file.raw_fd is not None:
+            self._open_as(file)[file.path] = file
 
     def _reopen(self, file: _File) -> int:
         if file.raw_fd is not None:
-            self._files.move_to_end(file.path)
+            self._open_as(file).move_to_end(file.path)
             return file.raw_fd
         assert not file.is_closed, f"{file.path} is used after close"
         try:
@@ -244,7 +255,7 @@ class FileDisk:
             raise self._fail(file.path, error) from error
 
     def _forget(self, file: _File) -> None:
-        self._files.pop(file.path, None)
+        self._open_as(file).pop(file.path, None)
 
     def _drop_handle(self, file: _File) -> None:
         if self._handles.get(file.path) is file:
@@ -299,7 +310,7 @@ class _File:
         self._disk._check_writable()
         position = self.size
         fd = self.fd()
-        self.is_dirty = True
+        self._disk._set_dirty(self, True)
         rest = memoryview(data)
         end = position
         try:
@@ -329,7 +340,7 @@ class _File:
         self._disk._check_writable()
         assert 0 <= size <= self.size, f"{self.path}: cut to {size}, has {self.size}"
         fd = self.fd()
-        self.is_dirty = True
+        self._disk._set_dirty(self, True)
         try:
             os.ftruncate(fd, size)
         except OSError as error:

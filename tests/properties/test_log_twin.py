@@ -51,6 +51,7 @@ class Twin:
     def truncate(self, offset: int) -> None:
         self.batches = [one for one in self.batches if one.header.end_offset <= offset]
         self.high_watermark = min(self.high_watermark, self.end)
+        self.start = min(self.start, self.end)
 
     def read(self, offset: int, max_bytes: int, up_to: int) -> bytes:
         data = b""

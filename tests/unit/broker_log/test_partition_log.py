@@ -225,6 +225,14 @@ async def test_write_caching_does_not_wait(rig: Rig) -> None:
     assert await rig.logs.flushed(log, 1)
     await rig.logs.checkpoint([log])
     assert log.durable_offset == 1
+    append(log, [b"b"])
+    durable: list[int] = []
+    told = asyncio.Event()
+    log.on_flushed = lambda offset: (durable.append(offset), told.set())[1]
+    log.config = LogConfig(write_caching=False)
+    assert log.flushed_offset == 1
+    await told.wait()
+    assert durable == [2]
 
 
 async def test_marks_move_forward_only(rig: Rig) -> None:
