@@ -1,0 +1,172 @@
+"""`./dev` on machines that lack something: it installs what it may, and else says in one line what to install."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TOOLS = ("sh", "dirname", "cat", "cksum", "sed", "head", "readlink", "mktemp", "mkdir", "rm", "chmod")
+SHELL = shutil.which("dash") or "/bin/sh"
+
+
+class Machine:
+    """A copy of the script in a folder of its own, where only the tools exist that a test puts there."""
+
+    def __init__(self, home: Path, user: int) -> None:
+        self.home, self.tools = home, home / "tools"
+        self.tools.mkdir()
+        for name in ("dev", "requirements.lock", "pyproject.toml"):
+            shutil.copy(ROOT / name, home / name)
+        for name in TOOLS:
+            found = shutil.which(name)
+            assert found is not None, name
+            (self.tools / name).symlink_to(found)
+        self.tool("id", f"echo {user}")
+        script = (ROOT / "dev").read_text()
+        assert "/usr/lib/jvm/" in script
+        (home / "dev").write_text(script.replace("/usr/lib/jvm/", f"{home}/jvm/"))
+
+    def tool(self, name: str, script: str) -> None:
+        path = self.tools / name
+        path.write_text(f"#!{SHELL}\n{script}\n")
+        path.chmod(0o755)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [SHELL, str(self.home / "dev"), *arguments],
+            capture_output=True, text=True, check=False, timeout=60, env={"PATH": str(self.tools)},
+        )  # fmt: skip
+
+    @property
+    def log(self) -> list[str]:
+        path = self.home / "log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def python(self, version_is_good: str = "exit 0", ensurepip: str = "exit 0") -> str:
+        """A python3 that writes down what it is asked for, and makes environments out of itself."""
+        return f"""
+case "$*" in
+*sys.version_info\\ *) {version_is_good} ;;
+*ensurepip*) {ensurepip} ;;
+*python%d*) echo python3.11-venv ;;
+*"-m venv"*) echo "python $*" >>"{self.home}/log"
+    for folder in "$@"; do :; done
+    mkdir -p "$folder/bin"; cat "$0" >"$folder/bin/python"; chmod 755 "$folder/bin/python" ;;
+*) echo "python $*" >>"{self.home}/log" ;;
+esac"""
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Machine:
+    return Machine(tmp_path, 1000)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Machine:
+    machine = Machine(tmp_path, 0)
+    machine.tool("apt-cache", '[ "$2" = openjdk-17-jre-headless ]')
+    return machine
+
+
+GOOD_JAVA = "echo 'openjdk version \"17.0.1\" 2021-10-19' >&2"
+
+
+def test_usage(user: Machine) -> None:
+    assert user.run("help").returncode == 0
+    assert "demo" in user.run("help").stdout
+    wrong = user.run("nonsense")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert user.run().returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        (None, "Python 3.11 or newer is needed"),
+        ({"version_is_good": "exit 1"}, "Python 3.11 or newer is needed"),
+        ({"ensurepip": "exit 1"}, "apt-get install python3.11-venv"),
+    ],
+)
+def test_a_user_is_told_in_one_line_what_to_install(user: Machine, python: dict[str, str] | None, said: str) -> None:
+    if python is not None:
+        user.tool("python3", user.python(**python))
+    done = user.run("test")
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert user.log == []
+
+
+def test_a_user_without_java_is_told_so(user: Machine) -> None:
+    user.tool("python3", user.python())
+    user.tool("java", "echo 'openjdk version \"11.0.2\" 2019-01-15' >&2")
+    done = user.run("test")
+    assert done.returncode == 1
+    assert "Java 17+" in done.stderr.splitlines()[-1]
+    (user.home / "jvm" / "17" / "bin").mkdir(parents=True)
+    (user.tools / "java").rename(user.home / "java-11")
+    user.tool("java", GOOD_JAVA)
+    (user.tools / "java").rename(user.home / "jvm" / "17" / "bin" / "java")  # one that is not on the PATH is found, too
+    assert user.run("test").returncode == 0
+
+
+def test_the_environment_is_made_once(user: Machine) -> None:
+    user.tool("python3", user.python())
+    user.tool("java", GOOD_JAVA)
+    assert user.run("test", "-k", "x").returncode == 0
+    made = [line for line in user.log if "install" in line or "-m venv" in line]
+    assert made == [
+        "python -m venv --clear .venv",
+        "python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements.lock",
+        "python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .",
+    ]
+    (user.home / "log").unlink()
+    assert user.run("test").returncode == 0
+    assert not [line for line in user.log if "install" in line]
+    with (user.home / "requirements.lock").open("a") as file:
+        file.write("# changed\n")
+    assert user.run("test").returncode == 0
+    assert [line for line in user.log if "--require-hashes" in line]
+
+
+def test_root_installs_what_is_missing(root: Machine) -> None:
+    root.tool("python3", root.python(ensurepip=f'[ -f "{root.home}/venv-installed" ]'))
+    root.tool(
+        "apt-get",
+        f"""echo "apt-get $*" >>"{root.home}/log"
+case "$*" in *install*venv*) echo >"{root.home}/venv-installed" ;; esac""",
+    )
+    done = root.run("lint")
+    assert "apt-get install -y -qq --no-install-recommends python3.11-venv" in root.log, done.stderr
+    assert "python -m venv --clear .venv" in root.log
+
+
+def test_root_installs_java(root: Machine) -> None:
+    root.tool("python3", root.python())
+    root.tool(
+        "apt-get",
+        f"""echo "apt-get $*" >>"{root.home}/log"
+case "$*" in *install*jre*) printf '%s\\n' '#!{SHELL}' "echo 'openjdk version \\"17.0.1\\"' >&2" >"{root.tools}/java"
+    chmod 755 "{root.tools}/java" ;; esac""",
+    )
+    assert root.run("setup").returncode == 0
+    assert any("openjdk-17-jre-headless" in line for line in root.log)
+
+
+def test_installing_that_fails_is_said(root: Machine) -> None:
+    root.tool("python3", root.python(ensurepip="exit 1"))
+    root.tool("apt-get", "exit 100")
+    done = root.run("lint")
+    assert done.returncode == 1
+    assert "could not install python3.11-venv" in done.stderr
+
+
+def test_it_is_executable() -> None:
+    for script in ("dev", ".ci/run"):
+        assert os.access(ROOT / script, os.X_OK)
+        assert subprocess.run([SHELL, "-n", str(ROOT / script)], check=False, timeout=30).returncode == 0
