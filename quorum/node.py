@@ -41,15 +41,21 @@ from quorum.core.events import (
     Effect,
     Event,
     Joined,
+    LoadSnapshot,
     LogRead,
     NotAppended,
     Propose,
+    ReadConfirmed,
     ReadLog,
+    ReadRefused,
     Refused,
+    ResetConnections,
     Resign,
     RoleChanged,
     Tick,
+    Transferred,
     Unanswered,
+    VotersChanged,
     Write,
     Written,
 )
@@ -356,6 +362,10 @@ class QuorumNode:
                 self._tell_changed()
             case Refused(message):
                 raise ConfigError(message)
+            case VotersChanged() | Transferred() | ReadConfirmed() | ReadRefused():
+                raise AssertionError(f"{effect} answers nothing that was asked here")
+            case LoadSnapshot() | ResetConnections():
+                raise AssertionError(f"{effect}: the core asks for no such thing yet")
             case _:
                 assert_never(effect)
 

@@ -24,16 +24,27 @@ from quorum.core.config import RaftConfig
 from quorum.core.events import (
     Answered,
     Asked,
+    ChangeVoters,
+    ConfirmRead,
     Effect,
     Event,
     Joined,
     LogRead,
     NotAppended,
     Peer,
+    Prefer,
     Propose,
+    ReadRefused,
     Resign,
+    SnapshotLoaded,
+    SnapshotTaken,
     Tick,
+    Transfer,
+    Transferred,
     Unanswered,
+    VoterChangeError,
+    VoterChangeResult,
+    VotersChanged,
     Written,
 )
 from quorum.core.founding import Founding
@@ -47,6 +58,8 @@ from quorum.core.messages import (
     ErrorCode,
     Fetch,
     FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     Introduce,
     IntroduceReply,
     ReplicaStatus,
@@ -163,6 +176,18 @@ class RaftCore(Founding):
                 self._on_propose(event, now_ms)
             case Resign(reason):
                 self._resign(now_ms, reason)
+            case ChangeVoters(call):
+                voters, target = self.history.current, self.history.target
+                refusal = "this version does not change voters"
+                result = VoterChangeResult(VoterChangeError.INVALID_REQUEST, refusal, "", False, 0, voters, target)
+                self._effects.append(VotersChanged(call, result))
+            case Transfer(call):
+                refusal = "this version does not transfer leadership"
+                self._effects.append(Transferred(call, VoterChangeError.INVALID_REQUEST, refusal))
+            case ConfirmRead(call):
+                self._effects.append(ReadRefused(call, "this version does not confirm reads"))
+            case Prefer() | SnapshotTaken() | SnapshotLoaded():
+                pass  # neither preferences nor snapshots have an effect in this version
             case _:
                 assert_never(event)
 
@@ -176,6 +201,11 @@ class RaftCore(Founding):
                 self._on_end(call, request, now_ms)
             case Fetch():
                 self._on_fetch(call, request, now_ms)
+            case FetchSnapshot():
+                error = self._refuse_stranger(request.sender, None)
+                if error is ErrorCode.NONE:
+                    error = ErrorCode.SNAPSHOT_NOT_FOUND
+                self._answer(call, FetchSnapshotReply(error, self.known, request.snapshot))
             case Introduce():
                 self._on_introduce(call, request, now_ms)
             case DescribeQuorum():

@@ -12,10 +12,17 @@ from quorum.core.events import (
     ControlApplied,
     Effect,
     Joined,
+    LoadSnapshot,
     NotAppended,
+    ReadConfirmed,
     ReadLog,
+    ReadRefused,
     Refused,
+    ResetConnections,
     RoleChanged,
+    Transferred,
+    VoterChangeError,
+    VotersChanged,
     Write,
 )
 from quorum.core.messages import (
@@ -28,6 +35,8 @@ from quorum.core.messages import (
     ErrorCode,
     Fetch,
     FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
     Introduce,
     IntroduceReply,
     Knowledge,
@@ -52,6 +61,8 @@ def describe_request(request: Request) -> str:
         case Fetch():
             at = f"at={request.last_fetched_epoch}:{request.offset}"
             return f"fetch epoch={request.epoch} {at} hw={request.high_watermark}"
+        case FetchSnapshot():
+            return f"fetch-snapshot epoch={request.epoch} {_end(request.snapshot)} from={request.position}"
         case Introduce():
             founders = ",".join(str(node_id) for node_id, _ in request.initial_voters)
             return f"introduce founders={founders or 'none'}"
@@ -77,6 +88,9 @@ def describe_reply(reply: Reply) -> str:
             if reply.diverging is not None:
                 content += f" diverging={_end(reply.diverging)}"
             return f"fetch-reply{error} {known} hw={reply.high_watermark}{content}"
+        case FetchSnapshotReply():
+            part = f"{reply.position}+{len(reply.data)} of {reply.size}"
+            return f"fetch-snapshot-reply{error} {known} {_end(reply.snapshot)} {part}"
         case IntroduceReply():
             kind = "newborn" if reply.newborn else ("founded" if reply.founding is not None else "unfounded")
             return f"introduce-reply {kind}{error} cluster={reply.known.cluster_id or 'none'}"
@@ -115,8 +129,30 @@ def describe(effect: Effect) -> str:
             return f"joined {effect.cluster_id}{replaced}"
         case Refused():
             return f"refused: {effect.message}"
+        case VotersChanged():
+            return f"change {effect.call}: {_result(effect)}"
+        case Transferred():
+            verdict = "done" if effect.error is VoterChangeError.NONE else effect.error.value
+            return f"transfer {effect.call}: {verdict}: {effect.message}"
+        case ReadConfirmed():
+            return f"read {effect.call}: current at {effect.offset}"
+        case ReadRefused():
+            return f"read {effect.call}: refused: {effect.reason}"
+        case LoadSnapshot():
+            return f"load snapshot {_end(effect.snapshot)} from {effect.leader.node_id}"
+        case ResetConnections():
+            return "reset connections"
         case _:
             assert_never(effect)
+
+
+def _result(effect: VotersChanged) -> str:
+    result = effect.result
+    verdict = "unchanged" if result.error is VoterChangeError.NONE else result.error.value
+    if result.changed:
+        verdict = f"done at {result.offset}"
+    advice = f" -> {result.next_step}" if result.next_step else ""
+    return f"{verdict}: {result.message}{advice}"
 
 
 def _end(end: LogEnd) -> str:

@@ -7,10 +7,114 @@ them.  Anything with `after=id` leaves only once `Write` number `id` is durable.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
+from uuid import UUID
 
 from quorum.core.messages import Reply, Request
-from quorum.core.types import Batch, ControlRecord, Election, QuorumState, ReplicaKey, Role
+from quorum.core.types import (
+    Batch,
+    ControlRecord,
+    Election,
+    LogEnd,
+    QuorumState,
+    ReplicaKey,
+    Role,
+    TargetVoters,
+    Voters,
+    VoterSet,
+)
+
+# What may be asked of the voter set (design §4.8)
+
+
+@dataclass(frozen=True, slots=True)
+class AddVoter:
+    """Make the observer `node_id` at `address` a voter.  Its directory id is found by asking it; given, it must match.
+
+    replace: take the voter of the same id with another directory id out first.
+    """
+
+    node_id: int
+    address: str
+    directory_id: UUID | None = None
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveVoter:
+    """Take a voter out; with a directory id only if it is that one."""
+
+    node_id: int
+    directory_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateVoter:
+    """A voter advertises another address from now on."""
+
+    key: ReplicaKey
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTarget:
+    """Work towards these voters (id, address), one step at a time; takes the place of an earlier target.
+
+    Answered once the target itself is committed: the work goes on after that, under whichever leader.
+    """
+
+    voters: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTarget:
+    """Stop working towards a target; what was done stays done."""
+
+
+VoterChange = AddVoter | RemoveVoter | UpdateVoter | SetTarget | CancelTarget
+
+
+class VoterChangeError(Enum):
+    """Why a change of the voters, or a transfer of leadership, was refused or did not end well."""
+
+    NONE = "NONE"
+    NOT_LEADER = "NOT_LEADER"
+    PAUSED = "PAUSED"
+    CHANGE_PENDING = "CHANGE_PENDING"
+    NOT_COMMITTED_YET = "NOT_COMMITTED_YET"
+    TARGET_IN_PROGRESS = "TARGET_IN_PROGRESS"
+    DUPLICATE_VOTER = "DUPLICATE_VOTER"
+    VOTER_NOT_FOUND = "VOTER_NOT_FOUND"
+    LAST_VOTER = "LAST_VOTER"
+    NOT_CAUGHT_UP = "NOT_CAUGHT_UP"
+    UNREACHABLE = "UNREACHABLE"
+    WRONG_NODE = "WRONG_NODE"
+    WRONG_CLUSTER = "WRONG_CLUSTER"
+    NO_MAJORITY = "NO_MAJORITY"
+    INVALID_REQUEST = "INVALID_REQUEST"
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+    TIMED_OUT = "TIMED_OUT"
+
+
+@dataclass(frozen=True, slots=True)
+class VoterChangeResult:
+    """How a `ChangeVoters` ended.
+
+    message: what is so, or what is in the way.  next_step: what the operator can do about it; empty when nothing.
+    changed: false when it was so already, was refused, or was only tried (`dry_run`).
+    offset: end offset of what was appended for it; 0 if nothing was.
+    voters, target: in force when this was decided; for a dry run, those that it would lead to.
+    """
+
+    error: VoterChangeError
+    message: str
+    next_step: str
+    changed: bool
+    offset: int
+    voters: VoterSet
+    target: VoterSet | None
+
 
 # Events
 
@@ -77,7 +181,73 @@ class Resign:
     reason: str
 
 
-Event = Tick | Asked | Answered | Unanswered | Written | LogRead | Propose | Resign
+@dataclass(frozen=True, slots=True)
+class ChangeVoters:
+    """Change the voters.  Exactly one `VotersChanged(call)` follows, within about `timeout_ms`, or none if the node
+    stops."""
+
+    call: int
+    change: VoterChange
+    dry_run: bool = False
+    timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Hand leadership over to voter `to`, or to the best candidate.  Exactly one `Transferred(call)` follows."""
+
+    call: int
+    to: int | None
+    timeout_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prefer:
+    """Ids of the voters that should lead if they can (the PreferredControllers record), most wanted first."""
+
+    node_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmRead:
+    """Find the offset that a current read must have applied (design §4.7).  Exactly one `ReadConfirmed` or
+    `ReadRefused` with this `call` follows; as long as the leader is connected, within a round trip."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """A snapshot of ours, of everything below `snapshot.offset`, is durable: the log may start there."""
+
+    snapshot: LogEnd
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLoaded:
+    """The snapshot asked for by `LoadSnapshot` is durable, with the control records in force at its end."""
+
+    snapshot: LogEnd
+    voters: Voters
+    target: TargetVoters
+
+
+Event = (
+    Tick
+    | Asked
+    | Answered
+    | Unanswered
+    | Written
+    | LogRead
+    | Propose
+    | Resign
+    | ChangeVoters
+    | Transfer
+    | Prefer
+    | ConfirmRead
+    | SnapshotTaken
+    | SnapshotLoaded
+)
 
 # Effects
 
@@ -187,6 +357,55 @@ class Refused:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class VotersChanged:
+    """The end of `ChangeVoters(call)`."""
+
+    call: int
+    result: VoterChangeResult
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """The end of `Transfer(call)`: another node leads (NONE), or why not."""
+
+    call: int
+    error: VoterChangeError
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadConfirmed:
+    """`ConfirmRead(call)`: what has applied everything below `offset` is current as of the asking."""
+
+    call: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRefused:
+    """`ConfirmRead(call)`: this node cannot say what is current."""
+
+    call: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSnapshot:
+    """The leader's log starts after this log's end: fetch this snapshot of it (`size` bytes, 0 when not known yet) and
+    make it durable in place of the log; `SnapshotLoaded` answers."""
+
+    snapshot: LogEnd
+    leader: Peer
+    epoch: int
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResetConnections:
+    """No voter can be reached: drop all outgoing connections and resolve addresses anew (`Transport.reset`)."""
+
+
 Effect = (
     Ask
     | Answer
@@ -199,30 +418,56 @@ Effect = (
     | ControlApplied
     | Joined
     | Refused
+    | VotersChanged
+    | Transferred
+    | ReadConfirmed
+    | ReadRefused
+    | LoadSnapshot
+    | ResetConnections
 )
 
 __all__ = [
+    "AddVoter",
     "AdvanceHighWatermark",
     "Answer",
     "Answered",
     "Appended",
     "Ask",
     "Asked",
+    "CancelTarget",
+    "ChangeVoters",
+    "ConfirmRead",
     "ControlApplied",
     "Effect",
     "Election",
     "Event",
     "Joined",
+    "LoadSnapshot",
     "LogRead",
     "NotAppended",
     "Peer",
+    "Prefer",
     "Propose",
+    "ReadConfirmed",
     "ReadLog",
+    "ReadRefused",
     "Refused",
+    "RemoveVoter",
+    "ResetConnections",
     "Resign",
     "RoleChanged",
+    "SetTarget",
+    "SnapshotLoaded",
+    "SnapshotTaken",
     "Tick",
+    "Transfer",
+    "Transferred",
     "Unanswered",
+    "UpdateVoter",
+    "VoterChange",
+    "VoterChangeError",
+    "VoterChangeResult",
+    "VotersChanged",
     "Write",
     "Written",
 ]

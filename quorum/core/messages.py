@@ -27,6 +27,8 @@ class ErrorCode(Enum):
     NOT_VOTER = "NOT_VOTER"
     NEWBORN = "NEWBORN"
     SHUTTING_DOWN = "SHUTTING_DOWN"
+    SNAPSHOT_NOT_FOUND = "SNAPSHOT_NOT_FOUND"
+    POSITION_OUT_OF_RANGE = "POSITION_OUT_OF_RANGE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,30 @@ class FetchReply:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchSnapshot:
+    """Bytes of the leader's snapshot `snapshot` from `position` (a byte) on."""
+
+    sender: Sender
+    target_id: int
+    epoch: int
+    snapshot: LogEnd
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshotReply:
+    """`data` are the bytes at `position` of a snapshot of `size` bytes; at most what was asked for, at least one."""
+
+    error: ErrorCode
+    known: Knowledge
+    snapshot: LogEnd
+    size: int = 0
+    position: int = 0
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class Introduce:
     """Who are you, and which cluster do you know?  Asked while founding, and by a node that knows no cluster yet.
 
@@ -198,5 +224,13 @@ class DescribeQuorumReply:
     last_leader_change_ms: int | None
 
 
-Request = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | Introduce | DescribeQuorum
-Reply = VoteReply | BeginQuorumEpochReply | EndQuorumEpochReply | FetchReply | IntroduceReply | DescribeQuorumReply
+Request = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot | Introduce | DescribeQuorum
+Reply = (
+    VoteReply
+    | BeginQuorumEpochReply
+    | EndQuorumEpochReply
+    | FetchReply
+    | FetchSnapshotReply
+    | IntroduceReply
+    | DescribeQuorumReply
+)

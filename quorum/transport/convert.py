@@ -288,6 +288,61 @@ def _fetch_reply_from(request: m.Fetch, message: pb.FetchReply) -> m.FetchReply:
     )
 
 
+# FetchSnapshot
+
+
+def _fetch_snapshot_to(request: m.FetchSnapshot) -> pb.FetchSnapshotRequest:
+    return pb.FetchSnapshotRequest(
+        sender=_sender_to(request.sender),
+        target_id=request.target_id,
+        epoch=request.epoch,
+        snapshot=codec.log_end_to(request.snapshot),
+        position=request.position,
+        max_bytes=request.max_bytes,
+    )
+
+
+def _fetch_snapshot_from(message: pb.FetchSnapshotRequest) -> m.FetchSnapshot:
+    require(message.HasField("snapshot"), "no snapshot")
+    require(message.max_bytes > 0, "max_bytes is 0")
+    return m.FetchSnapshot(
+        sender=_sender_from(message),
+        target_id=codec.check_node_id(message.target_id, "target_id"),
+        epoch=codec.check_epoch(message.epoch, "epoch"),
+        snapshot=codec.log_end_from(message.snapshot, "snapshot"),
+        position=codec.check_offset(message.position, "position"),
+        max_bytes=message.max_bytes,
+    )
+
+
+def _fetch_snapshot_reply_to(reply: m.FetchSnapshotReply) -> pb.FetchSnapshotReply:
+    return pb.FetchSnapshotReply(
+        error=_ERRORS[reply.error],
+        known=_knowledge_to(reply.known),
+        snapshot=codec.log_end_to(reply.snapshot),
+        size=reply.size,
+        position=reply.position,
+        data=reply.data,
+    )
+
+
+def _fetch_snapshot_reply_from(request: m.FetchSnapshot, message: pb.FetchSnapshotReply) -> m.FetchSnapshotReply:
+    error = _error_from(message)
+    require(message.HasField("snapshot"), "no snapshot")
+    snapshot = codec.log_end_from(message.snapshot, "snapshot")
+    require(snapshot == request.snapshot, f"asked for snapshot {request.snapshot}, got {snapshot}")
+    size, position = codec.check_offset(message.size, "size"), codec.check_offset(message.position, "position")
+    data = message.data
+    require(len(data) <= request.max_bytes, f"{len(data)} bytes, at most {request.max_bytes} were asked for")
+    if error is m.ErrorCode.NONE:
+        require(position == request.position, f"asked from {request.position}, got from {position}")
+        require(len(data) > 0, "no bytes")
+        require(position + len(data) <= size, f"{len(data)} bytes at {position} of {size}")
+    else:
+        require(not data, f"refused with {error.value}, and yet bytes")
+    return m.FetchSnapshotReply(error, _knowledge_from(message), snapshot, size, position, data)
+
+
 # Introduce
 
 
@@ -430,6 +485,16 @@ RPCS: dict[str, Rpc] = {
         ),
         Rpc(
             "Fetch", m.Fetch, pb.FetchRequest, pb.FetchReply, _fetch_to, _fetch_from, _fetch_reply_to, _fetch_reply_from
+        ),
+        Rpc(
+            "FetchSnapshot",
+            m.FetchSnapshot,
+            pb.FetchSnapshotRequest,
+            pb.FetchSnapshotReply,
+            _fetch_snapshot_to,
+            _fetch_snapshot_from,
+            _fetch_snapshot_reply_to,
+            _fetch_snapshot_reply_from,
         ),
         Rpc(
             "Introduce",

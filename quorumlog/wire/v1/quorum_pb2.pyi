@@ -21,6 +21,8 @@ class QuorumError(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     QUORUM_ERROR_NOT_VOTER: _ClassVar[QuorumError]
     QUORUM_ERROR_NEWBORN: _ClassVar[QuorumError]
     QUORUM_ERROR_SHUTTING_DOWN: _ClassVar[QuorumError]
+    QUORUM_ERROR_SNAPSHOT_NOT_FOUND: _ClassVar[QuorumError]
+    QUORUM_ERROR_POSITION_OUT_OF_RANGE: _ClassVar[QuorumError]
 QUORUM_ERROR_UNSPECIFIED: QuorumError
 QUORUM_ERROR_NONE: QuorumError
 QUORUM_ERROR_INCONSISTENT_CLUSTER_ID: QuorumError
@@ -33,6 +35,8 @@ QUORUM_ERROR_NOT_LEADER: QuorumError
 QUORUM_ERROR_NOT_VOTER: QuorumError
 QUORUM_ERROR_NEWBORN: QuorumError
 QUORUM_ERROR_SHUTTING_DOWN: QuorumError
+QUORUM_ERROR_SNAPSHOT_NOT_FOUND: QuorumError
+QUORUM_ERROR_POSITION_OUT_OF_RANGE: QuorumError
 
 class ReplicaKey(_message.Message):
     __slots__ = ("node_id", "directory_id")
@@ -287,6 +291,42 @@ class FetchReply(_message.Message):
     snapshot: LogEnd
     batches: _containers.RepeatedCompositeFieldContainer[Batch]
     def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[QuorumError, str]] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., round: _Optional[int] = ..., diverging: _Optional[_Union[LogEnd, _Mapping]] = ..., snapshot: _Optional[_Union[LogEnd, _Mapping]] = ..., batches: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ...) -> None: ...
+
+class FetchSnapshotRequest(_message.Message):
+    __slots__ = ("correlation_id", "sender", "target_id", "epoch", "snapshot", "position", "max_bytes")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    sender: Sender
+    target_id: int
+    epoch: int
+    snapshot: LogEnd
+    position: int
+    max_bytes: int
+    def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ..., target_id: _Optional[int] = ..., epoch: _Optional[int] = ..., snapshot: _Optional[_Union[LogEnd, _Mapping]] = ..., position: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class FetchSnapshotReply(_message.Message):
+    __slots__ = ("correlation_id", "error", "known", "snapshot", "size", "position", "data")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    error: QuorumError
+    known: Knowledge
+    snapshot: LogEnd
+    size: int
+    position: int
+    data: bytes
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[QuorumError, str]] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ..., snapshot: _Optional[_Union[LogEnd, _Mapping]] = ..., size: _Optional[int] = ..., position: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class InitialVoter(_message.Message):
     __slots__ = ("node_id", "address")

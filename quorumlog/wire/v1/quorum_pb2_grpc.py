@@ -54,6 +54,11 @@ class QuorumStub(object):
                 request_serializer=quorumlog_dot_v1_dot_quorum__pb2.FetchRequest.SerializeToString,
                 response_deserializer=quorumlog_dot_v1_dot_quorum__pb2.FetchReply.FromString,
                 _registered_method=True)
+        self.FetchSnapshot = channel.unary_unary(
+                '/quorumlog.v1.Quorum/FetchSnapshot',
+                request_serializer=quorumlog_dot_v1_dot_quorum__pb2.FetchSnapshotRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_quorum__pb2.FetchSnapshotReply.FromString,
+                _registered_method=True)
         self.Introduce = channel.unary_unary(
                 '/quorumlog.v1.Quorum/Introduce',
                 request_serializer=quorumlog_dot_v1_dot_quorum__pb2.IntroduceRequest.SerializeToString,
@@ -93,6 +98,12 @@ class QuorumServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchSnapshot(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Introduce(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -127,6 +138,11 @@ def add_QuorumServicer_to_server(servicer, server):
                     servicer.Fetch,
                     request_deserializer=quorumlog_dot_v1_dot_quorum__pb2.FetchRequest.FromString,
                     response_serializer=quorumlog_dot_v1_dot_quorum__pb2.FetchReply.SerializeToString,
+            ),
+            'FetchSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.FetchSnapshot,
+                    request_deserializer=quorumlog_dot_v1_dot_quorum__pb2.FetchSnapshotRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_quorum__pb2.FetchSnapshotReply.SerializeToString,
             ),
             'Introduce': grpc.unary_unary_rpc_method_handler(
                     servicer.Introduce,
@@ -247,6 +263,33 @@ class Quorum(object):
             '/quorumlog.v1.Quorum/Fetch',
             quorumlog_dot_v1_dot_quorum__pb2.FetchRequest.SerializeToString,
             quorumlog_dot_v1_dot_quorum__pb2.FetchReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Quorum/FetchSnapshot',
+            quorumlog_dot_v1_dot_quorum__pb2.FetchSnapshotRequest.SerializeToString,
+            quorumlog_dot_v1_dot_quorum__pb2.FetchSnapshotReply.FromString,
             options,
             channel_credentials,
             insecure,

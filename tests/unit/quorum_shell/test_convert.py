@@ -68,6 +68,7 @@ requests = st.one_of(
         st.integers(1, 2**31),
         addresses,
     ),
+    st.builds(m.FetchSnapshot, senders, node_ids, epochs, log_ends, offsets, st.integers(1, 2**31)),
     st.builds(m.Introduce, senders, initial),
     st.builds(m.DescribeQuorum, senders),
 )
@@ -88,6 +89,7 @@ def sample(kind: type[Any]) -> Any:
         m.Introduce: m.Introduce(SENDER, ()),
         m.DescribeQuorum: m.DescribeQuorum(SENDER),
         m.Fetch: fetch(),
+        m.FetchSnapshot: m.FetchSnapshot(SENDER, 1, 3, LogEnd(2, 40), 100, 1000),
     }[kind]
 
 
@@ -103,6 +105,20 @@ replies = st.one_of(
     ),
     st.tuples(st.just(m.BeginQuorumEpoch), st.builds(m.BeginQuorumEpochReply, errors, knowns)),
     st.tuples(st.just(m.EndQuorumEpoch), st.builds(m.EndQuorumEpochReply, errors, knowns)),
+    st.tuples(
+        st.just(m.FetchSnapshot),
+        st.binary(min_size=1, max_size=100).flatmap(
+            lambda data: st.builds(
+                m.FetchSnapshotReply,
+                st.just(m.ErrorCode.NONE),
+                knowns,
+                st.just(LogEnd(2, 40)),
+                st.integers(100 + len(data), 2**40),
+                st.just(100),
+                st.just(data),
+            )
+        ),
+    ),
     st.tuples(
         st.just(m.Introduce),
         st.builds(m.IntroduceReply, errors, knowns, keys, st.booleans(), initial, st.none(), voter_sets),
@@ -263,6 +279,24 @@ def test_a_fetch_reply_that_does_not_fit_is_refused(reply: m.FetchReply, problem
 def test_a_divergence_in_an_older_epoch_may_lie_above_the_fetchers_offset() -> None:
     reply = fetched(diverging=LogEnd(1, 9))
     assert reply_from_wire(fetch(), 1, reply_to_wire("Fetch", reply, 1)) == reply
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"snapshot": LogEnd(2, 41)}, "asked for snapshot"),
+        ({"position": 99}, "asked from 100, got from 99"),
+        ({"data": b""}, "no bytes"),
+        ({"data": bytes(1001)}, "at most 1000 were asked for"),
+        ({"size": 101}, "2 bytes at 100 of 101"),
+        ({"error": m.ErrorCode.SNAPSHOT_NOT_FOUND}, "and yet bytes"),
+    ],
+)
+def test_a_piece_of_a_snapshot_that_does_not_fit_is_refused(fields: dict[str, Any], problem: str) -> None:
+    whole = {"error": m.ErrorCode.NONE, "snapshot": LogEnd(2, 40), "size": 500, "position": 100, "data": b"ab"}
+    reply = m.FetchSnapshotReply(known=KNOWN, **{**whole, **fields})
+    with pytest.raises(RemoteProtocolError, match=problem):
+        reply_from_wire(sample(m.FetchSnapshot), 1, reply_to_wire("FetchSnapshot", reply, 1))
 
 
 @pytest.mark.parametrize(
