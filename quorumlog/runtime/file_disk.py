@@ -177,7 +177,8 @@ class FileDisk:
 
     def remove(self, path: str) -> None:
         self._check_writable()
-        self._close_under(path)
+        if (file := self._handles.get(path)) is not None:
+            file.close()
         try:
             os.unlink(self._locate(path))
         except FileNotFoundError:
