@@ -6,7 +6,8 @@ callbacks depends on nothing but the program and its seed.
 
 Each simulated process is a `Process` carried by a context variable.  Every callback is guarded: those of a killed
 process are dropped, which is what kill -9 means (no `finally` runs, nothing is flushed); those of a paused process wait
-until it goes on (SIGSTOP).  Tasks and futures hash by number, not by address, because asyncio keeps them in sets.
+until it goes on (SIGSTOP).  A process may have a clock that runs too fast or too slow: what it reads and what it sets
+timers by is its own time, the loop's is the true one.  Tasks and futures hash by number, not by address, because asyncio keeps them in sets.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class Process:
         self.alive = True
         self.paused = False
         self._waiting: list[tuple[Callable[..., object], tuple[Any, ...], Context]] = []
+        self._rate = 1.0
+        self._skewed = False
+        self._set_at = self._clock_at = 0.0  # when the rate was set: true time, and what its clock said
 
     def start(self, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `main` as this process; everything that it starts belongs to it."""
@@ -60,6 +64,20 @@ class Process:
         waiting, self._waiting = self._waiting, []
         for callback, args, context in waiting:
             self.loop.call_soon(callback, *args, context=context)
+
+    def set_clock_rate(self, rate: float) -> None:
+        """From now on its clock moves `rate` seconds in each second; it never jumps.  Timers that are set stay."""
+        now = self.loop.true_time()
+        self._clock_at, self._set_at = self.clock(now), now
+        self._rate, self._skewed = rate, True
+
+    def clock(self, now: float) -> float:
+        """What its clock says at the true time `now`."""
+        return self._clock_at + (now - self._set_at) * self._rate if self._skewed else now
+
+    def true_time_of(self, when: float) -> float:
+        """The true time at which its clock will say `when`."""
+        return self._set_at + (when - self._clock_at) / self._rate if self._skewed else when
 
     def run(self, callback: Callable[..., object], *args: Any) -> None:
         """Run a callback of this process, unless it is dead or paused."""
@@ -136,6 +154,11 @@ class SimulatedLoop(base_events.BaseEventLoop):
         return _NumberedFuture(loop=self)
 
     def time(self) -> float:
+        """By the clock of the process that asks."""
+        process = PROCESS.get()
+        return self._selector.now if process is None else process.clock(self._selector.now)
+
+    def true_time(self) -> float:
         return self._selector.now
 
     def _process_events(self, event_list: list[Any]) -> None:
@@ -166,6 +189,8 @@ class SimulatedLoop(base_events.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         if self._buried:
             return asyncio.TimerHandle(when, callback, args, self, context)
+        if (process := PROCESS.get()) is not None:
+            when = process.true_time_of(when)
         callback, args = self._guard(callback, args, context)
         return super().call_at(when, callback, *args, context=context)
 

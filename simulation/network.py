@@ -1,13 +1,15 @@
 """The simulated network: the quorum's requests (`SimulatedTransport`) and the brokers' TCP streams.
 
 Hosts are names.  A message takes `latency()` seconds, drawn from the seed.  `cut(a, b)` drops what goes from a to b
-(one way); a stream across a cut is held back, as TCP would, and goes on when it heals.
+(one way), `cut_replies(a, b)` only the replies that a gives b; a stream across a cut is held back, as TCP would, and
+goes on when it heals.  Requests and replies can also be lost, sent twice and held up by chance (`loss`, `duplicates`,
+`late`); who overlap counts, so a link is whole again when all that cut it have healed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from random import Random
@@ -39,7 +41,13 @@ class Network:
         self.random = random
         self.trace = trace
         self.delay_ms = (0.1, 2.0)  # uniform
-        self._cuts: set[tuple[str, str]] = set()
+        self.loss = self.duplicates = 0.0  # chance of each request, and of each reply, to be lost; to be sent twice
+        self.late = (0.0, 0.0)  # chance of each request and reply to be held up, and by at most how many seconds
+        self.watch_request: Callable[[str, Request], None] = _ignore
+        self.watch_reply: Callable[[str, Request, Reply], None] = _ignore
+        self.watch_arrival: Callable[[str, Request], None] = _ignore
+        self._cuts: Counter[tuple[str, str]] = Counter()
+        self._reply_cuts: Counter[tuple[str, str]] = Counter()
         self._listeners: dict[tuple[str, int], Listener] = {}
         self._transports: dict[tuple[str, int], SimulatedTransport] = {}
         self._streams: list[Stream] = []
@@ -51,16 +59,34 @@ class Network:
         low, high = self.delay_ms
         return self.random.uniform(low, high) / 1000
 
+    def request_latency(self) -> float:
+        """The same for a request or reply, some of which are held up."""
+        chance, longest_s = self.late
+        extra = self.random.uniform(0, longest_s) if chance and self.random.random() < chance else 0.0
+        return self.latency() + extra
+
     def cut(self, source: str, target: str) -> None:
-        self._cuts.add((source, target))
+        self._cuts[source, target] += 1
 
     def heal(self, source: str, target: str) -> None:
-        self._cuts.discard((source, target))
+        self._cuts[source, target] = max(0, self._cuts[source, target] - 1)
         for stream in self._streams:
             stream.pump()
 
+    def cut_replies(self, source: str, target: str) -> None:
+        self._reply_cuts[source, target] += 1
+
+    def heal_replies(self, source: str, target: str) -> None:
+        self._reply_cuts[source, target] = max(0, self._reply_cuts[source, target] - 1)
+
     def is_cut(self, source: str, target: str) -> bool:
-        return (source, target) in self._cuts
+        return self._cuts[source, target] > 0
+
+    def loses(self, source: str, target: str, *, reply: bool = False) -> bool:
+        """Whether a request or reply that leaves or arrives now is lost."""
+        if self.is_cut(source, target) or (reply and self._reply_cuts[source, target] > 0):
+            return True
+        return self.loss > 0 and self.random.random() < self.loss
 
     def free_port(self) -> int:
         self._next_port += 1
@@ -357,12 +383,18 @@ class SimulatedTransport:
         self._serving = True
 
     async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
+        network = self.network
+        network.watch_request(self.process.host, request)
+
         async def handle(target: SimulatedTransport) -> Reply:
             if target._handler is None:
                 raise UnreachableError(f"{to.address} does not serve the quorum")
-            return await target._handler(request)
+            network.watch_arrival(target.process.host, request)
+            reply = await target._handler(request)
+            network.watch_reply(target.process.host, request, reply)
+            return reply
 
-        reply: Reply = await self._exchange(to.address, handle, timeout_ms, type(request).__name__)
+        reply: Reply = await self.exchange(to.address, handle, timeout_ms, type(request).__name__)
         return reply
 
     async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
@@ -375,11 +407,12 @@ class SimulatedTransport:
             copy.ParseFromString(wire)
             return await target._controller_handler(method, copy)
 
-        reply: Message = await self._exchange(address, handle, timeout_ms, method)
+        reply: Message = await self.exchange(address, handle, timeout_ms, method)
         return reply
 
-    async def _exchange(self, address: str, handle: Any, timeout_ms: int, name: str) -> Any:
-        """There and back, each way with its own delay and its own chance to be lost in a cut."""
+    async def exchange(self, address: str, handle: Any, timeout_ms: int, name: str) -> Any:
+        """There and back, each way with its own delay and its own chance to be lost; `handle(transport)` runs at the
+        other end."""
         loop, network = self.network.loop, self.network
         answer = loop.create_future()
         ours = copy_context()
@@ -398,21 +431,23 @@ class SimulatedTransport:
                 result, error = await handle(target), None
             except UnreachableError as problem:
                 result, error = None, problem
-            if not network.is_cut(target.process.host, source):
+            if not network.loses(target.process.host, source, reply=True):
                 network.trace(f"{name} reply {target.process.host} -> {source}")
-                loop.call_later(network.latency(), deliver, result, error, context=ours.copy())
+                loop.call_later(network.request_latency(), deliver, result, error, context=ours.copy())
 
         def arrive() -> None:
             target = network.transport_at(address)
             if target is None or not target._serving:
                 loop.call_later(network.latency(), deliver, None, ConnectionRefusedError(address), context=ours.copy())
                 return
-            if network.is_cut(source, target.process.host):
+            if network.loses(source, target.process.host):
                 return
             network.trace(f"{name} {source} -> {target.process.host}")
             loop.create_task(at_target(target), context=target._context.copy())
 
-        loop.call_later(network.latency(), arrive, context=Context())
+        loop.call_later(network.request_latency(), arrive, context=Context())
+        if network.duplicates and network.random.random() < network.duplicates:
+            loop.call_later(network.request_latency() + network.latency(), arrive, context=Context())
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await answer
@@ -425,3 +460,7 @@ class SimulatedTransport:
     async def close(self) -> None:
         self._serving = False
         self.network.unbind(self)
+
+
+def _ignore(*_: Any) -> None:
+    pass

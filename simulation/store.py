@@ -1,16 +1,23 @@
-"""The simulated `QuorumStore`: what is durable outlives the process, what is being written may or may not."""
+"""The simulated `QuorumStore`: what is durable outlives the process, what is being written may or may not.
+
+Neighbouring writes are one transaction, and SQLite keeps a transaction whole or not at all: a crash in the middle, or
+an fsync that fails, leaves either all of it or nothing, and the process does not know which.  So a torn write is a
+transaction that is gone though nobody was told, and its mirror image one that is there though nobody was told.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
 from quorum.core.types import Batch, QuorumState
 from quorum.ports import StoredQuorum, StoreWrite
-from quorumlog.errors import StoreRefusedError
+from quorumlog.errors import FatalError, StoreRefusedError
+
+HANG_LOOK_S = 0.02
 
 
 @dataclass
@@ -23,6 +30,26 @@ class QuorumDisk:
     state: QuorumState = field(default_factory=QuorumState)
     batches: list[Batch] = field(default_factory=list)
     locked_by: object | None = None
+    fsync_ms: tuple[float, float] = (0.2, 2.0)  # uniform
+    hangs: bool = False  # no write ends
+    full: bool = False  # each write fails, and nothing of it is kept
+    fails: bool = False  # the next write fails; what is kept of it is for chance to say
+    watch: Callable[[StoreWrite], None] | None = None  # told of each write when it has become durable
+    in_flight: Sequence[StoreWrite] = ()
+
+    def crash(self) -> None:
+        """The process is gone.  The transaction that was being written is kept or lost, whole."""
+        writes, self.in_flight = self.in_flight, ()
+        if writes and self.random.random() < 0.5:
+            self.apply_all(writes)
+        self.locked_by = None
+        self.fails = False
+
+    def apply_all(self, writes: Sequence[StoreWrite]) -> None:
+        for write in writes:
+            self.apply(write)
+            if self.watch is not None:
+                self.watch(write)
 
     def apply(self, write: StoreWrite) -> None:
         if write.truncate_to is not None:
@@ -37,9 +64,8 @@ class QuorumDisk:
 class SimulatedStore:
     """`quorum.ports.QuorumStore` on a `QuorumDisk`.  A write takes `fsync_ms`; a kill meanwhile loses it, or not."""
 
-    def __init__(self, disk: QuorumDisk, fsync_ms: tuple[float, float] = (0.2, 2.0)) -> None:
+    def __init__(self, disk: QuorumDisk) -> None:
         self._disk = disk
-        self._fsync_ms = fsync_ms
 
     async def open(self, node_id: int, cluster_id: str | None) -> StoredQuorum:
         disk = self._disk
@@ -65,11 +91,22 @@ class SimulatedStore:
         )
 
     async def write(self, writes: Sequence[StoreWrite]) -> None:
-        """Durable when the sync ends: a process killed during it comes back without the write."""
-        await asyncio.sleep(self._disk.random.uniform(*self._fsync_ms) / 1000)
-        assert self._disk.locked_by is self, "two processes on one disk"
-        for write in writes:
-            self._disk.apply(write)
+        """Durable when the sync ends: a process killed during it comes back with all of the writes or none."""
+        disk = self._disk
+        assert disk.locked_by is self, "two processes on one disk"
+        assert not disk.in_flight, "two transactions at once"
+        disk.in_flight = writes
+        await asyncio.sleep(disk.random.uniform(*disk.fsync_ms) / 1000)
+        while disk.hangs:
+            await asyncio.sleep(HANG_LOOK_S)
+        disk.in_flight = ()
+        if disk.full:
+            raise FatalError("the disk is full")
+        fails, disk.fails = disk.fails, False
+        if not fails or disk.random.random() < 0.5:
+            disk.apply_all(writes)
+        if fails:
+            raise FatalError("fsync failed")
 
     async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
         found: list[Batch] = []
@@ -85,4 +122,4 @@ class SimulatedStore:
 
     async def close(self) -> None:
         if self._disk.locked_by is self:
-            self._disk.locked_by = None
+            self._disk.crash()  # a write that was cancelled is still with the disk

@@ -149,7 +149,7 @@ class World:
         self.note(f"kill {host.name}")
         host.process.kill()
         host.process = host.plane = host.broker = None
-        host.quorum_disk.locked_by = None
+        host.quorum_disk.crash()
         for disk in host.disks:
             disk.crash()
 
