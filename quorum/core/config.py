@@ -37,6 +37,7 @@ class RaftConfig:
     unwritten_max_bytes: int = 64 << 20  # of appended batches not yet durable; more proposals are refused
     parked_fetches_max: int = 4096  # held by a leader; one more is answered at once
     observers_max: int = 4096  # remembered by a leader; the longest silent is forgotten first
+    reads_max: int = 4096  # waiting to be confirmed by a leader; one more is refused
     wall_offset_ms: int = 0
 
     @property

@@ -6,6 +6,7 @@ is to be done, in order.  The parts stack up by what they need from each other:
 
     CoreState     fields, durability, requests in flight, the transitions between roles     state.py
     Replication   proposals, fetches on both ends, the high watermark                       replication.py
+    Reads         current reads, confirmed by the voters                                    reads.py
     Elections     strangers and epochs, votes, resigning, looking for the leader            election.py
     Founding      newborn disks                                                             founding.py
     RaftCore      boot, dispatch, timers, descriptions, invariants                          here
@@ -147,14 +148,28 @@ class RaftCore(Founding):
             self._dispatch(event, now_ms)
             if self.refused is None:
                 self._pursue(now_ms)
-        elif isinstance(event, Propose):
-            self._effects.append(NotAppended(self.refused))
+        else:
+            self._refuse_work(event, self.refused)
         self._announce_watermark()
         self._close_draft(now_ms)
         self._check_invariants()
         assert not isinstance(event, Tick) or self.deadline_ms > now_ms, f"idle tick at {now_ms} as {self.role}"
         effects, self._effects = self._effects, []
         return effects
+
+    def _refuse_work(self, event: Event, reason: str) -> None:
+        """A node that takes no part still answers whoever asks it for something."""
+        match event:
+            case Propose():
+                self._effects.append(NotAppended(reason))
+            case ConfirmRead(call):
+                self._effects.append(ReadRefused(call, reason))
+            case Transfer(call):
+                self._effects.append(Transferred(call, VoterChangeError.NOT_LEADER, reason))
+            case ChangeVoters(call):
+                voters, target = self.history.current, self.history.target
+                result = VoterChangeResult(VoterChangeError.NOT_LEADER, reason, "", False, 0, voters, target)
+                self._effects.append(VotersChanged(call, result))
 
     def _dispatch(self, event: Event, now_ms: int) -> None:
         match event:
@@ -184,8 +199,8 @@ class RaftCore(Founding):
             case Transfer(call):
                 refusal = "this version does not transfer leadership"
                 self._effects.append(Transferred(call, VoterChangeError.INVALID_REQUEST, refusal))
-            case ConfirmRead(call):
-                self._effects.append(ReadRefused(call, "this version does not confirm reads"))
+            case ConfirmRead():
+                self._on_confirm_read(event, now_ms)
             case Prefer() | SnapshotTaken() | SnapshotLoaded():
                 pass  # neither preferences nor snapshots have an effect in this version
             case _:
@@ -362,6 +377,7 @@ class RaftCore(Founding):
         match self.role:
             case Leader() as leader:
                 self._announce(leader, now_ms)
+                self._confirm_reads(leader)
                 self._wake_parked(leader)
             case Follower() as follower:
                 self._fetch(follower, now_ms)

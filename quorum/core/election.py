@@ -29,7 +29,7 @@ from quorum.core.messages import (
     Vote,
     VoteReply,
 )
-from quorum.core.replication import Replication
+from quorum.core.reads import Reads
 from quorum.core.roles import (
     Ballot,
     Candidate,
@@ -44,7 +44,7 @@ from quorum.core.state import EPOCH_MAX, Purpose
 from quorum.core.types import Election, LogEnd, ReplicaKey
 
 
-class Elections(Replication):
+class Elections(Reads):
     """Votes, epochs, the end of a reign, and the search for a leader."""
 
     # What to believe

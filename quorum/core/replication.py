@@ -76,6 +76,7 @@ class Replication(CoreState):
         key = request.sender.key
         progress = self._progress_of(leader, key, request.address)
         previous_ms, progress.last_fetch_ms = progress.last_fetch_ms, now_ms
+        progress.round = max(progress.round, request.round)
         if key in leader.announcements:
             leader.announcements[key].due_ms = now_ms + self.config.fetch_timeout_ms // 2
         self._update_pause(leader, now_ms)
@@ -115,6 +116,8 @@ class Replication(CoreState):
             return ErrorCode.NOT_LEADER
         numbers = (request.offset, request.last_fetched_epoch, request.high_watermark)
         if request.sender.key == self.key or min(numbers) < 0 or request.offset < self.log.start:
+            return ErrorCode.INVALID_REQUEST
+        if request.round > self.role.round:
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
@@ -179,7 +182,7 @@ class Replication(CoreState):
         request = parked.request
         news = self.high_watermark > request.high_watermark
         if key in self.history.current:
-            news = news or request.offset < self.log.end
+            news = news or request.offset < self.log.end or request.round < leader.round
         else:
             news = news or request.offset < self.high_watermark
         if not news or parked.read_id is not None:
@@ -216,13 +219,13 @@ class Replication(CoreState):
             self._answer(parked.call, self._reply(leader, error=ErrorCode.INVALID_REQUEST))
 
     def _wake_parked(self, leader: Leader) -> None:
-        """Look through the parked fetches if there may be news for them; an append alone concerns the voters only."""
-        end, watermark = leader.told
-        leader.told = (self.log.end, self.high_watermark)
+        """Look through the parked fetches if there may be news for them; an append or a round concerns voters only."""
+        end, watermark, round_ = leader.told
+        leader.told = (self.log.end, self.high_watermark, leader.round)
         if self.high_watermark > watermark:
             for key, parked in list(leader.parked.items()):
                 self._serve(leader, key, parked)
-        elif self.log.end > end:
+        elif self.log.end > end or leader.round > round_:
             for key in self.other_voters:
                 if (waiting := leader.parked.get(key)) is not None:
                     self._serve(leader, key, waiting)
@@ -246,6 +249,7 @@ class Replication(CoreState):
         diverging: LogEnd | None = None,
         batches: tuple[Batch, ...] = (),
     ) -> FetchReply:
+        leader.told_round = leader.round
         return FetchReply(
             error,
             self.known,
@@ -255,6 +259,11 @@ class Replication(CoreState):
             diverging=diverging,
             batches=batches,
         )
+
+    def _round_of(self, leader: Leader, key: ReplicaKey) -> int:
+        """The last round of this leader that the replica has fetched in."""
+        progress = leader.replicas.get(key)
+        return progress.round if progress is not None else 0
 
     # Leader: does a majority still fetch?
 
@@ -310,9 +319,10 @@ class Replication(CoreState):
             return self._fetch_failed(follower, now_ms)
         follower.heard = True
         follower.fetch.failures = 0
-        follower.round = max(follower.round, reply.round)
         follower.deadline_ms = self._fetch_deadline(now_ms)
         progressed = reply.batches or reply.diverging is not None or reply.high_watermark > request.high_watermark
+        progressed = progressed or reply.round > follower.round
+        follower.round = max(follower.round, reply.round)
         early = now_ms - sent_ms < request.max_wait_ms // 2
         follower.fetch.due_ms = now_ms + self.config.retry_backoff_ms if early and not progressed else now_ms
         return None

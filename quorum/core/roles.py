@@ -93,6 +93,7 @@ class Progress:
     last_fetch_ms: int | None = None
     last_caught_up_ms: int | None = None
     log_end_at_fetch: int = 0  # the leader's, at that last fetch
+    round: int = 0  # the last round that it has fetched in (see `reads.py`)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,11 +106,21 @@ class Parked:
     read_id: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingRead:
+    """A read that is confirmed once a majority has fetched in `round` and `offset` is committed."""
+
+    call: int
+    round: int
+    offset: int
+
+
 @dataclass(slots=True, eq=False)
 class Leader:
     """Leads `epoch`, whose first record is at `epoch_start`.
 
     since_ms: when it won.  expiry_ms: no parked fetch expires before.  paused: no majority fetches (design §4.6).
+    round: raised by reads that want to be current; told_round: the highest that a reply has carried (`reads.py`).
     """
 
     epoch_start: int
@@ -118,10 +129,12 @@ class Leader:
     announcements: dict[ReplicaKey, Errand] = field(default_factory=dict)  # BeginQuorumEpoch, by voter
     parked: dict[ReplicaKey, Parked] = field(default_factory=dict)
     reads: dict[int, ReplicaKey] = field(default_factory=dict)
-    told: tuple[int, int] = (0, 0)  # (log end, high watermark) when the parked fetches were last looked through
+    told: tuple[int, int, int] = (0, 0, 0)  # (log end, high watermark, round) when the parked were last looked through
     expiry_ms: int | None = None
     paused: bool = False
     round: int = 0
+    told_round: int = 0
+    waiting_reads: list[WaitingRead] = field(default_factory=list)
     role = Role.LEADER
 
 

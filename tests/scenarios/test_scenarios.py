@@ -24,6 +24,13 @@ wait on the wire, writes are pending, and no time passes.
     live 3000 1 2          `elapse` and `run`, in steps of 100 ms
     propose 1 TEXT [N]     append N records
     resign 1
+    confirm 1              ask leader 1 to confirm a read
+    add 1 4 [at=n5:1] [replace] [dry] [within=5000]
+                           ask leader 1 to make 4 a voter; `remove 1 3` and `update 1 3 at=n5:1` likewise
+    target 1 1,4,5 [dry] / cancel 1
+    transfer 1 [2]         hand leadership over
+    prefer 3,2             tell all nodes which voters should lead
+    move 3 n33:1           node 3 advertises another address from its next start on
     looking on|off         whether nodes may look for the leader (DescribeQuorum); off at the start
     show [1]               roles, epochs, log ends
     log [1] / wire         batches on disk; messages under way
@@ -36,6 +43,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -43,8 +51,25 @@ import pytest
 
 from quorum.core import RaftConfig, RaftCore
 from quorum.core.describe import describe, describe_reply, describe_request
-from quorum.core.events import Answer, Ask, Effect, Propose, Resign
+from quorum.core.events import (
+    AddVoter,
+    Answer,
+    Ask,
+    CancelTarget,
+    ChangeVoters,
+    ConfirmRead,
+    Effect,
+    Prefer,
+    Propose,
+    RemoveVoter,
+    Resign,
+    SetTarget,
+    Transfer,
+    UpdateVoter,
+    VoterChange,
+)
 from quorum.core.messages import DescribeQuorum, DescribeQuorumReply
+from quorum.core.types import ReplicaKey
 from tests.scenarios.checker import Checker
 from tests.scenarios.lab import Lab, Message, founded_disks
 
@@ -64,6 +89,7 @@ class Scenario:
         self.looking = False
         self.wiped = 0
         self.limit = 1 << 20
+        self.calls = 0
         self.side: set[int] = set()
         self.hung: set[int] = set()
         self.asked: list[tuple[int, Message]] = []  # with the time when the asker gives it up
@@ -108,6 +134,15 @@ class Scenario:
             "read": lambda words: self.lab.read(int(words[0])),
             "propose": self.propose,
             "resign": lambda words: self.lab.step(int(words[0]), Resign("told to")) and None,
+            "confirm": lambda words: self.lab.step(int(words[0]), ConfirmRead(self.call())) and None,
+            "add": self.add,
+            "remove": self.remove,
+            "update": self.update,
+            "target": self.target,
+            "cancel": lambda words: self.change(words, CancelTarget()),
+            "transfer": self.transfer,
+            "prefer": self.prefer,
+            "move": self.move,
             "show": self.show,
             "log": self.log,
             "wire": lambda words: self.lines.extend(map(text, self.lab.wire)),
@@ -149,16 +184,16 @@ class Scenario:
             self.start(node_id)
 
     def newborn(self, words: list[str]) -> None:
-        options = dict(word.split("=") for word in words if "=" in word)
+        given = options(words)
         ids = [word for word in words if word.isdigit()]
-        listed = tuple((int(word), f"n{word}:1") for word in options.get("list", ",".join(ids)).split(","))
+        listed = tuple((int(word), f"n{word}:1") for word in given.get("list", ",".join(ids)).split(","))
         for word in ids:
             config = RaftConfig(
                 int(word),
                 f"n{word}:1",
                 initial_voters=() if "standalone" in words else listed,
                 standalone="standalone" in words,
-                cluster_id=options.get("cluster"),
+                cluster_id=given.get("cluster"),
                 new_cluster_id=f"made-by-{word}",
             )
             self.lab.add(config)
@@ -166,9 +201,8 @@ class Scenario:
             self.start(int(word))
 
     def observer(self, words: list[str]) -> None:
-        options = dict(word.split("=") for word in words if "=" in word)
         known = tuple(node.config.address for node in self.lab.nodes.values())
-        config = RaftConfig(int(words[0]), f"n{words[0]}:1", bootstrap=known, cluster_id=options.get("cluster"))
+        config = RaftConfig(int(words[0]), f"n{words[0]}:1", bootstrap=known, cluster_id=options(words).get("cluster"))
         self.lab.add(config)
         self.start(int(words[0]))
 
@@ -249,6 +283,43 @@ class Scenario:
         epoch = self.core(node_id).epoch
         self.lab.step(node_id, Propose(epoch, words[1].encode(), count, self.lab.now_ms))
 
+    def call(self) -> int:
+        self.calls += 1
+        return self.calls
+
+    def change(self, words: list[str], change: VoterChange) -> None:
+        within = int(options(words).get("within", 30_000))
+        self.lab.step(int(words[0]), ChangeVoters(self.call(), change, "dry" in words, within))
+
+    def add(self, words: list[str]) -> None:
+        address = options(words).get("at", f"n{words[1]}:1")
+        self.change(words, AddVoter(int(words[1]), address, None, "replace" in words))
+
+    def remove(self, words: list[str]) -> None:
+        self.change(words, RemoveVoter(int(words[1])))
+
+    def update(self, words: list[str]) -> None:
+        key = ReplicaKey(int(words[1]), self.lab.nodes[int(words[1])].disk.directory_id)
+        self.change(words, UpdateVoter(key, options(words)["at"]))
+
+    def target(self, words: list[str]) -> None:
+        ids = [int(word) for word in words[1].split(",")]
+        self.change(words, SetTarget(tuple((node_id, f"n{node_id}:1") for node_id in ids)))
+
+    def transfer(self, words: list[str]) -> None:
+        to = int(words[1]) if len(words) > 1 else None
+        self.lab.step(int(words[0]), Transfer(self.call(), to))
+
+    def prefer(self, words: list[str]) -> None:
+        wanted = tuple(int(word) for word in words[0].split(",")) if words else ()
+        for node in list(self.lab.nodes.values()):
+            if node.core is not None:
+                self.lab.step(node.id, Prefer(wanted))
+
+    def move(self, words: list[str]) -> None:
+        node = self.lab.nodes[int(words[0])]
+        node.config = replace(node.config, address=words[1])
+
     def core(self, node_id: int) -> RaftCore:
         core = self.lab.nodes[node_id].core
         assert core is not None, f"{node_id} is down"
@@ -275,6 +346,10 @@ class Scenario:
             payloads = [batch.payload.decode() or type(batch.control).__name__ for batch in batches]
             entries = [f"{batch.base_offset}e{batch.epoch} {p}" for batch, p in zip(batches, payloads, strict=True)]
             self.lines.append(f"{node_id}: {' | '.join(entries) or 'empty'}")
+
+
+def options(words: list[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def text(message: Message) -> str:

@@ -1,0 +1,73 @@
+"""Reads that claim to be current: the leader proves that it still leads (design §4.7).
+
+Theory of operation.  What a leader has committed is current only as long as no other leader has committed more, and
+that it may not know.  So a read is confirmed by the voters: the leader raises its *round*, which every fetch reply
+carries and every fetch repeats, and answers all parked voters at once.  A fetch with that round was sent after the read
+was asked for, by a voter that was still in this epoch; a majority of such fetches means that no later leader had been
+elected when the read began.  Then everything below the watermark found at the beginning is what the read must see.
+A fetch of an older round proves nothing, however late it arrives.
+
+Before the leader's own first record is committed it does not know what its predecessors have committed, except that
+it all lies below that record.  So a read never asks for less than the end of that record.
+
+Reads share a round as long as no reply has carried it.  So their cost is bounded by the fetches that are going on
+anyway: a round trip for a single read, at most two under load."""
+
+from __future__ import annotations
+
+from quorum.core.events import ConfirmRead, ReadConfirmed, ReadRefused
+from quorum.core.replication import Replication
+from quorum.core.roles import Leader, RoleState, WaitingRead
+
+
+class Reads(Replication):
+    """Confirms reads as leader."""
+
+    def _on_confirm_read(self, event: ConfirmRead, now_ms: int) -> None:
+        leader = self.role
+        if not isinstance(leader, Leader):
+            known = self.leader
+            who = f"node {known.node_id} leads" if known is not None else "no leader is known"
+            self._effects.append(ReadRefused(event.call, f"not the leader; {who}"))
+            return
+        self._update_pause(leader, now_ms)
+        if not leader.paused and len(leader.waiting_reads) >= self.config.reads_max:
+            self._effects.append(ReadRefused(event.call, f"{len(leader.waiting_reads)} reads wait already"))
+            return
+        if leader.round <= leader.told_round:
+            leader.round += 1
+        offset = max(self.high_watermark, leader.epoch_start + 1)
+        leader.waiting_reads.append(WaitingRead(event.call, leader.round, offset))
+
+    def _confirm_reads(self, leader: Leader) -> None:
+        """Answer the reads whose round a majority has fetched in; none while paused."""
+        if leader.paused:
+            return self._refuse_reads(
+                leader, f"paused: no majority has fetched within {self.config.fetch_timeout_ms} ms"
+            )
+        if not leader.waiting_reads:
+            return None
+        rounds = [
+            leader.round if voter.key == self.key else self._round_of(leader, voter.key)
+            for voter in self.history.current
+        ]
+        confirmed = sorted(rounds, reverse=True)[self.history.current.majority - 1]
+        waiting: list[WaitingRead] = []
+        for read in leader.waiting_reads:
+            if read.round <= confirmed and self.high_watermark >= read.offset:
+                self._effects.append(ReadConfirmed(read.call, read.offset))
+            else:
+                waiting.append(read)
+        leader.waiting_reads = waiting
+        return None
+
+    def _refuse_reads(self, leader: Leader, reason: str) -> None:
+        for read in leader.waiting_reads:
+            self._effects.append(ReadRefused(read.call, reason))
+        leader.waiting_reads = []
+
+    def _become(self, role: RoleState, now_ms: int, reason: str) -> None:
+        before = self.role
+        super()._become(role, now_ms, reason)
+        if isinstance(before, Leader):
+            self._refuse_reads(before, f"leads no more: {reason}")
