@@ -62,8 +62,6 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
             return memoryview(self._staging)
         if self._frame is None:
             return memoryview(self._staging)[self._staged :]
-        if self._filled == len(self._frame):
-            self._grow(self._frame)
         return memoryview(self._frame)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -80,6 +78,9 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
         if self._filled == self._frame_size:
             frame, self._frame = self._frame, None
             self.frame_received(memoryview(frame))
+        elif self._filled == len(self._frame):
+            # Not in `get_buffer`, since the subclass may stop reading now: libuv calls what reading has just unset.
+            self._grow(self._frame)
 
     def data_received(self, data: bytes) -> None:
         """For transports that hand over bytes."""

@@ -636,8 +636,9 @@ async def test_bytes_held_are_bounded_and_everybody_gets_on(serve: Serve) -> Non
         await until(lambda: served.server.budget.held == 0)
 
 
-async def test_frames_that_cannot_all_be_held_arrive_one_after_the_other(serve: Serve) -> None:
-    async with serve(KafkaLimits(held_max_bytes=1 << 20)) as served:
+@pytest.mark.parametrize("held_max_mebibytes", [1, 3])  # reached where frames begin, and where they grow
+async def test_frames_that_cannot_all_be_held_arrive_one_after_the_other(serve: Serve, held_max_mebibytes: int) -> None:
+    async with serve(KafkaLimits(held_max_bytes=held_max_mebibytes << 20)) as served:
 
         async def send() -> None:
             async with RawClient(served.port) as client:
