@@ -14,12 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import broker_rates, codec, memory, startup
+from bench import broker_rates, codec, memory, quorum_commit, startup
 
 BENCHES: dict[str, Callable[[bool], dict[str, Any]]] = {
     "broker_rates": broker_rates.run,
     "codec": codec.run,
     "memory": memory.run,
+    "quorum_commit": quorum_commit.run,
     "startup": startup.run,
 }
 RESULTS = Path(__file__).parent / "results"
