@@ -79,6 +79,7 @@ from quorum.ports import (
     Transport,
     UnreachableError,
 )
+from quorum.questions import Inquirer
 from quorum.recent import RecentBatches
 from quorum.transport.convert import TOOL
 from quorum.waiters import OffsetWaiters
@@ -114,7 +115,7 @@ class StateMachine(Protocol):
         """Who leads, as far as this node knows."""
 
 
-class QuorumNode:
+class QuorumNode(Inquirer):
     """An async context manager: entering opens the store, serves, and takes part; leaving stops in order.
 
     `on_commit` and `on_fsync` are called with seconds, for histograms.
@@ -128,6 +129,7 @@ class QuorumNode:
         machine: StateMachine,
         sources: Sources,
     ) -> None:
+        super().__init__()
         self._config = config
         self._store = store
         self._transport = transport
@@ -159,6 +161,7 @@ class QuorumNode:
         self._call_numbers = count(1)
         self._requests: dict[int, asyncio.Future[Reply]] = {}
         self._asks: dict[int, asyncio.Task[None]] = {}
+        self._reset: asyncio.Task[None] | None = None
         self._farewells = 0
         self._farewell_done = asyncio.Event()
 
@@ -241,6 +244,7 @@ class QuorumNode:
         for task in [*self._main, *self._asks.values()]:
             task.cancel()
         self._give_up_requests()
+        self._questions.fail(NotLeaderError("this node is stopping"))
         try:
             await self._group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as failures:
@@ -363,8 +367,10 @@ class QuorumNode:
             case Refused(message):
                 raise ConfigError(message)
             case VotersChanged() | Transferred() | ReadConfirmed() | ReadRefused():
-                raise AssertionError(f"{effect} answers nothing that was asked here")
-            case LoadSnapshot() | ResetConnections():
+                self._questions.answer(effect)
+            case ResetConnections():
+                self._reset_connections()
+            case LoadSnapshot():
                 raise AssertionError(f"{effect}: the core asks for no such thing yet")
             case _:
                 assert_never(effect)
@@ -420,7 +426,7 @@ class QuorumNode:
         """
         if isinstance(request, DescribeQuorum) and request.sender == TOOL:
             return self.describe()
-        if self._stopping or self._failure is not None:
+        if self._is_ending:
             raise UnreachableError("this node is stopping")
         if len(self._requests) >= REQUESTS_MAX:
             raise UnreachableError(f"{REQUESTS_MAX} requests are in progress here")
@@ -543,7 +549,7 @@ class QuorumNode:
         assert not self._applying, "append while a batch is applied"
         assert not self._stepping, "append while the core is stepped"
         assert len(payload) <= APPEND_MAX_BYTES, f"batch of {len(payload)} bytes"
-        if self._stopping or self._failure is not None:
+        if self._is_ending:
             raise NotLeaderError("this node is stopping")
         self._step(Propose(epoch, payload, count, self._sources.wall_ms()))
         outcome, self._outcome = self._outcome, None
@@ -614,6 +620,11 @@ class QuorumNode:
         except TimeoutError:
             _log.warning("not every voter has heard that this leader resigns", epoch=self.epoch)
 
+    def _reset_connections(self) -> None:
+        if self._reset is None or self._reset.done():
+            _log.warning("no voter can be reached: connections are dropped, addresses looked up anew")
+            self._reset = self._group.create_task(self._transport.reset())
+
     def describe(self) -> DescribeQuorumReply:
         """What this node knows of the quorum."""
         return self.core.describe(now_ms())
@@ -651,6 +662,10 @@ class QuorumNode:
             failed_requests=self._failed_requests,
             requests_in_progress=len(self._requests),
         )
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._stopping or self._failure is not None
 
     @property
     def core(self) -> RaftCore:

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import Message
 
 from quorum.core.config import RaftConfig
-from quorum.core.events import Peer, Write
+from quorum.core.events import Peer, ReadConfirmed, RemoveVoter, VoterChangeError, Write
 from quorum.core.messages import ErrorCode, Reply, Request, Sender, Vote, VoteReply
 from quorum.core.types import Batch, Election, LogEnd, QuorumState, Role, StoredQuorum, Voter, Voters, VoterSet
 from quorum.node import QuorumNode
@@ -22,6 +22,7 @@ from quorum.ports import (
     StoreWrite,
     UnreachableError,
 )
+from quorum.questions import Questions, TooManyQuestionsError
 from quorum.recent import RecentBatches
 from quorum.waiters import OffsetWaiters
 from quorumlog.errors import ConfigError, FatalError
@@ -307,3 +308,41 @@ async def test_waiters_wake_in_order_and_cancelled_ones_do_no_harm() -> None:
     waiters.fail(LeadershipLostError("over"))
     with pytest.raises(LeadershipLostError):
         await tasks[2]
+
+
+async def test_a_current_read_is_confirmed_by_a_sole_voter_and_refused_by_a_follower() -> None:
+    async with running() as rig:
+        assert await rig.node.confirm_read(1000) == 2
+    async with running(VOTERS) as rig:
+        with pytest.raises(NotLeaderError):
+            await rig.node.confirm_read(1000)
+
+
+async def test_questions_end_with_the_node() -> None:
+    async with running(VOTERS) as rig:
+        node = rig.node
+        result = await node.change_voters(RemoveVoter(2, None), dry_run=True, timeout_ms=1000)
+        assert (result.changed, result.offset) == (False, 0)
+        assert result.error is not VoterChangeError.NONE
+        assert (await node.transfer_leader(2, 1000)).error is not VoterChangeError.NONE
+        node.prefer((2, 1))
+    after = await node.change_voters(RemoveVoter(2, None), dry_run=False, timeout_ms=1000)
+    assert after.error is VoterChangeError.NOT_LEADER
+    assert (await node.transfer_leader(None, 1000)).error is VoterChangeError.NOT_LEADER
+    with pytest.raises(NotLeaderError):
+        await node.confirm_read(1000)
+
+
+async def test_late_answers_are_dropped_and_open_questions_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorum.questions.QUESTIONS_MAX", 1)
+    questions = Questions()
+    call, future = questions.ask()
+    with pytest.raises(TooManyQuestionsError):
+        questions.ask()
+    future.cancel()
+    await asyncio.sleep(0)
+    questions.answer(ReadConfirmed(call, 5))
+    second, future = questions.ask()
+    questions.answer(ReadConfirmed(call, 6))
+    questions.answer(ReadConfirmed(second, 7))
+    assert (await future).offset == 7

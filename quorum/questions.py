@@ -1,0 +1,141 @@
+"""What the shell asks its own core, and waits for: each question has a number, and exactly one effect answers it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from quorum.core.events import (
+    ChangeVoters,
+    ConfirmRead,
+    Event,
+    Prefer,
+    ReadConfirmed,
+    ReadRefused,
+    Transfer,
+    Transferred,
+    VoterChange,
+    VoterChangeError,
+    VoterChangeResult,
+    VotersChanged,
+)
+from quorum.ports import NotLeaderError
+
+if TYPE_CHECKING:
+    from quorum.core.core import RaftCore
+
+QUESTIONS_MAX = 8192
+"""Open at once; a further one is refused."""
+
+QUESTION_GRACE_MS = 500
+"""A caller waits so much longer than the core, which says more of how it ended."""
+
+CoreAnswer = VotersChanged | Transferred | ReadConfirmed | ReadRefused
+
+
+class TooManyQuestionsError(Exception):
+    """`QUESTIONS_MAX` are open."""
+
+
+class Questions:
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._open: dict[int, asyncio.Future[Any]] = {}
+
+    def ask(self) -> tuple[int, asyncio.Future[Any]]:
+        """A number for the event, and the future that `answer` resolves with the effect of that number.
+
+        Raises:
+            TooManyQuestionsError: turn the caller away.
+        """
+        if len(self._open) >= QUESTIONS_MAX:
+            raise TooManyQuestionsError
+        call = next(self._numbers)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._open[call] = future
+        future.add_done_callback(lambda _: self._open.pop(call, None))  # answered, or no one waits any more
+        return call, future
+
+    def answer(self, effect: CoreAnswer) -> None:
+        """Late answers, of questions that were given up, are dropped."""
+        future = self._open.get(effect.call)
+        if future is not None and not future.done():
+            future.set_result(effect)
+
+    def fail(self, error: Exception) -> None:
+        """The node stops: nobody will answer."""
+        for future in list(self._open.values()):
+            if not future.done():
+                future.set_exception(error)
+
+
+class Inquirer:
+    """The part of `QuorumNode` that asks the core on behalf of the controller's service."""
+
+    def __init__(self) -> None:
+        self._questions = Questions()
+
+    @property
+    def core(self) -> RaftCore:
+        raise AssertionError("the node's")
+
+    @property
+    def _is_ending(self) -> bool:
+        raise AssertionError("the node's")
+
+    def _post(self, event: Event) -> None:
+        raise AssertionError("the node's")
+
+    async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
+        """Change the voters, as the leader; how it ended, refusals and doubt included.  A cancel leaves it running."""
+        event = partial(ChangeVoters, change=change, dry_run=dry_run, timeout_ms=timeout_ms)
+        try:
+            answer: VotersChanged = await self._question(event, timeout_ms)
+        except (NotLeaderError, TimeoutError) as error:
+            history = self.core.history
+            lost = isinstance(error, NotLeaderError)
+            code = VoterChangeError.NOT_LEADER if lost else VoterChangeError.OUTCOME_UNKNOWN
+            what = str(error) if lost else f"no answer within {timeout_ms} ms; the change may take effect yet"
+            return VoterChangeResult(code, what, "look at the quorum, then ask again", False, 0, history.current, None)
+        return answer.result
+
+    async def transfer_leader(self, to: int | None, timeout_ms: int) -> Transferred:
+        """Hand leadership to voter `to`, or to the best candidate; how it ended (`error`, `message`)."""
+        try:
+            answer: Transferred = await self._question(partial(Transfer, to=to, timeout_ms=timeout_ms), timeout_ms)
+        except NotLeaderError as error:
+            return Transferred(0, VoterChangeError.NOT_LEADER, str(error))
+        except TimeoutError:
+            return Transferred(0, VoterChangeError.OUTCOME_UNKNOWN, f"no answer within {timeout_ms} ms")
+        return answer
+
+    def prefer(self, node_ids: Sequence[int]) -> None:
+        """Who should lead if they can, the most wanted first: what the PreferredControllers record says."""
+        self._post(Prefer(tuple(node_ids)))
+
+    async def confirm_read(self, timeout_ms: int) -> int:
+        """The end offset that a current read must have applied (design §4.7).
+
+        Raises:
+            NotLeaderError: this node cannot say; ask the leader.
+            TimeoutError: no majority has confirmed in time.
+        """
+        answer: ReadConfirmed | ReadRefused = await self._question(ConfirmRead, timeout_ms)
+        if isinstance(answer, ReadRefused):
+            raise NotLeaderError(answer.reason)
+        return answer.offset
+
+    async def _question(self, event: Callable[[int], Event], timeout_ms: int) -> Any:
+        """Ask the core, and wait for its answer a little longer than the core does."""
+        if self._is_ending:
+            raise NotLeaderError("this node is stopping")
+        try:
+            call, future = self._questions.ask()
+        except TooManyQuestionsError:
+            raise NotLeaderError("too many requests are in progress here") from None
+        self._post(event(call))
+        async with asyncio.timeout((timeout_ms + QUESTION_GRACE_MS) / 1000):
+            return await future
