@@ -12,6 +12,7 @@ in use.  With logs but without meta.json something is lost, and is not made anew
 
 **Open files** are kept in an LRU within a quarter of RLIMIT_NOFILE; a file that was closed opens itself again when
 used.  Those with unflushed bytes go last, since Linux reports a failed write-back to those who have the file open.
+When others have taken all descriptors of the process, the LRU gives up some of its own: that is no failure of a disk.
 
 **Flush** (measured, design §6): a few files by `fdatasync` side by side, more by one `syncfs`, which also covers new
 names.  Both act on duplicated descriptors in the loop's executor, so the LRU may close a file meanwhile.  `syncfs`
@@ -46,6 +47,7 @@ from quorumlog.runtime.sqlite_facts import SqliteFacts
 FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
 OPEN_FILES_MIN = 16
+GIVEN_UP_MAX = 16  # open files that are closed for one new descriptor, when the process may have no more
 
 log = logging.getLogger(__name__)
 
@@ -210,9 +212,10 @@ class FileDisk:
             for file in dirty:
                 self._set_dirty(file, False)
             if _HAS_SYNCFS and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
-                await loop.run_in_executor(None, _sync_file_system, os.dup(self._root_fd))
+                root_fd = self._new_fd(lambda: os.dup(self._root_fd))
+                await loop.run_in_executor(None, _sync_file_system, root_fd)
                 return
-            jobs = [loop.run_in_executor(None, _sync_data, os.dup(file.fd())) for file in dirty]
+            jobs = [loop.run_in_executor(None, _sync_data, self._duplicate(file)) for file in dirty]
             jobs += [loop.run_in_executor(None, _sync_folder, self._locate(folder)) for folder in folders]
             await asyncio.gather(*jobs)
         except OSError as error:
@@ -227,12 +230,26 @@ class FileDisk:
         while len(self._clean) + len(self._dirty) >= self._open_files_max:
             next(iter((self._clean or self._dirty).values())).release()
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        fd = os.open(self._locate(file.path), flags, 0o640)
+        fd = self._new_fd(lambda: os.open(self._locate(file.path), flags, 0o640))
         if file.known_size is None:
             file.known_size = os.fstat(fd).st_size
         file.raw_fd = fd
         self._open_as(file)[file.path] = file
         return fd
+
+    def _new_fd(self, make: Callable[[], int]) -> int:
+        """What `make` returns, with some files closed where the process has no descriptor left for it."""
+        for _ in range(GIVEN_UP_MAX):
+            try:
+                return make()
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not (self._clean or self._dirty):
+                    raise
+            next(iter((self._clean or self._dirty).values())).release()
+        return make()
+
+    def _duplicate(self, file: _File) -> int:
+        return self._new_fd(lambda: os.dup(file.fd()))
 
     def _open_as(self, file: _File) -> OrderedDict[str, _File]:
         return self._dirty if file.is_dirty else self._clean

@@ -7,6 +7,7 @@ end of a 60 s network cut, and killed a quiet call after 5 s for its keepalive p
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ _SERVER: _Options = [
     ("grpc.max_concurrent_streams", 1024),  # per connection; calls above it wait at the client
     ("grpc.max_metadata_size", 8 * 1024),
     ("grpc.absolute_max_metadata_size", 16 * 1024),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # who connects and says nothing is gone after this
 ]
 
 _CHANNEL: _Options = [
@@ -60,6 +62,10 @@ _CHANNEL: _Options = [
     ("grpc.enable_http_proxy", 0),  # an http_proxy variable must never carry quorum traffic away
 ]
 
+SERVER_CONNECTIONS_MAX = 4_096
+"""Connections of one server, further ones are closed; and at most an eighth of the process's file descriptors, so that
+connections can never leave the disks without any."""
+
 SERVER_CALLS_MAX = 16_384
 """Calls in progress on one server; further ones are refused with RESOURCE_EXHAUSTED."""
 
@@ -71,13 +77,17 @@ def _sizes(limits: MessageLimits) -> _Options:
     ]
 
 
+def _connections_max() -> int:
+    return max(16, min(SERVER_CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
+
+
 def make_server(
     handlers: Sequence[grpc.GenericRpcHandler] = (), *, limits: MessageLimits = SERVER_LIMITS
 ) -> grpc.aio.Server:
     """A server on the running loop, not yet bound (`bind`) nor started."""
     return grpc.aio.server(
         handlers=list(handlers),
-        options=_SERVER + _KEEPALIVE + _sizes(limits),
+        options=[*_SERVER, *_KEEPALIVE, *_sizes(limits), ("grpc.max_allowed_incoming_connections", _connections_max())],
         maximum_concurrent_rpcs=SERVER_CALLS_MAX,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -227,6 +228,33 @@ async def test_open_files_stay_within_a_quarter_of_the_limit(tmp_path: Path, mon
         assert file.pread(0, 100) == b"%03d-0;%03d-1;%03d-2;" % (number, number, number)
     disk.close()
     assert len(os.listdir("/proc/self/fd")) < before
+
+
+@pytest.mark.parametrize("count", [1, 12])  # of the files to flush: one by one, and all at once
+async def test_that_others_have_taken_all_descriptors_is_no_failure_of_the_disk(tmp_path: Path, count: int) -> None:
+    disk = acquire(tmp_path)
+    for number in range(12):
+        disk.open(f"{number:02}", create=True)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open("/dev/null", os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(taken[0]))
+        new = disk.open("new", create=True)
+        new.append(b"data")
+        files = [new, *(disk.open(f"{number:02}") for number in range(count - 1))]
+        for file in files[1:]:
+            file.append(b"data")
+        await disk.flush(files)
+        assert [file.pread(0, 10) for file in files] == [b"data"] * count
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in taken:
+            os.close(fd)
+    assert disk.failure is None
+    disk.close()
 
 
 def test_a_file_that_was_deleted_under_us(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""Connections to the control port: those that say nothing, and more than there may be."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+
+import pytest
+
+from quorumlog.runtime import grpc as runtime_grpc
+from quorumlog.runtime.addresses import Address
+
+
+async def test_connections_leave_descriptors_for_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (160, 160))
+    server = runtime_grpc.make_server()
+    port = runtime_grpc.bind(server, Address("127.0.0.1", 0))
+    await server.start()
+    connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+    try:
+
+        async def is_closed(reader: asyncio.StreamReader) -> bool:
+            """A server that goes on with HTTP/2 sends its settings and stays."""
+            try:
+                async with asyncio.timeout(2):
+                    while await reader.read(1_000):
+                        pass
+            except TimeoutError:
+                return False
+            except OSError:
+                pass
+            return True
+
+        for _, writer in connections:
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+        closed = await asyncio.gather(*(is_closed(reader) for reader, _ in connections))
+        assert 1 <= closed.count(False) <= 20, closed.count(False)
+    finally:
+        for _, writer in connections:
+            writer.close()
+        await server.stop(None)
