@@ -23,6 +23,7 @@ log = get_logger("http")
 
 CONNECTIONS_MAX = 64
 HEAD_MAX_BYTES = 16 * 1024
+QUERY_FIELDS_MAX = 16
 REQUEST_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 LINGER_S = 1.0
@@ -154,12 +155,16 @@ class _Connection:
             return Response(405, b"only GET and HEAD\n", headers=(("Allow", "GET, HEAD"),))
         if has_body:
             return Response(413, b"a request body is not taken\n")
-        target = urlsplit(request.target.decode("latin-1"))
+        try:
+            target = urlsplit(request.target.decode("latin-1"))
+            query = parse_qs(target.query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
+        except ValueError:
+            return Response(400, b"not a path and query\n")
         route = self.routes.get(target.path)
         if route is None:
             return Response(404, f"not served here; there is {' '.join(sorted(self.routes))}\n".encode())
         try:
-            return route(parse_qs(target.query, keep_blank_values=True, max_num_fields=16))
+            return route(query)
         except Exception:
             log.exception("http route failed", path=target.path)
             return Response(500, b"failed; the log of this process says why\n")

@@ -85,6 +85,8 @@ async def test_two_requests_on_one_connection(server: HttpServer) -> None:
         (b"GET /livez HTTP/1.1\r\nHost: x\r\nBig: " + b"x" * 40_000 + b"\r\n\r\n", b" 431 "),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n", b" 400 "),
         (b"GET /livez HTTP/1.1\r\n\r\n", b" 400 "),  # no Host
+        (b"GET http://[/livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b" 400 "),
+        (b"GET /livez?" + b"a=b&" * 99 + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b" 400 "),
         (b"GET http://evil/livez%00 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b" 404 "),
     ],
 )
