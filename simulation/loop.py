@@ -7,7 +7,8 @@ callbacks depends on nothing but the program and its seed.
 Each simulated process is a `Process` carried by a context variable.  Every callback is guarded: those of a killed
 process are dropped, which is what kill -9 means (no `finally` runs, nothing is flushed); those of a paused process wait
 until it goes on (SIGSTOP).  A process may have a clock that runs too fast or too slow: what it reads and what it sets
-timers by is its own time, the loop's is the true one.  Tasks and futures hash by number, not by address, because asyncio keeps them in sets.
+timers by is its own time, the loop's is the true one.  Tasks and futures hash by number, not by address, because
+asyncio keeps them in sets.
 """
 
 from __future__ import annotations

@@ -394,7 +394,7 @@ class SimulatedTransport:
             network.watch_reply(target.process.host, request, reply)
             return reply
 
-        reply: Reply = await self.exchange(to.address, handle, timeout_ms, type(request).__name__)
+        reply: Reply = await self.exchange(to.address, handle, timeout_ms, type(request).__name__, may_repeat=True)
         return reply
 
     async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
@@ -410,9 +410,9 @@ class SimulatedTransport:
         reply: Message = await self.exchange(address, handle, timeout_ms, method)
         return reply
 
-    async def exchange(self, address: str, handle: Any, timeout_ms: int, name: str) -> Any:
+    async def exchange(self, address: str, handle: Any, timeout_ms: int, name: str, *, may_repeat: bool = False) -> Any:
         """There and back, each way with its own delay and its own chance to be lost; `handle(transport)` runs at the
-        other end."""
+        other end, twice if chance wants it and the request `may_repeat`."""
         loop, network = self.network.loop, self.network
         answer = loop.create_future()
         ours = copy_context()
@@ -446,7 +446,7 @@ class SimulatedTransport:
             loop.create_task(at_target(target), context=target._context.copy())
 
         loop.call_later(network.request_latency(), arrive, context=Context())
-        if network.duplicates and network.random.random() < network.duplicates:
+        if may_repeat and network.duplicates and network.random.random() < network.duplicates:
             loop.call_later(network.request_latency() + network.latency(), arrive, context=Context())
         try:
             async with asyncio.timeout(timeout_ms / 1000):

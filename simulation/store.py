@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from quorum.core.types import Batch, QuorumState
-from quorum.ports import StoredQuorum, StoreWrite
-from quorumlog.errors import FatalError, StoreRefusedError
+from quorum.codec import MalformedError
+from quorum.core.types import Batch, LogBase, LogEnd, QuorumState
+from quorum.ports import BadSnapshotError, SnapshotMissingError, StoredQuorum, StoreWrite
+from quorum.snapshot_file import SnapshotInfo, SnapshotParser
+from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 
 HANG_LOOK_S = 0.02
 
@@ -36,6 +38,17 @@ class QuorumDisk:
     fails: bool = False  # the next write fails; what is kept of it is for chance to say
     watch: Callable[[StoreWrite], None] | None = None  # told of each write when it has become durable
     in_flight: Sequence[StoreWrite] = ()
+    base: LogBase | None = None
+    snapshots: dict[LogEnd, bytes] = field(default_factory=dict)
+    parts: dict[LogEnd, bytes] = field(default_factory=dict)  # of snapshots that are being written
+
+    @property
+    def log_start(self) -> int:
+        return 0 if self.base is None else self.base.end.offset
+
+    @property
+    def log_end(self) -> int:
+        return self.batches[-1].end_offset if self.batches else self.log_start
 
     def crash(self) -> None:
         """The process is gone.  The transaction that was being written is kept or lost, whole."""
@@ -54,8 +67,11 @@ class QuorumDisk:
     def apply(self, write: StoreWrite) -> None:
         if write.truncate_to is not None:
             self.batches = [batch for batch in self.batches if batch.end_offset <= write.truncate_to]
+        if write.base is not None:
+            self.base = write.base
+            self.batches = [batch for batch in self.batches if batch.base_offset >= self.log_start]
         for batch in write.batches:
-            end = self.batches[-1].end_offset if self.batches else 0
+            end = self.log_end
             assert batch.base_offset == end, f"gap: batch at {batch.base_offset}, log end {end}"
             self.batches.append(batch)
         self.state = write.state
@@ -76,6 +92,7 @@ class SimulatedStore:
         if cluster_id is not None and disk.state.cluster_id not in (None, cluster_id):
             raise StoreRefusedError(f"the disk belongs to cluster {disk.state.cluster_id}, not to {cluster_id}")
         disk.locked_by = self
+        disk.parts.clear()
         epochs: list[tuple[int, int]] = []
         for batch in disk.batches:
             if not epochs or epochs[-1][0] != batch.epoch:
@@ -84,11 +101,21 @@ class SimulatedStore:
             node_id=node_id,
             directory_id=disk.directory_id,
             state=disk.state,
-            log_start=0,
-            log_end=disk.batches[-1].end_offset if disk.batches else 0,
+            log_start=disk.log_start,
+            log_end=disk.log_end,
             epochs=tuple(epochs),
             controls=tuple(batch for batch in disk.batches if batch.control is not None),
+            base=disk.base,
+            snapshots=self._usable_snapshots(),
         )
+
+    def _usable_snapshots(self) -> tuple[LogEnd, ...]:
+        disk = self._disk
+        ends = sorted(disk.snapshots, key=lambda end: end.offset)
+        usable = tuple(end for end in ends if disk.log_start <= end.offset <= disk.log_end)
+        if disk.log_start > 0 and not usable:
+            raise CorruptStoreError(f"the log starts at {disk.log_start}, and no snapshot holds what came before")
+        return usable
 
     async def write(self, writes: Sequence[StoreWrite]) -> None:
         """Durable when the sync ends: a process killed during it comes back with all of the writes or none."""
@@ -97,7 +124,7 @@ class SimulatedStore:
         assert not disk.in_flight, "two transactions at once"
         disk.in_flight = writes
         await asyncio.sleep(disk.random.uniform(*disk.fsync_ms) / 1000)
-        while disk.hangs:
+        while disk.hangs:  # noqa: ASYNC110
             await asyncio.sleep(HANG_LOOK_S)
         disk.in_flight = ()
         if disk.full:
@@ -120,6 +147,55 @@ class SimulatedStore:
             size += batch.size
         return tuple(found)
 
+    # Snapshots: what is written of one is lost with the process; one that is finished stays.
+
+    async def begin_snapshot(self, end: LogEnd, *, resume: bool) -> int:
+        disk = self._disk
+        have = disk.parts.get(end, disk.snapshots.get(end, b"")) if resume else b""
+        disk.parts[end] = have
+        return len(have)
+
+    async def extend_snapshot(self, end: LogEnd, position: int, data: bytes) -> None:
+        part = self._disk.parts[end]
+        assert len(part) == position, f"{len(data)} bytes at {position} of a snapshot of {len(part)} bytes so far"
+        self._disk.parts[end] = part + data
+
+    async def finish_snapshot(self, end: LogEnd) -> SnapshotInfo:
+        disk = self._disk
+        await asyncio.sleep(disk.random.uniform(*disk.fsync_ms) / 1000)
+        data = disk.parts.pop(end)
+        try:
+            info = _look(data)
+        except MalformedError as error:
+            raise BadSnapshotError(str(error)) from error
+        if info.end != end:
+            raise BadSnapshotError(f"it ends at {info.end}, not {end}")
+        disk.snapshots[end] = data
+        return info
+
+    async def abandon_snapshot(self, end: LogEnd) -> None:
+        self._disk.parts.pop(end, None)
+
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        kept = self._disk.snapshots
+        return tuple(_look(kept[end]) for end in sorted(kept, key=lambda end: end.offset))
+
+    async def read_snapshot(self, end: LogEnd, position: int, max_bytes: int) -> tuple[int, bytes]:
+        data = self._disk.snapshots.get(end)
+        if data is None:
+            raise SnapshotMissingError(f"no snapshot {end}")
+        return len(data), data[position : position + max_bytes]
+
+    async def delete_snapshot(self, end: LogEnd) -> None:
+        self._disk.snapshots.pop(end, None)
+
     async def close(self) -> None:
         if self._disk.locked_by is self:
             self._disk.crash()  # a write that was cancelled is still with the disk
+
+
+def _look(data: bytes) -> SnapshotInfo:
+    parser = SnapshotParser()
+    for _ in parser.feed(data):
+        pass  # only looked at
+    return SnapshotInfo(parser.finish(), len(data))

@@ -1,0 +1,363 @@
+"""The promises of the quorum, watched over all nodes of a run at every step of every core.
+
+Theory of operation.  The watch sees each core's effects as they come, each write as it becomes durable on a disk, each
+message as it leaves and arrives, and each acknowledgement to a client.  It keeps what it needs to compare in constant
+time: by induction, logs match if equal (offset, epoch) always means an equal batch after an equal epoch, so no log is
+ever compared as a whole.  A broken promise raises `Violation`, which nothing in the product catches as an ordinary
+failure: the run ends there, and the message names the promise (I1 and so on are the rows of the list of invariants in
+the docs of the simulator).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from quorum.core.core import RaftCore
+from quorum.core.events import AdvanceHighWatermark, Appended, Effect, Event, RoleChanged, Tick, Write
+from quorum.core.messages import Fetch, Reply, Request, Vote, VoteReply
+from quorum.core.roles import Leader
+from quorum.core.types import Batch, ReplicaKey, Role, Voters, VoterSet
+from quorum.ports import StoreWrite
+
+MARK = re.compile(rb"<(\d+)>")
+"""How the operations of clients can be told in a payload."""
+
+TRANSITIONS: dict[Role | None, tuple[Role, ...]] = {
+    None: (Role.UNATTACHED, Role.FOLLOWER, Role.RESIGNED),
+    Role.UNATTACHED: (Role.UNATTACHED, Role.PROSPECTIVE, Role.CANDIDATE, Role.FOLLOWER),
+    Role.PROSPECTIVE: (Role.PROSPECTIVE, Role.CANDIDATE, Role.FOLLOWER, Role.UNATTACHED),
+    Role.CANDIDATE: (Role.LEADER, Role.PROSPECTIVE, Role.CANDIDATE, Role.UNATTACHED, Role.FOLLOWER),
+    Role.LEADER: (Role.RESIGNED, Role.UNATTACHED, Role.FOLLOWER),
+    Role.RESIGNED: (Role.UNATTACHED, Role.FOLLOWER, Role.CANDIDATE),
+    Role.FOLLOWER: (Role.FOLLOWER, Role.PROSPECTIVE, Role.UNATTACHED, Role.CANDIDATE),
+}
+"""The table of transitions; None is the start of a process."""
+
+
+class Violation(AssertionError):
+    """A promise is broken."""
+
+
+@dataclass(eq=False)
+class Run:
+    """One process of a node, from its start to its end."""
+
+    node_id: int
+    core: RaftCore
+    log: list[Batch]
+    role: Role | None = None
+    watermark: int = 0
+    confirmed: int = 0  # how many batches of `log` were compared with what is committed
+    told: int = 0  # the high watermark that this leader may have told others
+    since_ms: int = 0  # when it began to lead
+    fetched_ms: dict[ReplicaKey, int] = field(default_factory=dict)  # in this reign
+    ticks: int = 0
+    applied: int = 0
+
+
+class DurableDisk:
+    """What a disk has made durable, also after it was lost: a lost disk can break no promise by coming back."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.end = 0
+        self.epoch = 0
+        self.batches: dict[int, Batch] = {}
+        self.ends: dict[int, Batch] = {}
+        self.state: Any = None
+
+    def holds(self, batch: Batch) -> bool:
+        return self.batches.get(batch.base_offset) == batch
+
+
+class Watch:
+    """All invariants of one run of the simulation."""
+
+    def __init__(self, fetch_timeout_ms: int) -> None:
+        self.seen: Counter[str] = Counter()  # how often the rare things happened
+        self.transitions: Counter[tuple[Role | None, Role]] = Counter()
+        self.steps = 0
+        self.committed: dict[int, Batch] = {}  # by base offset
+        self.committed_end = 0
+        self.marks: set[int] = set()  # operations in committed batches
+        self.closed = False
+        self.on_violation: Callable[[str], None] = lambda _: None
+        self._fetch_timeout_ms = fetch_timeout_ms
+        self._leaders: dict[int, int] = {}
+        self._votes: dict[tuple[UUID, int], ReplicaKey] = {}
+        self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}
+        self._disks: dict[ReplicaKey, DurableDisk] = {}
+        self._disk_of: dict[int, DurableDisk] = {}  # the present disk of each node
+        self._key_of: dict[int, ReplicaKey] = {}
+
+    # Life
+
+    def disk(self, node_id: int, directory_id: UUID) -> DurableDisk:
+        """The node's present disk, known from now on by this directory id."""
+        key = ReplicaKey(node_id, directory_id)
+        self._key_of[node_id] = key
+        self._disk_of[node_id] = self._disks.setdefault(key, DurableDisk(node_id))
+        return self._disk_of[node_id]
+
+    def started(self, core: RaftCore, batches: list[Batch]) -> Run:
+        node_id = core.key.node_id
+        disk = self.disk(node_id, core.key.directory_id)
+        self._check(
+            core.epoch >= disk.epoch, lambda: f"I2: {node_id} restarts in epoch {core.epoch}, was in {disk.epoch}"
+        )
+        self._check(
+            core.log.end == disk.end, lambda: f"I5: {node_id} restarts with log end {core.log.end}, had {disk.end}"
+        )
+        kept, now = disk.state.election if disk.state is not None else None, core.election
+        self._check(
+            kept is None or now.epoch > kept.epoch or now == kept,
+            lambda: f"I2: {node_id} restarts with {now}, its disk says {kept}",
+        )
+        return Run(node_id, core, list(batches))
+
+    def _check(self, holds: bool, message: Callable[[], str]) -> None:
+        if not holds and not self.closed:
+            text = message()
+            self.on_violation(text)
+            raise Violation(text)
+
+    # Steps
+
+    def stepped(self, run: Run, event: Event, effects: list[Effect], now_ms: int) -> None:
+        """After each step, before its effects are carried out."""
+        self.steps += 1
+        run.ticks += isinstance(event, Tick)
+        for effect in effects:
+            match effect:
+                case Write():
+                    self._write(run, effect)
+                case RoleChanged():
+                    self._role(run, effect, now_ms)
+                case AdvanceHighWatermark(offset):
+                    self._watermark(run, offset)
+                case Appended():
+                    self._decided(run, now_ms)
+        core = run.core
+        if isinstance(core.role, Leader):
+            self.seen["paused"] += core.role.paused
+            if core.high_watermark > run.told:
+                run.told = core.high_watermark
+                self._commit(run, core.high_watermark)
+
+    def _write(self, run: Run, write: Write) -> None:
+        log = run.log
+        if write.truncate_to is not None:
+            self.seen["truncation"] += 1
+            self._check(
+                write.truncate_to >= run.watermark,
+                lambda: f"I5: {run.node_id} cuts its log to {write.truncate_to}, its watermark is {run.watermark}",
+            )
+            while log and log[-1].base_offset >= write.truncate_to:
+                log.pop()
+            run.confirmed = min(run.confirmed, len(log))
+        for batch in write.batches:
+            if isinstance(batch.control, Voters) and batch.base_offset > 0:
+                self._voters_follow(run, batch, batch.control)
+            if batch.epoch > 0:  # the founding may be lost before anyone hears of it, and made again
+                self._unique(run, batch)
+            log.append(batch)
+        election = write.state.election
+        if election.leader_id is not None:
+            self._one_leader(election.epoch, election.leader_id)
+
+    def _unique(self, run: Run, batch: Batch) -> None:
+        before = run.log[-1].epoch if run.log else 0
+        same = self._batches.setdefault((batch.base_offset, batch.epoch), (batch, before))
+        self._check(
+            same == (batch, before),
+            lambda: f"I4: {run.node_id} appends {batch} after epoch {before}, elsewhere it is {same}",
+        )
+
+    def _one_leader(self, epoch: int, leader_id: int) -> None:
+        other = self._leaders.setdefault(epoch, leader_id)
+        self._check(other == leader_id, lambda: f"I1: epoch {epoch} is led by {other} and by {leader_id}")
+
+    def _voters_follow(self, run: Run, batch: Batch, record: Voters) -> None:
+        """I11: one voter at a time; by a leader only when the last change and its own first record are committed."""
+        earlier = [one for one in run.log if isinstance(one.control, Voters)]
+        before, after = self._keys(earlier[-1]) if earlier else set(), {voter.key for voter in record.voters}
+        changed = len(before ^ after)
+        self.seen["voters changed"] += changed > 0
+        self._check(changed <= 1, lambda: f"I11: voters {sorted(before)} are followed by {sorted(after)}")
+        if isinstance(run.core.role, Leader) and batch.epoch == run.core.epoch:
+            end = run.core.high_watermark
+            self._check(
+                not earlier or earlier[-1].end_offset <= end,
+                lambda: f"I11: {run.node_id} changes the voters at {batch.base_offset}, not all before is committed",
+            )
+            self._check(
+                run.core.role.epoch_start < end,
+                lambda: (
+                    f"I11: {run.node_id} changes the voters at {batch.base_offset} before it committed in its epoch"
+                ),
+            )
+
+    @staticmethod
+    def _keys(batch: Batch) -> set[ReplicaKey]:
+        return {voter.key for voter in batch.control.voters} if isinstance(batch.control, Voters) else set()
+
+    def _role(self, run: Run, change: RoleChanged, now_ms: int) -> None:
+        before, run.role = run.role, change.role
+        self.transitions[before, change.role] += 1
+        voters = {voter.key for voter in run.core.history.current}
+        self._check(
+            change.role in TRANSITIONS[before],
+            lambda: f"transition: {run.node_id} from {before} to {change.role}: {change}",
+        )
+        if change.role is Role.CANDIDATE and before is not Role.PROSPECTIVE:
+            self._check(len(voters) == 1, lambda: f"transition: {run.node_id} stands without a pre-vote: {change}")
+        if change.role is not Role.LEADER:
+            return
+        self._one_leader(change.epoch, run.node_id)
+        own_key = run.core.key
+        granted = [key for key in sorted(voters) if self._votes.get((key.directory_id, change.epoch)) == own_key]
+        self._check(
+            len(granted) > len(voters) // 2,
+            lambda: f"I3: {own_key} leads epoch {change.epoch}, but only {granted} have its vote on disk",
+        )
+        run.since_ms, run.fetched_ms, run.told = now_ms, {}, 0
+        own = {batch.base_offset: batch for batch in run.log}
+        missing = [batch for offset, batch in self.committed.items() if own.get(offset) != batch]
+        self._check(not missing, lambda: f"I7: {run.node_id} leads epoch {change.epoch} without {missing[:1]}")
+
+    def _watermark(self, run: Run, offset: int) -> None:
+        self._check(offset > run.watermark, lambda: f"I5: {run.node_id}: high watermark {run.watermark} -> {offset}")
+        run.watermark = offset
+        durable = self._disk_of[run.node_id].end
+        self._check(offset <= durable, lambda: f"I6: {run.node_id} announces {offset}, has {durable} on disk")
+        self._commit(run, offset)
+
+    def _commit(self, run: Run, offset: int) -> None:
+        """Everything below `offset` is committed, says this node: it must be what everyone else committed."""
+        newest: Batch | None = None
+        log = run.log
+        while run.confirmed < len(log) and log[run.confirmed].end_offset <= offset:
+            batch = log[run.confirmed]
+            run.confirmed += 1
+            if self._commit_one(run, batch):
+                newest = batch
+        if newest is not None:
+            found = newest
+            self._check(
+                isinstance(run.core.role, Leader) and found.epoch == run.core.epoch,
+                lambda: f"I6: {run.node_id}, {run.role} in epoch {run.core.epoch}, is the first to commit {found}",
+            )
+            self._majority_holds(found, run.core.history.current)
+
+    def _commit_one(self, run: Run, batch: Batch) -> bool:
+        """Whether nobody had committed it before."""
+        if batch.base_offset < self.committed_end:
+            same = self.committed.get(batch.base_offset)
+            self._check(same == batch, lambda: f"I8: {run.node_id} commits {batch} where {same} was committed")
+            return False
+        end = self.committed_end
+        self._check(batch.base_offset == end, lambda: f"I8: {run.node_id} commits {batch} after {end}")
+        self.committed[batch.base_offset] = batch
+        self.committed_end = batch.end_offset
+        self.marks.update(int(number) for number in MARK.findall(batch.payload))
+        return True
+
+    def _majority_holds(self, batch: Batch, voters: VoterSet) -> None:
+        keys = [voter.key for voter in voters]
+        holders = [key for key in keys if key in self._disks and self._disks[key].holds(batch)]
+        self._check(
+            len(holders) > len(keys) // 2,
+            lambda: f"I6: {batch} is committed, but of {keys} only {holders} hold it durably",
+        )
+
+    def _decided(self, run: Run, now_ms: int) -> None:
+        """I9: a leader that no majority has fetched from within the fetch timeout decides nothing."""
+        core = run.core
+        voters = core.history.current
+        others = [voter.key for voter in voters if voter.key != core.key]
+        needed = len(voters) // 2 + 1 - (len(voters) - len(others))
+        if needed == 0:
+            return
+        contacts = sorted((run.fetched_ms.get(key, run.since_ms) for key in others), reverse=True)
+        silent_ms = now_ms - contacts[needed - 1]
+        self._check(
+            silent_ms <= self._fetch_timeout_ms,
+            lambda: f"I9: {run.node_id} decides in epoch {core.epoch}; no majority has fetched for {silent_ms} ms",
+        )
+
+    # Disks
+
+    def durable(self, node_id: int, directory_id: UUID, write: StoreWrite) -> None:
+        disk = self.disk(node_id, directory_id)
+        cut: list[Batch] = []
+        if write.truncate_to is not None:
+            for offset in [one for one in disk.batches if one >= write.truncate_to]:
+                batch = disk.batches.pop(offset)
+                del disk.ends[batch.end_offset]
+                cut.append(batch)
+            disk.end = write.truncate_to
+        for batch in write.batches:
+            disk.batches[batch.base_offset] = disk.ends[batch.end_offset] = batch
+            disk.end = batch.end_offset
+        election = write.state.election
+        self._check(election.epoch >= disk.epoch, lambda: f"I2: {node_id} writes {election} after epoch {disk.epoch}")
+        disk.epoch, disk.state = election.epoch, write.state
+        if election.voted_for is not None:
+            other = self._votes.setdefault((directory_id, election.epoch), election.voted_for)
+            self._check(other == election.voted_for, lambda: f"I3: {node_id} votes for {other} and for {election}")
+        gone = [one for one in cut if self.committed.get(one.base_offset) == one and not disk.holds(one)]
+        self._check(not gone, lambda: f"I5: {node_id} cuts {gone[0]} off its disk, which is committed")
+
+    # Messages
+
+    def leaves(self, node_id: int, request: Request) -> None:
+        """A request gets onto the wire: what it promises must be durable."""
+        disk = self._disk_of.get(node_id)
+        match request:
+            case Vote(pre_vote=False, sender=sender, epoch=epoch):
+                self._vote_is_kept(node_id, epoch, sender.key, "stands")
+            case Fetch(offset=offset) if disk is not None:
+                end, epoch, last = disk.end, request.last_fetched_epoch, disk.ends.get(offset)
+                self._check(end >= offset, lambda: f"I6: {node_id} acknowledges {offset}, its disk ends at {end}")
+                self._check(
+                    last is None or last.epoch == epoch,
+                    lambda: f"I6: {node_id} acknowledges {offset} of epoch {epoch}, its disk has {last}",
+                )
+
+    def answers(self, node_id: int, request: Request, reply: Reply) -> None:
+        """A reply gets onto the wire."""
+        match request, reply:
+            case Vote(pre_vote=False, sender=sender, epoch=epoch, target=target), VoteReply(granted=True):
+                self._vote_is_kept(node_id, epoch, sender.key, "grants its vote")
+                own = self._key_of.get(node_id)
+                self._check(target == own, lambda: f"I12: {own} grants a vote that was asked of {target}")
+
+    def _vote_is_kept(self, node_id: int, epoch: int, candidate: ReplicaKey, what: str) -> None:
+        disk = self._disk_of.get(node_id)
+        election = disk.state.election if disk is not None and disk.state is not None else None
+        kept = election is not None and (
+            election.epoch > epoch or (election.epoch, election.voted_for) == (epoch, candidate)
+        )
+        self._check(kept, lambda: f"I3: {node_id} {what} in epoch {epoch} for {candidate}, its disk says {election}")
+
+    def arrives(self, run: Run, request: Request, now_ms: int) -> None:
+        if isinstance(request, Fetch) and request.epoch == run.core.epoch:
+            run.fetched_ms[request.sender.key] = now_ms
+
+    # Clients and state machines
+
+    def applied(self, run: Run, batch: Batch) -> None:
+        """I8, I15: what a node applies is committed, in order, without a gap."""
+        self._check(batch.base_offset == run.applied, lambda: f"I15: {run.node_id} applies {batch} after {run.applied}")
+        same = self.committed.get(batch.base_offset)
+        self._check(same == batch, lambda: f"I8: {run.node_id} applies {batch} where {same} is committed")
+        run.applied = batch.end_offset
+
+    def acknowledged(self, number: int) -> None:
+        """A client is about to be told that operation `number` is done."""
+        self._check(number in self.marks, lambda: f"I8: operation {number} is acknowledged before it is committed")

@@ -1,0 +1,326 @@
+"""Known mistakes, made again one at a time, to show that the simulator finds them.
+
+A mutant patches the product while its context is open, and changes nothing for good.  `hunt` runs seeds until one ends
+in a violation; what caught it is part of the result, since some mistakes break an assertion inside the core before any
+promise to the outside is broken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+from quorum.core.core import RaftCore
+from quorum.core.election import Elections
+from quorum.core.events import AdvanceHighWatermark
+from quorum.core.log_index import LogIndex
+from quorum.core.messages import VoteReply
+from quorum.core.replication import Replication
+from quorum.core.roles import Candidate, Leader, Prospective
+from quorum.core.state import CoreState, Purpose
+from quorum.core.types import Election, LogEnd
+from quorum.node import QuorumNode
+from quorum.waiters import OffsetWaiters
+from simulation.plan import draw
+from simulation.quorum_world import QuorumWorld, play
+from simulation.store import QuorumDisk, SimulatedStore
+
+SEEDS_MAX = 1000
+
+Patch = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    patches: Callable[[], list[Any]]
+
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """The product makes this mistake while the context is open."""
+        patches = self.patches()
+        for one in patches:
+            one.start()
+        try:
+            yield
+        finally:
+            for one in reversed(patches):
+                one.stop()
+
+
+@dataclass(frozen=True)
+class Catch:
+    """seeds: how many were run, the catching one included.  caught_by is None when none caught it."""
+
+    mutant: Mutant
+    seeds: int
+    caught_by: str | None
+
+
+MUTANTS: list[Mutant] = []
+
+
+def _mutant(name: str) -> Callable[[Callable[[], list[Any]]], Callable[[], list[Any]]]:
+    def add(patches: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
+        MUTANTS.append(Mutant(name, patches))
+        return patches
+
+    return add
+
+
+# Commit and durability
+
+
+def _commit_with(own_end: Callable[[Any], int], own_epoch_only: bool) -> Callable[[Any, Leader], None]:
+    def commit(self: Any, leader: Leader) -> None:
+        voters = self.history.current
+        ends = sorted(
+            (
+                own_end(self) if voter.key == self.key else getattr(leader.replicas.get(voter.key), "end", 0)
+                for voter in voters
+            ),
+            reverse=True,
+        )
+        offset = ends[voters.majority - 1]
+        if not own_epoch_only or offset > leader.epoch_start:
+            self._advance_watermark(offset)
+
+    return commit
+
+
+@_mutant("no own-epoch rule")
+def _no_own_epoch_rule() -> list[Any]:
+    return [patch.object(Replication, "_commit", _commit_with(lambda core: int(core.log.durable_end), False))]
+
+
+@_mutant("acknowledges before fsync")
+def _ack_before_fsync() -> list[Any]:
+    return [patch.object(CoreState, "_all_durable", property(lambda self: True))]
+
+
+@_mutant("sole voter commits before fsync")
+def _commits_before_fsync() -> list[Any]:
+    def announce(self: Any) -> None:
+        if self.high_watermark > self._announced:
+            self._announced = self.high_watermark
+            self._effects.append(AdvanceHighWatermark(self.high_watermark))
+
+    return [
+        patch.object(Replication, "_commit", _commit_with(lambda core: int(core.log.end), True)),
+        patch.object(Replication, "_announce_watermark", announce),
+    ]
+
+
+@_mutant("a completed write counts for what was appended since")
+def _any_completion_counts() -> list[Any]:
+    original = LogIndex.written
+
+    def written(self: LogIndex, write_id: int) -> None:
+        original(self, write_id)
+        self.durable_end = self.end
+
+    return [patch.object(LogIndex, "written", written)]
+
+
+@_mutant("messages do not wait for their write")
+def _after_is_ignored() -> list[Any]:
+    original = QuorumNode._carry_out
+
+    def carry_out(self: QuorumNode, effect: Any) -> None:
+        original(self, replace(effect, after=None) if getattr(effect, "after", None) is not None else effect)
+
+    return [patch.object(QuorumNode, "_carry_out", carry_out)]
+
+
+# Votes
+
+
+@_mutant("votes without persistence")
+def _vote_is_not_kept() -> list[Any]:
+    return [patch.object(CoreState, "_after_election", property(lambda self: None))]
+
+
+@_mutant("votes twice in an epoch")
+def _votes_twice() -> list[Any]:
+    original = Elections._grants_vote
+
+    def grants(self: Any, request: Any, now_ms: int) -> bool:
+        if self.election.voted_for not in (None, self.key) and self.election.leader_id is None:
+            self.election = Election(self.epoch)
+            self._checked = (self.election, self.high_watermark)
+        return original(self, request, now_ms)
+
+    return [patch.object(Elections, "_grants_vote", grants)]
+
+
+@_mutant("votes for a shorter log")
+def _log_is_not_compared() -> list[Any]:
+    grants, grants_pre_vote = Elections._grants_vote, Elections._grants_pre_vote
+
+    def vote(self: Any, request: Any, now_ms: int) -> bool:
+        return grants(self, replace(request, log_end=LogEnd(request.epoch, 1 << 40)), now_ms)
+
+    def pre_vote(self: Any, request: Any, now_ms: int) -> bool:
+        return grants_pre_vote(self, replace(request, log_end=LogEnd(request.epoch, 1 << 40)), now_ms)
+
+    return [patch.object(Elections, "_grants_vote", vote), patch.object(Elections, "_grants_pre_vote", pre_vote)]
+
+
+@_mutant("forgets its vote at a restart")
+def _vote_is_forgotten() -> list[Any]:
+    original = SimulatedStore.open
+
+    async def opened(self: SimulatedStore, node_id: int, cluster_id: str | None) -> Any:
+        stored = await original(self, node_id, cluster_id)
+        election = replace(stored.state.election, voted_for=None)
+        return replace(stored, state=replace(stored.state, election=election))
+
+    return [patch.object(SimulatedStore, "open", opened)]
+
+
+@_mutant("no pre-vote")
+def _no_pre_vote() -> list[Any]:
+    def stand(self: Any, now_ms: int, reason: str) -> None:
+        self._become_candidate(now_ms, reason)
+
+    return [patch.object(Elections, "_stand", stand)]
+
+
+@_mutant("counts a reply of an earlier ballot")
+def _old_replies_count() -> list[Any]:
+    original = RaftCore._on_reply
+
+    def on_reply(self: Any, number: int, call: Any, reply: Any, now_ms: int) -> None:
+        standing, granted = self.role, isinstance(reply, VoteReply) and reply.granted
+        late = call.purpose is Purpose.VOTE and call.role is not standing
+        if granted and late and isinstance(standing, Prospective | Candidate) and call.voter in standing.ballots:
+            standing.ballots[call.voter].granted = True
+            self._count_votes(now_ms)
+        original(self, number, call, reply, now_ms)
+
+    return [patch.object(RaftCore, "_on_reply", on_reply)]
+
+
+# Identity
+
+
+@_mutant("no directory id check")
+def _no_directory_check() -> list[Any]:
+    original = CoreState._refuse_stranger
+
+    def refuse(self: Any, sender: Any, target: Any) -> Any:
+        return original(self, sender, None)
+
+    return [patch.object(CoreState, "_refuse_stranger", refuse)]
+
+
+@_mutant("a wiped voter is formatted into its old place")
+def _old_directory_id() -> list[Any]:
+    original = QuorumWorld.new_disk
+
+    def new_disk(self: QuorumWorld, node_id: int) -> QuorumDisk:
+        disk = original(self, node_id)
+        disk.node_id, disk.directory_id = node_id, UUID(int=node_id)
+        return disk
+
+    return [patch.object(QuorumWorld, "new_disk", new_disk)]
+
+
+# Divergence
+
+
+@_mutant("believes a fetch position without looking")
+def _no_divergence() -> list[Any]:
+    return [patch.object(Replication, "_divergence", lambda self, request: None)]
+
+
+def _cut_to(where: Callable[[Any, LogEnd], int]) -> list[Any]:
+    def cut_back(self: Any, diverging: LogEnd) -> bool:
+        to = where(self, diverging)
+        if not self.log.start <= to < self.log.end or self.log.splits_a_batch(to):
+            return False
+        draft = self._open_draft()
+        draft.truncate_to = to
+        self.log.truncate(to)
+        self.high_watermark = min(self.high_watermark, to)
+        self._checked = (self.election, self.high_watermark)
+        self.history.truncate(to)
+        return True
+
+    return [patch.object(Replication, "_cut_back", cut_back)]
+
+
+@_mutant("cuts its log below the watermark")
+def _cuts_an_epoch() -> list[Any]:
+    def start_of_epoch(core: Any, diverging: LogEnd) -> int:
+        return int(core.log.end_of_epoch(diverging.epoch - 1).offset) or 1
+
+    return _cut_to(start_of_epoch)
+
+
+@_mutant("cuts its log to its own watermark")
+def _cuts_to_watermark() -> list[Any]:
+    return _cut_to(lambda core, _: max(1, int(core.high_watermark)))
+
+
+# Zombies and answers
+
+
+@_mutant("a zombie leader keeps deciding")
+def _never_paused() -> list[Any]:
+    return [patch.object(Replication, "_update_pause", lambda self, leader, now_ms: None)]
+
+
+@_mutant("an answer decided on pending is sent before it commits")
+def _answers_at_once() -> list[Any]:
+    async def committed(self: QuorumNode, end_offset: int, epoch: int) -> None:
+        return None
+
+    return [patch.object(QuorumNode, "committed", committed)]
+
+
+@_mutant("the end of a reign does not fail those who wait for a commit")
+def _waiters_survive() -> list[Any]:
+    return [patch.object(OffsetWaiters, "fail", lambda self, error: None)]
+
+
+@_mutant("applies what is not committed")
+def _applies_early() -> list[Any]:
+    original = Replication._announce_watermark
+
+    def announce(self: Any) -> None:
+        original(self)
+        if self.log.durable_end > self._announced:
+            self._announced = self.log.durable_end
+            self._effects.append(AdvanceHighWatermark(self._announced))
+
+    return [patch.object(Replication, "_announce_watermark", announce)]
+
+
+def hunt(mutant: Mutant, seeds: int = SEEDS_MAX, first: int = 0) -> Catch:
+    """Run seeds until one catches the mutant."""
+    with mutant.alive():
+        for seed in range(first, first + seeds):
+            violation = play(draw(seed)).violation
+            if violation is not None:
+                return Catch(mutant, seed - first + 1, violation)
+    return Catch(mutant, seeds, None)
+
+
+def hunt_all() -> int:
+    """Hunt each mutant; prints what caught it after how many seeds.  1 if one was not caught."""
+    missed = 0
+    width = max(len(mutant.name) for mutant in MUTANTS)
+    for mutant in MUTANTS:
+        began = time.monotonic()
+        catch = hunt(mutant)
+        missed += catch.caught_by is None
+        what = " ".join((catch.caught_by or "NOT CAUGHT").split())[:150]
+        print(f"{mutant.name:{width}}  {catch.seeds:4} seeds {time.monotonic() - began:6.1f} s  {what}", flush=True)
+    print(f"{len(MUTANTS) - missed} of {len(MUTANTS)} mutants caught")
+    return 1 if missed else 0

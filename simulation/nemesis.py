@@ -1,0 +1,250 @@
+"""Carries out the faults of a plan on a `QuorumWorld`, and ends them all.
+
+A fault begins at its time, lasts for its length or until `heal`, and undoes itself; what overlaps is counted, so that
+nothing is whole again before the last that broke it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from simulation.plan import LEADER, Fault
+from simulation.quorum_world import CLIENTS, Host, QuorumWorld
+
+LATE_S = 2.0
+BURST = 5
+
+
+class Nemesis:
+    """One a run.  `rage`, then `heal`."""
+
+    def __init__(self, world: QuorumWorld) -> None:
+        self.world = world
+        self._stop = asyncio.Event()
+        self._open: list[asyncio.Task[None]] = []
+        self._weather: list[Fault] = []
+        self._deeds: dict[str, Callable[[Fault], Coroutine[Any, Any, None]]] = {
+            "slow": self._weathered,
+            "loss": self._weathered,
+            "duplicate": self._weathered,
+            "late": self._weathered,
+            "cut": self._cut,
+            "one way": self._cut,
+            "isolate": self._isolate,
+            "split": self._split,
+            "no replies": self._no_replies,
+            "flap": self._flap,
+            "kill": self._kill,
+            "kill all": self._kill,
+            "restart": self._restart,
+            "pause": self._pause,
+            "pause all": self._pause,
+            "skew": self._skew,
+            "burst": self._burst,
+            "fsync fails": self._fsync_fails,
+            "slow disk": self._slow_disk,
+            "disk hangs": self._disk_hangs,
+            "disk full": self._disk_full,
+            "wipe": self._wipe,
+        }
+
+    async def rage(self) -> None:
+        """Begin each fault at its time; those still open then go on until `heal`."""
+        world = self.world
+        loop = asyncio.get_running_loop()
+        for fault in world.plan.faults:
+            await asyncio.sleep(max(0.0, fault.at_s - loop.time()))
+            world.note(f"FAULT {fault}")
+            world.faults[fault.kind] += 1
+            self._open.append(loop.create_task(self._do(fault)))
+        await asyncio.sleep(max(0.0, world.plan.chaos_s - loop.time()))
+
+    async def heal(self) -> None:
+        """End all faults; every node runs and every link is whole when this returns."""
+        self._stop.set()
+        for task in self._open:
+            await task
+        world = self.world
+        world.note("HEALED")
+        for node_id in sorted(world.hosts):
+            world.start(node_id)
+
+    async def _do(self, fault: Fault) -> None:
+        await self._deeds[fault.kind](fault)
+
+    async def _for(self, length_s: float) -> None:
+        try:
+            async with asyncio.timeout(length_s):
+                await self._stop.wait()
+        except TimeoutError:
+            pass
+
+    def _host(self, fault: Fault) -> Host:
+        """Whom a fault of one node hits."""
+        world = self.world
+        if fault.nodes[0] != LEADER:
+            return world.hosts[fault.nodes[0]]
+        return world.leader() or world.hosts[1]
+
+    # Links
+
+    async def _weathered(self, fault: Fault) -> None:
+        self._weather.append(fault)
+        self._set_weather()
+        await self._for(fault.length_s)
+        self._weather.remove(fault)
+        self._set_weather()
+
+    def _set_weather(self) -> None:
+        network = self.world.network
+
+        def worst(kind: str) -> float:
+            return max((fault.amount for fault in self._weather if fault.kind == kind), default=0.0)
+
+        network.delay_ms = (0.1, max(2.0, worst("slow")))
+        network.loss, network.duplicates = worst("loss"), worst("duplicate")
+        network.late = (worst("late"), LATE_S)
+
+    async def _without(self, length_s: float, links: list[tuple[str, str]]) -> None:
+        network = self.world.network
+        for link in links:
+            network.cut(*link)
+        await self._for(length_s)
+        for link in links:
+            network.heal(*link)
+
+    def _others(self, name: str) -> list[str]:
+        names = [host.name for host in self.world.hosts.values()] + [f"c{one}" for one in range(1, CLIENTS + 1)]
+        return [one for one in names if one != name]
+
+    async def _cut(self, fault: Fault) -> None:
+        if len(fault.nodes) < 2:
+            return
+        first, second = (f"n{node}" for node in fault.nodes)
+        links = [(first, second)] if fault.kind == "one way" else [(first, second), (second, first)]
+        await self._without(fault.length_s, links)
+
+    def _links_of(self, name: str, amount: float) -> list[tuple[str, str]]:
+        """All its links, or all in one direction, clients included or not."""
+        others = [one for one in self._others(name) if amount < 0.7 or one[0] != "c"]
+        into = [(other, name) for other in others]
+        out = [(name, other) for other in others]
+        return into if amount % 0.7 < 0.1 else out if amount % 0.7 < 0.2 else into + out
+
+    async def _isolate(self, fault: Fault) -> None:
+        """Cut off from all others, often with writes on its hands."""
+        host = self._host(fault)
+        cut = self._without(fault.length_s, self._links_of(host.name, fault.amount))
+        if fault.amount * 100 % 2 < 1:
+            self.world.burst(host, BURST)
+        await cut
+
+    async def _split(self, fault: Fault) -> None:
+        """Clients 2 and 3 are with the named side."""
+        leader = self.world.leader() or self.world.hosts[1]
+        side = {*(f"n{node or leader.node_id}" for node in fault.nodes), "c2", "c3"}
+        names = ["c1", *self._others("c1")]
+        links = [(a, b) for a in names for b in names if (a in side) != (b in side)]
+        await self._without(fault.length_s, links)
+
+    async def _no_replies(self, fault: Fault) -> None:
+        network, name = self.world.network, self._host(fault).name
+        for other in self._others(name):
+            network.cut_replies(name, other)
+        await self._for(fault.length_s)
+        for other in self._others(name):
+            network.heal_replies(name, other)
+
+    async def _flap(self, fault: Fault) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + fault.length_s
+        links = self._links_of(self._host(fault).name, fault.amount)
+        while loop.time() < end and not self._stop.is_set():
+            await self._without(fault.amount, links)
+            await self._for(fault.amount)
+
+    # Nodes
+
+    async def _kill(self, fault: Fault) -> None:
+        hosts = [self._host(fault)] if len(fault.nodes) == 1 else [self.world.hosts[node] for node in fault.nodes]
+        for host in hosts:
+            host.down += 1
+            self.world.kill(host.node_id)
+        await self._for(fault.length_s)
+        for host in hosts:
+            host.down -= 1
+            self.world.start(host.node_id)
+
+    async def _restart(self, fault: Fault) -> None:
+        """As SIGTERM: an orderly end.  Who does not end within the time is killed."""
+        host = self._host(fault)
+        process = host.process
+        host.stop.set()
+        await self._for(max(1.5, fault.length_s))
+        if host.process is process:
+            self.world.kill(host.node_id)
+        self.world.start(host.node_id)
+
+    async def _pause(self, fault: Fault) -> None:
+        """As SIGSTOP and SIGCONT.  When all go on at once, all timers have run out at once."""
+        hosts = [self._host(fault)] if len(fault.nodes) == 1 else [self.world.hosts[node] for node in fault.nodes]
+        stopped = [host.process for host in hosts if host.process is not None and not host.process.paused]
+        for process in stopped:
+            process.pause()
+        await self._for(fault.length_s)
+        for process in stopped:
+            process.resume()
+
+    async def _skew(self, fault: Fault) -> None:
+        process = self._host(fault).process
+        if process is not None:
+            process.set_clock_rate(fault.amount)
+            await self._for(fault.length_s)
+            process.set_clock_rate(1.0)
+
+    async def _burst(self, fault: Fault) -> None:
+        self.world.burst(self._host(fault), int(fault.amount))
+
+    # Disks
+
+    async def _fsync_fails(self, fault: Fault) -> None:
+        """The next write fails and the process ends; it comes back after a while."""
+        host = self._host(fault)
+        host.disk.fails = True
+        await self._for(fault.length_s)
+        host.disk.fails = False
+        self.world.start(host.node_id)
+
+    async def _slow_disk(self, fault: Fault) -> None:
+        disk = self._host(fault).disk
+        disk.fsync_ms = (0.2, fault.amount)
+        await self._for(fault.length_s)
+        disk.fsync_ms = (0.2, 2.0)
+
+    async def _disk_hangs(self, fault: Fault) -> None:
+        disk = self._host(fault).disk
+        disk.hangs = True
+        await self._for(fault.length_s)
+        disk.hangs = False
+
+    async def _disk_full(self, fault: Fault) -> None:
+        """Whoever writes ends; it is started again once while the disk is still full."""
+        host = self._host(fault)
+        host.disk.full = True
+        await self._for(fault.length_s / 2)
+        self.world.start(host.node_id)
+        await self._for(fault.length_s / 2)
+        host.disk.full = False
+        self.world.start(host.node_id)
+
+    async def _wipe(self, fault: Fault) -> None:
+        """Another disk in its place: the node comes back newborn."""
+        host = self._host(fault)
+        host.down += 1
+        self.world.kill(host.node_id)
+        host.disk = self.world.new_disk(host.node_id)
+        await self._for(fault.length_s)
+        host.down -= 1
+        self.world.start(host.node_id)

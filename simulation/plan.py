@@ -1,0 +1,124 @@
+"""What a run is: everything that goes wrong in it, drawn up front from the seed.
+
+A plan is a value.  Its faults are an explicit list, so that a part of them can be run again: that is how a failing seed
+is shrunk, and how a shrunk one is replayed (`--seed N --faults 3,7`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+FIRST_OBSERVER = 11
+
+LINK_FAULTS = ("slow", "loss", "duplicate", "late", "cut", "one way", "isolate", "split", "no replies", "flap")
+NODE_FAULTS = ("kill", "kill all", "restart", "pause", "pause all", "skew", "burst")
+DISK_FAULTS = ("fsync fails", "slow disk", "disk hangs", "disk full", "wipe")
+ORDERS = ("transfer", "add voter", "remove voter", "replace voter", "target")
+"""Not faults, but what operators do meanwhile."""
+LEADER = 0
+"""Stands for whichever node leads when the fault begins."""
+KINDS = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """number: its place in the plan as drawn.  at_s, length_s: when it begins, and how long it lasts.
+
+    nodes: whom it hits; `LEADER` for the leader of the moment.  amount: how hard; what it means depends on the kind.
+    """
+
+    number: int
+    kind: str
+    at_s: float
+    length_s: float
+    nodes: tuple[int, ...]
+    amount: float
+
+    def __str__(self) -> str:
+        whom = ",".join(str(node) for node in self.nodes)
+        return f"#{self.number} {self.at_s:.2f}s +{self.length_s:.2f}s {self.kind} {whom} {self.amount:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run.  `chaos_s` is for how long faults begin; then all of them end."""
+
+    seed: int
+    voters: int
+    observers: int
+    chaos_s: float
+    op_gap_s: float
+    quick: bool  # timeouts of a third: more elections in the same time
+    small_fetches: bool  # replies of a few batches, and nothing old in memory: the log is read from the disk
+    faults: tuple[Fault, ...]
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        return (*range(1, self.voters + 1), *range(FIRST_OBSERVER, FIRST_OBSERVER + self.observers))
+
+    def only(self, numbers: set[int]) -> Plan:
+        """The same run with these faults alone."""
+        return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
+
+
+def draw(seed: int, orders: tuple[str, ...] = ()) -> Plan:
+    """The plan of a seed; `orders` are the kinds of `ORDERS` that may be given in it."""
+    random = Random(f"plan {seed}")
+    voters = random.choice((1, 2, 3, 3, 3, 3, 4, 5))
+    plan = Plan(
+        seed=seed,
+        voters=voters,
+        observers=random.choice((0, 0, 1, 2, 3)),
+        chaos_s=random.uniform(3, 9),
+        op_gap_s=random.choice((0.04, 0.1, 0.3)),
+        quick=random.random() < 0.7,
+        small_fetches=random.random() < 0.3,
+        faults=(),
+    )
+    count = random.choice((0, 3, 8, 15, 30))
+    possible = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *orders)
+    kinds = [kind for kind in possible if random.random() < 0.4] or [random.choice(possible)]
+    drawn = [_draw_fault(random, plan, random.choice(kinds)) for _ in range(count)]
+    drawn.sort(key=lambda fault: fault.at_s)
+    wipes = (voters - 1) // 2
+    faults: list[Fault] = []
+    for fault in drawn:
+        if fault.kind == "wipe":
+            wipes -= 1
+            if wipes < 0:
+                continue  # more lost disks than a minority is what the quorum does not promise to survive
+        faults.append(replace(fault, number=len(faults)))
+    return replace(plan, faults=tuple(faults))
+
+
+def _draw_fault(random: Random, plan: Plan, kind: str) -> Fault:
+    ids = plan.node_ids
+    at_s = random.uniform(0.05 if random.random() < 0.2 else 1.0, plan.chaos_s)
+    length_s = random.choice((random.uniform(0.01, 0.3), random.uniform(0.3, 3.0), random.uniform(2.0, 6.0)))
+    nodes: tuple[int, ...] = (LEADER if random.random() < 0.4 else random.choice(ids),)
+    amount = random.random()
+    match kind:
+        case "slow":
+            nodes, amount = (), random.choice((20, 100, 400))
+        case "loss" | "duplicate" | "late":
+            nodes, amount = (), random.choice((0.02, 0.1, 0.3))
+        case "cut" | "one way":
+            nodes = tuple(random.sample(ids, min(2, len(ids))))
+        case "split":
+            nodes = tuple(random.sample((LEADER, *ids), random.randint(1, max(1, len(ids) // 2))))
+        case "flap":
+            amount = random.uniform(0.02, 1.0)
+        case "kill all" | "pause all":
+            nodes = ids
+        case "burst":
+            nodes, amount = (LEADER,), random.randint(3, 30)
+        case "skew":
+            amount = random.choice((0.5, 0.8, 1.25, 2.0))
+        case "slow disk":
+            amount = random.choice((20, 200, 1500))
+        case "wipe":
+            nodes = (random.randint(1, plan.voters),)
+        case "target":
+            nodes = tuple(sorted(random.sample(ids, random.randint(1, min(5, len(ids))))))
+    return Fault(0, kind, at_s, length_s, nodes, amount)

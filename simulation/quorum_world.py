@@ -1,0 +1,466 @@
+"""A quorum under attack: whole `QuorumNode`s with the active controller on them, no brokers, in virtual time.
+
+Theory of operation.  Each node is a process on its own host that runs the production code over a simulated store and
+transport: core, driver, metadata replay, active controller.  Three clients read, write and compare-and-set registers
+(cluster configs, decided by the active controller like any other request), each from its own host, so that their
+requests suffer like all others.  `nemesis.py` carries out the plan's faults meanwhile; `invariants.py` watches every
+step.  Then all faults end: within a bounded time there must be a leader, a new write, and equal images everywhere; the
+nodes must be quiet; and the clients' history must be linearizable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import structlog
+
+from metadata.control.decision import Decision
+from metadata.control.errors import Outcome, Word
+from metadata.controller.active import ActiveController
+from metadata.controller.replay import MetadataReplay
+from metadata.image import ClusterImage
+from metadata.records import Config, ConfigScope
+from quorum.core.config import RaftConfig
+from quorum.core.events import Effect, Event
+from quorum.core.types import Batch, Role
+from quorum.node import QuorumNode
+from quorum.ports import UnreachableError
+from quorumlog.errors import FatalError
+from quorumlog.runtime.clock import Sources, now_ms
+from simulation.invariants import Run, Violation, Watch
+from simulation.linearizability import Operation, check
+from simulation.loop import Process, SimulatedLoop
+from simulation.network import Network, SimulatedTransport
+from simulation.plan import FIRST_OBSERVER, Plan
+from simulation.store import QuorumDisk, SimulatedStore
+from simulation.world import CONTROL_PORT, EPOCH_MS, Trace
+
+CLIENTS = 3
+KEYS = ("x", "y", "z")
+REQUEST_MS = 1500
+LEADER_S = 10.0
+CONVERGE_S = 30.0
+QUIET_S = 2.0
+QUIET_TICKS_PER_S = 60
+"""A node that is asked for nothing may tick this often; more is a busy loop."""
+
+
+@dataclass(eq=False)
+class Host:
+    """A machine: what outlives the processes on it, and the present process if one runs."""
+
+    node_id: int
+    address: str
+    config: RaftConfig
+    disk: QuorumDisk
+    down: int = 0  # faults that keep it from being started
+    process: Process | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    run: Run | None = None
+    node: QuorumNode | None = None
+    replay: MetadataReplay | None = None
+    controller: ActiveController | None = None
+
+    @property
+    def name(self) -> str:
+        return f"n{self.node_id}"
+
+    @property
+    def ready(self) -> QuorumNode | None:
+        """Its node, if it is open and runs."""
+        return self.node if self.process is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a client asks for; `number` is also the value that it writes."""
+
+    number: int
+    kind: str
+    key: str
+    expected: str | None = None
+
+    @property
+    def value(self) -> str:
+        return f"<{self.number}>"
+
+
+@dataclass
+class Result:
+    """How a run went.  violation: the promise that was broken, or None."""
+
+    plan: Plan
+    violation: str | None = None
+    events: int = 0
+    steps: int = 0
+    operations: int = 0
+    acknowledged: int = 0
+    undecided: int = 0
+    virtual_s: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    seen: Counter[str] = field(default_factory=Counter)
+    transitions: Counter[tuple[Role | None, Role]] = field(default_factory=Counter)
+    digest: str = ""
+    lines: list[str] = field(default_factory=list)
+
+
+class _Replay(MetadataReplay):
+    """The product's, with every batch shown to the watch first."""
+
+    watch: Watch
+    run: Run
+
+    def apply(self, batch: Batch) -> None:
+        self.watch.applied(self.run, batch)
+        super().apply(batch)
+
+
+class QuorumWorld:
+    """One run of one plan.  Make one, call `play`, once."""
+
+    def __init__(self, plan: Plan, traced: bool = False) -> None:
+        self.plan = plan
+        self.loop = SimulatedLoop()
+        self.random = Random(plan.seed)
+        self.trace = Trace(1_000_000 if traced else 0)
+        self.traced = traced
+        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note if traced else _quiet)
+        self.broken = asyncio.Event()
+        self.faults: Counter[str] = Counter()
+        self.history: list[Operation] = []
+        self._unknown: list[tuple[int, Operation]] = []
+        self.acknowledged = self.operations = 0
+        self.hosts: dict[int, Host] = {}
+        self._add_hosts()
+        fetch_timeout_ms = self.hosts[1].config.fetch_timeout_ms
+        self.watch = Watch(fetch_timeout_ms)
+        self.watch.on_violation = self._break
+        self.violation: str | None = None
+        network, watch = self.network, self.watch
+        network.watch_request = lambda name, request: watch.leaves(_id_of(name), request)
+        network.watch_reply = lambda name, request, reply: watch.answers(_id_of(name), request, reply)
+        network.watch_arrival = self._arrives
+
+    def _add_hosts(self) -> None:
+        plan = self.plan
+        listed = tuple((node_id, f"n{node_id}:{CONTROL_PORT}") for node_id in range(1, plan.voters + 1))
+        for node_id in plan.node_ids:
+            address = f"n{node_id}:{CONTROL_PORT}"
+            observer = node_id >= FIRST_OBSERVER
+            config = RaftConfig(
+                node_id=node_id,
+                address=address,
+                bootstrap=tuple(at for _, at in listed) if observer else (),
+                initial_voters=() if observer else listed,
+                new_cluster_id="simulated",
+                election_timeout_ms=300 if plan.quick else 1000,
+                fetch_timeout_ms=600 if plan.quick else 2000,
+                request_timeout_ms=300 if plan.quick else 1000,
+                voter_wait_ms=200 if plan.quick else 500,
+                fetch_max_bytes=300 if plan.small_fetches else 1 << 20,
+                recent_max_bytes=0 if plan.small_fetches else 4 << 20,
+            )
+            self.hosts[node_id] = Host(node_id, address, config, self.new_disk(node_id))
+
+    def new_disk(self, node_id: int) -> QuorumDisk:
+        """An empty disk for a node."""
+        disk = QuorumDisk(Random(self.random.getrandbits(64)))
+
+        def durable(write: Any) -> None:
+            assert disk.directory_id is not None
+            self.watch.durable(node_id, disk.directory_id, write)
+
+        disk.watch = durable
+        return disk
+
+    def note(self, line: str) -> None:
+        if self.traced:
+            self.trace.add(f"{self.loop.true_time():.6f} {line}")
+
+    def _break(self, message: str) -> None:
+        if self.violation is None:
+            self.violation = message
+            self.note(f"VIOLATION {message}")
+            self.broken.set()
+
+    def _arrives(self, name: str, request: Any) -> None:
+        run = self.hosts[_id_of(name)].run
+        if run is not None:
+            self.watch.arrives(run, request, now_ms())
+
+    # Life and death
+
+    def start(self, node_id: int) -> None:
+        """Start the node's process, unless it runs or a fault keeps it down."""
+        host = self.hosts[node_id]
+        if host.process is not None or host.down > 0:
+            return
+        self.note(f"start {host.name}")
+        host.process = Process(self.loop, host.name)
+        host.stop = asyncio.Event()
+        host.process.start(self._main(host, host.process))
+
+    def kill(self, node_id: int) -> None:
+        """As SIGKILL and power loss at once: what was not durable is gone."""
+        host = self.hosts[node_id]
+        if host.process is None:
+            return
+        self.note(f"kill {host.name}")
+        host.process.kill()
+        self._gone(host)
+
+    def _gone(self, host: Host) -> None:
+        host.disk.crash()
+        host.process = host.run = host.node = host.replay = host.controller = None
+
+    async def _main(self, host: Host, process: Process) -> None:
+        """The program: what `quorum/process.py` wires together, without brokers and the service in front."""
+        sources = Sources.seeded(self.random.getrandbits(64), self._wall_ms)
+        transport = SimulatedTransport(self.network, host.address)
+        replay = _Replay()
+        replay.watch = self.watch
+        node = QuorumNode(host.config, SimulatedStore(host.disk), transport, replay, sources)
+        controller = ActiveController(node, replay, sources.uuid4)
+        try:
+            async with node:
+                node.run_beside(controller.run(), "active controller")
+                host.run = replay.run = self._watched(node, host.disk)
+                host.node, host.replay, host.controller = node, replay, controller
+                await host.stop.wait()
+        except FatalError as failure:
+            self.note(f"{host.name} ends: {failure}")
+        except Exception as failure:
+            self._break(f"{host.name} fails: {type(failure).__name__}: {failure}")
+        if host.process is process:
+            process.kill()
+            self._gone(host)
+
+    def _watched(self, node: QuorumNode, disk: QuorumDisk) -> Run:
+        core, watch = node.core, self.watch
+        run = watch.started(core, disk.batches)
+        step = core.step
+
+        def watched(event: Event, now: int) -> list[Effect]:
+            effects = step(event, now)
+            watch.stepped(run, event, effects, now)
+            if self.traced:
+                for effect in effects:
+                    self.note(f"  n{run.node_id} {effect}")
+            return effects
+
+        core.step = watched  # type: ignore[method-assign,assignment]
+        return run
+
+    def _wall_ms(self) -> int:
+        return EPOCH_MS + int(self.loop.time() * 1000)
+
+    # Clients
+
+    async def serve(self, host: Host, wish: Wish) -> tuple[str, Any]:
+        """At the node: carry a client's wish out like any request for a change."""
+        controller, node = host.controller, host.node
+        if controller is None or node is None:
+            return "refused", None
+        answer = await controller.carry_out(lambda image, again: _decide(image, wish), REQUEST_MS)
+        if isinstance(answer, Outcome):
+            return ("unknown" if answer.word is Word.OUTCOME_UNKNOWN else "refused"), node.leader_id
+        self.watch.acknowledged(wish.number)
+        return "done", answer[0]
+
+    async def _client(self, name: str, random: Random, stop: asyncio.Event) -> None:
+        transport = SimulatedTransport(self.network, f"{name}:1")
+        known: dict[str, str | None] = {}
+        target = 1
+        while not stop.is_set():
+            await asyncio.sleep(random.uniform(0, 2 * self.plan.op_gap_s))
+            key = random.choice(KEYS)
+            kind = random.choice(("read", "read", "write", "write", "cas"))
+            self.operations += 1
+            wish = Wish(self.operations, kind, key, known.get(key))
+            target = await self._wish(transport, wish, target, known, random)
+
+    def burst(self, host: Host, count: int) -> None:
+        """Ask for `count` writes at the host itself, at once, and do not wait: there is something to lose now."""
+        if host.process is None:
+            return
+        for _ in range(count):
+            self.operations += 1
+            wish = Wish(self.operations, "write", KEYS[self.operations % len(KEYS)])
+            began = self.loop.true_time()
+            self._unknown.append((wish.number, Operation(wish.key, "write", began, value=wish.value)))
+            host.process.start(self._serve_unheard(host, wish))
+
+    async def _serve_unheard(self, host: Host, wish: Wish) -> None:
+        await self.serve(host, wish)
+
+    async def _wish(
+        self, transport: SimulatedTransport, wish: Wish, target: int, known: dict[str, str | None], random: Random
+    ) -> int:
+        """One operation of a client, and which node to turn to next."""
+        began = self.loop.true_time()
+        host = self.hosts[target]
+        try:
+            how, found = await transport.exchange(
+                host.address, lambda _: self.serve(host, wish), REQUEST_MS, f"{wish.kind} {wish.key} {wish.value}"
+            )
+        except UnreachableError:
+            how, found = "unknown", None
+        if how == "refused":
+            return found or random.choice(self.plan.node_ids)
+        written = wish.value if wish.kind != "read" else None
+        ended = self.loop.true_time()
+        if how == "unknown":
+            self._unknown.append(
+                (wish.number, Operation(wish.key, wish.kind, began, value=written, expected=wish.expected))
+            )
+            return random.choice(self.plan.node_ids)
+        self.note(f"{wish.kind} {wish.key} {wish.expected} {written} = {found}")
+        self.acknowledged += 1
+        self.history.append(Operation(wish.key, wish.kind, began, ended, written, wish.expected, found))
+        if wish.kind == "read":
+            known[wish.key] = found
+        elif wish.kind == "write" or found:
+            known[wish.key] = wish.value
+        return target
+
+    # The course of a run
+
+    def leader(self) -> Host | None:
+        """The active controller, if there is one."""
+        found = [host for host in self.hosts.values() if host.controller is not None and host.controller.active]
+        return max(found, key=lambda host: host.node.epoch if host.node else 0) if found else None
+
+    async def until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+        began = self.loop.true_time()
+        while not condition():
+            if self.broken.is_set():
+                raise Violation(self.violation)
+            if self.loop.true_time() - began >= timeout_s:
+                raise Violation(f"{what} not within {timeout_s} s after the faults ended: {self._ends()}")
+            await asyncio.sleep(0.02)
+
+    def _ends(self) -> dict[str, str]:
+        return {host.name: "down" if (node := host.ready) is None else _state(node) for host in self.hosts.values()}
+
+    def _converged(self) -> bool:
+        leader = self.leader()
+        if leader is None or leader.node is None:
+            return False
+        end = leader.node.log_end_offset
+        nodes = [host.ready for host in self.hosts.values()]
+        return all(node is not None and node.applied_offset == end for node in nodes)
+
+    async def _play(self) -> None:
+        from simulation.nemesis import Nemesis  # it needs this class
+
+        for node_id in sorted(self.hosts):
+            self.start(node_id)
+        stop = asyncio.Event()
+        for number in range(1, CLIENTS + 1):
+            name = f"c{number}"
+            seed = Random(self.random.getrandbits(64))
+            Process(self.loop, name).start(self._client(name, seed, stop))
+        nemesis = Nemesis(self)
+        await nemesis.rage()
+        await nemesis.heal()
+        await self.until(lambda: self.leader() is not None, "L1: a leader is", LEADER_S)
+        before = self.acknowledged
+        await self.until(lambda: self.acknowledged > before, "L2: a write is acknowledged", LEADER_S)
+        stop.set()
+        await self.until(self._converged, "L2: all nodes are caught up", CONVERGE_S)
+        await self._stay_quiet()
+        self._judge()
+
+    async def _stay_quiet(self) -> None:
+        await asyncio.sleep(REQUEST_MS / 1000)
+        before = {host.node_id: host.run.ticks for host in self.hosts.values() if host.run is not None}
+        await asyncio.sleep(QUIET_S)
+        await self.until(self._converged, "L2: all nodes stay caught up", 1.0)
+        for host in self.hosts.values():
+            ticks = (host.run.ticks if host.run is not None else 0) - before[host.node_id]
+            if ticks > QUIET_S * QUIET_TICKS_PER_S:
+                raise Violation(f"busy: {host.name} ticks {ticks} times in {QUIET_S} quiet seconds")
+
+    def _judge(self) -> None:
+        digests = {host.replay.image.digest() for host in self.hosts.values() if host.replay is not None}
+        if len(digests) != 1:
+            raise Violation(f"I13: images differ: {sorted(digests)}")
+        # What is not in the log now has not happened, and will not.
+        self.history += [operation for number, operation in self._unknown if number in self.watch.marks]
+        verdict = check(self.history)
+        self.undecided = len(verdict.undecided)
+        if verdict.bad:
+            found = [str(one) for one in sorted(self.history, key=lambda one: one.began) if one.key in verdict.bad]
+            self.note("\n".join(found))
+            raise Violation(f"I14: the history of {', '.join(verdict.bad)} is not linearizable")
+
+    undecided = 0
+
+    def play(self) -> Result:
+        """Run the plan to its end, or to the first broken promise."""
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+        try:
+            self.loop.run_until_complete(Process(self.loop, "world").start(self._guarded()))
+        finally:
+            self.watch.closed = True
+            self.loop.bury()
+            self.loop.close()
+        return Result(
+            self.plan,
+            self.violation,
+            self.loop.events,
+            self.watch.steps,
+            self.operations,
+            self.acknowledged,
+            self.undecided,
+            self.loop.true_time(),
+            self.faults,
+            self.watch.seen,
+            self.watch.transitions,
+            self.trace.digest,
+            self.trace.lines,
+        )
+
+    async def _guarded(self) -> None:
+        playing: Coroutine[Any, Any, None] = self._play()
+        play = asyncio.get_running_loop().create_task(playing)
+        broken = asyncio.get_running_loop().create_task(self._wait_broken())
+        await asyncio.wait({play, broken}, return_when=asyncio.FIRST_COMPLETED)
+        if play.done() and (error := play.exception()) is not None:
+            self._break(f"{error}" if isinstance(error, Violation) else f"{type(error).__name__}: {error}")
+
+    async def _wait_broken(self) -> None:
+        await self.broken.wait()
+
+
+def _decide(image: ClusterImage, wish: Wish) -> Decision[tuple[Any]]:
+    """What a register does.  Reads, too, leave a record: that makes them current under any leader."""
+    value = image.config(ConfigScope.CLUSTER, "").get(wish.key)
+    sets = wish.kind == "write" or (wish.kind == "cas" and value == wish.expected)
+    record = Config(ConfigScope.CLUSTER, "", wish.key if sets else "mark", wish.value)
+    found: Any = value if wish.kind == "read" else sets
+    return Decision((found,), (record,))
+
+
+def _state(node: QuorumNode) -> str:
+    applied = f"applied {node.applied_offset} of {node.log_end_offset}"
+    return f"{node.role.value} in epoch {node.epoch} of {node.leader_id}, {applied}"
+
+
+def _id_of(name: str) -> int:
+    return int(name[1:])
+
+
+def _quiet(_: str) -> None:
+    pass
+
+
+def play(plan: Plan, traced: bool = False) -> Result:
+    """Run one plan.  The result is a function of the plan and the code."""
+    return QuorumWorld(plan, traced).play()

@@ -1,0 +1,39 @@
+"""A failing plan, made as short as it gets: the fewest faults with which some promise is still broken.
+
+Leaving faults out changes the course of everything after, so what is looked for is any violation, not the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from simulation.plan import Plan
+from simulation.quorum_world import Result
+
+RUNS_MAX = 150
+
+
+def shrink(found: Result, play: Callable[[Plan], Result]) -> tuple[Result, int]:
+    """The result of the shortest plan found, and how many runs it took (at most `RUNS_MAX`)."""
+    best, runs = found, 0
+    size = max(1, len(best.plan.faults) // 2)
+    while runs < RUNS_MAX:
+        smaller = None
+        numbers = [fault.number for fault in best.plan.faults]
+        for start in range(0, len(numbers), size):
+            without = set(numbers) - set(numbers[start : start + size])
+            runs += 1
+            tried = play(best.plan.only(without))
+            if tried.violation is not None:
+                smaller = tried
+                break
+            if runs >= RUNS_MAX:
+                break
+        if smaller is not None:
+            best = smaller
+            size = min(size, max(1, len(best.plan.faults) // 2))
+        elif size == 1:
+            break
+        else:
+            size //= 2
+    return best, runs

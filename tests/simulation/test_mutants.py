@@ -1,0 +1,26 @@
+"""Known mistakes are found, and found by what was meant to find them."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.mutants import MUTANTS, hunt
+from simulation.plan import draw
+from simulation.quorum_world import play
+
+SEEDS = 60
+SLOW = {"votes for a shorter log"}
+"""Takes more seeds than a test has time for: `python -m simulation --mutants`."""
+
+
+@pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.name not in SLOW], ids=lambda mutant: mutant.name)
+def test_is_caught(mutant: object) -> None:
+    found = next(one for one in MUTANTS if one is mutant)
+    assert hunt(found, SEEDS).caught_by is not None
+
+
+def test_nothing_is_left_of_a_mutant() -> None:
+    for mutant in MUTANTS:
+        with mutant.alive():
+            pass
+    assert play(draw(0)).violation is None

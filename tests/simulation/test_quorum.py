@@ -1,0 +1,91 @@
+"""Seeds of the quorum simulation: every promise holds, rare things do happen, and a seed replays anywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorum.core.types import Role
+from simulation import mutants
+from simulation.__main__ import Totals, main, play_calmly
+from simulation.invariants import TRANSITIONS
+from simulation.plan import DISK_FAULTS, LINK_FAULTS, NODE_FAULTS, draw
+from simulation.shrink import shrink
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 120
+BLOCK = 20
+
+totals = Totals()
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_every_promise_holds(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        result = play_calmly(draw(seed))
+        totals.add(result)
+        assert result.violation is None, f"python -m simulation --seed {seed}: {result.violation}"
+
+
+def test_the_faults_have_not_grown_tame() -> None:
+    """After the seeds above.  A promise that is never put to the test holds without merit."""
+    if totals.seeds < SEEDS:
+        pytest.skip("only part of the seeds were run")
+    assert all(totals.faults[kind] > 0 for kind in (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS)), totals.faults
+    assert totals.acknowledged > 20 * SEEDS
+    assert totals.undecided <= SEEDS // 20
+    for what in ("truncation", "paused"):
+        assert totals.seen[what] > 0, what
+    table = [(before, after) for before, allowed in TRANSITIONS.items() for after in allowed]
+    missed = [one for one in table if totals.transitions[one] == 0]
+    assert len(missed) <= 6, missed
+    assert (Role.LEADER, Role.RESIGNED) not in missed
+
+
+def output_of(seed: int, hash_seed: int) -> list[str]:
+    finished = subprocess.run(
+        [sys.executable, "-m", "simulation", "--seed", str(seed), "--trace"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
+    return [line for line in finished.stdout.splitlines() if not line.startswith("seeds ")]  # how long it took
+
+
+def test_a_seed_replays_in_any_process() -> None:
+    first, second = output_of(6, hash_seed=1), output_of(6, hash_seed=2)
+    assert len(first) > 1000, "the trace has something in it"
+    assert first == second
+
+
+def test_a_failing_seed_is_shrunk() -> None:
+    mutant = next(one for one in mutants.MUTANTS if one.name == "cuts its log below the watermark")
+    with mutant.alive():
+        found = next(result for seed in range(20) if (result := play_calmly(draw(seed))).violation is not None)
+        best, runs = shrink(found, play_calmly)
+        assert best.violation is not None
+        assert runs >= len(best.plan.faults)
+        assert len(best.plan.faults) <= len(found.plan.faults)
+        numbers = {fault.number for fault in best.plan.faults}
+        again = play_calmly(draw(found.plan.seed).only(numbers))
+        assert again.violation == best.violation, "the numbers of the faults are enough to replay it"
+
+
+def test_the_command_fails_for_a_failing_seed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seeds", "0:5"])
+    mutant = next(one for one in mutants.MUTANTS if one.name == "acknowledges before fsync")
+    with mutant.alive():
+        assert main() == 1
+    printed = capsys.readouterr().out
+    assert "I6: " in printed
+    assert "python -m simulation --seed 0 --faults none --trace" in printed, "no fault is needed for that"
