@@ -219,7 +219,8 @@ class PartitionLog:
             aged = now_ms - active.first_append_ms >= self.config.segment_age_max_ms > 0
             full = active.size + size > self.config.segment_size_max
             far = headers[-1].last_offset - active.base_offset > RELATIVE_OFFSET_MAX
-            if active.size == 0 or not (aged or full or far):
+            gone = active.end_offset <= self.start_offset  # about to be deleted
+            if active.size == 0 or not (aged or full or far or gone):
                 return active
             self._seal(active)
         if not self._has_folder:
@@ -488,8 +489,13 @@ class PartitionLog:
         if offset >= self.end_offset:
             last = self._segments[-1]
             return RecoveryPoint(self.end_offset, last.base_offset, last.size, last.newest_timestamp)
-        segment = self._segments[self._segment_at(offset)]
+        number = self._segment_at(offset)
+        segment = self._segments[number]
         position = segment.position_of(offset)
+        if position == 0 and number > 0 and self._segments[number - 1].end_offset > self.start_offset:
+            # cut here, the log goes on in the segment before, which is no longer sealed then
+            before = self._segments[number - 1]
+            return RecoveryPoint(before.end_offset, before.base_offset, before.size, before.newest_timestamp)
         newest = segment.newest_before(position) if position else -1
         return RecoveryPoint(segment.header_at(position).base_offset, segment.base_offset, position, newest)
 
@@ -507,13 +513,14 @@ class PartitionLog:
         """Recovery found these; what is above `flushed_offset` may still only be in the page cache."""
         self._segments = list(segments)
         self._flushed_offset = flushed_offset
-        self.high_watermark = min(self.high_watermark, self.end_offset)
+        self.high_watermark = min(self.high_watermark, self.truncation_floor)  # above it, others may have come instead
+        self._producerless_offset = min(self._producerless_offset, self.truncation_floor)
         remove_snapshots(self._disk, self.folder, above=self.end_offset)
-        if flushed_offset < self.end_offset:
-            self._folder_dirty = self._parent_dirty = True
-            for segment in self._segments:
-                if segment.end_offset > flushed_offset:
-                    self._dirty_files[segment.path] = segment.file
+        # Names, deletions and cuts, too, may only be in the page cache: the next flush makes all of it durable.
+        self._folder_dirty = self._parent_dirty = self._folders_first = self._has_folder
+        for segment in self._segments:
+            if segment.end_offset >= flushed_offset:
+                self._dirty_files[segment.path] = segment.file
         self.is_changed = True
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.core.epochs import UNKNOWN_EPOCH
@@ -52,6 +52,11 @@ class Twin:
         self.batches = [one for one in self.batches if one.header.end_offset <= offset]
         self.high_watermark = min(self.high_watermark, self.end)
         self.start = min(self.start, self.end)
+
+    def commit(self, offset: int) -> None:
+        """Whole batches, as replicas have them."""
+        ends = [one.header.end_offset for one in self.batches if one.header.end_offset <= offset]
+        self.high_watermark = max(self.high_watermark, *ends, 0)
 
     def read(self, offset: int, max_bytes: int, up_to: int) -> bytes:
         data = b""
@@ -129,7 +134,7 @@ steps = st.lists(
         st.builds(Restart, st.sampled_from(["clean", "kill", "power cut"])),
         st.builds(MoveStart, st.integers(0, 10)),
     ),
-    max_size=40,
+    max_size=60,
 )
 
 
@@ -173,8 +178,8 @@ class Pair:
                 assert log.flushed_offset == log.end_offset
                 await self.logs._flushes[self.disk.directory_id].flush_all([log])  # what was cut is durably gone, too
                 self.since_flush.clear()
-                log.advance_high_watermark(twin.end - commit)
-                twin.high_watermark = max(twin.high_watermark, min(twin.end, twin.end - commit))
+                twin.commit(twin.end - commit)
+                log.advance_high_watermark(twin.high_watermark)
             case Checkpoint():
                 await self.logs.checkpoint([log])
             case MoveStart(back):
@@ -266,7 +271,66 @@ def run_pair(what: Callable[[Pair], object], seed: int, segment_size: int) -> No
     run_simulated(scenario)
 
 
-@settings(max_examples=60, deadline=None)
+def found(*plan: object, seed: int, segment_size: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A plan that was wrong once."""
+    return example(list(plan), seed, segment_size)
+
+
+def plain(*sizes: int, producer: int = -1, new_epoch: bool = False, as_follower: bool = False) -> Append:
+    return Append(sizes, new_epoch, producer, as_follower)
+
+
+@found(  # the recovery point stood at the start of a segment; cut there, the segment before it grew
+    plain(87, 16, 51, 64),
+    plain(96, 12, new_epoch=True),
+    plain(88, 90, 21, new_epoch=True),
+    Flush(4),
+    Checkpoint(),
+    Truncate(12),
+    plain(17),
+    plain(20, 19, 62, new_epoch=True),
+    Restart("kill"),
+    seed=1102,
+    segment_size=400,
+)
+@found(  # the folder itself was only in the page cache when the process was killed
+    plain(113, 24, 118, 62),
+    Truncate(1),
+    Restart("kill"),
+    plain(30),
+    plain(15, 82, 32, 102, producer=1),
+    Flush(4),
+    Restart("power cut"),
+    seed=790,
+    segment_size=2_000,
+)
+@found(  # "no producers up to here" was said of records that were cut off later
+    plain(73, 55, 101, 5),
+    Checkpoint(),
+    Truncate(9),
+    plain(28, 18, producer=1, new_epoch=True),
+    plain(44, 34, 28, new_epoch=True, as_follower=True),
+    Flush(0),
+    Restart("power cut"),
+    plain(8, 21, 99, 112, producer=1),
+    seed=407,
+    segment_size=150,
+)
+@found(  # a cut that was not durable when the process was killed, and what came after it was
+    plain(47, 71),
+    Flush(0),
+    Checkpoint(),
+    plain(21, 28, 47),
+    Flush(3),
+    Truncate(12),
+    plain(59, 106, as_follower=True),
+    Restart("kill"),
+    Checkpoint(),
+    Restart("power cut"),
+    seed=1988,
+    segment_size=400,
+)
+@settings(max_examples=100, deadline=None)
 @given(steps, st.integers(0, 2**32), st.sampled_from([150, 400, 2_000]))
 def test_the_log_is_its_twin(plan: list[object], seed: int, segment_size: int) -> None:
     async def play(pair: Pair) -> None:
