@@ -14,14 +14,17 @@ from google.protobuf.message import Message
 
 from quorum.core.events import Peer
 from quorum.core.messages import Reply, Request
-from quorum.core.types import Batch, QuorumState, StoredQuorum
+from quorum.core.types import Batch, LogBase, LogEnd, QuorumState, StoredQuorum
+from quorum.snapshot_file import SnapshotInfo
 
 __all__ = [
+    "BadSnapshotError",
     "ControllerHandler",
     "Handler",
     "LeadershipLostError",
     "NotLeaderError",
     "QuorumStore",
+    "SnapshotMissingError",
     "StoreWrite",
     "StoredQuorum",
     "Transport",
@@ -31,11 +34,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class StoreWrite:
-    """One core `Write`, as the store sees it."""
+    """One core `Write`, as the store sees it.  In this order: truncate, start anew at `base`, append.
+
+    base: everything below its end is dropped; a log that ends before is empty from there on.
+    """
 
     state: QuorumState
     truncate_to: int | None
     batches: tuple[Batch, ...]
+    base: LogBase | None = None
 
 
 class NotLeaderError(Exception):
@@ -48,6 +55,14 @@ class LeadershipLostError(Exception):
 
 class UnreachableError(Exception):
     """A request got no usable reply: no connection, deadline passed, or a malformed answer."""
+
+
+class SnapshotMissingError(Exception):
+    """`QuorumStore.read_snapshot`: there is none with this end."""
+
+
+class BadSnapshotError(Exception):
+    """`QuorumStore.finish_snapshot`: not a whole, undamaged snapshot with this end; it says why."""
 
 
 class QuorumStore(Protocol):
@@ -78,6 +93,48 @@ class QuorumStore(Protocol):
         Raises:
             CorruptStoreError: a batch's checksum does not match.
         """
+        ...
+
+    # Snapshots.  Their bytes are those of `quorum.snapshot_file`; several may be under way, each by its end.
+
+    async def begin_snapshot(self, end: LogEnd, *, resume: bool) -> int:
+        """Begin to write the snapshot with this end, or go on with what there is of it; how many bytes there are.
+
+        Raises:
+            FatalError: the disk failed.  So for all of these.
+        """
+        ...
+
+    async def extend_snapshot(self, end: LogEnd, position: int, data: bytes) -> None:
+        """Add `data` at `position`, which is how many bytes there are.  Not durable."""
+        ...
+
+    async def finish_snapshot(self, end: LogEnd) -> SnapshotInfo:
+        """Check what was written, whole, and make it durable under its name: it is there, or it is not.
+
+        Raises:
+            BadSnapshotError: it is damaged or another one; what was written of it is gone.
+        """
+        ...
+
+    async def abandon_snapshot(self, end: LogEnd) -> None:
+        """Drop what was written of it, if anything."""
+        ...
+
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        """Those that are durable and whose header is good, ascending."""
+        ...
+
+    async def read_snapshot(self, end: LogEnd, position: int, max_bytes: int) -> tuple[int, bytes]:
+        """(size of the whole, bytes at `position`): none when that is at or past its end.
+
+        Raises:
+            SnapshotMissingError: there is no such snapshot (any more).
+        """
+        ...
+
+    async def delete_snapshot(self, end: LogEnd) -> None:
+        """Durable on return; nothing happens when there is none."""
         ...
 
     async def close(self) -> None:

@@ -152,12 +152,23 @@ class QuorumState:
 
 
 @dataclass(frozen=True, slots=True)
+class LogBase:
+    """What Raft must know of the part of a log that a snapshot stands for: where it ends, and what is in force there."""
+
+    end: LogEnd
+    voters: Voters
+    target: VoterSet | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StoredQuorum:
     """What a store holds when it is opened.
 
     epochs: (epoch, start offset) of each epoch in the log, ascending.
     controls: each control batch in the log, ascending; the core rebuilds the voter history from them.
     formatted_for: the cluster that the directory was formatted for beforehand; None for any.
+    base: of what came before the log's start; None when the log starts at 0.
+    snapshots: the ends of those that are here, ascending; all of committed records.
     """
 
     node_id: int
@@ -168,6 +179,8 @@ class StoredQuorum:
     epochs: tuple[tuple[int, int], ...]
     controls: tuple[Batch, ...]
     formatted_for: str | None = None
+    base: LogBase | None = None
+    snapshots: tuple[LogEnd, ...] = ()
 
 
 class Role(Enum):

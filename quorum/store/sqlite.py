@@ -18,6 +18,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -26,8 +27,9 @@ from crc32c import crc32c
 
 from quorum import codec
 from quorum.codec import MalformedError
-from quorum.core.types import Batch, QuorumState, TargetVoters, Voters, VoterSet
+from quorum.core.types import Batch, LogBase, LogEnd, QuorumState, TargetVoters, Voters, VoterSet
 from quorum.ports import StoredQuorum, StoreWrite
+from quorum.snapshot_file import SnapshotInfo, decode_base, encode_base
 from quorum.store.directory import (
     DATABASE,
     FORMAT,
@@ -43,6 +45,7 @@ from quorum.store.directory import (
     sync_directory,
     write_identity,
 )
+from quorum.store.snapshots import SnapshotFiles
 from quorum.store.wal import PAGE_SIZE, check_wal
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
@@ -54,7 +57,13 @@ _TRANSACTION_BYTES = 3 * 4120  # frames of a small transaction: the log's last p
 
 _APPLICATION_ID = 0x716C6F67  # "qlog"
 
-_SCHEMA = """
+DATABASE_FORMAT = 2
+"""2: a log may start above 0, after its base.  A database of format 1 is one without a base."""
+
+_BASE_TABLE = "CREATE TABLE base (id INTEGER PRIMARY KEY CHECK (id = 0), content BLOB NOT NULL, crc INTEGER NOT NULL)"
+
+_SCHEMA = f"""
+{_BASE_TABLE};
 CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 0), message BLOB NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE batches (
     base_offset INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, count INTEGER NOT NULL, timestamp_ms INTEGER NOT NULL,
@@ -79,6 +88,8 @@ class SqliteQuorumStore:
         self._path = os.path.join(self._directory, DATABASE)
         self._lock: Lock | None = None
         self._connection: aiosqlite.Connection | None = None
+        self._files = SnapshotFiles(self._directory)
+        self._log_start = 0
         self._log_end = 0
         self._unfolded_bytes = 0
         self._checkpoint: asyncio.Task[None] | None = None
@@ -100,6 +111,7 @@ class SqliteQuorumStore:
             await self._run(self._begin)
             assert self._lock is not None
             await loop.run_in_executor(None, self._lock.mark_open)
+            snapshots = await loop.run_in_executor(None, self._usable_snapshots, stored)
         except BaseException as error:
             await self._release()
             if isinstance(error, sqlite3.Error):
@@ -109,8 +121,23 @@ class SqliteQuorumStore:
             if isinstance(error, OSError):
                 raise refusal(self._directory, error) from error
             raise
-        self._log_end = stored.log_end
-        return stored
+        self._log_start, self._log_end = stored.log_start, stored.log_end
+        return replace(stored, snapshots=snapshots)
+
+    def _usable_snapshots(self, stored: StoredQuorum) -> tuple[LogEnd, ...]:
+        """The ends of those that the log goes on from.
+
+        One that ends past the log was received, but the log had not been set to its end: it is not in force, and will
+        be found when it is offered again.
+        """
+        self._files.clean()
+        ends = tuple(info.end for info in self._files.all() if stored.log_start <= info.end.offset <= stored.log_end)
+        if stored.log_start > 0 and not ends:
+            raise CorruptStoreError(
+                f"{self._directory}: the log starts at {stored.log_start}, and no snapshot holds what came before",
+                next_step="replace this disk, or restore the directory; nothing was changed",
+            )
+        return ends
 
     def _prepare(self, node_id: int, cluster_id: str | None) -> Identity:
         """Lock the directory, format it if it is blank, and look at what a crash may have left."""
@@ -159,7 +186,7 @@ class SqliteQuorumStore:
         connection = sqlite3.connect(path, isolation_level=None)
         try:
             connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={FORMAT}")
+            connection.execute(f"PRAGMA user_version={DATABASE_FORMAT}")
             connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
             connection.execute("PRAGMA synchronous=FULL")
             connection.executescript(_SCHEMA)
@@ -191,13 +218,14 @@ class SqliteQuorumStore:
         state = self._load_state(connection)
         if cluster_id is not None and state.cluster_id not in (None, cluster_id):
             raise self._wrong_cluster(state.cluster_id, cluster_id)
-        log_start, log_end, epochs = self._scan(connection)
+        base = self._load_base(connection)
+        log_start, log_end, epochs = self._scan(connection, base)
         controls = self._controls(connection)
         if state.applied_offset > log_end:
             raise self._corrupt(
                 f"the log ends at {log_end}, but its quorum state was written at {state.applied_offset}"
             )
-        self._compare_voters(state, controls)
+        self._compare_voters(state, base, controls)
         return StoredQuorum(
             node_id=identity.node_id,
             directory_id=identity.uuid,
@@ -207,17 +235,36 @@ class SqliteQuorumStore:
             epochs=epochs,
             controls=controls,
             formatted_for=identity.cluster_id,
+            base=base,
         )
+
+    def _load_base(self, connection: sqlite3.Connection) -> LogBase | None:
+        row = connection.execute("SELECT content, crc FROM base WHERE id = 0").fetchone()
+        if row is None:
+            return None
+        data, crc = row
+        if not isinstance(data, bytes) or crc32c(data) != crc:
+            raise self._corrupt("the checksum of the log's start does not match")
+        try:
+            return decode_base(data)
+        except MalformedError as error:
+            raise self._corrupt(f"the log's start: {error}") from error
 
     def _check_format(self, connection: sqlite3.Connection) -> None:
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if application_id != _APPLICATION_ID:
             raise self._corrupt("it is not a quorum database")
-        if version > FORMAT:
+        if version > DATABASE_FORMAT:
             raise StoreRefusedError(
-                f"{self._path} has format {version}; this version knows {FORMAT}", next_step="run the newer version"
+                f"{self._path} has format {version}; this version knows {DATABASE_FORMAT}",
+                next_step="run the newer version",
             )
+        if version == 1:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(_BASE_TABLE)
+            connection.execute(f"PRAGMA user_version={DATABASE_FORMAT}")
+            connection.execute("COMMIT")
 
     def _load_state(self, connection: sqlite3.Connection) -> QuorumState:
         row = connection.execute("SELECT message, crc FROM state WHERE id = 0").fetchone()
@@ -233,14 +280,14 @@ class SqliteQuorumStore:
         except MalformedError as error:
             raise self._corrupt(f"quorum state: {error}") from error
 
-    def _scan(self, connection: sqlite3.Connection) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+    def _scan(
+        self, connection: sqlite3.Connection, base: LogBase | None
+    ) -> tuple[int, int, tuple[tuple[int, int], ...]]:
         """(log start, log end, epochs), having seen that the log has no gap.  Reads no contents."""
-        start = end = 0
+        start = end = 0 if base is None else base.end.offset
         epochs: list[tuple[int, int]] = []
         rows = connection.execute("SELECT base_offset, epoch, count FROM batches ORDER BY base_offset")
-        for number, (base_offset, epoch, count) in enumerate(rows):
-            if number == 0:
-                start = end = base_offset
+        for base_offset, epoch, count in rows:
             if base_offset != end or count < 1:
                 raise self._corrupt(f"the log has a gap: batch at offset {base_offset} after end offset {end}")
             if epochs and epoch < epochs[-1][0]:
@@ -254,8 +301,8 @@ class SqliteQuorumStore:
         rows = connection.execute(f"SELECT {_COLUMNS} FROM batches WHERE kind = 1 ORDER BY base_offset")
         return tuple(self._batch(row) for row in rows)
 
-    def _compare_voters(self, state: QuorumState, controls: Sequence[Batch]) -> None:
-        voters, target = VoterSet(), None
+    def _compare_voters(self, state: QuorumState, base: LogBase | None, controls: Sequence[Batch]) -> None:
+        voters, target = (VoterSet(), None) if base is None else (base.voters.voters, base.target)
         for batch in controls:
             if batch.base_offset >= state.applied_offset:
                 break
@@ -294,10 +341,12 @@ class SqliteQuorumStore:
         """Returns about how many bytes went to the write-ahead log."""
         size = _TRANSACTION_BYTES
         connection.execute("BEGIN IMMEDIATE")
-        end = self._log_end
+        start, end = self._log_start, self._log_end
         for write in writes:
             if write.truncate_to is not None:
-                end = self._truncate(connection, write.truncate_to, end)
+                end = self._truncate(connection, write.truncate_to, start, end)
+            if write.base is not None:
+                start, end = self._begin_at(connection, write.base, end)
             rows = []
             for batch in write.batches:
                 assert batch.base_offset == end, f"gap: batch at {batch.base_offset}, log end {end}"
@@ -309,15 +358,25 @@ class SqliteQuorumStore:
             connection.executemany(_INSERT, rows)
         connection.execute("UPDATE state SET message = ?, crc = ? WHERE id = 0", _state_row(writes[-1].state))
         connection.execute("COMMIT")
-        self._log_end = end
+        self._log_start, self._log_end = start, end
         return size
 
-    def _truncate(self, connection: sqlite3.Connection, offset: int, end: int) -> int:
+    def _begin_at(self, connection: sqlite3.Connection, base: LogBase, end: int) -> tuple[int, int]:
+        """Drop everything below the base's end; the log's new start and end."""
+        offset = base.end.offset
+        connection.execute("DELETE FROM batches WHERE base_offset < ?", (offset,))
+        row = connection.execute("SELECT min(base_offset) FROM batches").fetchone()
+        assert row[0] in (None, offset), f"the log would start at {offset}, which is inside a batch (next: {row[0]})"
+        data = encode_base(base)
+        connection.execute("INSERT OR REPLACE INTO base (id, content, crc) VALUES (0, ?, ?)", (data, crc32c(data)))
+        return offset, max(offset, end)
+
+    def _truncate(self, connection: sqlite3.Connection, offset: int, start: int, end: int) -> int:
         """Cut the log to `offset`, which is a batch boundary; returns the new end."""
-        assert 0 <= offset <= end, f"truncate to {offset}, log end {end}"
+        assert start <= offset <= end, f"truncate to {offset}, log end {end}"
         connection.execute("DELETE FROM batches WHERE base_offset >= ?", (offset,))
         row = connection.execute("SELECT base_offset + count FROM batches ORDER BY base_offset DESC LIMIT 1").fetchone()
-        left = 0 if row is None else int(row[0])
+        left = start if row is None else int(row[0])
         assert left == offset, f"truncate to {offset}, which is inside a batch or before the log's start ({left})"
         return left
 
@@ -363,6 +422,35 @@ class SqliteQuorumStore:
             raise self._corrupt(str(error)) from error
         except (TypeError, OverflowError) as error:
             raise self._corrupt(f"batch at offset {row[0]} holds values of the wrong type") from error
+
+    # Snapshots
+
+    async def begin_snapshot(self, end: LogEnd, *, resume: bool) -> int:
+        return await self._file_work(lambda files: files.begin(end, resume))
+
+    async def extend_snapshot(self, end: LogEnd, position: int, data: bytes) -> None:
+        await self._file_work(lambda files: files.extend(end, position, data))
+
+    async def finish_snapshot(self, end: LogEnd) -> SnapshotInfo:
+        return await self._file_work(lambda files: files.finish(end))
+
+    async def abandon_snapshot(self, end: LogEnd) -> None:
+        await self._file_work(lambda files: files.abandon(end))
+
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        return await self._file_work(lambda files: files.all())
+
+    async def read_snapshot(self, end: LogEnd, position: int, max_bytes: int) -> tuple[int, bytes]:
+        return await self._file_work(lambda files: files.read(end, position, max_bytes))
+
+    async def delete_snapshot(self, end: LogEnd) -> None:
+        await self._file_work(lambda files: files.delete(end))
+
+    async def _file_work(self, work: Callable[[SnapshotFiles], _T]) -> _T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, work, self._files)
+        except OSError as error:
+            raise FatalError(str(refusal(self._directory, error)), next_step="look at the disk") from error
 
     # Closing
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from uuid import UUID
 
 from quorum.core.messages import Knowledge, Sender
-from quorum.core.types import Batch, Election, LeaderChange, QuorumState, ReplicaKey, Voter, Voters, VoterSet
+from quorum.core.types import (
+    Batch,
+    Election,
+    LeaderChange,
+    LogBase,
+    LogEnd,
+    QuorumState,
+    ReplicaKey,
+    Voter,
+    Voters,
+    VoterSet,
+)
+from quorum.snapshot_file import SnapshotHeader, SnapshotWriter
 
 KEYS = tuple(ReplicaKey(node_id, UUID(int=1000 + node_id)) for node_id in (1, 2, 3))
 VOTERS = VoterSet(tuple(Voter(key, f"127.0.0.1:{9000 + key.node_id}") for key in KEYS))
@@ -28,3 +40,14 @@ def leader_change(base_offset: int, epoch: int = 1) -> Batch:
 
 def state(applied_offset: int, epoch: int = 1, voted_for: ReplicaKey | None = None) -> QuorumState:
     return QuorumState(CLUSTER, 0, Election(epoch, 1, voted_for), applied_offset, VOTERS)
+
+
+def base(offset: int, epoch: int = 1) -> LogBase:
+    return LogBase(LogEnd(epoch, offset), Voters(CLUSTER, 0, VOTERS))
+
+
+def snapshot_bytes(offset: int, *chunks: bytes, epoch: int = 1) -> bytes:
+    writer = SnapshotWriter()
+    pieces = [writer.header(SnapshotHeader(base(offset, epoch), 1_700_000_000_000))]
+    pieces += [writer.chunk(chunk) for chunk in chunks]
+    return b"".join([*pieces, writer.footer()])

@@ -248,7 +248,7 @@ async def change(folder: Path, statement: str) -> None:
         ("DELETE FROM batches WHERE base_offset = 3", "gap"),
         ("DELETE FROM batches WHERE base_offset = 4", "gap|ends at 4"),
         ("DELETE FROM batches WHERE base_offset >= 4", "ends at 4, but its quorum state"),
-        ("DELETE FROM batches WHERE base_offset = 0", "are not those of the log"),
+        ("DELETE FROM batches WHERE base_offset = 0", "the log has a gap"),
         ("DELETE FROM state", "no quorum state"),
         ("UPDATE batches SET epoch = 0 WHERE base_offset = 4", "has epoch 0 after epoch 1"),
         ("UPDATE batches SET timestamp_ms = 1 WHERE base_offset = 4", "checksum"),

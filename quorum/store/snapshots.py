@@ -1,0 +1,124 @@
+"""Snapshots as files beside the database.  All of this blocks; call it off the loop.
+
+A snapshot is written under a temporary name, checked whole, synced and then renamed, so that a file with a snapshot's
+name is complete or damaged, never half written.  What an interrupted one left is removed at the next open, and said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from quorum.codec import MalformedError
+from quorum.core.types import LogEnd
+from quorum.ports import BadSnapshotError, SnapshotMissingError
+from quorum.snapshot_file import SnapshotInfo, SnapshotParser, snapshot_name
+from quorum.store.directory import sync_directory
+from quorumlog.runtime.logging import get_logger
+
+_NAME = re.compile(r"(\d{20})-(\d{10})\.snapshot")
+_PART = ".part"
+_READ_BYTES = 1 << 20
+_HEADER_BYTES = 64 << 10
+
+_log = get_logger("quorum")
+
+
+class SnapshotFiles:
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def path(self, end: LogEnd) -> str:
+        return os.path.join(self._directory, snapshot_name(end))
+
+    def _part(self, end: LogEnd) -> str:
+        return self.path(end) + _PART
+
+    def clean(self) -> None:
+        """Remove what was not finished."""
+        for name in sorted(os.listdir(self._directory)):
+            if name.endswith(_PART) and _NAME.fullmatch(name.removesuffix(_PART)):
+                _log.warning("unfinished snapshot removed", directory=self._directory, file=name)
+                os.unlink(os.path.join(self._directory, name))
+
+    def all(self) -> tuple[SnapshotInfo, ...]:
+        """Ascending.  One whose header is damaged is not among them: it is named in the log, and left where it is."""
+        found: list[SnapshotInfo] = []
+        for name in sorted(os.listdir(self._directory)):
+            match = _NAME.fullmatch(name)
+            if match is None:
+                continue
+            try:
+                found.append(self._look(os.path.join(self._directory, name), LogEnd(int(match[2]), int(match[1]))))
+            except MalformedError as error:
+                _log.error("snapshot not used: damaged", directory=self._directory, file=name, cause=str(error))
+        return tuple(sorted(found, key=lambda info: info.end.offset))
+
+    def _look(self, path: str, end: LogEnd) -> SnapshotInfo:
+        parser = SnapshotParser()
+        with open(path, "rb") as file:
+            for _ in parser.feed(file.read(_HEADER_BYTES)):
+                break
+            size = os.fstat(file.fileno()).st_size
+        if parser.header is None or parser.header.base.end != end:
+            raise MalformedError("its header is missing, or of another snapshot")
+        return SnapshotInfo(parser.header, size)
+
+    def begin(self, end: LogEnd, resume: bool) -> int:
+        """A durable one of this name counts as all of it: it need not be written again."""
+        if resume and os.path.exists(self.path(end)) and not os.path.exists(self._part(end)):
+            os.link(self.path(end), self._part(end))
+        with open(self._part(end), "ab") as file:
+            if not resume:
+                file.truncate(0)
+            return os.fstat(file.fileno()).st_size
+
+    def extend(self, end: LogEnd, position: int, data: bytes) -> None:
+        with open(self._part(end), "ab") as file:
+            size = os.fstat(file.fileno()).st_size
+            assert size == position, f"{len(data)} bytes at {position} of a snapshot of {size} bytes so far"
+            file.write(data)
+
+    def finish(self, end: LogEnd) -> SnapshotInfo:
+        path = self._part(end)
+        parser = SnapshotParser()
+        try:
+            with open(path, "rb+") as file:
+                while data := file.read(_READ_BYTES):
+                    for _ in parser.feed(data):
+                        pass  # only looked at
+                header = parser.finish()
+                if header.base.end != end:
+                    raise MalformedError(f"it ends at {header.base.end}, not {end}")
+                size = file.tell()
+                os.fsync(file.fileno())
+        except MalformedError as error:
+            os.unlink(path)
+            raise BadSnapshotError(f"{path}: {error}") from error
+        os.replace(path, self.path(end))
+        if os.path.exists(path):  # both were names of one file, which makes the renaming do nothing
+            os.unlink(path)
+        sync_directory(self._directory)
+        return SnapshotInfo(header, size)
+
+    def abandon(self, end: LogEnd) -> None:
+        _remove(self._part(end))
+
+    def read(self, end: LogEnd, position: int, max_bytes: int) -> tuple[int, bytes]:
+        try:
+            with open(self.path(end), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                return size, os.pread(file.fileno(), max_bytes, position) if position < size else b""
+        except FileNotFoundError:
+            raise SnapshotMissingError(f"{self.path(end)} is not there") from None
+
+    def delete(self, end: LogEnd) -> None:
+        _remove(self.path(end))
+        sync_directory(self._directory)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return

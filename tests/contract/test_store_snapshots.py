@@ -1,0 +1,149 @@
+"""What every `QuorumStore` promises of snapshots, and of a log that starts after one."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorum.core.types import LogEnd
+from quorum.ports import BadSnapshotError, QuorumStore, SnapshotMissingError, StoreWrite
+from quorumlog.errors import CorruptStoreError
+from tests.contract.conftest import StoreKind
+from tests.contract.samples import base, data, snapshot_bytes, state
+from tests.contract.test_store import fill
+
+END = LogEnd(1, 6)
+BYTES = snapshot_bytes(6, b"one", b"two")
+
+
+async def put(store: QuorumStore, end: LogEnd = END, content: bytes = BYTES) -> None:
+    assert await store.begin_snapshot(end, resume=False) == 0
+    await store.extend_snapshot(end, 0, content)
+    info = await store.finish_snapshot(end)
+    assert (info.end, info.size) == (end, len(content))
+
+
+def test_a_finished_snapshot_is_there_after_a_crash(stores: StoreKind) -> None:
+    async def scenario() -> None:
+        store = stores.store()
+        await fill(store)
+        await put(store)
+        assert await store.read_snapshot(END, 0, 10) == (len(BYTES), BYTES[:10])
+        await stores.crash(store)
+        store = stores.store()
+        stored = await store.open(1, None)
+        assert stored.snapshots == (END,)
+        assert (stored.log_start, stored.base) == (0, None)
+        assert [info.header.base for info in await store.snapshots()] == [base(6)]
+        assert await store.read_snapshot(END, 10, 1 << 20) == (len(BYTES), BYTES[10:])
+        assert await store.read_snapshot(END, len(BYTES), 1) == (len(BYTES), b"")
+        await store.delete_snapshot(END)
+        await store.delete_snapshot(END)
+        with pytest.raises(SnapshotMissingError):
+            await store.read_snapshot(END, 0, 1)
+        await store.close()
+
+    stores.run(scenario)
+
+
+def test_an_unfinished_snapshot_goes_on_where_it_was_and_is_gone_after_a_crash(stores: StoreKind) -> None:
+    async def scenario() -> None:
+        store = stores.store()
+        await fill(store)
+        await store.begin_snapshot(END, resume=True)
+        await store.extend_snapshot(END, 0, BYTES[:7])
+        assert await store.begin_snapshot(END, resume=True) == 7
+        assert await store.snapshots() == ()
+        await store.extend_snapshot(END, 7, BYTES[7:])
+        await store.finish_snapshot(END)
+        assert await store.begin_snapshot(END, resume=True) == len(BYTES)  # the durable one serves
+        assert (await store.finish_snapshot(END)).end == END
+        await store.begin_snapshot(END, resume=True)
+        await store.abandon_snapshot(END)
+        assert [info.end for info in await store.snapshots()] == [END]
+        other = LogEnd(1, 8)
+        await store.begin_snapshot(other, resume=True)
+        await store.extend_snapshot(other, 0, b"abc")
+        await stores.crash(store)
+        store = stores.store()
+        assert (await store.open(1, None)).snapshots == (END,)
+        assert await store.begin_snapshot(other, resume=True) == 0
+        await store.close()
+
+    stores.run(scenario)
+
+
+def test_what_is_cut_off_or_damaged_anywhere_is_refused(stores: StoreKind) -> None:
+    async def scenario() -> None:
+        store = stores.store()
+        await fill(store)
+        flipped = [BYTES[:at] + bytes([BYTES[at] ^ 0x10]) + BYTES[at + 1 :] for at in range(len(BYTES))]
+        for bad in (BYTES[:-1], BYTES[:40], b"", BYTES + b"x", BYTES + BYTES, snapshot_bytes(7, b"one"), *flipped):
+            await store.begin_snapshot(END, resume=False)
+            await store.extend_snapshot(END, 0, bad)
+            with pytest.raises(BadSnapshotError):
+                await store.finish_snapshot(END)
+        assert await store.snapshots() == ()
+        await put(store)
+        await store.close()
+
+    stores.run(scenario)
+
+
+def test_the_log_can_start_at_a_snapshot(stores: StoreKind) -> None:
+    async def scenario() -> None:
+        store = stores.store()
+        batches = await fill(store)
+        await put(store)
+        await store.write([StoreWrite(state(9), None, (data(8),), base(6))])
+        expected = (batches[4], data(8))
+        assert await store.read(6, 9, 1 << 20) == expected
+        await stores.crash(store)
+        store = stores.store()
+        stored = await store.open(1, None)
+        assert (stored.log_start, stored.log_end, stored.base) == (6, 9, base(6))
+        assert (stored.epochs, stored.controls, stored.snapshots) == (((1, 6),), (), (END,))
+        assert await store.read(6, 9, 1 << 20) == expected
+        await store.write([StoreWrite(state(6), 6, ())])
+        await store.write([StoreWrite(state(7), None, (data(6, epoch=2),))])
+        assert await store.read(6, 9, 1 << 20) == (data(6, epoch=2),)
+        await store.close()
+
+    stores.run(scenario)
+
+
+def test_a_log_that_is_behind_begins_anew_at_a_snapshot(stores: StoreKind) -> None:
+    async def scenario() -> None:
+        store = stores.store()
+        await fill(store)
+        far = LogEnd(3, 20)
+        await put(store, far, snapshot_bytes(20, epoch=3))
+        await stores.crash(store)
+        store = stores.store()
+        assert (await store.open(1, None)).snapshots == ()  # not in force: the log has not come so far
+        await store.write([StoreWrite(state(20, epoch=3), 0, (), base(20, 3)), StoreWrite(state(21), None, ())])
+        await store.write([StoreWrite(state(21, epoch=3), None, (data(20, epoch=3),))])
+        await store.close()
+        store = stores.store()
+        stored = await store.open(1, None)
+        assert (stored.log_start, stored.log_end, stored.base) == (20, 21, base(20, 3))
+        assert stored.snapshots == (far,)
+        assert await store.read(20, 99, 1 << 20) == (data(20, epoch=3),)
+        await store.close()
+
+    stores.run(scenario)
+
+
+def test_a_log_without_its_beginning_and_without_a_snapshot_is_refused(stores: StoreKind) -> None:
+    """KAFKA-14238: a log that starts above 0 stands for nothing by itself."""
+
+    async def scenario() -> None:
+        store = stores.store()
+        await fill(store)
+        await put(store)
+        await store.write([StoreWrite(state(8), None, (), base(6))])
+        await store.delete_snapshot(END)
+        await store.close()
+        with pytest.raises(CorruptStoreError, match="no snapshot holds what came before"):
+            await stores.store().open(1, None)
+
+    stores.run(scenario)
