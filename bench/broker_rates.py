@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.processes import standalone
+from quorumlog.testing import standalone
 
 SIZES = (100, 1024)
 DEADLINE_S = 300

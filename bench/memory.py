@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from bench.processes import resident_mib, standalone
+from bench.processes import resident_mib
+from quorumlog.testing import standalone
 
 
 def run(tiny: bool) -> dict[str, Any]:

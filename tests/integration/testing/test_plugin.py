@@ -1,0 +1,64 @@
+"""The pytest plugin, as its users meet it: a session of its own, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorumlog.errors import QuorumlogError
+from quorumlog.testing import standalone
+
+A_USERS_TEST = """
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+
+def test_produce(quorumlog_broker):
+    admin = AdminClient({"bootstrap.servers": quorumlog_broker.bootstrap})
+    admin.create_topics([NewTopic("orders", 1, 1)], request_timeout=20)["orders"].result()
+    delivered = []
+    producer = Producer({"bootstrap.servers": quorumlog_broker.bootstrap})
+    producer.produce("orders", b"one", on_delivery=lambda error, message: delivered.append((error, message.offset())))
+    assert producer.flush(20) == 0
+    assert delivered == [(None, 0)]
+"""
+
+
+def test_the_fixture_is_a_real_broker(tmp_path: Path) -> None:
+    (tmp_path / "test_orders.py").write_text(A_USERS_TEST)
+    root = str(Path(__file__).parents[3])
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "quorumlog.testing.plugin",
+            "--rootdir",
+            str(tmp_path),
+            str(tmp_path),
+        ],
+        env={**os.environ, "PYTHONPATH": root, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "1 passed" in finished.stdout
+
+
+def test_the_broker_is_gone_after_the_block() -> None:
+    with standalone() as broker:
+        assert Path(f"/proc/{broker.pid}").exists()
+    assert not Path(f"/proc/{broker.pid}").exists()
+
+
+def test_a_broker_that_does_not_start_says_why() -> None:
+    with pytest.raises(QuorumlogError, match="did not serve within"), standalone(start_timeout_s=0.01):
+        pytest.fail("it cannot have started so soon")
