@@ -37,6 +37,12 @@ class RaftConfig:
     unwritten_max_bytes: int = 64 << 20  # of appended batches not yet durable; more proposals are refused
     parked_fetches_max: int = 4096  # held by a leader; one more is answered at once
     observers_max: int = 4096  # remembered by a leader; the longest silent is forgotten first
+    step_timeout_ms: int = 30_000  # for one step towards a target, before it is tried again
+    step_backoff_ms: int = 1_000  # pause after a step that was refused; doubles
+    step_backoff_max_ms: int = 30_000
+    steady_ms: int = 60_000  # who leads for less did not hold leadership, and is not preferred for a while
+    preference_wait_ms: int = 30_000  # for so long; doubles
+    preference_wait_max_ms: int = 600_000
     reads_max: int = 4096  # waiting to be confirmed by a leader; one more is refused
     wall_offset_ms: int = 0
 

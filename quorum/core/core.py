@@ -8,6 +8,8 @@ is to be done, in order.  The parts stack up by what they need from each other:
     Replication   proposals, fetches on both ends, the high watermark                       replication.py
     Reads         current reads, confirmed by the voters                                    reads.py
     Elections     strangers and epochs, votes, resigning, looking for the leader            election.py
+    Handovers     transfer of leadership, preferred leaders                                 handover.py
+    Membership    changes of the voters, one at a time, and towards a target                membership.py
     Founding      newborn disks                                                             founding.py
     RaftCore      boot, dispatch, timers, descriptions, invariants                          here
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 from random import Random
 from typing import assert_never
 
+from quorum.core.changes import Verdict
 from quorum.core.config import RaftConfig
 from quorum.core.events import (
     Answered,
@@ -44,8 +47,6 @@ from quorum.core.events import (
     Transferred,
     Unanswered,
     VoterChangeError,
-    VoterChangeResult,
-    VotersChanged,
     Written,
 )
 from quorum.core.founding import Founding
@@ -167,9 +168,7 @@ class RaftCore(Founding):
             case Transfer(call):
                 self._effects.append(Transferred(call, VoterChangeError.NOT_LEADER, reason))
             case ChangeVoters(call):
-                voters, target = self.history.current, self.history.target
-                result = VoterChangeResult(VoterChangeError.NOT_LEADER, reason, "", False, 0, voters, target)
-                self._effects.append(VotersChanged(call, result))
+                self._tell_change(call, Verdict(VoterChangeError.NOT_LEADER, reason))
 
     def _dispatch(self, event: Event, now_ms: int) -> None:
         match event:
@@ -191,18 +190,16 @@ class RaftCore(Founding):
                 self._on_propose(event, now_ms)
             case Resign(reason):
                 self._resign(now_ms, reason)
-            case ChangeVoters(call):
-                voters, target = self.history.current, self.history.target
-                refusal = "this version does not change voters"
-                result = VoterChangeResult(VoterChangeError.INVALID_REQUEST, refusal, "", False, 0, voters, target)
-                self._effects.append(VotersChanged(call, result))
-            case Transfer(call):
-                refusal = "this version does not transfer leadership"
-                self._effects.append(Transferred(call, VoterChangeError.INVALID_REQUEST, refusal))
+            case ChangeVoters():
+                self._on_change_voters(event, now_ms)
+            case Transfer():
+                self._on_transfer(event, now_ms)
+            case Prefer(node_ids):
+                self.preferred = node_ids
             case ConfirmRead():
                 self._on_confirm_read(event, now_ms)
-            case Prefer() | SnapshotTaken() | SnapshotLoaded():
-                pass  # neither preferences nor snapshots have an effect in this version
+            case SnapshotTaken() | SnapshotLoaded():
+                pass  # snapshots have no effect in this version
             case _:
                 assert_never(event)
 
@@ -265,9 +262,11 @@ class RaftCore(Founding):
 
     def _on_reply(self, number: int, call: Call, reply: Reply, now_ms: int) -> None:
         self._learn(reply.known, now_ms)
+        if call.purpose is Purpose.PROBE and self.refused is None:
+            return self._on_probe_reply(number, call, reply, now_ms)
         errand = self._errand_of(call)
         if self.refused is not None or errand is None or errand.call != number:
-            return
+            return None
         role = self.role
         match reply, role:
             case VoteReply(), Prospective() | Candidate() if call.voter is not None:
@@ -285,11 +284,14 @@ class RaftCore(Founding):
                 self._on_introduce_reply(self.newborn, call.to, reply, now_ms)
             case _:
                 self._on_no_reply(number, call, now_ms)  # a reply of another kind is none
+        return None
 
     def _on_no_reply(self, number: int, call: Call, now_ms: int) -> None:
+        if call.purpose is Purpose.PROBE:
+            return self._on_probe_reply(number, call, None, now_ms)
         errand = self._errand_of(call)
         if errand is None or errand.call != number:
-            return
+            return None
         role = self.role
         if call.purpose is Purpose.SEEK:
             self._seek_ended(now_ms)
@@ -305,10 +307,12 @@ class RaftCore(Founding):
                     self._announcement_ended(role, call.voter, call.sent_ms)
                 case Resigned():
                     self._farewell_ended(role, call.voter, False, now_ms)
+        return None
 
     # Time
 
     def _on_tick(self, now_ms: int) -> None:
+        self._expire_transfer(now_ms)
         match self.role:
             case Leader() as leader:
                 self._update_pause(leader, now_ms)
@@ -343,6 +347,8 @@ class RaftCore(Founding):
 
     def _timers(self) -> list[int | None]:
         times: list[int | None] = [self._idle_ms]
+        if self._transfer is not None:
+            times.append(self._transfer.deadline_ms)
         if self.newborn is not None:
             return times + self._newborn_timers(self.newborn)
         if self._is_seeking():
@@ -351,6 +357,8 @@ class RaftCore(Founding):
             case Leader() as leader:
                 times += [errand.wakes_ms for errand in leader.announcements.values()]
                 times.append(leader.expiry_ms)
+                times += self._change_timers(leader, self._now_ms)
+                times += self._handover_timers(leader, self._now_ms)
                 timeout = self.config.fetch_timeout_ms
                 if not leader.paused and (contact := self._majority_contact_ms(leader)) is not None:
                     times.append(contact + timeout)
@@ -376,6 +384,10 @@ class RaftCore(Founding):
             return self._introduce(self.newborn, now_ms)
         match self.role:
             case Leader() as leader:
+                self._pursue_changes(leader, now_ms)
+                self._pursue_handover(leader, now_ms)
+                if self.role is not leader:
+                    return self._pursue(now_ms)
                 self._announce(leader, now_ms)
                 self._confirm_reads(leader)
                 self._wake_parked(leader)

@@ -53,7 +53,7 @@ class Elections(Reads):
         """The checks of Vote, BeginQuorumEpoch and EndQuorumEpoch, up to and including the epoch's plausibility.
 
         A node could be a voter if this log says so; or if its log is ahead of this one, since it may have been added
-        by a record that has not come here yet.
+        by a record that has not come here yet.  A leader that removes itself leads, and says goodbye, as no voter.
         """
         error = self._refuse_stranger(sender, target)
         if error is not ErrorCode.NONE:
@@ -62,7 +62,9 @@ class Elections(Reads):
             return ErrorCode.NEWBORN
         if not 0 <= epoch <= EPOCH_MAX or sender.key == self.key:
             return ErrorCode.INVALID_REQUEST
-        if sender.key not in self.history.current and (log_end is None or log_end <= self.log.last):
+        leads = epoch == self.epoch and sender.key.node_id == self.election.leader_id
+        ahead = log_end is not None and log_end > self.log.last
+        if sender.key not in self.history.current and not leads and not ahead:
             return ErrorCode.NOT_VOTER
         return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.epoch else ErrorCode.NONE
 
@@ -256,12 +258,12 @@ class Elections(Reads):
 
     # A leader gives up
 
-    def _resign(self, now_ms: int, reason: str) -> None:
-        """Only a leader can; to anyone else there is nothing to give up."""
+    def _resign(self, now_ms: int, reason: str, first: ReplicaKey | None = None) -> None:
+        """Only a leader can; to anyone else there is nothing to give up.  `first` is to stand before the others."""
         if isinstance(self.role, Leader):
             replicas = self.role.replicas
             ends = {voter: replicas[voter].end if voter in replicas else 0 for voter in self.other_voters}
-            successors = tuple(sorted(ends, key=lambda voter: (-ends[voter], voter)))
+            successors = tuple(sorted(ends, key=lambda voter: (voter != first, -ends[voter], voter)))
             self._become_resigned(successors, self._election_deadline(now_ms), now_ms, reason)
 
     def _say_farewell(self, resigned: Resigned, now_ms: int) -> None:

@@ -19,15 +19,15 @@ Whoever expected another cluster's id, another list or another node at an addres
 
 from __future__ import annotations
 
-from quorum.core.election import Elections
 from quorum.core.events import Joined, Peer
+from quorum.core.membership import Membership
 from quorum.core.messages import ErrorCode, Introduce, IntroduceReply
 from quorum.core.roles import Errand, Newborn, Unattached
 from quorum.core.state import Purpose
 from quorum.core.types import FOUNDING_EPOCH, Batch, ReplicaKey, Voter, Voters, VoterSet
 
 
-class Founding(Elections):
+class Founding(Membership):
     """What a newborn does, and how every node answers it."""
 
     newborn: Newborn | None = None

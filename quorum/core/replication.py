@@ -60,6 +60,8 @@ class Replication(CoreState):
         self._update_pause(self.role, now_ms)
         if self.role.paused:
             return f"paused: no majority has fetched within {self.config.fetch_timeout_ms} ms"
+        if self.role.handover is not None:
+            return f"leadership is being handed over to node {self.role.handover.to.node_id}"
         if self.log.unwritten_bytes >= self.config.unwritten_max_bytes:
             return f"{self.log.unwritten_bytes} bytes wait for the disk"
         assert event.count >= 1, f"proposal of {event.count} records"
@@ -155,8 +157,11 @@ class Replication(CoreState):
         """
         if offset >= self.log.end:
             progress.last_caught_up_ms = now_ms
+            progress.caught_up_fetch = progress.fetches + 1
         elif previous_ms is not None and offset >= progress.log_end_at_fetch:
             progress.last_caught_up_ms = max(progress.last_caught_up_ms or previous_ms, previous_ms)
+            progress.caught_up_fetch = max(progress.caught_up_fetch, progress.fetches)
+        progress.fetches += 1
         progress.end = offset
         progress.log_end_at_fetch = self.log.end
         self._commit(leader)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from quorum.core.events import Peer
+from quorum.core.events import Peer, VoterChange
 from quorum.core.messages import Fetch, IntroduceReply
 from quorum.core.types import ReplicaKey, Role
 
@@ -94,6 +94,8 @@ class Progress:
     last_caught_up_ms: int | None = None
     log_end_at_fetch: int = 0  # the leader's, at that last fetch
     round: int = 0  # the last round that it has fetched in (see `reads.py`)
+    fetches: int = 0  # valid ones
+    caught_up_fetch: int = 0  # number of the last one by which it was caught up
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +115,42 @@ class WaitingRead:
     call: int
     round: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """The leader takes no proposals any more, and resigns in favour of `to` once that has the whole log."""
+
+    to: ReplicaKey
+    deadline_ms: int
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class Probe(Errand):
+    """Introduce, asked of a voter's or newcomer's address: `reply` is its answer."""
+
+    reply: IntroduceReply | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Change:
+    """A change of the voters that this leader works on (see `membership.py`).
+
+    call: whom to tell; None for the leader's own steps.  probes: by address.  measured_from: when, and at which of its
+    fetches, measuring a newcomer began.  expiry_ms: when to give up measuring.  end: end offset of the record, once
+    appended.  sets_target: the record is a target, and the change is done when that is reached.
+    """
+
+    call: int | None
+    change: VoterChange
+    dry_run: bool
+    deadline_ms: int
+    probes: dict[str, Probe] = field(default_factory=dict)
+    measured_from: tuple[int, int] | None = None
+    expiry_ms: int | None = None
+    end: int | None = None
+    sets_target: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -135,6 +173,11 @@ class Leader:
     round: int = 0
     told_round: int = 0
     waiting_reads: list[WaitingRead] = field(default_factory=list)
+    handover: Handover | None = None
+    change: Change | None = None  # asked for
+    step: Change | None = None  # of the leader's own: towards the target, or to a new address
+    step_failures: int = 0
+    step_due_ms: int | None = None  # no own step before
     role = Role.LEADER
 
 

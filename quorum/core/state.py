@@ -69,6 +69,7 @@ class Purpose(Enum):
     VOTE = "vote"
     BEGIN = "begin"
     END = "end"
+    PROBE = "probe"
     FETCH = "fetch"
     SEEK = "seek"
     INTRODUCE = "introduce"

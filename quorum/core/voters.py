@@ -8,6 +8,7 @@ with the log and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
 from quorum.core.types import Batch, ControlRecord, TargetVoters, Voters, VoterSet
 
@@ -60,6 +61,22 @@ class VoterHistory:
     def target(self) -> VoterSet | None:
         """The voter set being worked towards, if any."""
         return self._targets[-1][1].target if self._targets else None
+
+    @property
+    def changed_at(self) -> int:
+        """Offset of the last record that changed the voters or their target; -1 if there is none."""
+        return max([-1, *(entry[0] for entry in self._voters[-1:]), *(entry[0] for entry in self._targets[-1:])])
+
+    @property
+    def target_started_size(self) -> int:
+        """How many voters there were when the present target was set."""
+        offset = self._targets[-1][0] if self._targets else 0
+        return max(len(self.below(offset)[0]), 1)
+
+    def was_voter(self, node_id: int, directory_id: UUID | None) -> bool:
+        """Whether an earlier voter set of this log had such a voter."""
+        voters = [record.voters.by_id(node_id) for _, record in self._voters]
+        return any(voter is not None and directory_id in (None, voter.key.directory_id) for voter in voters)
 
     def below(self, offset: int) -> tuple[VoterSet, VoterSet | None]:
         """The voter set and target that the log below `offset` makes."""

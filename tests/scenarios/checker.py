@@ -20,6 +20,8 @@ class Checker:
         self.lab: Lab
         self.committed: list[Batch] = []
         self.seen: Counter[str] = Counter()  # how often the rare things happened: a test must have had some of each
+        self.voters = VoterSet()
+        self._last_voters = VoterSet()
         self._committed_in: list[int] = []  # by the leader of which epoch
         self._leaders: dict[int, int] = {}
         self._votes: dict[tuple[UUID, int], ReplicaKey] = {}
@@ -105,12 +107,14 @@ class Checker:
                 assert core is not None
                 self.committed.append(batch)
                 self._committed_in.append(core.epoch)
+                self._change_voters(batch)
+                self.voters = core.history.current  # in force where it was committed
                 self._check_majority(batch)
             position += 1
         self._confirmed[node_id] = position
 
     def _check_majority(self, batch: Batch) -> None:
-        voters = self._voters()
+        voters = self.voters
         holders = [
             node.id
             for node in self.lab.nodes.values()
@@ -118,10 +122,13 @@ class Checker:
         ]
         assert len(holders) >= voters.majority, f"{batch} is committed, but only {holders} hold it durably"
 
-    def _voters(self) -> VoterSet:
-        record = self.committed[0].control
-        assert isinstance(record, Voters)
-        return record.voters
+    def _change_voters(self, batch: Batch) -> None:
+        """Two voter sets that follow each other differ by one voter, so that their majorities overlap."""
+        if isinstance(batch.control, Voters):
+            before, after = ({voter.key for voter in voters} for voters in (self._last_voters, batch.control.voters))
+            assert not before or len(before ^ after) <= 1, f"voters {sorted(before)} are followed by {sorted(after)}"
+            self._last_voters = batch.control.voters
+            self.seen["reconfiguration"] += bool(before)
 
     # Moments
 

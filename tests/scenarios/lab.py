@@ -39,6 +39,9 @@ from quorum.core.types import (
     VoterSet,
 )
 
+NOBODY = 0
+"""Stands in a message's target for an address where no node is."""
+
 
 def directory(number: int) -> UUID:
     """A directory id that shows its number in its first hexadecimal digits."""
@@ -230,8 +233,7 @@ class Lab:
                 assert all(effect.id > write.id for write in node.disk.pending), f"write {effect.id} out of order"
                 node.disk.pending.append(effect)
             case Ask():
-                target = self.node_at(effect.to.address) or effect.to.node_id
-                assert target is not None, f"nobody at {effect.to}"
+                target = self.node_at(effect.to.address) or effect.to.node_id or NOBODY
                 call, request, timeout_ms = effect.call, effect.request, effect.timeout_ms
                 message = Message(node.id, node.incarnation, target, call, request, timeout_ms)
                 self._send(node, message, effect.after)

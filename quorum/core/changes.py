@@ -1,0 +1,81 @@
+"""What a change of the voters leads to, as plain functions of voter sets.
+
+A target is worked towards one voter at a time.  Voters are added before others are taken out, so that the cluster never
+has less redundancy than it began or ends with; at most one more than the larger of the two sizes, so that no majority
+grows without need; and the leader goes last, so that leadership moves once.  A replica that takes the place of another
+disk of the same node can only be added after that one is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from quorum.core.events import AddVoter, RemoveVoter, UpdateVoter, VoterChangeError
+from quorum.core.types import ReplicaKey, Voter, VoterSet
+
+
+class Verdict(NamedTuple):
+    """The end of a change that changed nothing: refused, or (error NONE) so already."""
+
+    error: VoterChangeError
+    message: str
+    next_step: str = ""
+
+
+def with_voter(voters: VoterSet, voter: Voter) -> VoterSet:
+    """`voters` with `voter`, in place of the one with the same id if there is one."""
+    others = [other for other in voters if other.key.node_id != voter.key.node_id]
+    return VoterSet(tuple(sorted([*others, voter], key=lambda voter: voter.key.node_id)))
+
+
+def without_voter(voters: VoterSet, key: ReplicaKey) -> VoterSet:
+    return VoterSet(tuple(voter for voter in voters if voter.key != key))
+
+
+def names(voters: VoterSet | None) -> str:
+    return ",".join(str(voter.key.node_id) for voter in voters or ()) or "none"
+
+
+def refuse_without_majority(after: VoterSet, live: Collection[ReplicaKey]) -> Verdict | None:
+    """Refuse a voter set of which no majority is alive: nothing could be committed under it, not even the way back."""
+    up = [str(voter.key.node_id) for voter in after if voter.key in live]
+    down = [str(voter.key.node_id) for voter in after if voter.key not in live]
+    if len(up) >= after.majority:
+        return None
+    return Verdict(
+        VoterChangeError.NO_MAJORITY,
+        f"voters {names(after)} need {after.majority} of {len(after)} alive to commit anything, but only {len(up)} "
+        f"({','.join(up) or 'none'}) fetched lately; not heard: {','.join(down)}",
+        f"start node {down[0]}, or take it out of the voters first",
+    )
+
+
+def next_change(
+    current: VoterSet, target: VoterSet, started_size: int, leader: ReplicaKey, live: Collection[ReplicaKey]
+) -> AddVoter | RemoveVoter | UpdateVoter | None:
+    """The next step from `current` to `target`; None when they are equal.
+
+    started_size: of the voter set when the target was set.
+    """
+    leaving = [voter for voter in current if voter.key not in target]
+    # Whoever is down goes first: that raises the number of failures that the rest survives.
+    # Before that goes who only makes room for another disk of the same node.
+    leaving.sort(
+        key=lambda voter: (
+            voter.key == leader,
+            target.by_id(voter.key.node_id) is None,
+            voter.key in live,
+            voter.key,
+        )
+    )
+    joining = [voter for voter in target if current.by_id(voter.key.node_id) is None]
+    if joining and len(current) <= max(started_size, len(target)):
+        voter = joining[0]
+        return AddVoter(voter.key.node_id, voter.address, voter.key.directory_id)
+    if leaving:
+        key = leaving[0].key
+        return RemoveVoter(key.node_id, key.directory_id)
+    for voter in target:
+        if voter not in current.voters:
+            return UpdateVoter(voter.key, voter.address)
+    return None
