@@ -18,7 +18,17 @@ from typing import Any
 from uuid import UUID
 
 from quorum.core.core import RaftCore
-from quorum.core.events import AdvanceHighWatermark, Appended, Effect, Event, RoleChanged, Tick, Write
+from quorum.core.events import (
+    AdvanceHighWatermark,
+    Appended,
+    ConfirmRead,
+    Effect,
+    Event,
+    ReadConfirmed,
+    RoleChanged,
+    Tick,
+    Write,
+)
 from quorum.core.messages import Fetch, Reply, Request, Vote, VoteReply
 from quorum.core.roles import Leader
 from quorum.core.types import Batch, ReplicaKey, Role, Voters, VoterSet
@@ -54,8 +64,10 @@ class Run:
     watermark: int = 0
     confirmed: int = 0  # how many batches of `log` were compared with what is committed
     told: int = 0  # the high watermark that this leader may have told others
-    since_ms: int = 0  # when it began to lead
+    led: int = 0  # the last epoch that it led
+    since_ms: int = 0  # since when
     fetched_ms: dict[ReplicaKey, int] = field(default_factory=dict)  # in this reign
+    asked: dict[int, int] = field(default_factory=dict)  # reads, by call: what was committed when they were asked for
     ticks: int = 0
     applied: int = 0
 
@@ -131,7 +143,13 @@ class Watch:
     def stepped(self, run: Run, event: Event, effects: list[Effect], now_ms: int) -> None:
         """After each step, before its effects are carried out."""
         self.steps += 1
+        if isinstance(event, ConfirmRead):
+            run.asked[event.call] = self.committed_end
         run.ticks += isinstance(event, Tick)
+        core = run.core
+        if run.role is Role.LEADER and core.high_watermark > run.told:  # before it may have resigned in this very step
+            run.told = core.high_watermark
+            self._commit(run, core.high_watermark)
         for effect in effects:
             match effect:
                 case Write():
@@ -142,12 +160,17 @@ class Watch:
                     self._watermark(run, offset)
                 case Appended():
                     self._decided(run, now_ms)
-        core = run.core
+                case ReadConfirmed(call, offset):
+                    self._read(run, call, offset)
         if isinstance(core.role, Leader):
             self.seen["paused"] += core.role.paused
-            if core.high_watermark > run.told:
-                run.told = core.high_watermark
-                self._commit(run, core.high_watermark)
+
+    def _read(self, run: Run, call: int, offset: int) -> None:
+        self.seen["read confirmed"] += 1
+        end = run.asked.pop(call)
+        self._check(
+            offset >= end, lambda: f"I14: {run.node_id} reads at {offset}, {end} was committed before it was asked"
+        )
 
     def _write(self, run: Run, write: Write) -> None:
         log = run.log
@@ -225,7 +248,7 @@ class Watch:
             len(granted) > len(voters) // 2,
             lambda: f"I3: {own_key} leads epoch {change.epoch}, but only {granted} have its vote on disk",
         )
-        run.since_ms, run.fetched_ms, run.told = now_ms, {}, 0
+        run.since_ms, run.fetched_ms, run.told, run.led = now_ms, {}, 0, change.epoch
         own = {batch.base_offset: batch for batch in run.log}
         missing = [batch for offset, batch in self.committed.items() if own.get(offset) != batch]
         self._check(not missing, lambda: f"I7: {run.node_id} leads epoch {change.epoch} without {missing[:1]}")
@@ -249,8 +272,8 @@ class Watch:
         if newest is not None:
             found = newest
             self._check(
-                isinstance(run.core.role, Leader) and found.epoch == run.core.epoch,
-                lambda: f"I6: {run.node_id}, {run.role} in epoch {run.core.epoch}, is the first to commit {found}",
+                run.role is Role.LEADER and found.epoch == run.led,
+                lambda: f"I6: {run.node_id}, {run.role} and last leader of {run.led}, is the first to commit {found}",
             )
             self._majority_holds(found, run.core.history.current)
 
@@ -312,6 +335,15 @@ class Watch:
             self._check(other == election.voted_for, lambda: f"I3: {node_id} votes for {other} and for {election}")
         gone = [one for one in cut if self.committed.get(one.base_offset) == one and not disk.holds(one)]
         self._check(not gone, lambda: f"I5: {node_id} cuts {gone[0]} off its disk, which is committed")
+
+    def voters(self) -> list[ReplicaKey]:
+        """The voters by the newest record on any disk that is in use."""
+        newest: Batch | None = None
+        for disk in self._disk_of.values():
+            for batch in disk.batches.values():
+                if isinstance(batch.control, Voters):
+                    newest = max(newest or batch, batch, key=lambda one: (one.epoch, one.base_offset))
+        return sorted(self._keys(newest)) if newest is not None else []
 
     # Messages
 

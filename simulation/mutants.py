@@ -23,8 +23,9 @@ from quorum.core.messages import VoteReply
 from quorum.core.replication import Replication
 from quorum.core.roles import Candidate, Leader, Prospective
 from quorum.core.state import CoreState, Purpose
-from quorum.core.types import Election, LogEnd
+from quorum.core.types import Election, LogEnd, ReplicaKey
 from quorum.node import QuorumNode
+from quorum.ports import NotLeaderError
 from quorum.waiters import OffsetWaiters
 from simulation.plan import draw
 from simulation.quorum_world import QuorumWorld, play
@@ -282,6 +283,25 @@ def _answers_at_once() -> list[Any]:
         return None
 
     return [patch.object(QuorumNode, "committed", committed)]
+
+
+@_mutant("a stale read is served")
+def _stale_reads() -> list[Any]:
+    async def confirm_read(self: QuorumNode, timeout_ms: int) -> int:
+        if not isinstance(self.core.role, Leader):
+            raise NotLeaderError("not the leader")
+        return self.high_watermark
+
+    return [patch.object(QuorumNode, "confirm_read", confirm_read)]
+
+
+@_mutant("a read is confirmed by a fetch's arrival")
+def _any_fetch_confirms() -> list[Any]:
+    def round_of(self: Any, leader: Leader, key: ReplicaKey) -> int:
+        """Whoever has ever fetched from this leader counts, whichever round it had seen."""
+        return leader.round if key in leader.replicas else 0
+
+    return [patch.object(Replication, "_round_of", round_of)]
 
 
 @_mutant("the end of a reign does not fail those who wait for a commit")

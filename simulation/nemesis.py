@@ -10,11 +10,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from quorum.core.events import AddVoter, RemoveVoter, SetTarget, VoterChange
+from quorum.node import QuorumNode
 from simulation.plan import LEADER, Fault
 from simulation.quorum_world import CLIENTS, Host, QuorumWorld
 
 LATE_S = 2.0
 BURST = 5
+NODES_ONLY = 0.95
+ORDER_MS = 3000
 
 
 class Nemesis:
@@ -43,11 +47,17 @@ class Nemesis:
             "pause all": self._pause,
             "skew": self._skew,
             "burst": self._burst,
+            "zombie": self._zombie,
             "fsync fails": self._fsync_fails,
             "slow disk": self._slow_disk,
             "disk hangs": self._disk_hangs,
             "disk full": self._disk_full,
             "wipe": self._wipe,
+            "transfer": self._transfer,
+            "add voter": self._change,
+            "remove voter": self._change,
+            "replace voter": self._change,
+            "target": self._change,
         }
 
     async def rage(self) -> None:
@@ -204,6 +214,16 @@ class Nemesis:
             await self._for(fault.length_s)
             process.set_clock_rate(1.0)
 
+    async def _zombie(self, fault: Fault) -> None:
+        """Cut off from the other nodes, not from its clients, while its clock crawls: others lead before it notices."""
+        host = self._host(fault)
+        process = host.process
+        if process is None:
+            return
+        process.set_clock_rate(fault.amount)
+        await self._without(fault.length_s, self._links_of(host.name, NODES_ONLY))
+        process.set_clock_rate(1.0)
+
     async def _burst(self, fault: Fault) -> None:
         self.world.burst(self._host(fault), int(fault.amount))
 
@@ -248,3 +268,38 @@ class Nemesis:
         await self._for(fault.length_s)
         host.down -= 1
         self.world.start(host.node_id)
+
+    # Orders: what operators do meanwhile.  They are given to the leader, or to whoever takes itself for it.
+
+    def _order(self, give: Callable[[QuorumNode], Coroutine[Any, Any, Any]]) -> None:
+        """In the leader's own process, without waiting for the outcome."""
+        world, host = self.world, self.world.leader()
+        if host is None or host.process is None or host.node is None:
+            return
+        node = host.node
+
+        async def ordered() -> None:
+            outcome = await give(node)
+            world.note(f"ORDER {outcome}")
+            world.watch.seen[f"order {outcome.error.value}"] += 1
+
+        host.process.start(ordered())
+
+    async def _transfer(self, fault: Fault) -> None:
+        to = fault.nodes[0] if fault.nodes[0] != LEADER else None
+        self._order(lambda node: node.transfer_leader(to, ORDER_MS))
+
+    async def _change(self, fault: Fault) -> None:
+        change = self._voter_change(fault)
+        self._order(lambda node: node.change_voters(change, dry_run=fault.amount < 0.1, timeout_ms=ORDER_MS))
+
+    def _voter_change(self, fault: Fault) -> VoterChange:
+        world = self.world
+        host = self._host(fault)
+        match fault.kind:
+            case "remove voter":
+                return RemoveVoter(host.node_id)
+            case "target":
+                return SetTarget(tuple((node, world.hosts[node].address) for node in fault.nodes))
+            case _:
+                return AddVoter(host.node_id, host.address, None, fault.kind == "replace voter")

@@ -12,7 +12,7 @@ from random import Random
 FIRST_OBSERVER = 11
 
 LINK_FAULTS = ("slow", "loss", "duplicate", "late", "cut", "one way", "isolate", "split", "no replies", "flap")
-NODE_FAULTS = ("kill", "kill all", "restart", "pause", "pause all", "skew", "burst")
+NODE_FAULTS = ("kill", "kill all", "restart", "pause", "pause all", "skew", "burst", "zombie")
 DISK_FAULTS = ("fsync fails", "slow disk", "disk hangs", "disk full", "wipe")
 ORDERS = ("transfer", "add voter", "remove voter", "replace voter", "target")
 """Not faults, but what operators do meanwhile."""
@@ -113,6 +113,8 @@ def _draw_fault(random: Random, plan: Plan, kind: str) -> Fault:
             nodes = ids
         case "burst":
             nodes, amount = (LEADER,), random.randint(3, 30)
+        case "zombie":
+            nodes, amount, length_s = (LEADER,), random.choice((0.1, 0.3, 0.5)), random.uniform(1, 6)
         case "skew":
             amount = random.choice((0.5, 0.8, 1.25, 2.0))
         case "slow disk":

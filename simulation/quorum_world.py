@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import structlog
 
@@ -30,7 +31,7 @@ from quorum.core.config import RaftConfig
 from quorum.core.events import Effect, Event
 from quorum.core.types import Batch, Role
 from quorum.node import QuorumNode
-from quorum.ports import UnreachableError
+from quorum.ports import NotLeaderError, UnreachableError
 from quorumlog.errors import FatalError
 from quorumlog.runtime.clock import Sources, now_ms
 from simulation.invariants import Run, Violation, Watch
@@ -267,11 +268,26 @@ class QuorumWorld:
         controller, node = host.controller, host.node
         if controller is None or node is None:
             return "refused", None
+        if wish.kind == "current":
+            return await self._serve_current(host, wish)
         answer = await controller.carry_out(lambda image, again: _decide(image, wish), REQUEST_MS)
         if isinstance(answer, Outcome):
             return ("unknown" if answer.word is Word.OUTCOME_UNKNOWN else "refused"), node.leader_id
         self.watch.acknowledged(wish.number)
         return "done", answer[0]
+
+    async def _serve_current(self, host: Host, wish: Wish) -> tuple[str, Any]:
+        """A read that leaves nothing in the log: confirmed by the voters (design §4.7)."""
+        node, replay = host.node, host.replay
+        assert node is not None
+        assert replay is not None
+        try:
+            offset = await node.confirm_read(REQUEST_MS)
+            async with asyncio.timeout(REQUEST_MS / 1000):
+                await replay.wait_for(offset)
+        except (NotLeaderError, TimeoutError):
+            return "refused", node.leader_id
+        return "done", replay.image.config(ConfigScope.CLUSTER, "").get(wish.key)
 
     async def _client(self, name: str, random: Random, stop: asyncio.Event) -> None:
         transport = SimulatedTransport(self.network, f"{name}:1")
@@ -280,7 +296,7 @@ class QuorumWorld:
         while not stop.is_set():
             await asyncio.sleep(random.uniform(0, 2 * self.plan.op_gap_s))
             key = random.choice(KEYS)
-            kind = random.choice(("read", "read", "write", "write", "cas"))
+            kind = random.choice(("read", "current", "current", "write", "write", "cas"))
             self.operations += 1
             wish = Wish(self.operations, kind, key, known.get(key))
             target = await self._wish(transport, wish, target, known, random)
@@ -313,19 +329,18 @@ class QuorumWorld:
             how, found = "unknown", None
         if how == "refused":
             return found or random.choice(self.plan.node_ids)
-        written = wish.value if wish.kind != "read" else None
+        kind = "read" if wish.kind == "current" else wish.kind
+        written = wish.value if kind != "read" else None
         ended = self.loop.true_time()
         if how == "unknown":
-            self._unknown.append(
-                (wish.number, Operation(wish.key, wish.kind, began, value=written, expected=wish.expected))
-            )
+            self._unknown.append((wish.number, Operation(wish.key, kind, began, value=written, expected=wish.expected)))
             return random.choice(self.plan.node_ids)
         self.note(f"{wish.kind} {wish.key} {wish.expected} {written} = {found}")
         self.acknowledged += 1
-        self.history.append(Operation(wish.key, wish.kind, began, ended, written, wish.expected, found))
-        if wish.kind == "read":
+        self.history.append(Operation(wish.key, kind, began, ended, written, wish.expected, found))
+        if kind == "read":
             known[wish.key] = found
-        elif wish.kind == "write" or found:
+        elif kind == "write" or found:
             known[wish.key] = wish.value
         return target
 
@@ -369,6 +384,10 @@ class QuorumWorld:
         nemesis = Nemesis(self)
         await nemesis.rage()
         await nemesis.heal()
+        if not self._majority_is_left():
+            self.watch.seen["majority lost"] += 1
+            stop.set()
+            return
         await self.until(lambda: self.leader() is not None, "L1: a leader is", LEADER_S)
         before = self.acknowledged
         await self.until(lambda: self.acknowledged > before, "L2: a write is acknowledged", LEADER_S)
@@ -376,6 +395,15 @@ class QuorumWorld:
         await self.until(self._converged, "L2: all nodes are caught up", CONVERGE_S)
         await self._stay_quiet()
         self._judge()
+
+    def _majority_is_left(self) -> bool:
+        """Whether enough of the voters in force still have their disks: voters may have been removed meanwhile."""
+        voters = self.watch.voters()
+        left = [one for one in voters if (one.node_id, one.directory_id) in self._present_disks()]
+        return not voters or len(left) > len(voters) // 2
+
+    def _present_disks(self) -> set[tuple[int, UUID | None]]:
+        return {(host.node_id, host.disk.directory_id) for host in self.hosts.values()}
 
     async def _stay_quiet(self) -> None:
         await asyncio.sleep(REQUEST_MS / 1000)
