@@ -31,7 +31,7 @@ from quorum.core.events import (
 )
 from quorum.core.messages import Fetch, Reply, Request, Vote, VoteReply
 from quorum.core.roles import Leader
-from quorum.core.types import Batch, ReplicaKey, Role, Voters, VoterSet
+from quorum.core.types import Batch, ReplicaKey, Role, Voters
 from quorum.ports import StoreWrite
 
 MARK = re.compile(rb"<(\d+)>")
@@ -60,6 +60,7 @@ class Run:
     node_id: int
     core: RaftCore
     log: list[Batch]
+    voters: list[Batch]  # those of `log` that hold a voter set; the last one is in force
     role: Role | None = None
     watermark: int = 0
     confirmed: int = 0  # how many batches of `log` were compared with what is committed
@@ -130,7 +131,7 @@ class Watch:
             kept is None or now.epoch > kept.epoch or now == kept,
             lambda: f"I2: {node_id} restarts with {now}, its disk says {kept}",
         )
-        return Run(node_id, core, list(batches))
+        return Run(node_id, core, list(batches), [one for one in batches if isinstance(one.control, Voters)])
 
     def _check(self, holds: bool, message: Callable[[], str]) -> None:
         if not holds and not self.closed:
@@ -182,13 +183,23 @@ class Watch:
             )
             while log and log[-1].base_offset >= write.truncate_to:
                 log.pop()
+            while run.voters and run.voters[-1].base_offset >= write.truncate_to:
+                run.voters.pop()
             run.confirmed = min(run.confirmed, len(log))
         for batch in write.batches:
-            if isinstance(batch.control, Voters) and batch.base_offset > 0:
-                self._voters_follow(run, batch, batch.control)
+            if isinstance(batch.control, Voters):
+                if batch.base_offset > 0:
+                    self._voters_follow(run, batch, batch.control)
+                run.voters.append(batch)
             if batch.epoch > 0:  # the founding may be lost before anyone hears of it, and made again
                 self._unique(run, batch)
             log.append(batch)
+        if run.voters and (write.batches or write.truncate_to is not None):
+            latest, in_force = self._keys(run.voters[-1]), {voter.key for voter in write.state.voters}
+            self._check(
+                latest == in_force,
+                lambda: f"I11: {run.node_id} goes by the voters {sorted(in_force)}, the log says {sorted(latest)}",
+            )
         election = write.state.election
         if election.leader_id is not None:
             self._one_leader(election.epoch, election.leader_id)
@@ -207,7 +218,7 @@ class Watch:
 
     def _voters_follow(self, run: Run, batch: Batch, record: Voters) -> None:
         """I11: one voter at a time; by a leader only when the last change and its own first record are committed."""
-        earlier = [one for one in run.log if isinstance(one.control, Voters)]
+        earlier = run.voters
         before, after = self._keys(earlier[-1]) if earlier else set(), {voter.key for voter in record.voters}
         changed = len(before ^ after)
         self.seen["voters changed"] += changed > 0
@@ -275,7 +286,7 @@ class Watch:
                 run.role is Role.LEADER and found.epoch == run.led,
                 lambda: f"I6: {run.node_id}, {run.role} and last leader of {run.led}, is the first to commit {found}",
             )
-            self._majority_holds(found, run.core.history.current)
+            self._majority_holds(found, sorted(self._keys(run.voters[-1])))
 
     def _commit_one(self, run: Run, batch: Batch) -> bool:
         """Whether nobody had committed it before."""
@@ -290,8 +301,7 @@ class Watch:
         self.marks.update(int(number) for number in MARK.findall(batch.payload))
         return True
 
-    def _majority_holds(self, batch: Batch, voters: VoterSet) -> None:
-        keys = [voter.key for voter in voters]
+    def _majority_holds(self, batch: Batch, keys: list[ReplicaKey]) -> None:
         holders = [key for key in keys if key in self._disks and self._disks[key].holds(batch)]
         self._check(
             len(holders) > len(keys) // 2,

@@ -17,13 +17,15 @@ from uuid import UUID
 
 from quorum.core.core import RaftCore
 from quorum.core.election import Elections
-from quorum.core.events import AdvanceHighWatermark
+from quorum.core.events import AdvanceHighWatermark, VoterChangeError
 from quorum.core.log_index import LogIndex
+from quorum.core.membership import Membership
 from quorum.core.messages import VoteReply
 from quorum.core.replication import Replication
 from quorum.core.roles import Candidate, Leader, Prospective
 from quorum.core.state import CoreState, Purpose
-from quorum.core.types import Election, LogEnd, ReplicaKey
+from quorum.core.types import Election, LogEnd, ReplicaKey, TargetVoters
+from quorum.core.voters import VoterHistory
 from quorum.node import QuorumNode
 from quorum.ports import NotLeaderError
 from quorum.waiters import OffsetWaiters
@@ -267,6 +269,59 @@ def _cuts_an_epoch() -> list[Any]:
 @_mutant("cuts its log to its own watermark")
 def _cuts_to_watermark() -> list[Any]:
     return _cut_to(lambda core, _: max(1, int(core.high_watermark)))
+
+
+# Membership
+
+
+@_mutant("changes the voters while a change is uncommitted")
+def _two_changes_at_once() -> list[Any]:
+    return [patch.object(Membership, "_is_uncommitted", property(lambda self: False))]
+
+
+@_mutant("changes the voters before it has committed in its epoch")
+def _changes_too_early() -> list[Any]:
+    def may_step(self: Any, leader: Leader, now_ms: int) -> bool:
+        return leader.handover is None and self.history.target is not None
+
+    original = Membership._refuse_change
+
+    def refuse(self: Any, event: Any, now_ms: int) -> Any:
+        verdict = original(self, event, now_ms)
+        early = verdict is not None and verdict.error is VoterChangeError.NOT_COMMITTED_YET
+        return None if early else verdict
+
+    return [patch.object(Membership, "_may_step", may_step), patch.object(Membership, "_refuse_change", refuse)]
+
+
+@_mutant("goes to the target in one step")
+def _one_great_step() -> list[Any]:
+    original = Membership._decide_target
+
+    def decide(self: Any, leader: Leader, work: Any, change: Any, now_ms: int) -> Any:
+        found = original(self, leader, work, change, now_ms)
+        if isinstance(found, TargetVoters) and found.target is not None:
+            return self._voters(found.target)
+        return found
+
+    return [patch.object(Membership, "_decide_target", decide)]
+
+
+@_mutant("a leader that is no voter counts itself")
+def _counts_itself() -> list[Any]:
+    def commit(self: Any, leader: Leader) -> None:
+        voters = self.history.current
+        ends = [getattr(leader.replicas.get(voter.key), "end", 0) for voter in voters if voter.key != self.key]
+        offset = sorted([*ends, self.log.durable_end], reverse=True)[voters.majority - 1]
+        if offset > leader.epoch_start:
+            self._advance_watermark(offset)
+
+    return [patch.object(Replication, "_commit", commit)]
+
+
+@_mutant("a truncation keeps the voters that it cut off")
+def _voters_are_not_restored() -> list[Any]:
+    return [patch.object(VoterHistory, "truncate", lambda self, to: [])]
 
 
 # Zombies and answers

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from quorum.core.events import AddVoter, RemoveVoter, SetTarget, VoterChange
+from quorum.core.types import Role
 from quorum.node import QuorumNode
 from simulation.plan import LEADER, Fault
 from simulation.quorum_world import CLIENTS, Host, QuorumWorld
@@ -19,6 +20,7 @@ LATE_S = 2.0
 BURST = 5
 NODES_ONLY = 0.95
 ORDER_MS = 3000
+ORDER_GAP_S = 0.1
 
 
 class Nemesis:
@@ -271,27 +273,32 @@ class Nemesis:
 
     # Orders: what operators do meanwhile.  They are given to the leader, or to whoever takes itself for it.
 
-    def _order(self, give: Callable[[QuorumNode], Coroutine[Any, Any, Any]]) -> None:
-        """In the leader's own process, without waiting for the outcome."""
-        world, host = self.world, self.world.leader()
-        if host is None or host.process is None or host.node is None:
-            return
-        node = host.node
+    async def _order(self, fault: Fault, give: Callable[[QuorumNode], Coroutine[Any, Any, Any]]) -> None:
+        """Given in the process of whoever leads, at once after its election too; and again until it is carried out."""
+        world, outcomes = self.world, list[str]()
+        end = asyncio.get_running_loop().time() + fault.length_s
 
-        async def ordered() -> None:
+        async def ordered(node: QuorumNode) -> None:
             outcome = await give(node)
             world.note(f"ORDER {outcome}")
             world.watch.seen[f"order {outcome.error.value}"] += 1
+            outcomes.append(outcome.error.value)
 
-        host.process.start(ordered())
+        while not self._stop.is_set() and "NONE" not in outcomes and asyncio.get_running_loop().time() < end:
+            leaders = [host for host in world.hosts.values() if host.node is not None and host.node.role is Role.LEADER]
+            for host in leaders:
+                if host.process is not None and host.node is not None:
+                    host.process.start(ordered(host.node))
+            await self._for(ORDER_GAP_S)
 
     async def _transfer(self, fault: Fault) -> None:
         to = fault.nodes[0] if fault.nodes[0] != LEADER else None
-        self._order(lambda node: node.transfer_leader(to, ORDER_MS))
+        await self._order(fault, lambda node: node.transfer_leader(to, ORDER_MS))
 
     async def _change(self, fault: Fault) -> None:
         change = self._voter_change(fault)
-        self._order(lambda node: node.change_voters(change, dry_run=fault.amount < 0.1, timeout_ms=ORDER_MS))
+        dry_run = fault.amount < 0.1
+        await self._order(fault, lambda node: node.change_voters(change, dry_run=dry_run, timeout_ms=ORDER_MS))
 
     def _voter_change(self, fault: Fault) -> VoterChange:
         world = self.world

@@ -62,8 +62,8 @@ class Plan:
         return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
 
 
-def draw(seed: int, orders: tuple[str, ...] = ()) -> Plan:
-    """The plan of a seed; `orders` are the kinds of `ORDERS` that may be given in it."""
+def draw(seed: int) -> Plan:
+    """The plan of a seed."""
     random = Random(f"plan {seed}")
     voters = random.choice((1, 2, 3, 3, 3, 3, 4, 5))
     plan = Plan(
@@ -77,7 +77,7 @@ def draw(seed: int, orders: tuple[str, ...] = ()) -> Plan:
         faults=(),
     )
     count = random.choice((0, 3, 8, 15, 30))
-    possible = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *orders)
+    possible = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
     kinds = [kind for kind in possible if random.random() < 0.4] or [random.choice(possible)]
     drawn = [_draw_fault(random, plan, random.choice(kinds)) for _ in range(count)]
     drawn.sort(key=lambda fault: fault.at_s)
