@@ -31,7 +31,7 @@ from broker.server.lifecycle import Progress
 from broker.server.replica_manager import ReplicaManager
 from broker.server.watermarks import Watermarks
 from metadata.image import ClusterImage, PartitionImage, delta, indexes
-from metadata.records import UNASSIGNED, ConfigScope, Record
+from metadata.records import ConfigScope, Record
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
@@ -253,10 +253,14 @@ class ImageFollower:
         return hosted
 
     def _choose_directory(self, assigned: UUID) -> UUID | None:
-        """The assigned one; when none is, the one with the fewest replicas."""
+        """The assigned one; when none is, the one with the fewest replicas; None when the assigned one has failed.
+
+        An assigned one that this broker does not have is a disk that was replaced: the replica begins anew on another,
+        empty and outside the ISR, from which the broker's registration without that directory has taken it.
+        """
         offline = self._replicas.logs.failed_disks
         working = [each for each in self._directory_ids if each not in offline]
-        if assigned != UNASSIGNED:
+        if assigned in self._directory_ids:
             return assigned if assigned in working else None
         if len(working) <= 1:
             return working[0] if working else None

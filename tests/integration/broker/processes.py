@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from broker.server.process import BrokerProcess, make_broker_process
+from metadata.image import PartitionImage
 from quorum.process import ControlPlane, make_control_plane
 from quorumlog.runtime.addresses import Address, InitialVoter
 from quorumlog.runtime.clock import Sources
@@ -161,9 +162,16 @@ class WholeCluster:
 
     def leader(self, topic: str, index: int = 0) -> int:
         """Broker id of the leader, as the brokers know it; -1 when there is none."""
+        return self._partition(topic, index).leader
+
+    def isr(self, topic: str, index: int = 0) -> tuple[int, ...]:
+        """As the brokers know it."""
+        return tuple(self._partition(topic, index).isr)
+
+    def _partition(self, topic: str, index: int) -> PartitionImage:
         image = max((broker.plane.replay.image for broker in self.brokers), key=lambda image: image.end_offset)
         found = image.topic(topic)
         assert found is not None
         partition = found.partition(index)
         assert partition is not None
-        return partition.leader
+        return partition

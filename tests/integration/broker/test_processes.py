@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,23 @@ async def test_three_voters_and_three_brokers_carry_writes_through_failures(tmp_
         assert await in_thread(produce, cluster.bootstrap, "t", 3_000, 12_000, 3) == []
         found = await in_thread(consume, cluster.bootstrap, "t", 15_000, 3)
         assert sorted(found) == list(range(15_000))
+
+
+async def test_a_replaced_disk_is_filled_again(tmp_path: Path) -> None:
+    async with WholeCluster(tmp_path) as cluster:
+        await cluster.create("t", partitions=3)
+        assert await in_thread(produce, cluster.bootstrap, "t", 3_000, 0, 3) == []
+        replaced = cluster.leader("t")
+        await cluster.nodes[replaced].stop(graceful=False)
+        shutil.rmtree(tmp_path / str(replaced))
+        await cluster.nodes[replaced].start()
+        await cluster.ready(replaced)
+        async with asyncio.timeout(WAIT_S):
+            while any(len(cluster.isr("t", index)) < 3 for index in range(3)):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        for other in {11, 12, 13} - {replaced}:
+            await cluster.nodes[other].stop()
+        assert sorted(await in_thread(consume, cluster.bootstrap, "t", 3_000, 3)) == list(range(3_000))
 
 
 async def test_a_graceful_stop_moves_the_leaderships_before_it_goes(tmp_path: Path) -> None:
