@@ -158,6 +158,9 @@ class Consumer:
             async with asyncio.TaskGroup() as tasks:
                 for (topic, index), timestamp in asked.items():
                     tasks.create_task(ask(topic, index, timestamp))
-        except* ClusterError as failures:
-            raise failures.exceptions[0] from None
+        except BaseExceptionGroup as failures:  # not `except*`: what that raises is a group again in Python 3.11.2
+            refusals, others = failures.split(ClusterError)
+            if refusals is None or others is not None:
+                raise
+            raise refusals.exceptions[0] from None
         return answers

@@ -253,12 +253,15 @@ async def consume(
     try:
         async with asyncio.timeout(context.timeout_s):
             await _consume(context, topic, partition, start, max_messages, exit_at_end)
-    except* ClusterError as failures:
-        raise _first(failures) from None
-    except* TimeoutError:
+    except TimeoutError:
         raise ClusterError(
             "TIMED_OUT", f"the records asked for were not there within {context.deadline_s:g} s", retriable=True
         ) from None
+    except BaseExceptionGroup as failures:  # not `except*`: what that raises is a group again in Python 3.11.2
+        refusals, others = failures.split(ClusterError)
+        if refusals is None or others is not None:
+            raise
+        raise _first(refusals) from None
 
 
 def _first(group: BaseExceptionGroup[ClusterError]) -> ClusterError:
