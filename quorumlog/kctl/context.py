@@ -30,6 +30,8 @@ class Context:
     output_form: str = "table"
     timeout_s: float | None = None
     debug: bool = False
+    interrupted: str = "what was already asked for goes on, nothing was cancelled"
+    """What Ctrl-C leaves behind; a command of which something else is true says so."""
 
     @property
     def output(self) -> Output:

@@ -44,6 +44,7 @@ async def up(context: Context, directory: str | None, voters: int, brokers: int,
     made_dir = not home.exists()
     home.mkdir(parents=True, exist_ok=True)
     say = context.output.message
+    context.interrupted = "what this call had started was stopped again"
     is_new = False
     with dev_cluster.locked(home):
         cluster = dev_cluster.load(home)

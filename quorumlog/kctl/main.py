@@ -48,11 +48,13 @@ def run(arguments: list[str]) -> int:
         return result if isinstance(result, int) else exits.DONE
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:  # before its parent class: its message is the whole help
+        return _no_command(error, context, arguments)
     except click.ClickException as error:
         _usage(error, context, arguments)
         return exits.USAGE
     except (KeyboardInterrupt, click.Abort):
-        context.output.message("interrupted: what was already asked for goes on, nothing was cancelled")
+        context.output.message(f"interrupted: {context.interrupted}")
         return exits.INTERRUPTED
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -68,16 +70,29 @@ def _failed(error: Exception, context: Context) -> int:
     return exits.exit_code(error)
 
 
-def _usage(error: click.ClickException, context: Context, arguments: list[str]) -> None:
+def _no_command(error: click.exceptions.NoArgsIsHelpError, context: Context, arguments: list[str]) -> int:
+    """`kctl topics`: whoever types it wants to see what there is, a script wants to know that it is wrong."""
+    assert error.ctx is not None, error
+    if _wants_json(context, arguments):
+        _usage(click.UsageError("Missing command.", error.ctx), context, arguments)
+    else:
+        context.output.message(error.ctx.get_help())
+    return exits.USAGE
+
+
+def _wants_json(context: Context, arguments: list[str]) -> bool:
     """A wrong command line may fail before `-o` is parsed, so look for it by hand."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    wants_json = context.output_form == "json" or any(
-        (flag in ("-o", "--output") and value == "json") or flag in ("-ojson", "--output=json") for flag, value in pairs
+    return context.output_form == "json" or any(
+        (flag in ("-o", "--output") and value == "json") or flag in ("-ojson", "--output=json")
+        for flag, value in zip(arguments, [*arguments[1:], ""], strict=False)  # no arguments: no pairs
     )
+
+
+def _usage(error: click.ClickException, context: Context, arguments: list[str]) -> None:
     message = error.format_message()
     usage = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "kctl"
     next_step = f"{usage} --help"
-    if wants_json:
+    if _wants_json(context, arguments):
         print(
             dumps({"error": "USAGE", "message": message, "next": next_step, "retriable": False}),
             file=sys.stderr,

@@ -134,6 +134,21 @@ def test_wrong_usage_is_2(client: FakeClient, arguments: list[str], capsys: pyte
     assert client.calls == []
 
 
+@pytest.mark.parametrize("arguments", [[], ["topics"], ["dev"]])
+def test_a_missing_command_shows_those_there_are(
+    client: FakeClient, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(" ".join(["Usage: kctl", *arguments]))
+    assert "Commands:" in captured.err
+    assert run(["-o", "json", *arguments]) == 2
+    error = json.loads(capsys.readouterr().err)
+    assert (error["error"], error["next"]) == ("USAGE", " ".join(["kctl", *arguments, "--help"]))
+    assert error["message"] == "Missing command."
+
+
 def test_global_options_before_or_after_and_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
