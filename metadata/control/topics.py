@@ -184,7 +184,7 @@ def _check_counts(topic: NewTopic, broker_count: int) -> NewTopic | Outcome:
     if factor > broker_count:
         return Outcome(
             Word.INVALID_REPLICATION_FACTOR,
-            f"replication factor {factor}, but {broker_count} brokers are unfenced",
+            f"replication factor {factor}, unfenced brokers: {broker_count}",
             "start more brokers, or ask for fewer replicas",
         )
     return replace(topic, partitions=partitions, replication_factor=factor)
@@ -341,4 +341,5 @@ def forget_topics(image: ClusterImage, names: Sequence[str]) -> Decision[None]:
 def _missing(name: str, topic_id: UUID | None) -> DeletedTopic:
     if topic_id is not None:
         return DeletedTopic(Outcome(Word.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"), "", topic_id)
-    return DeletedTopic(Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}"), name)
+    text = f"no topic is named {name[:60]!a}"
+    return DeletedTopic(Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, text, "kctl topics list"), name)

@@ -31,7 +31,8 @@ async def describe_topics(image: ClusterImage, names: Sequence[str]) -> pb.Descr
     built = 0
     for name, topic in topics:
         if topic is None:
-            outcome = Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}")
+            text = f"no topic is named {name[:60]!a}"
+            outcome = Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, text, "kctl topics list")
             reply.topics.append(pb.TopicDescription(name=name, result=result(outcome)))
             continue
         reply.topics.append(_topic(image, topic))

@@ -66,7 +66,7 @@ class ControllerClient:
         """
         deadline = _now() + timeout_s
         is_read = method in _READS
-        reason = ClusterError(UNAVAILABLE, f"no answer from {self._shown()}", retriable=True)
+        reason = self._no_answer()
         attempts = _Attempts(self, deadline)
         while (address := await attempts.next()) is not None:
             channel = self._channel(address)
@@ -105,7 +105,7 @@ class ControllerClient:
             ClusterError: no node answered.
         """
         deadline = _now() + timeout_s
-        reason = ClusterError(UNAVAILABLE, f"no answer from {self._shown()}", retriable=True)
+        reason = self._no_answer()
         attempts = _Attempts(self, deadline)
         while (address := await attempts.next()) is not None:
             try:
@@ -117,6 +117,14 @@ class ControllerClient:
                 continue
             return await self._ask_leader(reply, deadline)
         raise reason
+
+    def _no_answer(self) -> ClusterError:
+        return ClusterError(
+            UNAVAILABLE,
+            f"no answer from {self._shown()}",
+            "start a node there, or give the control address of one that runs",
+            retriable=True,
+        )
 
     async def _ask_leader(
         self, reply: quorum_pb2.DescribeQuorumReply, deadline: float

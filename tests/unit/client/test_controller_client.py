@@ -158,6 +158,7 @@ async def test_nobody_there() -> None:
         with pytest.raises(ClusterError) as caught:
             await client.call("CreateTopics", CREATE, 0.3)
         assert (caught.value.code, caught.value.retriable) == ("UNAVAILABLE", True)
+        assert "control address" in caught.value.next_step
         with pytest.raises(ClusterError, match="no answer from 127"):
             await client.describe_quorum(0.3)
 
