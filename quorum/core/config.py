@@ -43,6 +43,7 @@ class RaftConfig:
     steady_ms: int = 60_000  # who leads for less did not hold leadership, and is not preferred for a while
     preference_wait_ms: int = 30_000  # for so long; doubles
     preference_wait_max_ms: int = 600_000
+    reset_interval_ms: int = 5_000  # between two resets of all connections by a paused leader
     reads_max: int = 4096  # waiting to be confirmed by a leader; one more is refused
     wall_offset_ms: int = 0
 

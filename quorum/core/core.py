@@ -279,7 +279,7 @@ class RaftCore(Founding):
                 heard = reply.error in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
                 self._farewell_ended(role, call.voter, heard, now_ms)
             case DescribeQuorumReply(), _ if call.purpose is Purpose.SEEK:
-                self._seek_ended(now_ms)
+                self._seek_ended(call.to, True, now_ms)
             case IntroduceReply(), _ if self.newborn is not None and call.purpose is Purpose.INTRODUCE:
                 self._on_introduce_reply(self.newborn, call.to, reply, now_ms)
             case _:
@@ -294,7 +294,7 @@ class RaftCore(Founding):
             return None
         role = self.role
         if call.purpose is Purpose.SEEK:
-            self._seek_ended(now_ms)
+            self._seek_ended(call.to, False, now_ms)
         elif call.purpose is Purpose.INTRODUCE and self.newborn is not None:
             self._introduce_failed(self.newborn, call.to, now_ms)
         elif isinstance(role, Follower):

@@ -12,11 +12,17 @@ then may its epoch be adopted, and only from a node that could be a voter.  Ever
 the other node knows, and that is how stale nodes learn.
 
 Who cannot find the leader asks around (`seek`): one DescribeQuorum at a time, to a voter or bootstrap address drawn
-at random.  Every node answers it from what it knows."""
+at random.  Every node answers it from what it knows.
+
+So does a leader that is *paused*, because no majority fetches: it may have been followed by another, or taken out of
+the voters, while it was cut off, and any node may be the one that can tell it.  It asks voters and others in turn,
+observers too, since a link to a broker may be whole when those to the voters are not.  When it has tried all other
+voters and reached none, it has its connections dropped and goes back to the bootstrap addresses.  Until it hears of a
+newer epoch it stays leader, so that a healed link needs no election."""
 
 from __future__ import annotations
 
-from quorum.core.events import Peer
+from quorum.core.events import Peer, ResetConnections
 from quorum.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -320,12 +326,47 @@ class Elections(Reads):
         """Ask one random node which leader it knows, if this node does not hear one."""
         if not self.seek.is_due(now_ms):
             return
-        peers = self._addresses()
+        peers = self._zombies_peers(self.role) if isinstance(self.role, Leader) else self._addresses()
         if not peers:
             self.seek.due_ms = None
             return
         to = peers[self._draw(len(peers))]
         self._ask(self.seek, Purpose.SEEK, to, DescribeQuorum(self._sender), now_ms)
+
+    def _zombies_peers(self, leader: Leader) -> list[Peer]:
+        """Whom a paused leader asks now: voters and others in turn; after a reset, a bootstrap address."""
+        known = self._addresses()
+        if leader.reset:
+            leader.reset = False
+            named = {*self.config.bootstrap, *(address for _, address in self.config.founders)}
+            bootstrap = [peer for peer in known if peer.address in named]
+            return bootstrap or known
+        voters = [peer for peer in known if self._is_voter_id(peer.node_id)]
+        others = [peer for peer in known if not self._is_voter_id(peer.node_id)]
+        for key in sorted(leader.replicas):
+            if key not in self.history.current:
+                others.append(Peer(key.node_id, leader.replicas[key].address))
+        voters = [peer for peer in voters if peer.node_id not in leader.unreached] or voters
+        first, second = (voters, others) if self.seek.failures % 2 == 0 else (others, voters)
+        return first or second
+
+    def _is_voter_id(self, node_id: int | None) -> bool:
+        return node_id is not None and self.history.current.by_id(node_id) is not None
+
+    def _note_contact(self, leader: Leader, to: Peer, answered: bool, now_ms: int) -> None:
+        """Have the connections dropped once no other voter could be reached, at most every few seconds."""
+        if to.node_id is None or not self._is_voter_id(to.node_id):
+            return
+        if answered:
+            leader.unreached.clear()
+            return
+        leader.unreached.add(to.node_id)
+        others = {key.node_id for key in self.other_voters}
+        if others <= leader.unreached and now_ms >= leader.reset_due_ms:
+            leader.unreached.clear()
+            leader.reset_due_ms = now_ms + self.config.reset_interval_ms
+            leader.reset = True
+            self._effects.append(ResetConnections())
 
     def _addresses(self) -> list[Peer]:
         """Where other nodes may be, in a fixed order: voters, then the bootstrap and founders' addresses."""
@@ -335,8 +376,10 @@ class Elections(Reads):
         peers += [Peer(None, address) for address in named if address not in found and address != self.config.address]
         return peers
 
-    def _seek_ended(self, now_ms: int) -> None:
+    def _seek_ended(self, to: Peer, answered: bool, now_ms: int) -> None:
         self.seek.call = None
+        if isinstance(self.role, Leader):
+            self._note_contact(self.role, to, answered, now_ms)
         self.seek.failures += 1
         self.seek.due_ms = now_ms + self._backoff_ms(self.seek.failures)
 
@@ -346,4 +389,6 @@ class Elections(Reads):
                 return self.met
             case Follower() as follower:
                 return follower.gone or follower.fetch.failures > 0
+            case Leader() as leader:
+                return leader.paused
         return False

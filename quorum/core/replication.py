@@ -288,7 +288,10 @@ class Replication(CoreState):
     def _update_pause(self, leader: Leader, now_ms: int) -> None:
         """Paused from the moment that no majority has fetched within the fetch timeout, until one has again."""
         contact = self._majority_contact_ms(leader)
-        leader.paused = contact is not None and now_ms - contact >= self.config.fetch_timeout_ms
+        before, leader.paused = leader.paused, contact is not None and now_ms - contact >= self.config.fetch_timeout_ms
+        if before != leader.paused:
+            self.seek = Errand(now_ms)  # a pause begins by asking at once
+            leader.unreached.clear()
 
     # Follower
 

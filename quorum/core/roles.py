@@ -170,6 +170,9 @@ class Leader:
     told: tuple[int, int, int] = (0, 0, 0)  # (log end, high watermark, round) when the parked were last looked through
     expiry_ms: int | None = None
     paused: bool = False
+    unreached: set[int] = field(default_factory=set)  # ids of voters that a paused leader has asked in vain
+    reset: bool = False  # the connections were reset: ask a bootstrap address next
+    reset_due_ms: int = 0  # no further reset before
     round: int = 0
     told_round: int = 0
     waiting_reads: list[WaitingRead] = field(default_factory=list)
