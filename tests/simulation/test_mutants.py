@@ -9,7 +9,12 @@ from simulation.plan import draw
 from simulation.quorum_world import play
 
 SEEDS = 60
-SLOW = {"votes for a shorter log"}
+SLOW = {
+    "votes for a shorter log",
+    "a stale read is served",
+    "a read is confirmed by a fetch's arrival",
+    "changes the voters before it has committed in its epoch",
+}
 """Takes more seeds than a test has time for: `python -m simulation --mutants`."""
 
 

@@ -1,0 +1,169 @@
+"""Snapshots in a whole cluster in virtual time: nodes that are behind, new, wiped or restarted come back by them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quorum.core.types import LogEnd
+from quorum.snapshots import SnapshotPolicy
+from quorumlog.errors import CorruptStoreError
+from quorumlog.wire.v1 import controller_pb2 as pb
+from simulation import smoke
+from simulation.store import QuorumDisk
+from simulation.world import Host, World
+
+POLICY = SnapshotPolicy(log_bytes=1500, retain_bytes=3000)
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot every few records, and only what is needed is kept."""
+    smoke.quiet()
+    monkeypatch.setattr("quorum.node.SnapshotPolicy", lambda: POLICY)
+
+
+async def create(world: World, name: str) -> None:
+    plane = next(host.plane for host in world.brokers if host.plane is not None)
+    request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name, partitions=2, replication_factor=2)])
+    for _ in range(3):  # the first may have gone to a controller that was killed
+        reply = await plane.service.call("CreateTopics", request, 10_000)
+        assert isinstance(reply, pb.CreateTopicsReply)
+        words = {topic.result.error for topic in reply.topics} or {reply.result.error}
+        if words <= {"NONE", "TOPIC_ALREADY_EXISTS"}:
+            return
+    raise AssertionError(reply)
+
+
+async def up(world: World) -> None:
+    world.start_all()
+    await world.until(lambda: world.active() is not None, "a controller is active")
+    await world.until(smoke.all_ready(world), "all brokers are ready")
+
+
+async def equal(world: World) -> None:
+    await world.until(
+        lambda: len({smoke.image_digest(host) for host in world.hosts.values()}) == 1, "all images are equal"
+    )
+
+
+def start_of(host: Host) -> int:
+    return host.quorum_disk.log_start
+
+
+def follower(world: World) -> Host:
+    return next(host for host in world.voters if host is not world.active())
+
+
+async def write_past(world: World, offset: int, prefix: str) -> None:
+    """Create topics until every running node's log starts above `offset`."""
+    number = 0
+    while any(start_of(host) <= offset for host in world.hosts.values() if host.process is not None):
+        await create(world, f"{prefix}{number}")
+        number += 1
+        assert number < 500, [start_of(host) for host in world.hosts.values()]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_node_that_was_away_for_long_comes_back_while_writes_go_on(seed: int) -> None:
+    world = World(seed)
+
+    async def scenario() -> None:
+        await up(world)
+        voter, broker = follower(world), world.brokers[-1]
+        for away in (voter, broker):
+            world.kill(away.config.node_id)
+        ends = {away.name: away.quorum_disk.log_end for away in (voter, broker)}
+        await write_past(world, max(ends.values()), "t")
+        for away in (voter, broker):
+            world.start(away.config.node_id)
+        for number in range(30):
+            await create(world, f"meanwhile{number}")
+        await world.until(smoke.all_ready(world), "all brokers are ready")
+        await equal(world)
+        for away in (voter, broker):
+            assert start_of(away) > ends[away.name], "it came back by a snapshot"
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_new_disk_is_filled_from_a_snapshot(seed: int) -> None:
+    world = World(seed)
+
+    async def scenario() -> None:
+        await up(world)
+        voter = follower(world)
+        world.kill(voter.config.node_id)
+        await write_past(world, 20, "t")
+        voter.quorum_disk = QuorumDisk(world.random)
+        world.start(voter.config.node_id)
+        await equal(world)
+        assert start_of(voter) > 0
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_restarts_go_on_from_the_snapshot_and_leaders_are_elected(seed: int) -> None:
+    world = World(seed)
+
+    async def scenario() -> None:
+        await up(world)
+        await write_past(world, 20, "a")
+        for round_ in range(3):
+            active = world.active()
+            assert active is not None
+            world.kill(active.config.node_id)
+            await world.until(lambda: world.active() is not None, "another controller is active")
+            await create(world, f"round{round_}")
+            world.start(active.config.node_id)
+            await equal(world)
+        before = smoke.image_digest(world.voters[0])
+        for host in world.hosts.values():
+            world.kill(host.config.node_id)
+        world.start_all()
+        await world.until(smoke.all_ready(world), "all brokers are ready again")
+        await equal(world)
+        assert before
+        image = world.voters[0].plane.replay.image if world.voters[0].plane is not None else None
+        assert image is not None
+        assert all(image.topic(f"round{round_}") is not None for round_ in range(3))
+
+    world.run(scenario())
+
+
+def test_damaged_snapshots_are_passed_over_or_refused() -> None:
+    world = World(3)
+
+    async def scenario() -> None:
+        await up(world)
+        voter = follower(world)
+        disk = voter.quorum_disk
+        await write_past(world, 20, "a")
+        number = 0
+        while sum(disk.log_start <= end.offset for end in disk.snapshots) < 2:
+            await create(world, f"b{number}")
+            number += 1
+        world.kill(voter.config.node_id)
+        ends = sorted(disk.snapshots, key=lambda end: end.offset)
+        disk.snapshots[ends[-1]] = damaged(disk, ends[-1])
+        world.start(voter.config.node_id)
+        await equal(world)  # an older one and the log gave the same
+        world.kill(voter.config.node_id)
+        for end in list(disk.snapshots):
+            disk.snapshots[end] = damaged(disk, end)
+        world.start(voter.config.node_id)
+        while voter.failure is None:
+            await asyncio.sleep(0.01)
+        assert isinstance(voter.failure, CorruptStoreError)
+
+    world.run(scenario())
+
+
+def damaged(disk: QuorumDisk, end: LogEnd) -> bytes:
+    """The same with a flipped bit in the middle."""
+    data = disk.snapshots[end]
+    middle = 2 * len(data) // 3
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
