@@ -48,10 +48,13 @@ from quorum.core.events import (
     ReadConfirmed,
     ReadLog,
     ReadRefused,
+    ReadSnapshot,
+    ReceiveSnapshot,
     Refused,
     ResetConnections,
     Resign,
     RoleChanged,
+    StoreSnapshotPart,
     Tick,
     Transferred,
     Unanswered,
@@ -69,7 +72,7 @@ from quorum.core.messages import (
     Request,
 )
 from quorum.core.roles import Leader
-from quorum.core.types import Batch, Role, StoredQuorum
+from quorum.core.types import Batch, LogBase, LogEnd, Role, StoredQuorum
 from quorum.node_metrics import NodeMetrics
 from quorum.ports import (
     LeadershipLostError,
@@ -81,6 +84,7 @@ from quorum.ports import (
 )
 from quorum.questions import Inquirer
 from quorum.recent import RecentBatches
+from quorum.snapshots import SnapshotMachine, SnapshotPolicy, Snapshotter
 from quorum.transport.convert import TOOL
 from quorum.waiters import OffsetWaiters
 from quorumlog.errors import ConfigError
@@ -105,8 +109,8 @@ STALL_MS = 200
 _log = get_logger("quorum")
 
 
-class StateMachine(Protocol):
-    """What the metadata log is for.  Neither method waits, and neither may call `append`."""
+class StateMachine(SnapshotMachine, Protocol):
+    """What the metadata log is for.  No method waits, and none may call `append`."""
 
     def apply(self, batch: Batch) -> None:
         """A committed batch, data or control; in order, each once per process."""
@@ -128,6 +132,7 @@ class QuorumNode(Inquirer):
         transport: Transport,
         machine: StateMachine,
         sources: Sources,
+        snapshots: SnapshotPolicy | None = None,
     ) -> None:
         super().__init__()
         self._config = config
@@ -135,6 +140,7 @@ class QuorumNode(Inquirer):
         self._transport = transport
         self._machine = machine
         self._sources = sources
+        self._snapshots = Snapshotter(store, machine, sources, self._post, snapshots or SnapshotPolicy())
         self._core: RaftCore | None = None
         self._recent: RecentBatches | None = None
         self._group = asyncio.TaskGroup()
@@ -198,6 +204,8 @@ class QuorumNode(Inquirer):
             await self._transport.close()
             raise
         try:
+            stored = await self._snapshots.restore(stored)
+            self.applied_offset = self._snapshots.restored_end
             self._core = RaftCore(self._complete(stored), stored, self._sources.random, now_ms())
             config = self._core.config
             if not (self._core.met or config.founders or config.bootstrap):
@@ -215,6 +223,9 @@ class QuorumNode(Inquirer):
         self._main = [
             self._group.create_task(work(), name=f"quorum {work.__name__.strip('_')}")
             for work in (self._run_core, self._run_writer, self._run_reader, self._run_applier)
+        ]
+        self._main += [
+            self._group.create_task(work, name=name) for name, work in self._snapshots.tasks(self._snapshot_base)
         ]
         self._post(Tick())  # the first step also carries out what the start calls for
         return self
@@ -370,8 +381,8 @@ class QuorumNode(Inquirer):
                 self._questions.answer(effect)
             case ResetConnections():
                 self._reset_connections()
-            case LoadSnapshot():
-                raise AssertionError(f"{effect}: the core asks for no such thing yet")
+            case ReadSnapshot() | ReceiveSnapshot() | StoreSnapshotPart() | LoadSnapshot():
+                self._snapshots.submit(effect)
             case _:
                 assert_never(effect)
 
@@ -459,7 +470,9 @@ class QuorumNode(Inquirer):
                 writes = list(self._writes)
                 self._writes.clear()
                 began = loop.time()
-                await self._store.write([StoreWrite(one.state, one.truncate_to, one.batches) for one in writes])
+                await self._store.write(
+                    [StoreWrite(one.state, one.truncate_to, one.batches, one.base) for one in writes]
+                )
                 self._fsync_s = loop.time() - began
                 self._fsyncs += 1
                 self.on_fsync(self._fsync_s)
@@ -490,13 +503,41 @@ class QuorumNode(Inquirer):
             self._apply_wake.clear()
             began = loop.time()
             while self.applied_offset < self._high_watermark:
+                if self._is_behind_start():
+                    self._install_snapshot()
+                    continue
                 batches = await self._read(self.applied_offset, self._high_watermark, READ_MAX_BYTES)
-                assert batches, f"nothing at {self.applied_offset}, below the high watermark {self._high_watermark}"
+                assert batches or self._is_behind_start(), (
+                    f"nothing at {self.applied_offset}, below the high watermark {self._high_watermark}"
+                )
                 for batch in batches:
+                    if self._is_behind_start():
+                        break  # the log began anew while this was read: it is in the snapshot, or never was committed
                     self._apply(batch)
                     if loop.time() - began >= APPLY_SLICE_S:
                         await asyncio.sleep(0)
                         began = loop.time()
+
+    def _is_behind_start(self) -> bool:
+        return self.applied_offset < self.core.log.start
+
+    def _install_snapshot(self) -> None:
+        """Go on from the snapshot that was received, in place of the batches that the log does not hold any more."""
+        start = self.core.log.start
+        self._snapshots.install(start)
+        _log.info("snapshot loaded", node_id=self.node_id, before=self.applied_offset, end_offset=start)
+        self.applied_offset = start
+        self._apply_waiters.complete(start)
+        self._tell_changed()
+
+    def _snapshot_base(self) -> LogBase | None:
+        """What a snapshot of what is applied by now stands for; None when there is nothing."""
+        core, offset = self.core, self.applied_offset
+        epoch = core.log.epoch_at(offset - 1)
+        if epoch is None or core.history.record is None:
+            return None
+        voters, target = core.history.in_force_below(offset)
+        return LogBase(LogEnd(epoch, offset), voters, target)
 
     def _apply(self, batch: Batch) -> None:
         assert batch.base_offset == self.applied_offset, f"batch at {batch.base_offset}, applied {self.applied_offset}"
@@ -507,6 +548,7 @@ class QuorumNode(Inquirer):
         finally:
             self._applying = False
         self.applied_offset = batch.end_offset
+        self._snapshots.applied(batch)
         self._apply_waiters.complete(batch.end_offset)
         self._tell_changed()
 

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from google.protobuf.message import Message
@@ -21,10 +21,13 @@ from google.protobuf.message import Message
 from metadata.controller.active import ActiveController, ControllerSettings
 from metadata.controller.replay import MetadataReplay
 from metadata.controller.service import ControllerService
+from metadata.image import ClusterImage
+from metadata.records import Record
 from quorum.core.config import RaftConfig
 from quorum.core.types import Role
 from quorum.node import QuorumNode
 from quorum.ports import QuorumStore, Transport
+from quorum.snapshots import SnapshotPolicy
 from quorum.store import SqliteQuorumStore
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.runtime.clock import Sources
@@ -81,8 +84,16 @@ class ControlPlane:
     controller: ActiveController
     service: ControllerService
 
-    def __init__(self, config: NodeConfig, sources: Sources, store: QuorumStore, transport: Transport) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        sources: Sources,
+        store: QuorumStore,
+        transport: Transport,
+        snapshots: SnapshotPolicy | None = None,
+    ) -> None:
         self.config = config
+        self._snapshots = snapshots
         self.replay = MetadataReplay()
         self._sources = sources
         self._store = store
@@ -102,7 +113,8 @@ class ControlPlane:
             raft = raft_config(
                 self.config, bound if advertise is None else str(advertise), new_cluster_id(self._sources)
             )
-            self.node = QuorumNode(raft, self._store, self._transport, self.replay, self._sources)
+            self.node = QuorumNode(raft, self._store, self._transport, self.replay, self._sources, self._snapshots)
+            self.replay.subscribe(self._on_batch)
             settings = ControllerSettings(session_timeout_ms=self.config.broker_session_timeout_ms)
             self.controller = ActiveController(self.node, self.replay, self._sources.uuid4, settings)
             self.service = ControllerService(self.node, self.controller, self._transport)
@@ -123,6 +135,18 @@ class ControlPlane:
 
     async def _handle(self, method: str, request: Message) -> Message:
         return await self.service.handle(method, request)
+
+    def _on_batch(
+        self,
+        old: ClusterImage,
+        new: ClusterImage,
+        records: Sequence[Record] | None,
+        base_offset: int,
+        end_offset: int,
+        timestamp_ms: int,
+    ) -> None:
+        if new.preferred_controllers != old.preferred_controllers:
+            self.node.prefer(new.preferred_controllers)
 
     @property
     def address(self) -> str:

@@ -35,6 +35,11 @@ class RecentBatches:
             while self._batches and self._batches[-1][1].base_offset >= write.truncate_to:
                 self._size -= self._batches.pop()[1].size
             self._end = write.truncate_to
+        if write.base is not None:
+            start = write.base.end.offset
+            while self._batches and self._batches[0][1].base_offset < start:
+                self._size -= self._batches.popleft()[1].size
+            self._end = max(self._end, start)
         for batch in write.batches:
             assert batch.base_offset == self._end, f"batch at {batch.base_offset} after end {self._end}"
             self._batches.append((write.id, batch))

@@ -178,7 +178,9 @@ class SimulatedStore:
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
         kept = self._disk.snapshots
-        return tuple(_look(kept[end]) for end in sorted(kept, key=lambda end: end.offset))
+        return tuple(
+            info for end in sorted(kept, key=lambda end: end.offset) if (info := _intact(kept[end])) is not None
+        )
 
     async def read_snapshot(self, end: LogEnd, position: int, max_bytes: int) -> tuple[int, bytes]:
         data = self._disk.snapshots.get(end)
@@ -199,3 +201,10 @@ def _look(data: bytes) -> SnapshotInfo:
     for _ in parser.feed(data):
         pass  # only looked at
     return SnapshotInfo(parser.finish(), len(data))
+
+
+def _intact(data: bytes) -> SnapshotInfo | None:
+    try:
+        return _look(data)
+    except MalformedError:
+        return None

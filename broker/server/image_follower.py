@@ -85,7 +85,7 @@ class ImageFollower:
         self,
         old: ClusterImage,
         new: ClusterImage,
-        records: Sequence[Record],
+        records: Sequence[Record] | None,
         base_offset: int,
         end_offset: int,
         timestamp_ms: int,
@@ -96,7 +96,10 @@ class ImageFollower:
         # Who is fenced, and whose registration is in force, holds from now on, whatever is still to be carried out.
         self._replicas.brokers.image = new
         if self._active:
-            self._note(old, new, records)
+            if records is None:
+                self._note_everything(old, new)
+            else:
+                self._note(old, new, records)
         self._news.set()
 
     def _note(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record]) -> None:
@@ -113,6 +116,16 @@ class ImageFollower:
                 self._configs.add(UUID(resource))
             elif scope is ConfigScope.CLUSTER:
                 self._all_configs = True
+        self._progress.pending_changes = len(self._touched)
+
+    def _note_everything(self, old: ClusterImage, new: ClusterImage) -> None:
+        """A snapshot took the place of batches: whatever this broker had, or has now, is looked at."""
+        self._touched.update(dict.fromkeys(self._replicas.hosted))
+        for image in (old, new):
+            for topic_id, mask in image.hostings(self._replicas.broker_id).items():
+                self._touched.update(dict.fromkeys(PartitionKey(topic_id, index) for index in indexes(mask)))
+        self._brokers.update(old.brokers, new.brokers)
+        self._all_configs = True
         self._progress.pending_changes = len(self._touched)
 
     def start_at(self, image: ClusterImage) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
@@ -17,10 +17,12 @@ from typing import Protocol
 from metadata.codec import decode
 from metadata.image import ClusterImage
 from metadata.records import Record
+from metadata.snapshot import ImageLoader, chunks
 from quorum.core.types import Batch, LeaderChange
 
-Subscriber = Callable[[ClusterImage, ClusterImage, Sequence[Record], int, int, int], None]
-"""callback(old, new, records, base_offset, end_offset, timestamp_ms); `records` is empty for a control batch."""
+Subscriber = Callable[[ClusterImage, ClusterImage, Sequence[Record] | None, int, int, int], None]
+"""callback(old, new, records, base_offset, end_offset, timestamp_ms); `records` is empty for a control batch, and None
+when a snapshot took the place of the batches between `old` and `new`: anything may have changed."""
 
 MAX_WAITERS = 100_000
 
@@ -98,12 +100,32 @@ class MetadataReplay:
         self.timestamp_ms = batch.timestamp_ms
         for subscriber in tuple(self._subscribers):
             subscriber(old, self.image, records, batch.base_offset, batch.end_offset, batch.timestamp_ms)
-        while self._waiters and self._waiters[0].offset <= batch.end_offset:
+        self._wake_waiters()
+        if isinstance(batch.control, LeaderChange) and self._controller is not None:
+            self._controller.leader_change_applied(batch.epoch)
+
+    def _wake_waiters(self) -> None:
+        while self._waiters and self._waiters[0].offset <= self.image.end_offset:
             future = heapq.heappop(self._waiters).future
             if not future.done():
                 future.set_result(None)
-        if isinstance(batch.control, LeaderChange) and self._controller is not None:
-            self._controller.leader_change_applied(batch.epoch)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The image as it is now, in chunks; to be run through while newer batches are applied."""
+        return chunks(self.image)
+
+    def loader(self, source: str) -> ImageLoader:
+        """Takes the chunks of a snapshot; what its `finish` gives goes to `load_snapshot`."""
+        return ImageLoader(source)
+
+    def load_snapshot(self, image: ClusterImage) -> None:
+        """Go on from an image that was loaded.  Never on an active controller: a leader loads no snapshot."""
+        old = self.image
+        assert image.end_offset >= old.end_offset, f"snapshot at {image.end_offset} after {old.end_offset}"
+        self.image = image
+        for subscriber in tuple(self._subscribers):
+            subscriber(old, image, None, old.end_offset, image.end_offset, self.timestamp_ms)
+        self._wake_waiters()
 
     def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
         """Pass on who leads."""

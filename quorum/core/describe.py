@@ -17,9 +17,12 @@ from quorum.core.events import (
     ReadConfirmed,
     ReadLog,
     ReadRefused,
+    ReadSnapshot,
+    ReceiveSnapshot,
     Refused,
     ResetConnections,
     RoleChanged,
+    StoreSnapshotPart,
     Transferred,
     VoterChangeError,
     VotersChanged,
@@ -111,7 +114,8 @@ def describe(effect: Effect) -> str:
         case Write():
             cut = f" truncate={effect.truncate_to}" if effect.truncate_to is not None else ""
             batches = "".join(f" {_batch(batch)}" for batch in effect.batches)
-            return f"write {effect.id}: {_state(effect.state)}{cut}{batches}"
+            base = f" start={_end(effect.base.end)}" if effect.base is not None else ""
+            return f"write {effect.id}: {_state(effect.state)}{cut}{base}{batches}"
         case ReadLog():
             return f"read {effect.start}..{effect.end}"
         case Appended():
@@ -138,8 +142,14 @@ def describe(effect: Effect) -> str:
             return f"read {effect.call}: current at {effect.offset}"
         case ReadRefused():
             return f"read {effect.call}: refused: {effect.reason}"
+        case ReadSnapshot():
+            return f"read snapshot {_end(effect.snapshot)} from {effect.position}"
+        case ReceiveSnapshot():
+            return f"receive snapshot {_end(effect.snapshot)}"
+        case StoreSnapshotPart():
+            return f"store {len(effect.data)} bytes of snapshot {_end(effect.snapshot)} at {effect.position}"
         case LoadSnapshot():
-            return f"load snapshot {_end(effect.snapshot)} from {effect.leader.node_id}"
+            return f"load snapshot {_end(effect.snapshot)}"
         case ResetConnections():
             return "reset connections"
         case _:

@@ -16,12 +16,11 @@ from quorum.core.types import (
     Batch,
     ControlRecord,
     Election,
+    LogBase,
     LogEnd,
     QuorumState,
     ReplicaKey,
     Role,
-    TargetVoters,
-    Voters,
     VoterSet,
 )
 
@@ -224,12 +223,43 @@ class SnapshotTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotLoaded:
-    """The snapshot asked for by `LoadSnapshot` is durable, with the control records in force at its end."""
+class TrimLog:
+    """The log may start at the end of this snapshot of ours; nothing below is wanted any more."""
 
     snapshot: LogEnd
-    voters: Voters
-    target: TargetVoters
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRead:
+    """The bytes asked for by `ReadSnapshot`; none at or past the end, and `data` is None when there is no such
+    snapshot."""
+
+    read_id: int
+    size: int
+    data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """Of the snapshot that is being received, the bytes below `position` are stored here."""
+
+    snapshot: LogEnd
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLoaded:
+    """The snapshot asked for by `LoadSnapshot` is whole, understood and durable."""
+
+    base: LogBase
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFailed:
+    """The snapshot asked for by `LoadSnapshot` is damaged; what was stored of it is gone."""
+
+    snapshot: LogEnd
+    reason: str
 
 
 Event = (
@@ -246,7 +276,11 @@ Event = (
     | Prefer
     | ConfirmRead
     | SnapshotTaken
+    | TrimLog
+    | SnapshotRead
+    | SnapshotPart
     | SnapshotLoaded
+    | SnapshotFailed
 )
 
 # Effects
@@ -283,13 +317,15 @@ class Answer:
 class Write:
     """Durable as one unit; `Written(id)` answers.  Neighbours may be merged, never swapped.
 
-    Order inside: truncate, then append, then the quorum state as it is after both.
+    Order inside: truncate, then drop what is below the base's end, then append, then the quorum state as it is after
+    all of that.  A log that ends before the base's end is empty from there on.
     """
 
     id: int
     state: QuorumState
     truncate_to: int | None = None  # end offset, exclusive
     batches: tuple[Batch, ...] = ()
+    base: LogBase | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,14 +427,37 @@ class ReadRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadSnapshot:
-    """The leader's log starts after this log's end: fetch this snapshot of it (`size` bytes, 0 when not known yet) and
-    make it durable in place of the log; `SnapshotLoaded` answers."""
+class ReadSnapshot:
+    """Read at most `max_bytes` of one of our snapshots, from byte `position` on; `SnapshotRead` answers."""
+
+    read_id: int
+    snapshot: LogEnd
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveSnapshot:
+    """The leader offers this snapshot.  Say how much of it is here already, by `SnapshotPart`."""
 
     snapshot: LogEnd
-    leader: Peer
-    epoch: int
-    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSnapshotPart:
+    """Keep these bytes of the snapshot that is being received; `SnapshotPart` answers."""
+
+    snapshot: LogEnd
+    position: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSnapshot:
+    """All bytes are here: check them, read the state from them, make the snapshot durable.  `SnapshotLoaded` or
+    `SnapshotFailed` answers; the state takes effect once this node is told that all below its end is committed."""
+
+    snapshot: LogEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +481,9 @@ Effect = (
     | Transferred
     | ReadConfirmed
     | ReadRefused
+    | ReadSnapshot
+    | ReceiveSnapshot
+    | StoreSnapshotPart
     | LoadSnapshot
     | ResetConnections
 )
@@ -451,17 +513,24 @@ __all__ = [
     "ReadConfirmed",
     "ReadLog",
     "ReadRefused",
+    "ReadSnapshot",
+    "ReceiveSnapshot",
     "Refused",
     "RemoveVoter",
     "ResetConnections",
     "Resign",
     "RoleChanged",
     "SetTarget",
+    "SnapshotFailed",
     "SnapshotLoaded",
+    "SnapshotPart",
+    "SnapshotRead",
     "SnapshotTaken",
+    "StoreSnapshotPart",
     "Tick",
     "Transfer",
     "Transferred",
+    "TrimLog",
     "Unanswered",
     "UpdateVoter",
     "VoterChange",

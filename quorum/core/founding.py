@@ -140,7 +140,11 @@ class Founding(Membership):
             return None  # has not found its own place yet
         if not self.config.founders:
             return self._settle(newborn, None, cluster_id, reply.known.generation)
-        if founding is None or not isinstance(founding.control, Voters):
+        if founding is None:  # no one has the log's beginning any more: what a snapshot says of the voters holds
+            lost = reply.voters.by_id(self.key.node_id)
+            newborn.replaced = lost.key if lost is not None and lost.key != self.key else None
+            return self._settle(newborn, None, cluster_id, reply.known.generation)
+        if not isinstance(founding.control, Voters):
             return None
         record = founding.control
         position = (founding.base_offset, founding.epoch, founding.count)

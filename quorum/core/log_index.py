@@ -30,8 +30,11 @@ class _Unwritten:
 class LogIndex:
     """Offsets are as in the log: `start` inclusive, `end` and `durable_end` exclusive."""
 
-    def __init__(self, start: int, end: int, epochs: Iterable[tuple[int, int]], recent_max_bytes: int) -> None:
+    def __init__(
+        self, start: int, end: int, epochs: Iterable[tuple[int, int]], recent_max_bytes: int, base_epoch: int = 0
+    ) -> None:
         self.start = start
+        self.base_epoch = base_epoch  # of the record before the start; 0 when there is none
         self.end = end
         self.durable_end = end
         self.unwritten_bytes = 0
@@ -44,7 +47,7 @@ class LogIndex:
     @property
     def last(self) -> LogEnd:
         """Epoch of the last batch, and the end offset."""
-        return LogEnd(self._epochs[-1][0] if self._epochs else 0, self.end)
+        return LogEnd(self._epochs[-1][0] if self._epochs else self.base_epoch, self.end)
 
     @property
     def epochs(self) -> tuple[tuple[int, int], ...]:
@@ -81,6 +84,33 @@ class LogIndex:
         self.durable_end = min(self.durable_end, to)
         for unwritten in self._unwritten:
             unwritten.end = min(unwritten.end, to)
+
+    def trim(self, start: int) -> None:
+        """Drop everything below offset `start`, which must be durable and a batch boundary."""
+        assert self.start <= start <= self.durable_end, f"trim to {start}, durable is {self.start}..{self.durable_end}"
+        assert not self.splits_a_batch(start), f"trim to {start} is within a batch"
+        base_epoch = self.epoch_at(start - 1)
+        self.base_epoch = self.base_epoch if base_epoch is None else base_epoch
+        while len(self._epochs) > 1 and self._epochs[1][1] <= start:
+            del self._epochs[0]
+        if start == self.end:
+            self._epochs.clear()
+        elif self._epochs[0][1] < start:
+            self._epochs[0] = (self._epochs[0][0], start)
+        kept = bisect_left(self._recent, start, key=lambda batch: batch.base_offset)
+        self._recent_bytes -= sum(batch.size for batch in self._recent[:kept])
+        del self._recent[:kept]
+        self.start = start
+
+    def reset(self, base: LogEnd) -> None:
+        """Empty, at the end of a snapshot."""
+        self._recent.clear()
+        self._recent_bytes = 0
+        self._epochs.clear()
+        self.start = self.end = self.durable_end = base.offset
+        self.base_epoch = base.epoch
+        for unwritten in self._unwritten:
+            unwritten.end = base.offset
 
     def written(self, write_id: int) -> None:
         """Write `write_id`, and all before it, are durable."""
@@ -122,10 +152,13 @@ class LogIndex:
         return tuple(found)
 
     def end_of_epoch(self, epoch: int) -> LogEnd:
-        """The largest epoch in the log not above `epoch`, and where it ends; the log's start when there is none."""
+        """The largest epoch in the log not above `epoch`, and where it ends; the log's start when there is none.
+
+        The epoch of what was before the start counts, too: it ends there.
+        """
         count = bisect_right(self._epochs, epoch, key=lambda entry: entry[0])
         if count == 0:
-            return LogEnd(epoch, self.start)
+            return LogEnd(min(epoch, self.base_epoch) if self.start > 0 else epoch, self.start)
         end = self._epochs[count][1] if count < len(self._epochs) else self.end
         return LogEnd(self._epochs[count - 1][0], end)
 

@@ -34,11 +34,12 @@ from quorum.core.messages import (
     FetchReply,
 )
 from quorum.core.roles import Errand, Follower, Leader, Parked, Progress
-from quorum.core.state import CoreState, Purpose
+from quorum.core.snapshots import Snapshots
+from quorum.core.state import Purpose
 from quorum.core.types import Batch, LogEnd, ReplicaKey, Voters
 
 
-class Replication(CoreState):
+class Replication(Snapshots):
     """Both ends of Fetch, proposals, and the high watermark."""
 
     _next_read = 1
@@ -82,6 +83,9 @@ class Replication(CoreState):
         if key in leader.announcements:
             leader.announcements[key].due_ms = now_ms + self.config.fetch_timeout_ms // 2
         self._update_pause(leader, now_ms)
+        snapshot = self._snapshot_for(request)
+        if snapshot is not None:
+            return self._answer(call, self._reply(leader, snapshot=snapshot))
         diverging = self._divergence(request)
         if diverging is not None:
             return self._answer(call, self._reply(leader, diverging=diverging))
@@ -117,7 +121,7 @@ class Replication(CoreState):
         if not isinstance(self.role, Leader):
             return ErrorCode.NOT_LEADER
         numbers = (request.offset, request.last_fetched_epoch, request.high_watermark)
-        if request.sender.key == self.key or min(numbers) < 0 or request.offset < self.log.start:
+        if request.sender.key == self.key or min(numbers) < 0:
             return ErrorCode.INVALID_REQUEST
         if request.round > self.role.round:
             return ErrorCode.INVALID_REQUEST
@@ -252,6 +256,7 @@ class Replication(CoreState):
         *,
         error: ErrorCode = ErrorCode.NONE,
         diverging: LogEnd | None = None,
+        snapshot: LogEnd | None = None,
         batches: tuple[Batch, ...] = (),
     ) -> FetchReply:
         leader.told_round = leader.round
@@ -262,6 +267,7 @@ class Replication(CoreState):
             log_start_offset=self.log.start,
             round=leader.round,
             diverging=diverging,
+            snapshot=snapshot,
             batches=batches,
         )
 
@@ -298,7 +304,9 @@ class Replication(CoreState):
     def _fetch(self, follower: Follower, now_ms: int) -> None:
         """Ask the leader for more, if nothing is in flight and everything that this acknowledges is durable."""
         if follower.gone or not follower.fetch.is_due(now_ms) or not self._all_durable:
-            return
+            return None
+        if follower.download is not None:
+            return self._fetch_part(follower, follower.download, now_ms)
         wait_ms = self.config.voter_wait_ms if self.is_voter else self.config.observer_wait_ms
         request = Fetch(
             sender=self._sender,
@@ -314,6 +322,7 @@ class Replication(CoreState):
         )
         timeout_ms = wait_ms + self.config.request_timeout_ms
         self._ask(follower.fetch, Purpose.FETCH, follower.leader, request, now_ms, timeout_ms=timeout_ms)
+        return None
 
     def _on_fetch_reply(self, follower: Follower, request: Fetch, sent_ms: int, reply: FetchReply, now_ms: int) -> None:
         """Take the answer to the one fetch in flight.  `_learn` has seen its epoch: it is not above this node's."""
@@ -328,6 +337,9 @@ class Replication(CoreState):
         follower.heard = True
         follower.fetch.failures = 0
         follower.deadline_ms = self._fetch_deadline(now_ms)
+        if follower.download is not None:
+            follower.fetch.due_ms = None
+            return None
         progressed = reply.batches or reply.diverging is not None or reply.high_watermark > request.high_watermark
         progressed = progressed or reply.round > follower.round
         follower.round = max(follower.round, reply.round)
@@ -337,8 +349,10 @@ class Replication(CoreState):
 
     def _take(self, follower: Follower, request: Fetch, reply: FetchReply) -> bool:
         """Truncate, or append and advance; False, changing nothing, if the reply is not what a leader could send."""
-        if self.log.end != request.offset or reply.snapshot is not None:
+        if self.log.end != request.offset:
             return False
+        if reply.snapshot is not None:
+            return self._begin_download(follower, reply.snapshot)
         if reply.diverging is not None:
             return self._cut_back(reply.diverging)
         offset, epoch = request.offset, self.log.last.epoch
@@ -352,10 +366,6 @@ class Replication(CoreState):
             self._append(batch)
         self._advance_watermark(reply.high_watermark)
         return True
-
-    def _is_ours(self, record: Voters) -> bool:
-        known = (record.cluster_id, record.generation <= self.generation)
-        return known == (self.cluster_id, True) and len(record.voters) > 0
 
     def _cut_back(self, diverging: LogEnd) -> bool:
         """Truncate to the last place where this log can agree with the leader's, which ends `diverging.epoch` there."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from quorum.core.events import Peer, VoterChange
 from quorum.core.messages import Fetch, IntroduceReply
-from quorum.core.types import ReplicaKey, Role
+from quorum.core.types import LogEnd, ReplicaKey, Role
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +39,19 @@ class Unattached:
 
 
 @dataclass(slots=True, eq=False)
+class Download:
+    """A snapshot of the leader's on its way here.
+
+    position: bytes stored, from where to go on; None while the shell stores or loads.  size: 0 until it is known.
+    """
+
+    snapshot: LogEnd
+    position: int | None = None
+    size: int = 0
+    loading: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Follower:
     """Fetches from `leader`.
 
@@ -53,6 +66,7 @@ class Follower:
     heard: bool = False
     gone: bool = False
     round: int = 0
+    download: Download | None = None  # instead of fetching the log
     role = Role.FOLLOWER
 
 

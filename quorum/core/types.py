@@ -153,7 +153,7 @@ class QuorumState:
 
 @dataclass(frozen=True, slots=True)
 class LogBase:
-    """What Raft must know of the part of a log that a snapshot stands for: where it ends, and what is in force there."""
+    """What Raft must know of the part of a log that a snapshot stands for: its end, and what is in force there."""
 
     end: LogEnd
     voters: Voters

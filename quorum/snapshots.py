@@ -1,0 +1,308 @@
+"""`Snapshotter`: takes, keeps, gives and receives the snapshots of one node.
+
+Theory of operation.  Three tasks, none of them in the way of a commit:
+
+- the taker waits until enough has been applied since the last snapshot, or enough time has passed, and then writes one
+  from the state machine's immutable state, a piece at a time; it lets others run after each piece, and every write goes
+  to the executor.  Then it says so to the core, and drops what retention does not want any more;
+- the receiver carries out, in order, what the core asks for while this node fetches a snapshot;
+- the sender reads parts of our own for others.
+
+A snapshot is read in full, and understood, before the core hears that it is there.  The state that was read waits here
+until the log has begun anew at its end, and is installed by the applier.
+
+At the start the newest snapshot is loaded.  One that is damaged is named in the log and passed over for an older one,
+or for the log alone if that begins at 0; if neither is left the node refuses to start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from quorum.codec import MalformedError
+from quorum.core.events import (
+    Event,
+    LoadSnapshot,
+    ReadSnapshot,
+    ReceiveSnapshot,
+    SnapshotFailed,
+    SnapshotLoaded,
+    SnapshotPart,
+    SnapshotRead,
+    SnapshotTaken,
+    StoreSnapshotPart,
+    TrimLog,
+)
+from quorum.core.types import Batch, LogBase, LogEnd, StoredQuorum
+from quorum.ports import BadSnapshotError, QuorumStore, SnapshotMissingError
+from quorum.snapshot_file import SnapshotHeader, SnapshotInfo, SnapshotParser, SnapshotWriter, snapshot_name
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.logging import get_logger
+
+PIECE_BYTES = 256 << 10
+"""Written, and read when loading, at once."""
+SLICE_S = 0.005
+"""How long a snapshot may be worked on before others get their turn."""
+
+_log = get_logger("quorum")
+
+
+class Loader(Protocol):
+    """Takes the chunks of a snapshot in order; `finish` gives the state that they hold.
+
+    Raises (both): CorruptStoreError: not what this version writes.
+    """
+
+    def feed(self, chunk: bytes) -> None: ...
+
+    def finish(self) -> Any: ...
+
+
+class SnapshotMachine(Protocol):
+    def snapshot(self) -> Iterator[bytes]:
+        """The state as it is now, in chunks, however long the running through takes.  An empty chunk gives a turn."""
+        ...
+
+    def loader(self, source: str) -> Loader:
+        """`source` names the snapshot in errors."""
+        ...
+
+    def load_snapshot(self, state: Any) -> None:
+        """Go on from what a loader gave, in place of the batches up to its end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPolicy:
+    """When to take a snapshot: `log_bytes` were applied since the last, or `interval_ms` have passed and anything was.
+
+    What to keep (`metadata.retention`): snapshots, and the log between them, for `retain_ms` and up to `retain_bytes`
+    in all (the log is counted as `log_bytes` a snapshot); always the newest one and the log after it.
+    """
+
+    log_bytes: int = 20 << 20
+    interval_ms: int = 60 * 60 * 1000
+    retain_ms: int = 7 * 24 * 60 * 60 * 1000
+    retain_bytes: int = 1 << 30
+
+    def oldest_kept(self, snapshots: tuple[SnapshotInfo, ...], now_ms: int) -> int:
+        """Index of the oldest snapshot to keep; they are ascending."""
+        index = len(snapshots) - 1
+        size = snapshots[index].size
+        while index > 0:
+            older = snapshots[index - 1]
+            size += older.size + self.log_bytes
+            if size > self.retain_bytes or now_ms - older.header.timestamp_ms > self.retain_ms:
+                break
+            index -= 1
+        return index
+
+
+class Snapshotter:
+    def __init__(
+        self,
+        store: QuorumStore,
+        machine: SnapshotMachine,
+        sources: Sources,
+        post: Callable[[Event], None],
+        policy: SnapshotPolicy,
+    ) -> None:
+        self._store = store
+        self._machine = machine
+        self._sources = sources
+        self._post = post
+        self._policy = policy
+        self.restored_end = 0
+        self._bad: set[LogEnd] = set()  # damaged ones that are left where they are
+        self._applied_bytes = 0
+        self._due = asyncio.Event()
+        self._incoming: deque[ReceiveSnapshot | StoreSnapshotPart | LoadSnapshot] = deque()
+        self._incoming_wake = asyncio.Event()
+        self._reads: deque[ReadSnapshot] = deque()
+        self._read_wake = asyncio.Event()
+        self._loaded: tuple[LogEnd, Any] | None = None
+
+    def tasks(self, base: Callable[[], LogBase | None]) -> list[tuple[str, Coroutine[None, None, None]]]:
+        """What runs as long as the node; `base` says what a snapshot taken now stands for."""
+        return [
+            ("snapshot taker", self._run_taker(base)),
+            ("snapshot receiver", self._run_receiver()),
+            ("snapshot sender", self._run_sender()),
+        ]
+
+    def submit(self, effect: ReadSnapshot | ReceiveSnapshot | StoreSnapshotPart | LoadSnapshot) -> None:
+        """Carry out what the core asks for.  There is one receiving effect at a time, and as many reads as requests."""
+        if isinstance(effect, ReadSnapshot):
+            self._reads.append(effect)
+            self._read_wake.set()
+        else:
+            self._incoming.append(effect)
+            self._incoming_wake.set()
+
+    def applied(self, batch: Batch) -> None:
+        self._applied_bytes += batch.size
+        if self._applied_bytes >= self._policy.log_bytes:
+            self._due.set()
+
+    def install(self, offset: int) -> None:
+        """Hand the state that was received to the machine: the log starts at `offset`, its end, now."""
+        loaded, self._loaded = self._loaded, None
+        assert loaded is not None, f"the log starts at {offset}, and no snapshot was loaded"
+        assert loaded[0].offset == offset, f"the log starts at {offset}, the snapshot ends at {loaded[0]}"
+        self._machine.load_snapshot(loaded[1])
+        self._applied_bytes = 0
+
+    # The start
+
+    async def restore(self, stored: StoredQuorum) -> StoredQuorum:
+        """Load the newest good snapshot; `stored` without those that are not good.
+
+        Raises:
+            CorruptStoreError: the log starts above 0, and there is no good one.
+        """
+        ends = stored.snapshots
+        for count in range(len(ends), 0, -1):
+            end = ends[count - 1]
+            try:
+                state = await self._read_state(end)
+            except (MalformedError, CorruptStoreError, SnapshotMissingError) as error:
+                self._bad.add(end)
+                _log.error("snapshot not used: damaged", snapshot=snapshot_name(end), cause=str(error))
+                continue
+            self._machine.load_snapshot(state)
+            self.restored_end = end.offset
+            return replace(stored, snapshots=ends[:count])
+        if stored.log_start > 0:
+            raise CorruptStoreError(
+                f"the log starts at {stored.log_start}, and no snapshot of what came before is good",
+                next_step="replace this disk, or restore the directory; nothing was changed",
+            )
+        return replace(stored, snapshots=())
+
+    async def _read_state(self, end: LogEnd) -> Any:
+        parser = SnapshotParser()
+        loader = self._machine.loader(snapshot_name(end))
+        loop = asyncio.get_running_loop()
+        position, size = 0, 1
+        while position < size:
+            size, data = await self._store.read_snapshot(end, position, PIECE_BYTES)
+            position += len(data)
+            slice_end = loop.time() + SLICE_S
+            for chunk in parser.feed(data):
+                loader.feed(chunk)
+                if loop.time() >= slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = loop.time() + SLICE_S
+        header = parser.finish()
+        if header.base.end != end:
+            raise MalformedError(f"it ends at {header.base.end}, not {end}")
+        return loader.finish()
+
+    # Taking
+
+    async def _run_taker(self, base: Callable[[], LogBase | None]) -> None:
+        taken = self.restored_end
+        while True:
+            try:
+                async with asyncio.timeout(self._policy.interval_ms / 1000):
+                    await self._due.wait()
+            except TimeoutError:
+                pass
+            self._due.clear()
+            now = base()
+            if now is not None and now.end.offset > taken:
+                self._applied_bytes = 0
+                await self._take(now)
+                taken = now.end.offset
+
+    async def _take(self, base: LogBase) -> None:
+        loop = asyncio.get_running_loop()
+        began, end = loop.time(), base.end
+        writer = SnapshotWriter()
+        pending = bytearray(writer.header(SnapshotHeader(base, self._sources.wall_ms())))
+        chunks = self._machine.snapshot()
+        position = await self._store.begin_snapshot(end, resume=False)
+        for chunk in chunks:
+            if chunk:
+                pending += writer.chunk(chunk)
+            if len(pending) >= PIECE_BYTES:
+                await self._store.extend_snapshot(end, position, bytes(pending))
+                position += len(pending)
+                pending.clear()
+            await asyncio.sleep(0)
+        pending += writer.footer()
+        await self._store.extend_snapshot(end, position, bytes(pending))
+        try:
+            info = await self._store.finish_snapshot(end)
+        except BadSnapshotError as error:
+            raise CorruptStoreError(f"what was written is not what is read back: {error}") from error
+        _log.info(
+            "snapshot taken", end_offset=end.offset, epoch=end.epoch, bytes=info.size, seconds=loop.time() - began
+        )
+        self._bad.discard(end)
+        self._post(SnapshotTaken(end))
+        await self._retain()
+
+    async def _retain(self) -> None:
+        """Drop what is older than retention wants, first from the log, then of the snapshots."""
+        kept = tuple(info for info in await self._store.snapshots() if info.end not in self._bad)
+        if not kept:
+            return
+        oldest = self._policy.oldest_kept(kept, self._sources.wall_ms())
+        self._post(TrimLog(kept[oldest].end))
+        for info in kept[:oldest]:
+            await self._store.delete_snapshot(info.end)
+
+    # Receiving
+
+    async def _run_receiver(self) -> None:
+        while True:
+            await self._incoming_wake.wait()
+            self._incoming_wake.clear()
+            while self._incoming:
+                match self._incoming.popleft():
+                    case ReceiveSnapshot(end):
+                        self._post(SnapshotPart(end, await self._store.begin_snapshot(end, resume=True)))
+                    case StoreSnapshotPart(end, position, data):
+                        have = await self._store.begin_snapshot(end, resume=True)
+                        if have == position:  # else it was stored before: a part that was asked for twice
+                            await self._store.extend_snapshot(end, position, data)
+                            have += len(data)
+                        self._post(SnapshotPart(end, have))
+                    case LoadSnapshot(end):
+                        self._post(await self._load(end))
+
+    async def _load(self, end: LogEnd) -> Event:
+        try:
+            info = await self._store.finish_snapshot(end)
+        except BadSnapshotError as error:
+            _log.warning("snapshot received is damaged", snapshot=snapshot_name(end), cause=str(error))
+            return SnapshotFailed(end, str(error))
+        try:
+            self._loaded = (end, await self._read_state(end))
+        except (MalformedError, SnapshotMissingError) as error:
+            raise CorruptStoreError(f"{snapshot_name(end)}: {error}, although it was good a moment ago") from error
+        _log.info("snapshot received", end_offset=end.offset, epoch=end.epoch, bytes=info.size)
+        self._bad.discard(end)
+        return SnapshotLoaded(info.header.base)
+
+    # Sending
+
+    async def _run_sender(self) -> None:
+        while True:
+            await self._read_wake.wait()
+            self._read_wake.clear()
+            while self._reads:
+                read = self._reads.popleft()
+                size, data = 0, None
+                if read.snapshot not in self._bad:
+                    try:
+                        size, data = await self._store.read_snapshot(read.snapshot, read.position, read.max_bytes)
+                    except SnapshotMissingError as error:
+                        _log.warning("snapshot asked for is not there", cause=str(error))
+                self._post(SnapshotRead(read.read_id, size, data))
