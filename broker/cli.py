@@ -15,7 +15,7 @@ from quorumlog.runtime.run import Process
 
 def main() -> None:
     """Run the command line and end the process with its exit status."""
-    sys.exit(run(sys.argv[1:], os.environ))
+    server_cli.leave(run(sys.argv[1:], os.environ))
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from quorumlog.errors import ConfigError, QuorumlogError
 from quorumlog.runtime import config as configuration
@@ -87,3 +89,13 @@ async def observed(config: NodeConfig, checks: Checks, metrics: Metrics) -> Asyn
     add_process_metrics(metrics)
     async with HttpServer(config.http_listen, health_routes(checks, metrics.render)) as server:
         yield str(server.address)
+
+
+def leave(status: int) -> NoReturn:
+    """End the process, also when threads are left: stopped in the middle of stopping, a database may still be open, and
+    the interpreter would wait for its thread for ever."""
+    if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

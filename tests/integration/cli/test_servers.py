@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,12 @@ def test_servers_do_not_import_what_they_do_not_need() -> None:
     modules = set(done.stdout.split())
     assert "broker.kafka.server" in modules
     assert not {"click", "rich", "pyspark", "numba", "numpy", "pyarrow", "simulation"} & modules
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.002])
+def test_asked_twice_it_stops_at_once(start_server: StartServer, tmp_path: Path, wait_s: float) -> None:
+    server = start_server("broker", "--standalone", "--data-dir", tmp_path / "d", *ANYWHERE)
+    server.process.terminate()
+    time.sleep(wait_s)
+    server.process.terminate()
+    assert server.process.wait(20) in (0, 1, -signal.SIGTERM), server.errors()
