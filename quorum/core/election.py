@@ -207,13 +207,16 @@ class Elections(Reads):
         majority = self.history.current.majority
         granting = [voter for voter, ballot in standing.ballots.items() if ballot.granted]
         against = sum(ballot.granted is False for ballot in standing.ballots.values())
+        own = int(self.is_voter)
         if isinstance(standing, Prospective):
-            if len(granting) + 1 >= majority:
-                self._become_candidate(now_ms, f"{len(granting) + 1} of {len(standing.ballots) + 1} would vote for it")
-            elif len(standing.ballots) + 1 - against < majority:
+            if len(granting) + own >= majority:
+                self._become_candidate(
+                    now_ms, f"{len(granting) + own} of {len(standing.ballots) + own} would vote for it"
+                )
+            elif len(standing.ballots) + own - against < majority:
                 self._lose_pre_vote(standing, now_ms, "a majority would not vote for it")
             return
-        if self._durable_write >= standing.vote_write:
+        if own and self._durable_write >= standing.vote_write:
             granting.append(self.key)
         if len(granting) >= majority:
             names = ", ".join(str(voter.node_id) for voter in sorted(granting))
@@ -311,7 +314,7 @@ class Elections(Reads):
                 self.seek = Errand(now_ms)
         elif isinstance(self.role, Prospective):
             self.role.lost_leader_id = self.role.lost_leader = None
-        if not self.is_voter or not isinstance(self.role, Follower | Unattached):
+        if not self.may_stand or not isinstance(self.role, Follower | Unattached):
             return
         longest = self.config.election_timeout_ms
         delay = longest

@@ -34,7 +34,7 @@ from quorum.core.events import (
     Write,
 )
 from quorum.core.log_index import LogIndex
-from quorum.core.messages import ErrorCode, FetchReply, FetchSnapshot, Knowledge, Reply, Request, Sender
+from quorum.core.messages import ErrorCode, FetchReply, Knowledge, Reply, Request, Sender
 from quorum.core.roles import (
     Ballot,
     Candidate,
@@ -51,7 +51,6 @@ from quorum.core.types import (
     ControlRecord,
     Election,
     LeaderChange,
-    LogBase,
     QuorumState,
     ReplicaKey,
     StoredQuorum,
@@ -94,7 +93,6 @@ class _Draft:
 
     id: int
     truncate_to: int | None = None
-    base: LogBase | None = None
     batches: list[Batch] = field(default_factory=list)
 
 
@@ -104,15 +102,13 @@ class CoreState:
     def __init__(self, config: RaftConfig, stored: StoredQuorum, random: Random, now_ms: int) -> None:
         self.config = config
         self.key = ReplicaKey(stored.node_id, stored.directory_id)
-        base_epoch = 0 if stored.base is None else stored.base.end.epoch
-        self.log = LogIndex(stored.log_start, stored.log_end, stored.epochs, config.recent_max_bytes, base_epoch)
-        self.history = VoterHistory(stored.controls, stored.base)
-        self.snapshot = stored.snapshots[-1] if stored.snapshots else None  # the newest of ours
+        self.log = LogIndex(stored.log_start, stored.log_end, stored.epochs, config.recent_max_bytes)
+        self.history = VoterHistory(stored.controls)
         self.cluster_id = stored.state.cluster_id
         self.generation = stored.state.generation
         self.election = stored.state.election
         self.met = stored.log_end > 0  # knows its cluster and its place in it; false for a newborn
-        self.high_watermark = 0 if self.snapshot is None else self.snapshot.offset  # snapshots hold what is committed
+        self.high_watermark = 0
         self.refused: str | None = None
         self.last_change_reason: str | None = None
         self.last_change_ms: int | None = None
@@ -124,7 +120,6 @@ class CoreState:
         self._other_voters: list[ReplicaKey] = []
         self._announced = 0  # the high watermark that the shell was told
         self._calls: dict[int, Call] = {}
-        self._snapshot_reads: dict[int, tuple[int, FetchSnapshot]] = {}  # by read id: (call, request)
         self._next_call = 1
         self._next_write = 1
         self._durable_write = 0
@@ -144,6 +139,15 @@ class CoreState:
         """Whether this disk is in the voter set in force."""
         self._look_up_voters()
         return self.met and self._is_listed
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether this disk may stand for election: a voter, or one that a record removes which may not be committed.
+
+        It may be the only disk that has the record, and every voter that lacks it still needs this one's log (Raft
+        thesis §4.2.2).  It does not count itself.
+        """
+        return self.is_voter or (self.met and self.history.was_just_removed(self.key, self.high_watermark))
 
     @property
     def is_sole_voter(self) -> bool:
@@ -245,7 +249,7 @@ class CoreState:
             target_voters=self.history.target,
         )
         self._writes.append((draft.id, now_ms))
-        self._effects.insert(0, Write(draft.id, state, draft.truncate_to, tuple(draft.batches), draft.base))
+        self._effects.insert(0, Write(draft.id, state, draft.truncate_to, tuple(draft.batches)))
 
     @property
     def _all_durable(self) -> bool:
@@ -302,7 +306,7 @@ class CoreState:
 
     def _election_deadline(self, now_ms: int) -> int | None:
         """When to stand next; None for an observer, which never does."""
-        if not self.is_voter:
+        if not self.may_stand:
             return None
         return now_ms + self.config.election_timeout_ms + self._draw(self.config.election_timeout_ms)
 
@@ -359,7 +363,7 @@ class CoreState:
         """In `epoch`, with no leader.  A running election timer runs on: being bumped must not starve a voter."""
         self._enter_epoch(epoch)
         deadline: int | None = None
-        if self.is_voter:
+        if self.may_stand:
             match self.role:
                 case Unattached() | Prospective() | Candidate() | Resigned():
                     deadline = self.role.deadline_ms
@@ -379,7 +383,7 @@ class CoreState:
 
     def _become_prospective(self, now_ms: int, reason: str) -> None:
         """Ask the others, in the present epoch, whether they would vote for this node."""
-        assert self.is_voter, f"{self.key} stands without being a voter"
+        assert self.may_stand, f"{self.key} stands without being a voter"
         lost_id: int | None = None
         lost: Peer | None = None
         if isinstance(self.role, Follower) and not self.role.gone:
@@ -391,7 +395,7 @@ class CoreState:
 
     def _become_candidate(self, now_ms: int, reason: str) -> None:
         """Take the next epoch, vote for itself in it, and ask the others once that vote is durable."""
-        assert self.is_voter, f"{self.key} stands without being a voter"
+        assert self.may_stand, f"{self.key} stands without being a voter"
         self.election = Election(self.epoch + 1, None, self.key)
         self._save_election()
         deadline = self._election_deadline(now_ms)
