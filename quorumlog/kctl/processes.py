@@ -29,7 +29,8 @@ def start_mark(pid: int) -> str | None:
 
 def is_ours(pid: int, mark: str, data_dir: str) -> bool:
     """Whether `pid` is still the process that was recorded with `mark`, running on `data_dir`."""
-    return start_mark(pid) == mark and data_dir in command_line(pid)
+    arguments = command_line(pid)  # none: it is gone, or so young that the system has not set them yet
+    return start_mark(pid) == mark and (not arguments or data_dir in arguments)
 
 
 def command_line(pid: int) -> list[str]:

@@ -92,6 +92,19 @@ def node(process: subprocess.Popen[bytes], mark: str | None, data_dir: str, home
     )
 
 
+def test_a_process_whose_arguments_are_not_set_yet_runs(
+    stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = processes.start_mark(stranger.pid)
+    assert mark is not None
+    monkeypatch.setattr(processes, "command_line", lambda _pid: [])
+    assert processes.is_ours(stranger.pid, mark, "/data")
+    assert not processes.is_ours(stranger.pid, "another start time", "/data")
+    stranger.kill()
+    stranger.wait()
+    assert not processes.is_ours(stranger.pid, mark, "/data")
+
+
 async def test_only_the_process_that_was_recorded_is_ended(stranger: subprocess.Popen[bytes], tmp_path: Path) -> None:
     mark = processes.start_mark(stranger.pid)
     assert mark is not None
