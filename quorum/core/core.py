@@ -5,6 +5,7 @@ that has become durable, a proposal, time.  `step` never waits and never fails: 
 is to be done, in order.  The parts stack up by what they need from each other:
 
     CoreState     fields, durability, requests in flight, the transitions between roles     state.py
+    Snapshots     the log's start, snapshots given and taken                                snapshots.py
     Replication   proposals, fetches on both ends, the high watermark                       replication.py
     Reads         current reads, confirmed by the voters                                    reads.py
     Elections     strangers and epochs, votes, resigning, looking for the leader            election.py
@@ -40,11 +41,15 @@ from quorum.core.events import (
     Propose,
     ReadRefused,
     Resign,
+    SnapshotFailed,
     SnapshotLoaded,
+    SnapshotPart,
+    SnapshotRead,
     SnapshotTaken,
     Tick,
     Transfer,
     Transferred,
+    TrimLog,
     Unanswered,
     VoterChangeError,
     Written,
@@ -198,8 +203,8 @@ class RaftCore(Founding):
                 self.preferred = node_ids
             case ConfirmRead():
                 self._on_confirm_read(event, now_ms)
-            case SnapshotTaken() | SnapshotLoaded():
-                pass  # snapshots have no effect in this version
+            case SnapshotTaken() | TrimLog() | SnapshotRead() | SnapshotPart() | SnapshotLoaded() | SnapshotFailed():
+                self._on_snapshot_event(event, now_ms)
             case _:
                 assert_never(event)
 
@@ -214,10 +219,7 @@ class RaftCore(Founding):
             case Fetch():
                 self._on_fetch(call, request, now_ms)
             case FetchSnapshot():
-                error = self._refuse_stranger(request.sender, None)
-                if error is ErrorCode.NONE:
-                    error = ErrorCode.SNAPSHOT_NOT_FOUND
-                self._answer(call, FetchSnapshotReply(error, self.known, request.snapshot))
+                self._on_fetch_snapshot(call, request, now_ms)
             case Introduce():
                 self._on_introduce(call, request, now_ms)
             case DescribeQuorum():
@@ -273,6 +275,8 @@ class RaftCore(Founding):
                 self._on_vote_reply(role, call.voter, reply, now_ms)
             case FetchReply(), Follower() if isinstance(call.request, Fetch):
                 self._on_fetch_reply(role, call.request, call.sent_ms, reply, now_ms)
+            case FetchSnapshotReply(), Follower() if isinstance(call.request, FetchSnapshot):
+                self._on_fetch_snapshot_reply(role, call.request, reply, now_ms)
             case BeginQuorumEpochReply(), Leader() if call.voter is not None:
                 self._announcement_ended(role, call.voter, call.sent_ms)
             case EndQuorumEpochReply(), Resigned() if call.voter is not None:
@@ -321,6 +325,8 @@ class RaftCore(Founding):
                     self._resign(now_ms, f"the disk has not answered for {waited} ms")
                 else:
                     self._expire_parked(leader, now_ms)
+            case Follower() as follower if now_ms >= follower.deadline_ms and self._waits_for_shell(follower):
+                follower.deadline_ms = self._fetch_deadline(now_ms)
             case Follower() as follower if now_ms >= follower.deadline_ms:
                 reason = f"leader {follower.leader_id} " + ("has resigned" if follower.gone else "is not heard")
                 if self.may_stand:
@@ -471,7 +477,8 @@ class RaftCore(Founding):
             case Leader() as leader:
                 assert now.leader_id == key.node_id, f"leads, but {now}"
                 assert now.voted_for == key, f"leads without its own vote: {now}"
-                assert log.epoch_at(leader.epoch_start) == now.epoch, f"no LeaderChange at {leader.epoch_start}"
+                first = log.epoch_at(max(leader.epoch_start, log.start))
+                assert first in (now.epoch, None), f"no LeaderChange at {leader.epoch_start}"
             case Follower() as follower:
                 assert now.leader_id == follower.leader_id != key.node_id, f"follows {follower.leader_id}, {now}"
             case Candidate():

@@ -34,7 +34,7 @@ from quorum.core.events import (
     Write,
 )
 from quorum.core.log_index import LogIndex
-from quorum.core.messages import ErrorCode, FetchReply, Knowledge, Reply, Request, Sender
+from quorum.core.messages import ErrorCode, FetchReply, FetchSnapshot, Knowledge, Reply, Request, Sender
 from quorum.core.roles import (
     Ballot,
     Candidate,
@@ -51,6 +51,7 @@ from quorum.core.types import (
     ControlRecord,
     Election,
     LeaderChange,
+    LogBase,
     QuorumState,
     ReplicaKey,
     StoredQuorum,
@@ -93,6 +94,7 @@ class _Draft:
 
     id: int
     truncate_to: int | None = None
+    base: LogBase | None = None
     batches: list[Batch] = field(default_factory=list)
 
 
@@ -102,13 +104,15 @@ class CoreState:
     def __init__(self, config: RaftConfig, stored: StoredQuorum, random: Random, now_ms: int) -> None:
         self.config = config
         self.key = ReplicaKey(stored.node_id, stored.directory_id)
-        self.log = LogIndex(stored.log_start, stored.log_end, stored.epochs, config.recent_max_bytes)
-        self.history = VoterHistory(stored.controls)
+        base_epoch = 0 if stored.base is None else stored.base.end.epoch
+        self.log = LogIndex(stored.log_start, stored.log_end, stored.epochs, config.recent_max_bytes, base_epoch)
+        self.history = VoterHistory(stored.controls, stored.base)
+        self.snapshot = stored.snapshots[-1] if stored.snapshots else None  # the newest of ours
         self.cluster_id = stored.state.cluster_id
         self.generation = stored.state.generation
         self.election = stored.state.election
         self.met = stored.log_end > 0  # knows its cluster and its place in it; false for a newborn
-        self.high_watermark = 0
+        self.high_watermark = 0 if self.snapshot is None else self.snapshot.offset  # snapshots hold what is committed
         self.refused: str | None = None
         self.last_change_reason: str | None = None
         self.last_change_ms: int | None = None
@@ -120,6 +124,7 @@ class CoreState:
         self._other_voters: list[ReplicaKey] = []
         self._announced = 0  # the high watermark that the shell was told
         self._calls: dict[int, Call] = {}
+        self._snapshot_reads: dict[int, tuple[int, FetchSnapshot]] = {}  # by read id: (call, request)
         self._next_call = 1
         self._next_write = 1
         self._durable_write = 0
@@ -249,7 +254,7 @@ class CoreState:
             target_voters=self.history.target,
         )
         self._writes.append((draft.id, now_ms))
-        self._effects.insert(0, Write(draft.id, state, draft.truncate_to, tuple(draft.batches)))
+        self._effects.insert(0, Write(draft.id, state, draft.truncate_to, tuple(draft.batches), draft.base))
 
     @property
     def _all_durable(self) -> bool:

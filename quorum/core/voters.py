@@ -10,19 +10,45 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from quorum.core.types import Batch, ControlRecord, ReplicaKey, TargetVoters, Voters, VoterSet
+from quorum.core.types import Batch, ControlRecord, LogBase, ReplicaKey, TargetVoters, Voters, VoterSet
 
 
 class VoterHistory:
     """Each `Voters` and `TargetVoters` record of the log with its offset, ascending."""
 
-    def __init__(self, controls: Iterable[Batch]) -> None:
+    def __init__(self, controls: Iterable[Batch], base: LogBase | None = None) -> None:
         self.founding: Batch | None = None  # the batch at offset 0
         self.current = VoterSet()  # the set in force: another object whenever it changes
         self._voters: list[tuple[int, Voters]] = []
         self._targets: list[tuple[int, TargetVoters]] = []
+        if base is not None:
+            self.reset(base)
         for batch in controls:
             self.append(batch)
+
+    def reset(self, base: LogBase) -> None:
+        """Forget everything: the log is empty at the base's end.  What is in force there counts as its last record."""
+        offset = base.end.offset - 1
+        self.founding = None
+        self._voters = [(offset, base.voters)]
+        self._targets = [(offset, TargetVoters(base.target))] if base.target is not None else []
+        self.current = base.voters.voters
+
+    def trim(self, base: LogBase) -> None:
+        """The log starts at the base's end: what is below is only known by what is in force there."""
+        kept = base.end.offset
+        voters = [entry for entry in self._voters if entry[0] >= kept]
+        targets = [entry for entry in self._targets if entry[0] >= kept]
+        current = self.current
+        self.reset(base)
+        self._voters += voters
+        self._targets += targets
+        self.current = current
+
+    def in_force_below(self, offset: int) -> tuple[Voters, VoterSet | None]:
+        """The `Voters` record and the target in force at the end offset `offset`, above the log's start."""
+        records = [record for at, record in self._voters if at < offset]
+        return records[-1], self.below(offset)[1]
 
     def append(self, batch: Batch) -> bool:
         """Take note of a batch that was appended to the log; whether it changes the voters or their target."""
