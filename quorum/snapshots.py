@@ -246,11 +246,13 @@ class Snapshotter:
         )
         self._bad.discard(end)
         self._post(SnapshotTaken(end))
-        await self._retain()
+        await self._retain(end)
 
-    async def _retain(self) -> None:
+    async def _retain(self, newest: LogEnd) -> None:
         """Drop what is older than retention wants, first from the log, then of the snapshots."""
-        kept = tuple(info for info in await self._store.snapshots() if info.end not in self._bad)
+        there = await self._store.snapshots()
+        # One that was received, but is not in force, ends past the log: it stands for nothing here.
+        kept = tuple(info for info in there if info.end not in self._bad and info.end.offset <= newest.offset)
         if not kept:
             return
         oldest = self._policy.oldest_kept(kept, self._sources.wall_ms())

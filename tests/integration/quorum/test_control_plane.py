@@ -59,8 +59,8 @@ async def create(one: ControlPlane, name: str) -> pb.CreatedTopic:
 async def register(one: ControlPlane, broker_id: int) -> int:
     registration = {
         "broker_id": broker_id,
-        "incarnation_id": bytes([100 + broker_id]) * 16,
-        "directory_ids": [bytes([broker_id]) * 16],
+        "incarnation_id": bytes([(100 + broker_id) % 256]) * 16,
+        "directory_ids": [broker_id.to_bytes(16, "big")],
         "endpoints": [{"name": "default", "host": "127.0.0.1", "port": 9092, "security": "PLAINTEXT"}],
         "previous_broker_epoch": -1,
         "feature_min": 1,

@@ -1,0 +1,75 @@
+"""Snapshots over gRPC and SQLite: a voter that was away, a voter with an empty disk, and a restart of all."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from quorum.process import ControlPlane, make_store
+from quorum.snapshots import SnapshotPolicy
+from quorum.transport.grpc import GrpcTransport
+from quorumlog.runtime.addresses import Address, InitialVoter
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import NodeConfig
+from tests.integration.quorum.test_control_plane import configure, create, free_ports, ready, register
+
+POLICY = SnapshotPolicy(log_bytes=1000, retain_bytes=2000)
+
+
+def plane(config: NodeConfig) -> ControlPlane:
+    sources = Sources.real()
+    return ControlPlane(
+        config, sources, make_store(config, sources), GrpcTransport(config.control_listen), snapshots=POLICY
+    )
+
+
+async def grow(one: ControlPlane, first: int) -> None:
+    """Change things until this node's log starts above `first`."""
+    number = 0
+    while one.node.core.log.start <= first:
+        await register(one, 100 + number)
+        number += 1
+        assert number < 500, one.node.core.log.start
+
+
+async def same(*planes: ControlPlane) -> None:
+    async with asyncio.timeout(30):
+        end = max(one.replay.image.end_offset for one in planes)
+        for one in planes:
+            await one.replay.wait_for(end)
+    assert len({one.replay.image.digest() for one in planes}) == 1
+
+
+async def test_voters_come_back_by_snapshot_while_writes_go_on(tmp_path: Path) -> None:
+    ports = free_ports(3)
+    voters = tuple(InitialVoter(number, Address("127.0.0.1", port)) for number, port in enumerate(ports, 1))
+    configs = [configure(tmp_path, number, port, initial_voters=voters) for number, port in enumerate(ports, 1)]
+    async with plane(configs[0]) as one, plane(configs[1]) as two:
+        async with plane(configs[2]) as three:
+            await ready(one, two, three)
+            away_at = three.node.log_end_offset
+        await grow(one, away_at)
+        async with plane(configs[2]) as three:
+            writes = asyncio.create_task(_register_all(one, range(1000, 1030)))
+            await ready(three)
+            await writes
+            await same(one, two, three)
+            assert three.node.core.log.start > away_at
+        shutil.rmtree(tmp_path / "3")
+        async with plane(configs[2]) as three:
+            await ready(three)
+            await same(one, two, three)
+            assert three.node.core.log.start > away_at
+        digest = one.replay.image.digest()
+    async with plane(configs[0]) as one, plane(configs[1]) as two:
+        await ready(one, two)
+        await same(one, two)
+        assert set(range(1000, 1030)) <= set(one.replay.image.brokers)
+        assert digest
+        assert (await create(one, "still-decides")).result.error != "NOT_CONTROLLER"
+
+
+async def _register_all(one: ControlPlane, ids: range) -> None:
+    for broker_id in ids:
+        await register(one, broker_id)
