@@ -98,7 +98,7 @@ async def _while_spark_writes(servers: Servers, truth: Truth, write: asyncio.Fut
     begun = loop.time()
     progress = Progress(servers, TOPIC, PARTITIONS)
     watching = asyncio.create_task(progress.watch())
-    killing = asyncio.create_task(_kill_and_restart(servers, truth, progress))
+    killing = asyncio.create_task(_kill_and_restart(servers, truth, progress, write))
     try:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             tasks: list[asyncio.Future[Any]] = [write, watching, killing]
@@ -120,7 +120,9 @@ async def _while_spark_writes(servers: Servers, truth: Truth, write: asyncio.Fut
     return Written(controller, broker, seconds, progress.acknowledged)
 
 
-async def _kill_and_restart(servers: Servers, truth: Truth, progress: Progress) -> tuple[Kill, Kill]:
+async def _kill_and_restart(
+    servers: Servers, truth: Truth, progress: Progress, write: asyncio.Future[None]
+) -> tuple[Kill, Kill]:
     async with asyncio.TaskGroup() as restarts:
         at = await progress.reached(round(truth.row_count * CONTROLLER_AT))
         say(f"{at:,} rows ({at / truth.row_count:.0%}) are acknowledged: killing the active controller")
@@ -134,9 +136,9 @@ async def _kill_and_restart(servers: Servers, truth: Truth, progress: Progress) 
         leaders = await servers.leaders(TOPIC)
         led = _busiest(leaders, progress.ends)
         say(f"{at:,} rows ({at / truth.row_count:.0%}) are acknowledged: killing the leader of {len(led)} partitions")
+        ends = {index: progress.ends[index] for index in led if progress.ends[index]}
         killed = await servers.kill(leaders[led[0]])
-        active = [index for index in led if progress.ends[index]]
-        failover_ms = await servers.partition_failover_ms(killed, TOPIC, active)
+        failover_ms = await servers.partition_failover_ms(killed, TOPIC, ends, write)
         say(f"a new leader acknowledged a row {failover_ms:,} ms after the kill")
         broker = Kill(killed.node.name, at, failover_ms)
         restarts.create_task(servers.restart(killed))
