@@ -9,19 +9,37 @@ import heapq
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
 
 from quorum.core import RaftConfig
-from quorum.core.events import Propose, ReadLog, Resign, Unanswered
+from quorum.core.events import (
+    AddVoter,
+    CancelTarget,
+    ChangeVoters,
+    ConfirmRead,
+    Event,
+    Prefer,
+    Propose,
+    ReadLog,
+    RemoveVoter,
+    Resign,
+    SetTarget,
+    Transfer,
+    Unanswered,
+    UpdateVoter,
+    VoterChange,
+)
 from quorum.core.roles import Leader
+from quorum.core.types import ReplicaKey, VoterSet
 from tests.scenarios.checker import Checker
 from tests.scenarios.lab import Lab, Message, Node, founded_disks
 
 CHAOS_MS = 8_000
 HEALED_MS = 30_000
+QUIET_MS = 12_000  # longer than any change or transfer may take
 BLOCK = 25
 
 
@@ -52,6 +70,10 @@ class World:
         )
         self.cut: set[tuple[int, int]] = set()
         self.proposals = 0
+        self.calls = 0
+        self.wiped = False
+        self.changing = self.random.random() < 0.6
+        self.quiet = False  # nobody asks for anything any more
         self.ticks: Counter[int] = Counter()
         self.disk_free_ms: Counter[int] = Counter()
         voters = self.random.choice([1, 2, 3, 3, 3, 4, 5])
@@ -67,9 +89,10 @@ class World:
         for node_id in self.ids:
             config = RaftConfig(node_id, addresses[node_id], initial_voters=listed, new_cluster_id="lab", **small)
             self.lab.add(config, disks.get(node_id))
-        if self.random.random() < 0.4:
-            self.ids.append(9)
-            self.lab.add(RaftConfig(9, "n9:1", bootstrap=tuple(addresses.values())))
+        for node_id in (8, 9):
+            if self.random.random() < 0.4:
+                self.ids.append(node_id)
+                self.lab.add(RaftConfig(node_id, f"n{node_id}:1", bootstrap=tuple(addresses.values())))
         for node_id in self.ids:
             self.at(self.random.randrange(200), lambda node_id=node_id: self.start(node_id))
 
@@ -193,6 +216,7 @@ class World:
             for _ in range(self.random.randint(0, len(node.disk.pending))):
                 self.checker.settled(node_id, node.disk.settle())
             self.lab.crash(node_id)
+            self.checker.crashed(node_id)
             self.disk_free_ms[node_id] = 0
             self.checker.seen["crash"] += 1
 
@@ -201,7 +225,7 @@ class World:
         if self.lab.now_ms >= CHAOS_MS:
             return
         random = self.random
-        match random.randrange(8):
+        match random.randrange(12):
             case 0 | 1:
                 node_id = random.choice(self.ids)
                 self.crash(node_id)
@@ -225,9 +249,19 @@ class World:
                 if node.core is not None:
                     self.lab.step(node.id, Resign("told to"))
                     self.wrote(node.id)
+            case 8:
+                self.prefer(tuple(random.sample(self.ids, min(len(self.ids), random.randint(0, 2)))))
+            case 9:
+                self.transfer()
+            case 10:
+                self.lose_a_disk()
+            case 11:
+                self.cut = {(a, b) for a, b in self.cut if random.random() < 0.5}
         self.at(random.randrange(100, 3000), self.chaos)
 
     def propose(self) -> None:
+        if self.quiet:
+            return
         for node in self.lab.nodes.values():
             if node.core is not None and isinstance(node.core.role, Leader):
                 self.proposals += 1
@@ -235,6 +269,97 @@ class World:
                 self.lab.step(node.id, Propose(node.core.epoch, payload, self.random.randint(1, 3), self.lab.now_ms))
                 self.wrote(node.id)
         self.at(self.random.randrange(1, 200), self.propose)
+
+    def ask(self, node_id: int, event: Event) -> None:
+        self.lab.step(node_id, event)
+        self.wrote(node_id)
+
+    def someone(self) -> Node | None:
+        """A leader, mostly; or anyone."""
+        running = [node for node in self.lab.nodes.values() if node.core is not None]
+        leaders = [node for node in running if node.core is not None and isinstance(node.core.role, Leader)]
+        wanted = leaders if leaders and self.random.random() < 0.9 else running
+        return self.random.choice(wanted) if wanted else None
+
+    def change(self) -> None:
+        """Ask someone to change the voters, and again later."""
+        if self.quiet:
+            return
+        node = self.someone()
+        if node is not None:
+            self.calls += 1
+            self.checker.changes(node.id, self.calls)
+            dry_run = self.random.random() < 0.1
+            self.ask(node.id, ChangeVoters(self.calls, self.draw_change(), dry_run, self.random.choice([100, 5000])))
+        self.at(self.random.randrange(50, 1500), self.change)
+
+    def draw_change(self) -> VoterChange:
+        random = self.random
+        node_id = random.choice(self.ids)
+        disk = self.lab.nodes[node_id].disk
+        match random.randrange(8):
+            case 0 | 1 | 2:
+                address = f"n{random.choice([node_id] * 9 + self.ids)}:1"
+                return AddVoter(node_id, address, None, random.random() < 0.7)
+            case 3 | 4:
+                return RemoveVoter(node_id, random.choice([None, disk.directory_id]))
+            case 5:
+                return UpdateVoter(ReplicaKey(node_id, disk.directory_id), f"n{random.choice(self.ids)}:1")
+            case 6:
+                chosen = random.sample(self.ids, random.randint(1, len(self.ids)))
+                return SetTarget(tuple((chosen_id, f"n{chosen_id}:1") for chosen_id in chosen))
+        return CancelTarget()
+
+    def transfer(self) -> None:
+        node = self.someone()
+        if node is not None:
+            self.calls += 1
+            self.checker.changes(node.id, self.calls)
+            to = self.random.choice([None, *self.ids])
+            self.ask(node.id, Transfer(self.calls, to, self.random.choice([100, 5000])))
+
+    def prefer(self, wanted: tuple[int, ...]) -> None:
+        for node in list(self.lab.nodes.values()):
+            if node.core is not None:
+                self.ask(node.id, Prefer(wanted))
+
+    def lose_a_disk(self) -> None:
+        """One disk is lost, once, and replaced, in a run with no other changes: they might count on it still."""
+        node_id = self.random.choice(self.ids)
+        node = self.lab.nodes[node_id]
+        voters = self.checker.voters[0] if self.checker.voters else VoterSet()
+        if self.wiped or self.changing or len(voters) < 3:
+            return
+        self.wiped = True
+        self.at(2000, lambda: self.replace_disk(node_id))
+        self.crash(node_id)
+        lost = node.disk
+        self.lab.wipe(node_id, 100 + node_id)
+        self.checker.wiped(node_id, lost)
+        node.config = replace(node.config, initial_voters=(), bootstrap=tuple(f"n{i}:1" for i in self.ids if i < 8))
+        self.at(self.random.choice([1, 1000]), lambda: self.start(node_id))
+
+    def replace_disk(self, node_id: int) -> None:
+        """Ask for the lost disk's replacement until it is one of the voters."""
+        key = ReplicaKey(node_id, self.lab.nodes[node_id].disk.directory_id)
+        if any(key in voters for voters in self.checker.voters) or self.quiet or node_id >= 8:
+            return
+        node = self.someone()
+        if node is not None:
+            self.calls += 1
+            self.checker.changes(node.id, self.calls)
+            self.ask(node.id, ChangeVoters(self.calls, AddVoter(node_id, f"n{node_id}:1", None, True), False, 5000))
+        self.at(1000, lambda: self.replace_disk(node_id))
+
+    def read(self) -> None:
+        if self.quiet:
+            return
+        node = self.someone()
+        if node is not None:
+            self.calls += 1
+            self.checker.reads(node.id, self.calls)
+            self.ask(node.id, ConfirmRead(self.calls))
+        self.at(self.random.randrange(1, 300), self.read)
 
     def heal(self) -> None:
         self.faults = Faults(5, 0, 0, 2, 0)
@@ -249,6 +374,9 @@ def run(seed: int) -> Counter[str]:
     world.armed, world.on_disk = {}, set()
     world.at(world.random.randrange(3000), world.chaos)
     world.at(500, world.propose)
+    world.at(500, world.read)
+    if world.changing:
+        world.at(1000, world.change)
     world.run(CHAOS_MS)
     world.heal()
     nodes = world.lab.nodes
@@ -262,6 +390,9 @@ def run(seed: int) -> Counter[str]:
     assert caught_up(), f"no progress to {goal} after healing: {ends}"
     busiest = max(world.ticks.values())
     assert busiest < world.lab.now_ms // 5, f"{busiest} ticks in {world.lab.now_ms} ms: a node spins"
+    world.quiet = True
+    world.run(world.lab.now_ms + QUIET_MS)
+    world.checker.all_answered()
     world.checker.seen["committed"] += len(world.checker.committed)
     return world.checker.seen
 
@@ -282,5 +413,6 @@ def test_promises_hold_and_work_goes_on(seeds: range) -> None:
         except AssertionError as failure:
             raise AssertionError(f"RAFT_SEEDS={seed}: {failure}") from failure
     if len(seeds) == BLOCK:
-        for what in ("leader", "truncation", "crash", "paused", "resigned", "read", "committed"):
+        rare = ("leader", "truncation", "crash", "paused", "resigned", "read", "committed")
+        for what in (*rare, "reconfiguration", "changed", "transfer NONE", "confirmed read", "refused read"):
             assert seen[what] > 0, f"{what} never happened in seeds {seeds}: the faults have grown tame"

@@ -6,11 +6,20 @@ from collections import Counter
 from itertools import zip_longest
 from uuid import UUID
 
-from quorum.core.events import AdvanceHighWatermark, Effect, RoleChanged, Write
+from quorum.core.events import (
+    AdvanceHighWatermark,
+    Effect,
+    ReadConfirmed,
+    ReadRefused,
+    RoleChanged,
+    Transferred,
+    VotersChanged,
+    Write,
+)
 from quorum.core.messages import Fetch, Vote, VoteReply
 from quorum.core.roles import Leader
 from quorum.core.types import Batch, ReplicaKey, Role, Voters, VoterSet
-from tests.scenarios.lab import Lab, Message
+from tests.scenarios.lab import Disk, Lab, Message
 
 
 class Checker:
@@ -20,8 +29,10 @@ class Checker:
         self.lab: Lab
         self.committed: list[Batch] = []
         self.seen: Counter[str] = Counter()  # how often the rare things happened: a test must have had some of each
-        self.voters = VoterSet()
-        self._last_voters = VoterSet()
+        self.voters: tuple[VoterSet, ...] = ()
+        self._reads: dict[tuple[int, int], int] = {}  # (node, call) -> what was committed when it was asked
+        self._changes: set[tuple[int, int]] = set()
+        self._lost: list[Disk] = []
         self._committed_in: list[int] = []  # by the leader of which epoch
         self._leaders: dict[int, int] = {}
         self._votes: dict[tuple[UUID, int], ReplicaKey] = {}
@@ -42,9 +53,10 @@ class Checker:
         epoch = disk.state.election.epoch
         assert epoch >= self._epochs.get(node_id, 0), f"{node_id} restarts in epoch {epoch}, was in {self._epochs}"
 
-    def wiped(self, node_id: int) -> None:
-        """Another disk: what this node's last one had promised is no longer its own."""
-        del self._epochs[node_id]
+    def wiped(self, node_id: int, lost: Disk) -> None:
+        """Another disk: what this node's last one had promised is no longer its own, but it did hold it."""
+        self._epochs.pop(node_id, None)
+        self._lost.append(lost)
 
     # Effects
 
@@ -62,8 +74,39 @@ class Checker:
                 durable = self.lab.nodes[node_id].disk.end
                 assert offset <= durable, f"{node_id} announces {offset}, has {durable} on disk"
                 self._commit(node_id, offset)
+            case ReadConfirmed(call, offset):
+                floor = self._reads.pop((node_id, call), 0)
+                assert offset >= floor, f"{node_id} reads at {offset}, when {floor} was committed before it was asked"
+                self.seen["confirmed read"] += 1
+            case ReadRefused(call):
+                self._reads.pop((node_id, call), None)
+                self.seen["refused read"] += 1
+            case VotersChanged(call, result):
+                self._changes.discard((node_id, call))
+                self.seen[f"change {result.error.value}"] += 1
+                self.seen["changed"] += result.changed
+            case Transferred(call, error):
+                self._changes.discard((node_id, call))
+                self.seen[f"transfer {error.value}"] += 1
             case _:
                 pass
+
+    def reads(self, node_id: int, call: int) -> None:
+        """A read is asked for: it must see all that is committed now."""
+        self._reads[node_id, call] = self.end
+
+    def changes(self, node_id: int, call: int) -> None:
+        """A change or transfer is asked for: it must be answered."""
+        self._changes.add((node_id, call))
+
+    def crashed(self, node_id: int) -> None:
+        """What was asked of the node is not answered any more."""
+        self._reads = {key: floor for key, floor in self._reads.items() if key[0] != node_id}
+        self._changes = {key for key in self._changes if key[0] != node_id}
+
+    def all_answered(self) -> None:
+        assert not self._reads, f"reads without an answer: {self._reads}"
+        assert not self._changes, f"changes or transfers without an answer: {self._changes}"
 
     def _lead(self, node_id: int, epoch: int) -> None:
         self.seen["leader"] += 1
@@ -82,6 +125,7 @@ class Checker:
         for batch in write.batches:
             if batch.epoch > 0:  # the founding may be lost before anyone hears of it, and made again
                 self._unique(node_id, log, batch)
+            self._change_voters(log, batch)
             log.append(batch)
         election = write.state.election
         if election.leader_id is not None:
@@ -107,28 +151,26 @@ class Checker:
                 assert core is not None
                 self.committed.append(batch)
                 self._committed_in.append(core.epoch)
-                self._change_voters(batch)
-                self.voters = core.history.current  # in force where it was committed
+                # A step may commit under one voter set and append the next: then the committed one counts.
+                self.voters = (core.history.current, core.history.below(core.high_watermark)[0])
                 self._check_majority(batch)
             position += 1
         self._confirmed[node_id] = position
 
     def _check_majority(self, batch: Batch) -> None:
-        voters = self.voters
-        holders = [
-            node.id
-            for node in self.lab.nodes.values()
-            if ReplicaKey(node.id, node.disk.directory_id) in voters and node.disk.holds(batch)
-        ]
-        assert len(holders) >= voters.majority, f"{batch} is committed, but only {holders} hold it durably"
+        disks = [node.disk for node in self.lab.nodes.values()] + self._lost
+        keys = [ReplicaKey(disk.node_id, disk.directory_id) for disk in disks if disk.holds(batch)]
+        enough = any(sum(key in voters for key in keys) >= voters.majority for voters in self.voters)
+        assert enough, f"{batch} is committed, but of {self.voters} only {keys} hold it durably"
 
-    def _change_voters(self, batch: Batch) -> None:
+    def _change_voters(self, log: list[Batch], batch: Batch) -> None:
         """Two voter sets that follow each other differ by one voter, so that their majorities overlap."""
-        if isinstance(batch.control, Voters):
-            before, after = ({voter.key for voter in voters} for voters in (self._last_voters, batch.control.voters))
-            assert not before or len(before ^ after) <= 1, f"voters {sorted(before)} are followed by {sorted(after)}"
-            self._last_voters = batch.control.voters
-            self.seen["reconfiguration"] += bool(before)
+        if isinstance(batch.control, Voters) and batch.base_offset > 0:
+            earlier = next(entry.control for entry in reversed(log) if isinstance(entry.control, Voters))
+            before, after = ({voter.key for voter in record.voters} for record in (earlier, batch.control))
+            assert len(before ^ after) <= 1, f"voters {sorted(before)} are followed by {sorted(after)}"
+            assert after, f"no voter is left after {sorted(before)}"
+            self.seen["reconfiguration"] += 1
 
     # Moments
 

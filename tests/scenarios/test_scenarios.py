@@ -213,8 +213,9 @@ class Scenario:
 
     def wipe(self, words: list[str]) -> None:
         self.wiped += 1
+        lost = self.lab.nodes[int(words[0])].disk
         self.lab.wipe(int(words[0]), 100 + self.wiped)
-        self.checker.wiped(int(words[0]))
+        self.checker.wiped(int(words[0]), lost)
 
     def elapse(self, words: list[str]) -> None:
         self.lab.now_ms += int(words[0])
