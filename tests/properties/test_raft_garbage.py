@@ -12,19 +12,28 @@ import pytest
 
 from quorum.core import RaftConfig
 from quorum.core.events import (
+    AddVoter,
     Answer,
     Answered,
     Ask,
     Asked,
+    CancelTarget,
+    ChangeVoters,
+    ConfirmRead,
     Effect,
     Event,
     LogRead,
+    Prefer,
     Propose,
     ReadLog,
     Refused,
+    RemoveVoter,
     Resign,
+    SetTarget,
     Tick,
+    Transfer,
     Unanswered,
+    UpdateVoter,
     Written,
 )
 from quorum.core.messages import (
@@ -37,6 +46,7 @@ from quorum.core.messages import (
     ErrorCode,
     Fetch,
     FetchReply,
+    FetchSnapshot,
     Introduce,
     IntroduceReply,
     Knowledge,
@@ -135,7 +145,7 @@ class Noise:
         return tuple(found)
 
     def request(self) -> Request:
-        match self.random.randrange(6):
+        match self.random.randrange(7):
             case 0:
                 return Vote(self.sender(), self.mine(), self.epoch(), self.end(), self.random.random() < 0.5)
             case 1:
@@ -147,11 +157,48 @@ class Noise:
                 wait, size = self.random.choice([0, 500, 10**9, -1]), self.random.choice([1, 10**6, 0, -1])
                 target, end = self.random.choice([1, 1, None, 2]), self.end()
                 hw = self.offset()
-                return Fetch(self.sender(), target, self.epoch(), end.offset, end.epoch, hw, 0, wait, size, "n4:1")
+                return Fetch(
+                    self.sender(),
+                    target,
+                    self.epoch(),
+                    end.offset,
+                    end.epoch,
+                    hw,
+                    self.random.choice([0, 0, 1, 9]),
+                    wait,
+                    size,
+                    "n4:1",
+                )
+            case 5:
+                return FetchSnapshot(self.sender(), self.random.choice([1, 2]), self.epoch(), self.end(), 0, 1000)
             case 4:
                 return Introduce(self.sender(), tuple(ADDRESSES.items())[: self.random.randrange(4)])
             case _:
                 return DescribeQuorum(self.sender())
+
+    def work(self) -> Event:
+        """What an operator, or the shell, asks of the core."""
+        random = self.random
+        node_id = random.choice([1, 2, 3, 4])
+        address = f"n{random.choice([node_id, node_id, 3])}:1"
+        directory_id = random.choice([None, None, directory(node_id), directory(99)])
+        chosen = random.sample([1, 2, 3, 4], random.randint(0, 4))
+        call = random.randrange(10**9)
+        match random.randrange(4):
+            case 0:
+                return random.choice([Prefer(tuple(chosen)), ConfirmRead(call)])
+            case 1:
+                return Transfer(call, random.choice([None, *chosen]), random.choice([0, 5000]))
+        change = random.choice(
+            [
+                AddVoter(node_id, address, directory_id, random.random() < 0.5),
+                RemoveVoter(node_id, directory_id),
+                UpdateVoter(self.key(), address),
+                SetTarget(tuple((chosen_id, f"n{chosen_id}:1") for chosen_id in chosen)),
+                CancelTarget(),
+            ]
+        )
+        return ChangeVoters(call, change, random.random() < 0.2, random.choice([0, 5000]))
 
     def reply(self, to: Request | None) -> Reply:
         kinds = [Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, Introduce, DescribeQuorum]
@@ -207,7 +254,9 @@ def run(seed: int) -> set[str]:
         assert core is not None
         roles.add(core.role.role.value)
         event: Event
-        match random.randrange(10):
+        match random.randrange(11):
+            case 10:
+                event = noise.work()
             case 0 | 1 | 2:
                 event = Asked(random.randrange(10**9), noise.request())
             case 3 | 4 | 5 if waiting:
