@@ -193,6 +193,8 @@ def _encode_change(record: PartitionChange) -> pb.Record:
         message.replicas.values.extend(replicas_to_wire(record.replicas))
     if record.leader is not None:
         message.leader = record.leader
+    if record.leader_epoch is not None:
+        message.leader_epoch = record.leader_epoch
     return wrapper
 
 
@@ -423,7 +425,12 @@ class _Reader:
             adding=_broker_ids(message.adding.values, "adding") if has("adding") else None,
             removing=_broker_ids(message.removing.values, "removing") if has("removing") else None,
             leader=self.leader(message.leader) if has("leader") else None,
+            leader_epoch=self.raised_epoch(message) if has("leader_epoch") else None,
         )
+
+    def raised_epoch(self, message: pb.PartitionChange) -> int:
+        _check(message.leader_epoch >= 0 and message.HasField("leader"), "leader epoch", message.leader_epoch)
+        return message.leader_epoch
 
     def remove_partition(self, message: pb.RemovePartition) -> RemovePartition:
         return RemovePartition(self.known_uuid(message.topic_id, "topic id"), _index(message.index))

@@ -33,6 +33,15 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--data-dir", required=True, metavar="DIR")
     command.add_argument("--node-id", required=True, metavar="N")
     command.add_argument("--cluster-id", required=True, metavar="ID")
+    command = commands.add_parser(
+        "recover",
+        help="rebuild the quorum from one surviving disk, when its majority is gone for good",
+        description="Rebuild the quorum from the best of the surviving data directories, offline: docs/recovery.md.",
+        allow_abbrev=False,
+    )
+    command.add_argument("--data-dir", required=True, action="append", metavar="DIR")
+    command.add_argument("--address", metavar="HOST:PORT", help="control address of the node that is kept")
+    command.add_argument("--yes", action="store_true", help="do not ask")
     return parser
 
 
@@ -46,6 +55,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             return _new_id()
         case "format":
             return _format(parsed)
+        case "recover":
+            return _recover(parsed)
     config = server_cli.prepare(QUORUM_NODE, parsed, environ)
     if isinstance(config, int):
         return config
@@ -71,6 +82,31 @@ def _format(parsed: argparse.Namespace) -> int:
         return server_cli.fail(QUORUM_NODE, error)
     print(f"formatted {config.data_dirs[0]} for node {config.node_id} of cluster {config.cluster_id}")
     return 0
+
+
+def _recover(parsed: argparse.Namespace) -> int:
+    from quorum.process import QUORUM_FOLDER
+    from quorum.recover import recover
+    from quorumlog.runtime.addresses import parse_target
+    from quorumlog.runtime.clock import Sources
+
+    def confirm() -> bool:
+        return parsed.yes or input("go on? Type yes: ").strip() == "yes"
+
+    try:
+        if parsed.address is not None:
+            parse_target(parsed.address)
+        folders = [os.path.join(folder, QUORUM_FOLDER) for folder in parsed.data_dir]
+        done = asyncio.run(
+            recover(folders, Sources.real(), address=parsed.address, confirm=confirm, say=lambda line: print(line))
+        )
+    except ValueError as error:
+        return server_cli.report_problems(QUORUM_NODE, ConfigError(f"--address: {error}"))
+    except EOFError:
+        return server_cli.report_problems(QUORUM_NODE, ConfigError("nobody there to confirm", next_step="give --yes"))
+    except QuorumlogError as error:
+        return server_cli.fail(QUORUM_NODE, error)
+    return 0 if done else 1
 
 
 async def _format_store(config: NodeConfig) -> None:

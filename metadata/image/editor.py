@@ -213,7 +213,7 @@ class _Editor:
             old.adding if record.adding is None else record.adding,
             old.removing if record.removing is None else record.removing,
             old.leader if leader is None else leader,
-            old.leader_epoch if leader is None else old.leader_epoch + 1,
+            _next_leader_epoch(old, record),
             old.partition_epoch + 1,
             offset,
         )
@@ -304,6 +304,13 @@ class _Editor:
         self._changes["topics"] = topics.finish()
         self._changes["leader_masks"] = _turn_over(self._image.leader_masks, leads)
         self._changes["hosting_masks"] = _turn_over(self._image.hosting_masks, hosts)
+
+
+def _next_leader_epoch(old: PartitionImage, record: PartitionChange) -> int:
+    if record.leader_epoch is not None:
+        assert record.leader_epoch > old.leader_epoch, f"leader epoch {record.leader_epoch} after {old}"
+        return record.leader_epoch
+    return old.leader_epoch if record.leader is None else old.leader_epoch + 1
 
 
 def _turn_over(masks: Map[int, Masks], flips: dict[int, list[tuple[UUID, int]]]) -> Map[int, Masks]:

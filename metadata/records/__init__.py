@@ -94,12 +94,14 @@ class Reason(Enum):
     REASSIGNMENT = 10
     DIRECTORY_ASSIGNED = 11
     UNREGISTERED = 12
+    QUORUM_REBUILT = 13
 
 
 class PartitionChange(msgspec.Struct, frozen=True, gc=False):
     """A delta: None stays.  `leader` set (also to the same id) adds 1 to leader_epoch; every change adds 1 to
     partition_epoch.
 
+    leader_epoch: given only when the quorum was rebuilt, since higher ones may have been forgotten; with `leader`.
     reason, cause_offset, previous_offset: why, the record that caused it, this partition's change before (§5).
     """
 
@@ -114,6 +116,7 @@ class PartitionChange(msgspec.Struct, frozen=True, gc=False):
     adding: tuple[int, ...] | None = None
     removing: tuple[int, ...] | None = None
     leader: int | None = None
+    leader_epoch: int | None = None
 
 
 class RemovePartition(msgspec.Struct, frozen=True, gc=False):

@@ -22,6 +22,7 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REASON_REASSIGNMENT: _ClassVar[Reason]
     REASON_DIRECTORY_ASSIGNED: _ClassVar[Reason]
     REASON_UNREGISTERED: _ClassVar[Reason]
+    REASON_QUORUM_REBUILT: _ClassVar[Reason]
 REASON_UNSPECIFIED: Reason
 REASON_BROKER_FENCED: Reason
 REASON_BROKER_UNFENCED: Reason
@@ -35,6 +36,7 @@ REASON_DIRECTORY_OFFLINE: Reason
 REASON_REASSIGNMENT: Reason
 REASON_DIRECTORY_ASSIGNED: Reason
 REASON_UNREGISTERED: Reason
+REASON_QUORUM_REBUILT: Reason
 
 class Endpoint(_message.Message):
     __slots__ = ("name", "host", "port", "security")
@@ -145,7 +147,7 @@ class ReplicaList(_message.Message):
     def __init__(self, values: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
 
 class PartitionChange(_message.Message):
-    __slots__ = ("topic_id", "index", "isr", "elr", "replicas", "adding", "removing", "leader", "reason", "cause_offset", "previous_offset")
+    __slots__ = ("topic_id", "index", "isr", "elr", "replicas", "adding", "removing", "leader", "reason", "cause_offset", "previous_offset", "leader_epoch")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ISR_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +159,7 @@ class PartitionChange(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     CAUSE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     index: int
     isr: IntList
@@ -168,7 +171,8 @@ class PartitionChange(_message.Message):
     reason: Reason
     cause_offset: int
     previous_offset: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., index: _Optional[int] = ..., isr: _Optional[_Union[IntList, _Mapping]] = ..., elr: _Optional[_Union[IntList, _Mapping]] = ..., replicas: _Optional[_Union[ReplicaList, _Mapping]] = ..., adding: _Optional[_Union[IntList, _Mapping]] = ..., removing: _Optional[_Union[IntList, _Mapping]] = ..., leader: _Optional[int] = ..., reason: _Optional[_Union[Reason, str]] = ..., cause_offset: _Optional[int] = ..., previous_offset: _Optional[int] = ...) -> None: ...
+    leader_epoch: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., index: _Optional[int] = ..., isr: _Optional[_Union[IntList, _Mapping]] = ..., elr: _Optional[_Union[IntList, _Mapping]] = ..., replicas: _Optional[_Union[ReplicaList, _Mapping]] = ..., adding: _Optional[_Union[IntList, _Mapping]] = ..., removing: _Optional[_Union[IntList, _Mapping]] = ..., leader: _Optional[int] = ..., reason: _Optional[_Union[Reason, str]] = ..., cause_offset: _Optional[int] = ..., previous_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class RemovePartition(_message.Message):
     __slots__ = ("topic_id", "index")

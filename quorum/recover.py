@@ -1,0 +1,226 @@
+"""`quorum-node recover`: the metadata quorum built anew from what is left of it, after its majority is gone for good.
+
+This is not Raft: records that only lost disks held are lost, and what the survivor held but no majority had confirmed
+becomes true.  So it is done offline, by hand, on the directory with the greatest (epoch, end offset) of all that are
+left, and it says so.  What it appends to that log, in one transaction:
+
+- `Voters` of a new generation, with this node alone and under a new directory id: nodes of older generations are
+  refused by name, and a copy of the old directory is another replica;
+- for every partition, a leader epoch 1000 higher and no leader: leaders that the lost records had made may still be
+  about, and must be fenced by every epoch to come.
+
+The epoch goes up by 1000, too.  The node then starts as the only voter, and the others are added again, empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from metadata.codec import encode
+from metadata.controller.replay import MetadataReplay
+from metadata.image import ClusterImage
+from metadata.records import MAX_RECORDS_PER_BATCH, NO_LEADER, PartitionChange, Reason
+from quorum.core.types import (
+    Batch,
+    ControlRecord,
+    Election,
+    LogEnd,
+    QuorumState,
+    ReplicaKey,
+    StoredQuorum,
+    TargetVoters,
+    Voter,
+    Voters,
+    VoterSet,
+)
+from quorum.core.voters import VoterHistory
+from quorum.ports import StoreWrite
+from quorum.snapshots import SnapshotPolicy, Snapshotter
+from quorum.store import SqliteQuorumStore
+from quorum.store.directory import read_identity, write_identity
+from quorumlog.errors import ConfigError, CorruptStoreError
+from quorumlog.runtime.clock import Sources
+
+EPOCH_JUMP = 1000
+READ_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One quorum directory, open."""
+
+    store: SqliteQuorumStore
+    stored: StoredQuorum
+
+    @property
+    def end(self) -> LogEnd:
+        stored = self.stored
+        base = 0 if stored.base is None else stored.base.end.epoch
+        return LogEnd(stored.epochs[-1][0] if stored.epochs else base, stored.log_end)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.store.directory}: node {self.stored.node_id}, epoch {self.end.epoch}, end offset "
+            f"{self.end.offset}, cluster {self.stored.state.cluster_id}, generation {self.stored.state.generation}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be written to the chosen directory."""
+
+    write: StoreWrite
+    key: ReplicaKey
+    address: str
+    generation: int
+    partitions: int
+
+
+async def recover(
+    directories: Sequence[str],
+    sources: Sources,
+    *,
+    address: str | None,
+    confirm: Callable[[], bool],
+    say: Callable[[str], None],
+) -> bool:
+    """Rebuild the quorum from the best of these quorum directories; False if `confirm` said no.
+
+    Raises:
+        ConfigError: not directories of one cluster, in use, or nothing says at which address the node is.
+        FatalError: the disk fails, or the best directory is damaged; nothing was changed.
+    """
+    opened: list[Found] = []
+    try:
+        for directory in directories:
+            opened.append(await _open(directory, sources))
+            say(f"found {opened[-1]}")
+        best = _choose(opened)
+        say(f"chosen: {best.store.directory}, which has the greatest (epoch, end offset)")
+        image, stored = await _image(best, sources)
+        plan = _plan(stored, best.end, image, address, sources)
+        say(f"to be written: generation {plan.generation}, epoch {plan.write.state.election.epoch}, with node")
+        say(f"  {plan.key.node_id} at {plan.address} as the only voter, under the new directory id")
+        say(f"  {plan.key.directory_id}, and {plan.partitions} partitions without a leader")
+        say("records that only lost disks held are lost; the other directories are not used any more")
+        if not confirm():
+            say("nothing was changed")
+            return False
+        await best.store.write([plan.write])
+        identity = read_identity(best.store.directory)
+        assert identity is not None, f"{best.store.directory} has lost its identity"
+        write_identity(best.store.directory, replace(identity, directory_id=str(plan.key.directory_id)))
+        say(f"done: {len(plan.write.batches)} batches appended, the log ends at {plan.write.state.applied_offset}")
+    finally:
+        for found in opened:
+            await found.store.close()
+    say(f"next: start node {plan.key.node_id} as before; then empty the quorum directory of every other node, start")
+    say(f"  it with --join {plan.address}, and make voters of them: kctl add-voter ID@HOST:PORT")
+    return True
+
+
+async def _open(directory: str, sources: Sources) -> Found:
+    identity = read_identity(directory)
+    if identity is None:
+        raise ConfigError(f"{directory} holds no node", next_step="give the data directories of surviving nodes")
+    store = SqliteQuorumStore(directory, sources)
+    return Found(store, await store.open(identity.node_id, None))
+
+
+def _choose(opened: Sequence[Found]) -> Found:
+    clusters = sorted({str(found.stored.state.cluster_id) for found in opened})
+    if len(clusters) > 1:
+        raise ConfigError(f"these are directories of different clusters: {', '.join(clusters)}")
+    generation = max(found.stored.state.generation for found in opened)
+    best = max((found for found in opened if found.stored.state.generation == generation), key=lambda found: found.end)
+    if best.end.offset == 0:
+        raise ConfigError("none of these directories has ever taken part in a cluster")
+    return best
+
+
+async def _image(found: Found, sources: Sources) -> tuple[ClusterImage, StoredQuorum]:
+    """The image of the whole log, committed or not, and what was stored without damaged snapshots."""
+    replay = MetadataReplay()
+    snapshots = Snapshotter(found.store, replay, sources, lambda event: None, SnapshotPolicy())
+    stored = await snapshots.restore(found.stored)
+    offset = snapshots.restored_end
+    while offset < stored.log_end:
+        batches = await found.store.read(offset, stored.log_end, READ_BYTES)
+        if not batches:
+            raise CorruptStoreError(f"{found.store.directory}: nothing at offset {offset}, below {stored.log_end}")
+        for batch in batches:
+            replay.apply(batch)
+        offset = batches[-1].end_offset
+    return replay.image, stored
+
+
+def _plan(stored: StoredQuorum, end: LogEnd, image: ClusterImage, address: str | None, sources: Sources) -> Plan:
+    history = VoterHistory(stored.controls, stored.base)
+    record = history.record
+    assert record is not None, f"a log that ends at {end} without voters"
+    known = history.current.by_id(stored.node_id)
+    if address is None and known is None:
+        raise ConfigError(
+            f"node {stored.node_id} was no voter: nothing says at which address the others find it",
+            next_step="give --address HOST:PORT",
+        )
+    where = address if address is not None or known is None else known.address
+    assert where is not None, "checked above"
+    key = ReplicaKey(stored.node_id, sources.uuid4())
+    generation = max(record.generation, stored.state.generation) + 1
+    epoch = max(end.epoch, stored.state.election.epoch) + EPOCH_JUMP
+    voters = VoterSet((Voter(key, where),))
+    log = _Log(end.offset, epoch, sources.wall_ms())
+    log.add_control(Voters(record.cluster_id, generation, voters))
+    if history.target is not None:
+        log.add_control(TargetVoters(None))
+    partitions = 0
+    for changes in rebuilt_partitions(image, cause_offset=end.offset):
+        log.add(encode(changes), len(changes))
+        partitions += len(changes)
+    state = QuorumState(record.cluster_id, generation, Election(epoch), log.end, voters)
+    return Plan(StoreWrite(state, None, tuple(log.batches)), key, where, generation, partitions)
+
+
+def rebuilt_partitions(image: ClusterImage, cause_offset: int) -> Iterator[list[PartitionChange]]:
+    """No leader, and a leader epoch above all that may have been forgotten, for every partition; by batch."""
+    changes: list[PartitionChange] = []
+    topic_ids: list[UUID] = sorted(image.topics)
+    for topic_id in topic_ids:
+        for partition in image.topics[topic_id].partitions:
+            assert partition is not None, f"topic {topic_id} has a hole between batches"
+            changes.append(
+                PartitionChange(
+                    topic_id,
+                    partition.index,
+                    Reason.QUORUM_REBUILT,
+                    cause_offset=cause_offset,
+                    previous_offset=partition.last_offset,
+                    leader=NO_LEADER,
+                    leader_epoch=partition.leader_epoch + EPOCH_JUMP,
+                )
+            )
+            if len(changes) == MAX_RECORDS_PER_BATCH:
+                yield changes
+                changes = []
+    if changes:
+        yield changes
+
+
+class _Log:
+    """Batches that follow each other."""
+
+    def __init__(self, end: int, epoch: int, timestamp_ms: int) -> None:
+        self.batches: list[Batch] = []
+        self.end = end
+        self._epoch = epoch
+        self._timestamp_ms = timestamp_ms
+
+    def add(self, payload: bytes, count: int, control: ControlRecord | None = None) -> None:
+        self.batches.append(Batch(self.end, self._epoch, count, self._timestamp_ms, payload, control))
+        self.end += count
+
+    def add_control(self, record: ControlRecord) -> None:
+        self.add(b"", 1, record)

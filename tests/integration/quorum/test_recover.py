@@ -1,0 +1,122 @@
+"""`quorum-node recover`: two of three disks are gone, and the cluster comes back with all that the third held."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from metadata.codec import decode, encode
+from metadata.image import ClusterImage
+from metadata.records import NO_LEADER, Partition, Record, Replica, Topic
+from quorum.cli import run
+from quorum.process import ControlPlane
+from quorum.recover import EPOCH_JUMP, rebuilt_partitions
+from quorumlog.errors import ConfigError
+from quorumlog.runtime.addresses import Address, InitialVoter
+from quorumlog.runtime.config import NodeConfig
+from tests.integration.quorum.test_control_plane import brokers, configure, free_ports, plane, ready, register
+from tests.integration.quorum.test_snapshots import same
+
+TOPIC = UUID(int=7)
+
+
+async def three_nodes(folder: Path) -> list[NodeConfig]:
+    """A cluster that has been used, and stopped."""
+    ports = free_ports(3)
+    voters = tuple(InitialVoter(number, Address("127.0.0.1", port)) for number, port in enumerate(ports, 1))
+    configs = [configure(folder, number, port, initial_voters=voters) for number, port in enumerate(ports, 1)]
+    async with plane(configs[0]) as one, plane(configs[1]) as two, plane(configs[2]) as three:
+        await ready(one, two, three)
+        await register(one, 11)
+        leader = next(each for each in (one, two, three) if each.controller.active)
+        records: list[Record] = [Topic(TOPIC, "t"), Partition(TOPIC, 0, (Replica(11),), (11,), 11, leader_epoch=4)]
+        end = leader.node.append(leader.node.epoch, encode(records), 2) + 2
+        await leader.node.committed(end, leader.node.epoch)
+        await same(one, two, three)
+    return configs
+
+
+def recovered(folder: Path, *more: str) -> int:
+    return run(["recover", "--data-dir", str(folder), *more], {})
+
+
+async def test_one_disk_of_three_brings_the_cluster_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configs = await three_nodes(tmp_path)
+    for gone in ("2", "3"):
+        (tmp_path / gone).rename(tmp_path / f"lost-{gone}")
+    assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes") == 0
+    assert "generation 1" in capsys.readouterr().out
+    async with plane(configs[0]) as one:
+        await ready(one)
+        assert one.node.core.generation == 1
+        assert [voter.key.node_id for voter in one.node.core.history.current] == [1]
+        assert await brokers(one) == [11]
+        partition = one.replay.image.partition(TOPIC, 0)
+        assert partition is not None
+        assert (partition.leader_epoch >= 4 + EPOCH_JUMP, partition.isr) == (True, (11,))
+        assert one.node.epoch > EPOCH_JUMP
+        await register(one, 12)
+        await returns(tmp_path, configs[1], one)
+
+
+async def returns(folder: Path, config: NodeConfig, one: ControlPlane) -> None:
+    """A voter of before is refused by name; emptied, it comes as an observer."""
+    (folder / "lost-2").rename(folder / "2")
+    with pytest.raises(ConfigError, match="the quorum was rebuilt"):
+        async with asyncio.timeout(30), plane(config):
+            await asyncio.Event().wait()
+    shutil.rmtree(folder / "2")
+    async with plane(config) as two:
+        await ready(two)
+        await same(one, two)
+        assert not two.node.core.is_voter
+
+
+async def test_the_best_of_several_is_kept_and_others_are_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = await three_nodes(tmp_path)
+    async with plane(configs[0]) as one, plane(configs[1]) as two:
+        await ready(one, two)
+        await register(one, 12)
+        await same(one, two)
+    status = await asyncio.to_thread(recovered, tmp_path / "3", "--data-dir", str(tmp_path / "1"), "--yes")
+    assert status == 0
+    assert f"chosen: {tmp_path / '1' / 'quorum'}" in capsys.readouterr().out
+
+
+async def test_without_a_yes_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = await three_nodes(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda prompt: "no")
+    assert await asyncio.to_thread(recovered, tmp_path / "1") == 1
+    async with plane(configs[0]) as one, plane(configs[1]) as two:
+        await ready(one, two)
+        assert one.node.core.generation == 0
+
+
+async def test_what_cannot_be_recovered_is_refused(tmp_path: Path) -> None:
+    await three_nodes(tmp_path / "a")
+    configs = await three_nodes(tmp_path / "b")
+    both = (tmp_path / "a" / "1", "--data-dir", str(tmp_path / "b" / "1"), "--yes")
+    assert await asyncio.to_thread(recovered, *both) == 2
+    assert await asyncio.to_thread(recovered, tmp_path / "nothing", "--yes") == 2
+    async with plane(configs[0]):
+        assert await asyncio.to_thread(recovered, tmp_path / "b" / "1", "--yes") == 2
+
+
+def test_partitions_get_a_leader_epoch_above_all_that_may_be_forgotten() -> None:
+    records: list[Record] = [
+        Topic(TOPIC, "t"),
+        *(Partition(TOPIC, at, (Replica(1),), (1,), 1, leader_epoch=at) for at in range(3)),
+    ]
+    image = ClusterImage().apply(0, records, 1)
+    (changes,) = rebuilt_partitions(image, cause_offset=4)
+    assert decode(encode(changes)) == changes
+    after = image.apply(4, changes, 2)
+    assert [(each.leader, each.leader_epoch) for each in after.topics[TOPIC].partitions if each is not None] == [
+        (NO_LEADER, at + EPOCH_JUMP) for at in range(3)
+    ]
