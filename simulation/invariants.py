@@ -31,7 +31,7 @@ from quorum.core.events import (
 )
 from quorum.core.messages import Fetch, Reply, Request, Vote, VoteReply
 from quorum.core.roles import Leader
-from quorum.core.types import Batch, ReplicaKey, Role, Voters
+from quorum.core.types import Batch, LogBase, ReplicaKey, Role, Voters
 from quorum.ports import StoreWrite
 
 MARK = re.compile(rb"<(\d+)>")
@@ -71,6 +71,7 @@ class Run:
     asked: dict[int, int] = field(default_factory=dict)  # reads, by call: what was committed when they were asked for
     ticks: int = 0
     applied: int = 0
+    bases: set[int] = field(default_factory=set)  # ends of the snapshots that its log went on from
 
 
 class DurableDisk:
@@ -78,14 +79,16 @@ class DurableDisk:
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
-        self.end = 0
+        self.start = self.end = 0
         self.epoch = 0
         self.batches: dict[int, Batch] = {}
         self.ends: dict[int, Batch] = {}
         self.state: Any = None
+        self.base_voters: Batch | None = None  # stands for the voters that its snapshot holds
 
     def holds(self, batch: Batch) -> bool:
-        return self.batches.get(batch.base_offset) == batch
+        """A snapshot holds what it stands for."""
+        return batch.base_offset < self.start or self.batches.get(batch.base_offset) == batch
 
 
 class Watch:
@@ -117,7 +120,7 @@ class Watch:
         self._disk_of[node_id] = self._disks.setdefault(key, DurableDisk(node_id))
         return self._disk_of[node_id]
 
-    def started(self, core: RaftCore, batches: list[Batch]) -> Run:
+    def started(self, core: RaftCore, batches: list[Batch], base: LogBase | None) -> Run:
         node_id = core.key.node_id
         disk = self.disk(node_id, core.key.directory_id)
         self._check(
@@ -131,7 +134,10 @@ class Watch:
             kept is None or now.epoch > kept.epoch or now == kept,
             lambda: f"I2: {node_id} restarts with {now}, its disk says {kept}",
         )
-        return Run(node_id, core, list(batches), [one for one in batches if isinstance(one.control, Voters)])
+        run = Run(node_id, core, list(batches), [one for one in batches if isinstance(one.control, Voters)])
+        if base is not None:
+            self._begin_at(run, base)
+        return run
 
     def _check(self, holds: bool, message: Callable[[], str]) -> None:
         if not holds and not self.closed:
@@ -177,8 +183,9 @@ class Watch:
         log = run.log
         if write.truncate_to is not None:
             self.seen["truncation"] += 1
+            replaced = write.base is not None and write.base.end.offset >= run.watermark
             self._check(
-                write.truncate_to >= run.watermark,
+                write.truncate_to >= run.watermark or replaced,
                 lambda: f"I5: {run.node_id} cuts its log to {write.truncate_to}, its watermark is {run.watermark}",
             )
             while log and log[-1].base_offset >= write.truncate_to:
@@ -186,6 +193,9 @@ class Watch:
             while run.voters and run.voters[-1].base_offset >= write.truncate_to:
                 run.voters.pop()
             run.confirmed = min(run.confirmed, len(log))
+        if write.base is not None:
+            self.seen["log starts anew"] += 1
+            self._begin_at(run, write.base)
         for batch in write.batches:
             if isinstance(batch.control, Voters):
                 if batch.base_offset > 0:
@@ -204,8 +214,23 @@ class Watch:
         if election.leader_id is not None:
             self._one_leader(election.epoch, election.leader_id)
 
+    def _begin_at(self, run: Run, base: LogBase) -> None:
+        """The log starts after a snapshot, which must hold nothing but what is committed."""
+        offset = base.end.offset
+        last = next((one for one in reversed(self.committed.values()) if one.end_offset <= offset), None)
+        self._check(
+            last is not None and (last.end_offset, last.epoch) == (offset, base.end.epoch),
+            lambda: f"I13: {run.node_id} goes on from a snapshot of {base.end}; committed up to there is {last}",
+        )
+        run.bases.add(offset)
+        dropped = [one for one in run.log if one.base_offset < offset]
+        run.log[:] = [one for one in run.log if one.base_offset >= offset]
+        run.confirmed = max(0, run.confirmed - len(dropped))
+        holder = Batch(offset - 1, base.end.epoch, 1, 0, control=base.voters)
+        run.voters[:] = [holder, *(one for one in run.voters if one.base_offset >= offset)]
+
     def _unique(self, run: Run, batch: Batch) -> None:
-        before = run.log[-1].epoch if run.log else 0
+        before = run.log[-1].epoch if run.log else run.voters[-1].epoch if run.bases else 0
         same = self._batches.setdefault((batch.base_offset, batch.epoch), (batch, before))
         self._check(
             same == (batch, before),
@@ -261,13 +286,14 @@ class Watch:
         )
         run.since_ms, run.fetched_ms, run.told, run.led = now_ms, {}, 0, change.epoch
         own = {batch.base_offset: batch for batch in run.log}
-        missing = [batch for offset, batch in self.committed.items() if own.get(offset) != batch]
+        start = max(run.bases, default=0)
+        missing = [one for offset, one in self.committed.items() if offset >= start and own.get(offset) != one]
         self._check(not missing, lambda: f"I7: {run.node_id} leads epoch {change.epoch} without {missing[:1]}")
 
     def _watermark(self, run: Run, offset: int) -> None:
         self._check(offset > run.watermark, lambda: f"I5: {run.node_id}: high watermark {run.watermark} -> {offset}")
         run.watermark = offset
-        durable = self._disk_of[run.node_id].end
+        durable = max([self._disk_of[run.node_id].end, *run.bases])  # a snapshot is durable before the log knows of it
         self._check(offset <= durable, lambda: f"I6: {run.node_id} announces {offset}, has {durable} on disk")
         self._commit(run, offset)
 
@@ -334,6 +360,12 @@ class Watch:
                 del disk.ends[batch.end_offset]
                 cut.append(batch)
             disk.end = write.truncate_to
+        if write.base is not None:
+            disk.start = write.base.end.offset
+            for offset in [one for one in disk.batches if one < disk.start]:
+                del disk.ends[disk.batches.pop(offset).end_offset]
+            disk.end = max(disk.end, disk.start)
+            disk.base_voters = Batch(disk.start - 1, write.base.end.epoch, 1, 0, control=write.base.voters)
         for batch in write.batches:
             disk.batches[batch.base_offset] = disk.ends[batch.end_offset] = batch
             disk.end = batch.end_offset
@@ -350,8 +382,8 @@ class Watch:
         """The voters by the newest record on any disk that is in use."""
         newest: Batch | None = None
         for disk in self._disk_of.values():
-            for batch in disk.batches.values():
-                if isinstance(batch.control, Voters):
+            for batch in (disk.base_voters, *disk.batches.values()):
+                if batch is not None and isinstance(batch.control, Voters):
                     newest = max(newest or batch, batch, key=lambda one: (one.epoch, one.base_offset))
         return sorted(self._keys(newest)) if newest is not None else []
 
@@ -395,7 +427,8 @@ class Watch:
 
     def applied(self, run: Run, batch: Batch) -> None:
         """I8, I15: what a node applies is committed, in order, without a gap."""
-        self._check(batch.base_offset == run.applied, lambda: f"I15: {run.node_id} applies {batch} after {run.applied}")
+        expected = batch.base_offset if batch.base_offset in run.bases else run.applied
+        self._check(batch.base_offset == expected, lambda: f"I15: {run.node_id} applies {batch} after {run.applied}")
         same = self.committed.get(batch.base_offset)
         self._check(same == batch, lambda: f"I8: {run.node_id} applies {batch} where {same} is committed")
         run.applied = batch.end_offset

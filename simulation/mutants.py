@@ -324,6 +324,22 @@ def _voters_are_not_restored() -> list[Any]:
     return [patch.object(VoterHistory, "truncate", lambda self, to: [])]
 
 
+# Snapshots
+
+
+@_mutant("a snapshot is named by the offset of its last record")
+def _inclusive_snapshot() -> list[Any]:
+    original = QuorumNode._snapshot_base
+
+    def base(self: QuorumNode) -> Any:
+        found = original(self)
+        if found is None or found.end.offset < 2:
+            return None
+        return replace(found, end=LogEnd(found.end.epoch, found.end.offset - 1))
+
+    return [patch.object(QuorumNode, "_snapshot_base", base)]
+
+
 # Zombies and answers
 
 

@@ -51,6 +51,7 @@ class Plan:
     op_gap_s: float
     quick: bool  # timeouts of a third: more elections in the same time
     small_fetches: bool  # replies of a few batches, and nothing old in memory: the log is read from the disk
+    snapshots: bool  # taken every little while, and the log kept short behind them
     faults: tuple[Fault, ...]
 
     @property
@@ -74,6 +75,7 @@ def draw(seed: int) -> Plan:
         op_gap_s=random.choice((0.04, 0.1, 0.3)),
         quick=random.random() < 0.7,
         small_fetches=random.random() < 0.3,
+        snapshots=random.random() < 0.5,
         faults=(),
     )
     count = random.choice((0, 3, 8, 15, 30))

@@ -32,6 +32,7 @@ from quorum.core.events import Effect, Event
 from quorum.core.types import Batch, Role
 from quorum.node import QuorumNode
 from quorum.ports import NotLeaderError, UnreachableError
+from quorum.snapshots import SnapshotPolicy
 from quorumlog.errors import FatalError
 from quorumlog.runtime.clock import Sources, now_ms
 from simulation.invariants import Run, Violation, Watch
@@ -47,6 +48,7 @@ READER = "c3"
 """A client that only reads, and so is never kept waiting by a leader that cannot commit any more."""
 KEYS = ("x", "y", "z")
 REQUEST_MS = 1500
+SHORT = SnapshotPolicy(log_bytes=3000, interval_ms=1000, retain_ms=0, retain_bytes=1)
 LEADER_S = 10.0
 CONVERGE_S = 30.0
 QUIET_S = 2.0
@@ -228,12 +230,14 @@ class QuorumWorld:
         transport = SimulatedTransport(self.network, host.address)
         replay = _Replay()
         replay.watch = self.watch
-        node = QuorumNode(host.config, SimulatedStore(host.disk), transport, replay, sources)
+        policy = SHORT if self.plan.snapshots else None
+        node = QuorumNode(host.config, SimulatedStore(host.disk), transport, replay, sources, policy)
         controller = ActiveController(node, replay, sources.uuid4)
         try:
             async with node:
                 node.run_beside(controller.run(), "active controller")
                 host.run = replay.run = self._watched(node, host.disk)
+                replay.run.applied = node.applied_offset  # what a snapshot has brought back
                 host.node, host.replay, host.controller = node, replay, controller
                 await host.stop.wait()
         except FatalError as failure:
@@ -246,7 +250,7 @@ class QuorumWorld:
 
     def _watched(self, node: QuorumNode, disk: QuorumDisk) -> Run:
         core, watch = node.core, self.watch
-        run = watch.started(core, disk.batches)
+        run = watch.started(core, disk.batches, disk.base)
         step = core.step
 
         def watched(event: Event, now: int) -> list[Effect]:

@@ -11,6 +11,8 @@ from simulation.quorum_world import play
 SEEDS = 60
 SLOW = {
     "votes for a shorter log",
+    "votes twice in an epoch",
+    "a truncation keeps the voters that it cut off",
     "a stale read is served",
     "a read is confirmed by a fetch's arrival",
     "changes the voters before it has committed in its epoch",
