@@ -103,7 +103,10 @@ class VoterHistory:
     def target_started_size(self) -> int:
         """How many voters there were when the present target was set."""
         offset = self._targets[-1][0] if self._targets else 0
-        return max(len(self.below(offset)[0]), 1)
+        before = self.below(offset)[0]
+        if len(before) == 0 and self._voters:
+            before = self._voters[0][1].voters  # from before the log's start: what was in force there will do
+        return max(len(before), 1)
 
     def was_voter(self, node_id: int, directory_id: UUID | None) -> bool:
         """Whether an earlier voter set of this log had such a voter."""

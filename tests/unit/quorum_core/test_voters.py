@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorum.core.types import Batch, LeaderChange, ReplicaKey, TargetVoters, Voter, Voters, VoterSet
+from quorum.core.types import Batch, LeaderChange, LogBase, LogEnd, ReplicaKey, TargetVoters, Voter, Voters, VoterSet
 from quorum.core.voters import VoterHistory
 from tests.scenarios.lab import directory
 
@@ -79,3 +79,21 @@ def test_voters_are_in_order_and_once() -> None:
         voter_set(2, 1)
     with pytest.raises(AssertionError, match="twice"):
         voter_set(1, 1)
+
+
+def test_the_size_before_a_target_is_known_until_the_log_forgets_it() -> None:
+    two, three = voter_set(1, 2), voter_set(1, 2, 3)
+    found = history(control(0, Voters("c", 0, three)), control(4, TargetVoters(two)))
+    assert (found.target_started_size, found.changed_at) == (3, 4)
+    found.append(control(5, Voters("c", 0, two)))
+    assert (found.target_started_size, found.changed_at) == (3, 5)
+    found.trim(LogBase(LogEnd(1, 6), Voters("c", 0, two), two))
+    assert (found.target_started_size, found.changed_at) == (2, 5)
+
+
+def test_who_was_a_voter_once_is_remembered() -> None:
+    found = history(control(0, Voters("c", 0, voter_set(1, 2, 3))), control(5, Voters("c", 0, voter_set(1, 2))))
+    assert found.was_voter(3, None)
+    assert found.was_voter(3, directory(3))
+    assert not found.was_voter(3, directory(99))
+    assert not found.was_voter(4, None)
