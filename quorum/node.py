@@ -467,6 +467,8 @@ class QuorumNode(Inquirer):
             await self._write_wake.wait()
             self._write_wake.clear()
             while self._writes:
+                if self._config.append_linger_ms and self.role is Role.LEADER and all(map(_is_data, self._writes)):
+                    await asyncio.sleep(self._config.append_linger_ms / 1000)  # for more to share the fsync
                 writes = list(self._writes)
                 self._writes.clear()
                 began = loop.time()
@@ -762,3 +764,8 @@ class QuorumNode(Inquirer):
 
 def _ignore(_: float) -> None:
     pass
+
+
+def _is_data(write: Write) -> bool:
+    """Whether a write holds nothing but data batches: votes, truncations and control records never linger."""
+    return bool(write.batches) and write.truncate_to is None and all(one.control is None for one in write.batches)

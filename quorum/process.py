@@ -73,6 +73,7 @@ def raft_config(config: NodeConfig, address: str, new_id: str) -> RaftConfig:
         new_cluster_id=new_id,
         election_timeout_ms=config.quorum_election_timeout_ms,
         fetch_timeout_ms=config.quorum_fetch_timeout_ms,
+        append_linger_ms=config.quorum_append_linger_ms,
     )
 
 

@@ -27,6 +27,7 @@ class RaftConfig:
     new_cluster_id: str | None = None
     election_timeout_ms: int = 1000
     fetch_timeout_ms: int = 2000
+    append_linger_ms: int = 0  # how long the shell lets a leader's data wait for company before it is written
     request_timeout_ms: int = 1000
     retry_backoff_ms: int = 50  # first pause after a failed request; doubles
     retry_backoff_max_ms: int = 500

@@ -114,11 +114,17 @@ SOLE = VoterSet((Voter(KEYS[0], "127.0.0.1:9001"),))
 
 
 class Rig:
-    def __init__(self, voters: VoterSet) -> None:
+    def __init__(self, voters: VoterSet, append_linger_ms: int = 0) -> None:
         self.store = GatedStore(voters)
         self.transport = DeafTransport()
         self.machine = Machine()
-        config = RaftConfig(1, "127.0.0.1:9001", bootstrap=("127.0.0.1:9002",), election_timeout_ms=60_000)
+        config = RaftConfig(
+            1,
+            "127.0.0.1:9001",
+            bootstrap=("127.0.0.1:9002",),
+            election_timeout_ms=60_000,
+            append_linger_ms=append_linger_ms,
+        )
         self.node = QuorumNode(config, self.store, self.transport, self.machine, Sources.real())
 
     async def run_until_it_fails(self, scenario: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -129,8 +135,8 @@ class Rig:
 
 
 @asynccontextmanager
-async def running(voters: VoterSet = SOLE) -> AsyncIterator[Rig]:
-    rig = Rig(voters)
+async def running(voters: VoterSet = SOLE, append_linger_ms: int = 0) -> AsyncIterator[Rig]:
+    rig = Rig(voters, append_linger_ms)
     async with asyncio.timeout(30), rig.node:
         if voters is SOLE:
             await rig.machine.led.wait()
@@ -154,6 +160,18 @@ async def test_a_vote_leaves_only_when_it_is_durable() -> None:
         assert isinstance(reply, VoteReply)
         assert reply.error is ErrorCode.NONE
         assert reply.granted
+
+
+@pytest.mark.parametrize(("append_linger_ms", "written_first"), [(0, [b"x"]), (100, [b"x", b"y"])])
+async def test_with_a_linger_data_waits_for_company(append_linger_ms: int, written_first: list[bytes]) -> None:
+    async with running(append_linger_ms=append_linger_ms) as rig:
+        before = len(rig.store.writes)
+        rig.node.append(rig.node.epoch, b"x", 1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        end = rig.node.append(rig.node.epoch, b"y", 1) + 1
+        await rig.node.committed(end, rig.node.epoch)
+        assert [batch.payload for write in rig.store.writes[before] for batch in write.batches] == written_first
 
 
 async def test_a_sole_voters_commit_waits_for_its_disk() -> None:
