@@ -739,6 +739,11 @@ class QuorumNode(Inquirer):
         return self.core.epoch
 
     @property
+    def voter_ids(self) -> tuple[int, ...]:
+        """Node ids of the voter set in force, ascending."""
+        return tuple(voter.key.node_id for voter in self.core.history.current)
+
+    @property
     def role(self) -> Role:
         return self.core.role.role
 

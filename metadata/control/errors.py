@@ -41,6 +41,20 @@ class Word(Enum):
     INVALID_UPDATE_VERSION = ("INVALID_UPDATE_VERSION", False)
     INELIGIBLE_REPLICA = ("INELIGIBLE_REPLICA", False)
 
+    # Voters: the quorum's own words
+    PAUSED = ("PAUSED", True)
+    CHANGE_PENDING = ("CHANGE_PENDING", True)
+    NOT_COMMITTED_YET = ("NOT_COMMITTED_YET", True)
+    TARGET_IN_PROGRESS = ("TARGET_IN_PROGRESS", False)
+    DUPLICATE_VOTER = ("DUPLICATE_VOTER", False)
+    VOTER_NOT_FOUND = ("VOTER_NOT_FOUND", False)
+    LAST_VOTER = ("LAST_VOTER", False)
+    NOT_CAUGHT_UP = ("NOT_CAUGHT_UP", False)
+    UNREACHABLE = ("UNREACHABLE", False)
+    WRONG_NODE = ("WRONG_NODE", False)
+    WRONG_CLUSTER = ("WRONG_CLUSTER", False)
+    NO_MAJORITY = ("NO_MAJORITY", False)
+
     def __init__(self, code: str, retriable: bool) -> None:
         self.code = code
         self.retriable = retriable

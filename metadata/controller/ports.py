@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from quorum.core.events import Transferred, VoterChange, VoterChangeResult
+
 
 class Node(Protocol):
     """The driver of this process's Raft replica.  Everything happens on one event loop."""
@@ -39,4 +41,17 @@ class Node(Protocol):
         Raises:
             LeadershipLostError: this node stopped leading `epoch` first.
         """
+        ...
+
+    @property
+    def voter_ids(self) -> tuple[int, ...]:
+        """Node ids of the voter set in force, ascending."""
+        ...
+
+    async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
+        """Change the voters, as the leader; how it ended.  A cancel leaves it running."""
+        ...
+
+    async def transfer_leader(self, to: int | None, timeout_ms: int) -> Transferred:
+        """Hand leadership to a voter, or to the best candidate; how it ended."""
         ...

@@ -21,8 +21,9 @@ from metadata.control.brokers import allocate_producer_ids
 from metadata.control.decision import Decision
 from metadata.control.errors import OK, Outcome, Word
 from metadata.control.partitions import alter_partition, assign_directories
+from metadata.control.preferred import Preferred, least_burdened, set_preferred
 from metadata.control.topics import CreatedTopic, DeletedTopic, create_topics, delete_topics
-from metadata.controller import convert
+from metadata.controller import convert, voters
 from metadata.controller.active import NOT_CONTROLLER, OUTCOME_UNKNOWN, ActiveController
 from metadata.controller.describe import describe_brokers, describe_topics
 from metadata.controller.ports import Node
@@ -196,6 +197,50 @@ class ControllerService:
         sessions = [(broker_id, self._controller.session(broker_id)) for broker_id in image.brokers]
         return describe_brokers(image, self._node.cluster_id or "", sessions)
 
+    async def _change_voters(self, request: pb.ChangeVotersRequest, timeout_ms: float) -> Message | Outcome:
+        dry_run = request.header.validate_only
+        result = await self._node.change_voters(voters.change(request), dry_run=dry_run, timeout_ms=int(timeout_ms))
+        return voters.changed(result)
+
+    async def _transfer_leader(self, request: pb.TransferLeaderRequest, timeout_ms: float) -> Message | Outcome:
+        to = request.to if request.HasField("to") else None
+        if to == self._node.node_id:
+            return pb.TransferLeaderReply(result=convert.result(OK))  # it leads already
+        if request.header.validate_only:
+            known = to is None or to in self._node.voter_ids
+            return _reply(
+                METHODS["TransferLeader"], OK if known else Outcome(Word.VOTER_NOT_FOUND, f"{to} is no voter")
+            )
+        return voters.transferred(await self._node.transfer_leader(to, int(timeout_ms)))
+
+    async def _set_preferred(self, request: pb.SetPreferredControllersRequest, timeout_ms: float) -> Message | Outcome:
+        def decide(image: ClusterImage, again: bool) -> Decision[tuple[Preferred, int]]:
+            voter_ids = self._node.voter_ids
+            wanted = least_burdened(image, voter_ids) if request.auto else tuple(request.node_ids)
+            decision = set_preferred(image, wanted, voter_ids, validate_only=request.header.validate_only)
+            return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+
+        answer = await self._controller.carry_out(decide, timeout_ms)
+        if isinstance(answer, Outcome):
+            return answer
+        preferred, offset = answer
+        return pb.SetPreferredControllersReply(
+            result=convert.result(preferred.outcome),
+            changed=preferred.changed,
+            offset=offset,
+            node_ids=preferred.node_ids,
+        )
+
+    async def _describe_preferred(
+        self, request: pb.DescribePreferredControllersRequest, timeout_ms: float
+    ) -> Message | Outcome:
+        image = await self._controller.committed_image(timeout_ms)
+        if isinstance(image, Outcome):
+            return image
+        return pb.DescribePreferredControllersReply(
+            result=convert.result(OK), offset=image.end_offset, node_ids=image.preferred_controllers
+        )
+
 
 def _allowed_ms(asked_ms: int) -> float:
     """A tenth of the time, at most half a second, is left for the answer's way back."""
@@ -225,6 +270,17 @@ METHODS: dict[str, _Method] = {
     ),
     "DescribeBrokers": _Method(
         pb.DescribeBrokersRequest, pb.DescribeBrokersReply, ControllerService._describe_brokers, changes=False
+    ),
+    "ChangeVoters": _Method(pb.ChangeVotersRequest, pb.ChangeVotersReply, ControllerService._change_voters),
+    "TransferLeader": _Method(pb.TransferLeaderRequest, pb.TransferLeaderReply, ControllerService._transfer_leader),
+    "SetPreferredControllers": _Method(
+        pb.SetPreferredControllersRequest, pb.SetPreferredControllersReply, ControllerService._set_preferred
+    ),
+    "DescribePreferredControllers": _Method(
+        pb.DescribePreferredControllersRequest,
+        pb.DescribePreferredControllersReply,
+        ControllerService._describe_preferred,
+        changes=False,
     ),
 }
 """Every method of the service."""

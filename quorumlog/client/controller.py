@@ -30,7 +30,7 @@ READ_ATTEMPT_TIMEOUT_S = 5.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
 
-_READS = frozenset({"DescribeTopics", "DescribeBrokers"})
+_READS = frozenset({"DescribeBrokers", "DescribePreferredControllers", "DescribeTopics"})
 
 _R = TypeVar("_R", bound=Message)
 

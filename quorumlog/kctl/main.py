@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 import quorumlog
-from quorumlog.kctl import brokers, cluster, completion, data, dev, exits, quorum, topics
+from quorumlog.kctl import brokers, cluster, completion, data, dev, exits, quorum, topics, voters
 from quorumlog.kctl.context import Context, Root
 from quorumlog.kctl.output import Output, dumps
 
@@ -26,6 +26,11 @@ def cli() -> None:
 
 
 cli.add_command(quorum.group)
+cli.add_command(voters.add_voter)
+cli.add_command(voters.remove_voter)
+cli.add_command(voters.alter_quorum)
+cli.add_command(voters.transfer_leader)
+cli.add_command(voters.preferred)
 cli.add_command(topics.group)
 cli.add_command(brokers.group)
 cli.add_command(cluster.group)

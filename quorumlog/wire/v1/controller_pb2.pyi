@@ -375,3 +375,117 @@ class DescribeBrokersReply(_message.Message):
     cluster_id: str
     brokers: _containers.RepeatedCompositeFieldContainer[BrokerDescription]
     def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., cluster_id: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[BrokerDescription, _Mapping]]] = ...) -> None: ...
+
+class VoterAddress(_message.Message):
+    __slots__ = ("node_id", "address")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    address: str
+    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class AddVoter(_message.Message):
+    __slots__ = ("node_id", "address", "replace")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    address: str
+    replace: bool
+    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., replace: bool = ...) -> None: ...
+
+class RemoveVoter(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    def __init__(self, node_id: _Optional[int] = ...) -> None: ...
+
+class SetTargetVoters(_message.Message):
+    __slots__ = ("voters",)
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    voters: _containers.RepeatedCompositeFieldContainer[VoterAddress]
+    def __init__(self, voters: _Optional[_Iterable[_Union[VoterAddress, _Mapping]]] = ...) -> None: ...
+
+class CancelTargetVoters(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ChangeVotersRequest(_message.Message):
+    __slots__ = ("header", "add", "remove", "set_target", "cancel_target")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    SET_TARGET_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_TARGET_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    add: AddVoter
+    remove: RemoveVoter
+    set_target: SetTargetVoters
+    cancel_target: CancelTargetVoters
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., add: _Optional[_Union[AddVoter, _Mapping]] = ..., remove: _Optional[_Union[RemoveVoter, _Mapping]] = ..., set_target: _Optional[_Union[SetTargetVoters, _Mapping]] = ..., cancel_target: _Optional[_Union[CancelTargetVoters, _Mapping]] = ...) -> None: ...
+
+class ChangeVotersReply(_message.Message):
+    __slots__ = ("result", "changed", "offset", "voters", "target")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    changed: bool
+    offset: int
+    voters: _containers.RepeatedCompositeFieldContainer[VoterAddress]
+    target: _containers.RepeatedCompositeFieldContainer[VoterAddress]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., changed: bool = ..., offset: _Optional[int] = ..., voters: _Optional[_Iterable[_Union[VoterAddress, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[VoterAddress, _Mapping]]] = ...) -> None: ...
+
+class TransferLeaderRequest(_message.Message):
+    __slots__ = ("header", "to")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    to: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., to: _Optional[int] = ...) -> None: ...
+
+class TransferLeaderReply(_message.Message):
+    __slots__ = ("result",)
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ...) -> None: ...
+
+class SetPreferredControllersRequest(_message.Message):
+    __slots__ = ("header", "node_ids", "auto")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    NODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    AUTO_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    node_ids: _containers.RepeatedScalarFieldContainer[int]
+    auto: bool
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., node_ids: _Optional[_Iterable[int]] = ..., auto: bool = ...) -> None: ...
+
+class SetPreferredControllersReply(_message.Message):
+    __slots__ = ("result", "changed", "offset", "node_ids")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    changed: bool
+    offset: int
+    node_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., changed: bool = ..., offset: _Optional[int] = ..., node_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DescribePreferredControllersRequest(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ...) -> None: ...
+
+class DescribePreferredControllersReply(_message.Message):
+    __slots__ = ("result", "offset", "node_ids")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    offset: int
+    node_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., node_ids: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -79,6 +79,26 @@ class ControllerStub(object):
                 request_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersRequest.SerializeToString,
                 response_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersReply.FromString,
                 _registered_method=True)
+        self.ChangeVoters = channel.unary_unary(
+                '/quorumlog.v1.Controller/ChangeVoters',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.ChangeVotersRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.ChangeVotersReply.FromString,
+                _registered_method=True)
+        self.TransferLeader = channel.unary_unary(
+                '/quorumlog.v1.Controller/TransferLeader',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.TransferLeaderRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.TransferLeaderReply.FromString,
+                _registered_method=True)
+        self.SetPreferredControllers = channel.unary_unary(
+                '/quorumlog.v1.Controller/SetPreferredControllers',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.SetPreferredControllersRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.SetPreferredControllersReply.FromString,
+                _registered_method=True)
+        self.DescribePreferredControllers = channel.unary_unary(
+                '/quorumlog.v1.Controller/DescribePreferredControllers',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersReply.FromString,
+                _registered_method=True)
 
 
 class ControllerServicer(object):
@@ -138,6 +158,30 @@ class ControllerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangeVoters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransferLeader(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPreferredControllers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribePreferredControllers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -185,6 +229,26 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.DescribeBrokers,
                     request_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersRequest.FromString,
                     response_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersReply.SerializeToString,
+            ),
+            'ChangeVoters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeVoters,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.ChangeVotersRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.ChangeVotersReply.SerializeToString,
+            ),
+            'TransferLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeader,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.TransferLeaderRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.TransferLeaderReply.SerializeToString,
+            ),
+            'SetPreferredControllers': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPreferredControllers,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.SetPreferredControllersRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.SetPreferredControllersReply.SerializeToString,
+            ),
+            'DescribePreferredControllers': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribePreferredControllers,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -430,6 +494,114 @@ class Controller(object):
             '/quorumlog.v1.Controller/DescribeBrokers',
             quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersRequest.SerializeToString,
             quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeVoters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/ChangeVoters',
+            quorumlog_dot_v1_dot_controller__pb2.ChangeVotersRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.ChangeVotersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/TransferLeader',
+            quorumlog_dot_v1_dot_controller__pb2.TransferLeaderRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.TransferLeaderReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPreferredControllers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/SetPreferredControllers',
+            quorumlog_dot_v1_dot_controller__pb2.SetPreferredControllersRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.SetPreferredControllersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribePreferredControllers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/DescribePreferredControllers',
+            quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersReply.FromString,
             options,
             channel_credentials,
             insecure,

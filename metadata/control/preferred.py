@@ -1,0 +1,56 @@
+"""Which voters should lead, if they can: the PreferredControllers record (design §4.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from metadata.control.decision import Decision
+from metadata.control.errors import OK, Outcome, Word
+from metadata.image import ClusterImage
+from metadata.records import PreferredControllers
+
+MAX_PREFERRED = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Preferred:
+    """How it ended, and who is preferred after it."""
+
+    outcome: Outcome
+    node_ids: tuple[int, ...]
+    changed: bool
+
+
+def set_preferred(
+    image: ClusterImage, node_ids: Sequence[int], voter_ids: Collection[int], *, validate_only: bool
+) -> Decision[Preferred]:
+    """Prefer these voters, the most wanted first; none clears the preference."""
+    wanted, present = tuple(node_ids), image.preferred_controllers
+    strangers = [node_id for node_id in wanted if node_id not in voter_ids]
+    problem: Outcome | None = None
+    if len(set(wanted)) != len(wanted):
+        problem = Outcome(Word.INVALID_REQUEST, f"a node is named twice: {_names(wanted)}")
+    elif len(wanted) > MAX_PREFERRED:
+        problem = Outcome(
+            Word.INVALID_REQUEST, f"{len(wanted)} nodes are named, at most {MAX_PREFERRED} may be preferred"
+        )
+    elif strangers:
+        text = f"not a voter: {_names(strangers)}; the voters are {_names(sorted(voter_ids))}"
+        problem = Outcome(Word.VOTER_NOT_FOUND, text, "kctl quorum status")
+    if problem is not None:
+        return Decision(Preferred(problem, present, False))
+    if wanted == present:
+        return Decision(Preferred(OK, present, False))
+    records = () if validate_only else (PreferredControllers(wanted),)
+    return Decision(Preferred(OK, wanted, not validate_only), records)
+
+
+def least_burdened(image: ClusterImage, voter_ids: Collection[int]) -> tuple[int, ...]:
+    """The voter whose broker leads the fewest partitions; voters without a broker lead none (mixed deployment)."""
+    ranked = sorted(voter_ids, key=lambda node_id: (image.leader_count(node_id), node_id))
+    return tuple(ranked[:1])
+
+
+def _names(node_ids: Sequence[int]) -> str:
+    return ", ".join(map(str, node_ids)) or "none"

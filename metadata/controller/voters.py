@@ -1,0 +1,96 @@
+"""Changes of the voters, as requests of the `Controller` service: checked on the way in, put into words on the way out.
+
+The quorum itself decides (`quorum.core.membership`): this only converts.
+"""
+
+from __future__ import annotations
+
+from metadata.control.errors import OK, Outcome, Word
+from metadata.controller import convert
+from quorum.core.events import (
+    AddVoter,
+    CancelTarget,
+    RemoveVoter,
+    SetTarget,
+    Transferred,
+    VoterChange,
+    VoterChangeError,
+    VoterChangeResult,
+)
+from quorum.core.types import VoterSet
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.runtime.addresses import MAX_NODE_ID, parse_target
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+MAX_TARGET_VOTERS = 15
+
+_WORDS = {
+    VoterChangeError.NONE: Word.NONE,
+    VoterChangeError.NOT_LEADER: Word.NOT_CONTROLLER,
+    VoterChangeError.TIMED_OUT: Word.REQUEST_TIMED_OUT,
+}
+
+
+def change(request: pb.ChangeVotersRequest) -> VoterChange:
+    """The change that is asked for.
+
+    Raises:
+        RemoteProtocolError: none, or one that cannot be meant.
+    """
+    match request.WhichOneof("change"):
+        case "add":
+            return AddVoter(_node_id(request.add.node_id), _address(request.add.address), replace=request.add.replace)
+        case "remove":
+            return RemoveVoter(_node_id(request.remove.node_id))
+        case "set_target":
+            return SetTarget(_targets(request.set_target))
+        case "cancel_target":
+            return CancelTarget()
+    raise RemoteProtocolError("the request names no change of the voters")
+
+
+def changed(result: VoterChangeResult) -> pb.ChangeVotersReply:
+    outcome = _outcome(result.error, result.message, result.next_step)
+    return pb.ChangeVotersReply(
+        result=convert.result(outcome),
+        changed=result.changed,
+        offset=result.offset,
+        voters=_addresses(result.voters),
+        target=_addresses(result.target or VoterSet()),
+    )
+
+
+def transferred(answer: Transferred) -> pb.TransferLeaderReply:
+    outcome = OK if answer.error is VoterChangeError.NONE else _outcome(answer.error, answer.message, "")
+    return pb.TransferLeaderReply(result=convert.result(outcome))
+
+
+def _outcome(error: VoterChangeError, message: str, next_step: str) -> Outcome:
+    word = _WORDS[error] if error in _WORDS else Word[error.name]
+    return Outcome(word, message, next_step)
+
+
+def _addresses(voters: VoterSet) -> list[pb.VoterAddress]:
+    return [pb.VoterAddress(node_id=voter.key.node_id, address=voter.address) for voter in voters]
+
+
+def _node_id(number: int) -> int:
+    if not 0 <= number <= MAX_NODE_ID:
+        raise RemoteProtocolError(f"node id {number} is out of range 0..{MAX_NODE_ID}")
+    return number
+
+
+def _address(text: str) -> str:
+    try:
+        return str(parse_target(text))
+    except ValueError as cause:
+        raise RemoteProtocolError(f"control address {text[:100]!a}: {cause}") from cause
+
+
+def _targets(target: pb.SetTargetVoters) -> tuple[tuple[int, str], ...]:
+    if not 1 <= len(target.voters) <= MAX_TARGET_VOTERS:
+        raise RemoteProtocolError(f"a target of {len(target.voters)} voters; it may have 1 to {MAX_TARGET_VOTERS}")
+    wanted = tuple((_node_id(voter.node_id), _address(voter.address)) for voter in target.voters)
+    if len({node_id for node_id, _ in wanted}) != len(wanted):
+        raise RemoteProtocolError("the target names a node twice")
+    return wanted

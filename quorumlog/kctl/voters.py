@@ -1,0 +1,248 @@
+"""kctl add-voter, remove-voter, alter-quorum, transfer-leader, preferred-controllers: who makes up the quorum.
+
+The active controller decides; whichever node is asked forwards.  Asking for what is already so is a success that says
+so, and a refusal names its reason and what to do (design §4.8 and §4.9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from quorumlog.kctl.context import Command, Context, Group, wait_until, with_loop
+from quorumlog.runtime.addresses import MAX_NODE_ID, InitialVoter, parse_list, parse_voter
+
+_dry_run = click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Check, but change nothing.")
+_NODE_ID = click.IntRange(0, MAX_NODE_ID)
+
+
+def _voter(_context: click.Context, _parameter: click.Parameter, text: str) -> InitialVoter:
+    try:
+        return parse_voter(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error} (ID@HOST:PORT)") from None
+
+
+def _voters(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[InitialVoter, ...] | None:
+    try:
+        return None if text is None else tuple(parse_list(parse_voter, [text]))
+    except ValueError as error:
+        raise click.BadParameter(f"{error} (ID@HOST:PORT,…)") from None
+
+
+@click.command("add-voter", cls=Command)
+@click.argument("voter", metavar="ID@HOST:PORT", callback=_voter)
+@click.option("--replace", is_flag=True, help="The voter of this id has lost its disk: take the old one out first.")
+@_dry_run
+@with_loop
+async def add_voter(context: Context, voter: InitialVoter, replace: bool, dry_run: bool) -> None:
+    """Make a running node a voter.  It is found, and proven reachable, at its control address."""
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    change = pb.AddVoter(node_id=voter.node_id, address=str(voter.address), replace=replace)
+    reply = await _change(context, pb.ChangeVotersRequest(add=change), dry_run)
+    _report(
+        context,
+        reply,
+        {"id": voter.node_id, "address": str(voter.address)},
+        dry_run,
+        done=f"node {voter.node_id} is a voter now",
+        planned=f"node {voter.node_id} would become a voter",
+        already=f"node {voter.node_id} is already a voter",
+    )
+
+
+@click.command("remove-voter", cls=Command)
+@click.argument("node_id", metavar="ID", type=_NODE_ID)
+@_dry_run
+@with_loop
+async def remove_voter(context: Context, node_id: int, dry_run: bool) -> None:
+    """Take a voter out; it goes on as an observer.  The active controller may be taken out, too: it hands over."""
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    reply = await _change(context, pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=node_id)), dry_run)
+    _report(
+        context,
+        reply,
+        {"id": node_id},
+        dry_run,
+        done=f"node {node_id} is no voter any more",
+        planned=f"node {node_id} would be taken out",
+        already=f"node {node_id} is no voter",
+    )
+
+
+@click.command("alter-quorum", cls=Command)
+@click.option("--target", callback=_voters, metavar="ID@HOST:PORT,…", help="The voters there shall be in the end.")
+@click.option("--cancel", is_flag=True, help="Work towards no target any more; what was done stays done.")
+@click.option("--wait", is_flag=True, help="Return once the target is reached.")
+@_dry_run
+@with_loop
+async def alter_quorum(
+    context: Context, target: tuple[InitialVoter, ...] | None, cancel: bool, wait: bool, dry_run: bool
+) -> None:
+    """Work towards another voter set, one step at a time, under whichever controller."""
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    if (target is None) == (not cancel):
+        raise click.UsageError("give one of --target and --cancel")
+    if target is None:
+        request = pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters())
+    else:
+        voters = [pb.VoterAddress(node_id=one.node_id, address=str(one.address)) for one in target]
+        request = pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=voters))
+    reply = await _change(context, request, dry_run)
+    if wait and target is not None and not dry_run:
+        await _target_reached(context, [one.node_id for one in target])
+    names = ",".join(str(one.node_id) for one in target or ())
+    _report(
+        context,
+        reply,
+        {},
+        dry_run,
+        done="the target is dropped" if cancel else f"voters {names}: {'reached' if wait else 'being worked towards'}",
+        planned="the target would be dropped" if cancel else f"voters {names} would be worked towards",
+        already="there was no target"
+        if cancel
+        else f"voters {names}: that is what there is, or worked towards already",
+    )
+
+
+@click.command("transfer-leader", cls=Command)
+@click.option("--to", "node_id", type=_NODE_ID, required=True, metavar="ID", help="The voter that shall lead.")
+@_dry_run
+@with_loop
+async def transfer_leader(context: Context, node_id: int, dry_run: bool) -> None:
+    """Hand the controller over to another voter."""
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    header = pb.RequestHeader(validate_only=dry_run)
+    async with context.client() as client:
+        before = (await client.describe_quorum(context.deadline_s)).known
+        was = before.leader_id if before.HasField("leader_id") else None
+        await client.call("TransferLeader", pb.TransferLeaderRequest(header=header, to=node_id), context.deadline_s)
+    changed = not dry_run and was != node_id
+    if context.output.is_json:
+        context.output.document({"changed": changed, "offset": None, "leader_id": was if dry_run else node_id})
+    elif dry_run:
+        context.output.text(f"node {node_id} would lead")
+    else:
+        context.output.text(f"node {node_id} leads" + ("" if changed else " already"))
+
+
+@click.group("preferred-controllers", cls=Group)
+def preferred() -> None:
+    """The voters that should lead, if they can."""
+
+
+@preferred.command("show")
+@with_loop
+async def show_preferred(context: Context) -> None:
+    """Who is preferred, the most wanted first."""
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    async with context.client() as client:
+        request = pb.DescribePreferredControllersRequest()
+        reply = await client.call("DescribePreferredControllers", request, context.deadline_s)
+    if context.output.is_json:
+        context.output.document({"preferred": list(reply.node_ids)})
+    else:
+        context.output.text(",".join(map(str, reply.node_ids)) or "no preference")
+
+
+def _ids(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[int] | None:
+    try:
+        return None if text is None else [int(one) for one in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not like 1,2 (node ids)") from None
+
+
+@preferred.command("set")
+@click.argument("ids", required=False, callback=_ids, metavar="[IDS]")
+@click.option("--auto", is_flag=True, help="The voter whose broker leads the fewest partitions.")
+@_dry_run
+@with_loop
+async def set_preferred(context: Context, ids: list[int] | None, auto: bool, dry_run: bool) -> None:
+    """Prefer these voters, the most wanted first."""
+    if (ids is None) == (not auto):
+        raise click.UsageError("give one of IDS and --auto")
+    await _prefer(context, ids or [], auto, dry_run)
+
+
+@preferred.command("clear")
+@_dry_run
+@with_loop
+async def clear_preferred(context: Context, dry_run: bool) -> None:
+    """Prefer nobody."""
+    await _prefer(context, [], False, dry_run)
+
+
+async def _prefer(context: Context, ids: list[int], auto: bool, dry_run: bool) -> None:
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    header = pb.RequestHeader(validate_only=dry_run)
+    request = pb.SetPreferredControllersRequest(header=header, node_ids=ids, auto=auto)
+    async with context.client() as client:
+        reply = await client.call("SetPreferredControllers", request, context.deadline_s)
+    names = ",".join(map(str, reply.node_ids)) or "nobody"
+    if context.output.is_json:
+        document = {"changed": reply.changed, "offset": reply.offset, "preferred": list(reply.node_ids)}
+        context.output.document(document)
+    elif dry_run:
+        context.output.text(f"{names} would be preferred")
+    else:
+        context.output.text(f"preferred: {names}" + ("" if reply.changed else ", as before"))
+
+
+# What the changes of the voters share
+
+
+async def _change(context: Context, request: Any, dry_run: bool) -> Any:
+    request.header.validate_only = dry_run
+    async with context.client() as client:
+        return await client.call("ChangeVoters", request, context.deadline_s)
+
+
+def _report(
+    context: Context, reply: Any, named: dict[str, Any], dry_run: bool, *, done: str, planned: str, already: str
+) -> None:
+    if context.output.is_json:
+        document = {
+            "changed": reply.changed,
+            "offset": reply.offset or None,
+            **named,
+            "voters": [_document(voter) for voter in reply.voters],
+            "target_voters": [_document(voter) for voter in reply.target] or None,
+        }
+        context.output.document(document)
+        return
+    said = done if reply.changed else reply.result.message or (planned if dry_run else already)
+    context.output.text(said)
+    context.output.message("voters: " + (",".join(f"{voter.node_id}@{voter.address}" for voter in reply.voters)))
+
+
+def _document(voter: Any) -> dict[str, Any]:
+    return {"id": voter.node_id, "address": voter.address}
+
+
+async def _target_reached(context: Context, wanted: list[int]) -> None:
+    """Wait until no target is left, telling each step."""
+    async with context.client() as client:
+        reached = _follow_steps(context, client)
+        await wait_until(reached, context.deadline_s, f"voters {','.join(map(str, wanted))}")
+
+
+def _follow_steps(context: Context, client: Any) -> Callable[[], Any]:
+    last: list[list[int]] = []
+
+    async def reached() -> bool:
+        reply = await client.describe_quorum(context.deadline_s)
+        ids = sorted(voter.replica.key.node_id for voter in reply.voters)
+        if last != [ids]:
+            last[:] = [ids]
+            context.output.message("voters now: " + ",".join(map(str, ids)))
+        return not reply.HasField("target_voters")
+
+    return reached

@@ -1,0 +1,50 @@
+"""Which voters should lead: the decision and its refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata.control.errors import Word
+from metadata.control.preferred import MAX_PREFERRED, least_burdened, set_preferred
+from metadata.image import ClusterImage
+from metadata.records import PreferredControllers
+
+EMPTY = ClusterImage()
+VOTERS = (1, 2, 3)
+
+
+def test_preferred_voters_become_a_record() -> None:
+    decision = set_preferred(EMPTY, [3, 1], VOTERS, validate_only=False)
+    assert decision.records == (PreferredControllers((3, 1)),)
+    assert (decision.reply.changed, decision.reply.node_ids) == (True, (3, 1))
+    image = EMPTY.apply(0, decision.records)
+    assert image.preferred_controllers == (3, 1)
+    again = set_preferred(image, [3, 1], VOTERS, validate_only=False)
+    assert (again.records, again.reply.changed, again.reply.outcome.ok) == ((), False, True)
+    cleared = set_preferred(image, [], VOTERS, validate_only=False)
+    assert cleared.records == (PreferredControllers(()),)
+
+
+def test_trying_changes_nothing() -> None:
+    decision = set_preferred(EMPTY, [2], VOTERS, validate_only=True)
+    assert (decision.records, decision.reply.changed, decision.reply.node_ids) == ((), False, (2,))
+
+
+@pytest.mark.parametrize(
+    ("node_ids", "word"),
+    [
+        ([1, 1], Word.INVALID_REQUEST),
+        ([9], Word.VOTER_NOT_FOUND),
+        ([1, -4], Word.VOTER_NOT_FOUND),
+        (list(range(MAX_PREFERRED + 1)), Word.INVALID_REQUEST),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(node_ids: list[int], word: Word) -> None:
+    decision = set_preferred(EMPTY, node_ids, VOTERS, validate_only=False)
+    assert (decision.reply.outcome.word, decision.records, decision.reply.changed) == (word, (), False)
+    assert decision.reply.outcome.message
+
+
+def test_auto_takes_the_least_burdened_voter() -> None:
+    assert least_burdened(EMPTY, (3, 2)) == (2,)
+    assert least_burdened(EMPTY, ()) == ()
