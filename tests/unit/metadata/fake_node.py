@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from metadata.controller import ActiveController, ControllerService, ControllerSettings, MetadataReplay
-from quorum.core.types import Batch, ControlRecord, LeaderChange, ReplicaKey, TargetVoters
+from quorum.core.events import Transferred, VoterChange, VoterChangeError, VoterChangeResult
+from quorum.core.types import Batch, ControlRecord, LeaderChange, ReplicaKey, TargetVoters, VoterSet
 from quorum.ports import LeadershipLostError, NotLeaderError
 
 T = TypeVar("T")
@@ -48,6 +49,8 @@ class FakeNode:
     """`commit` says what is committed; `win` and `lose` who leads."""
 
     def __init__(self, node_id: int = 1) -> None:
+        self.asked: list[tuple[object, bool]] = []
+        self.changed = VoterChangeResult(VoterChangeError.NONE, "", "", True, 7, VoterSet(), None)
         self.node_id = node_id
         self.cluster_id: str | None = "cluster"
         self.leader_id: int | None = None
@@ -72,6 +75,17 @@ class FakeNode:
 
     def append_control(self, control: ControlRecord | None = None) -> int:
         return self._add(1, b"", control or TargetVoters(None))
+
+    voter_ids = (1, 2, 3)
+
+    async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
+        """Says what it was asked."""
+        self.asked.append((change, dry_run))
+        return self.changed
+
+    async def transfer_leader(self, to: int | None, timeout_ms: int) -> Transferred:
+        self.asked.append((to, False))
+        return Transferred(1, VoterChangeError.NONE, "")
 
     def _add(self, number: int, payload: bytes, control: ControlRecord | None) -> int:
         base = self.log_end_offset

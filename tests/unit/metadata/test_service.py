@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from metadata.codec import registration_to_wire
 from metadata.controller.service import METHODS
 from metadata.records import Endpoint
+from quorum.core.events import AddVoter, CancelTarget, RemoveVoter, SetTarget, VoterChangeError, VoterChangeResult
+from quorum.core.types import VoterSet
 from quorum.ports import UnreachableError
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -37,6 +39,10 @@ REQUESTS = {
     "DeleteTopics": pb.DeleteTopicsRequest(names=["t"]),
     "DescribeTopics": pb.DescribeTopicsRequest(),
     "DescribeBrokers": pb.DescribeBrokersRequest(),
+    "ChangeVoters": pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=2)),
+    "TransferLeader": pb.TransferLeaderRequest(to=2),
+    "SetPreferredControllers": pb.SetPreferredControllersRequest(node_ids=[2]),
+    "DescribePreferredControllers": pb.DescribePreferredControllersRequest(),
 }
 
 
@@ -395,5 +401,76 @@ def test_topics_are_deleted_and_validated_through_the_service() -> None:
             ("t", "NONE"),
         ]
         assert deleted.topics[1].offset == plane.node.log_end_offset
+
+    run(test())
+
+
+# Voters
+
+
+def test_changes_of_the_voters_are_asked_of_the_quorum() -> None:
+    voters = [pb.VoterAddress(node_id=1, address="a:1"), pb.VoterAddress(node_id=2, address="b:2")]
+    asked = [
+        (
+            pb.ChangeVotersRequest(add=pb.AddVoter(node_id=4, address="d:4", replace=True)),
+            AddVoter(4, "d:4", None, True),
+        ),
+        (pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=2)), RemoveVoter(2)),
+        (pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=voters)), SetTarget(((1, "a:1"), (2, "b:2")))),
+        (pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters()), CancelTarget()),
+    ]
+
+    async def test() -> None:
+        plane = await started(1)
+        for request, change in asked:
+            request.header.validate_only = True
+            reply = await plane.call("ChangeVoters", request)
+            assert (reply.result.error, reply.changed, reply.offset) == ("NONE", True, 7)
+            assert plane.node.asked[-1] == (change, True)
+
+    run(test())
+
+
+@pytest.mark.parametrize("error", [error for error in VoterChangeError if error is not VoterChangeError.NONE])
+def test_every_refusal_of_the_quorum_has_a_word(error: VoterChangeError) -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.changed = VoterChangeResult(error, "why", "what to do", False, 0, VoterSet(), None)
+        reply = await plane.call("ChangeVoters", REQUESTS["ChangeVoters"])
+        assert reply.result.error not in ("", "NONE")
+        assert (reply.result.message, reply.result.next, reply.changed) == ("why", "what to do", False)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pb.ChangeVotersRequest(),
+        pb.ChangeVotersRequest(add=pb.AddVoter(node_id=-1, address="a:1")),
+        pb.ChangeVotersRequest(add=pb.AddVoter(node_id=1, address="")),
+        pb.ChangeVotersRequest(add=pb.AddVoter(node_id=1, address="a:70000")),
+        pb.ChangeVotersRequest(set_target=pb.SetTargetVoters()),
+        pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=[pb.VoterAddress(node_id=1, address="a:1")] * 2)),
+        pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=[pb.VoterAddress(node_id=1, address="a:1")] * 99)),
+    ],
+)
+def test_changes_that_cannot_be_meant_are_refused(request_: pb.ChangeVotersRequest) -> None:
+    async def test() -> None:
+        plane = await started(1)
+        reply = await plane.call("ChangeVoters", request_)
+        assert reply.result.error == "INVALID_REQUEST"
+        assert plane.node.asked == []
+
+    run(test())
+
+
+def test_the_leader_that_is_asked_to_hand_over_to_itself_has_done_so() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        assert (await plane.call("TransferLeader", pb.TransferLeaderRequest(to=1))).result.error == "NONE"
+        assert plane.node.asked == []
+        assert (await plane.call("TransferLeader", pb.TransferLeaderRequest(to=2))).result.error == "NONE"
+        assert plane.node.asked == [(2, False)]
 
     run(test())
