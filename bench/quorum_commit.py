@@ -1,8 +1,8 @@
 """Commit of one metadata record, with 1, 3 and 5 voters as real processes, from a client's request to its answer.
 
 Each request allocates producer ids: one record, appended, replicated, fsynced by a majority, applied, answered.
-Measured one at a time (latency) and 64 at once (records/s).  The floor beside it, from the same run: an fdatasync of 4 KiB on
-the same disk, and a gRPC round trip to a voter that needs no commit.  All processes share the machine.
+Measured one at a time (latency) and 64 at once (records/s).  The floor beside it, from the same run: an fdatasync of
+4 KiB on the same disk, and a gRPC round trip to a voter that needs no commit.  All processes share the machine.
 """
 
 from __future__ import annotations
