@@ -152,14 +152,16 @@ class BrokerProcess:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        if kind is None:
-            try:
+        try:
+            if kind is None:
                 await self._hand_over()
-            except BaseException as failure:
+            await self._end_tasks(clean=kind is None)
+        except BaseException as failure:  # perhaps a cancellation, because another part has failed meanwhile
+            try:
                 await self._end_tasks(clean=False)
+            finally:
                 await self._exits.__aexit__(type(failure), failure, failure.__traceback__)
-                raise
-        await self._end_tasks(clean=kind is None)
+            raise
         return await self._exits.__aexit__(kind, error, trace)
 
     async def _join(self, group: asyncio.TaskGroup) -> None:

@@ -119,7 +119,7 @@ class BrokerRole:
         self._life: asyncio.Task[bool] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._all_disks_failed: asyncio.Future[None] | None = None
+        self._all_disks_failed: asyncio.Future[DiskError] | None = None
 
     @property
     def _directory_ids(self) -> tuple[UUID, ...]:
@@ -227,8 +227,11 @@ class BrokerRole:
             FatalError: always.
         """
         assert self._all_disks_failed is not None, "enter comes first"
-        await asyncio.shield(self._all_disks_failed)
-        raise FatalError("every data directory has failed", next_step="replace the disks, then start again")
+        last = await asyncio.shield(self._all_disks_failed)
+        raise FatalError(
+            f"every data directory has failed, the last one by: {last}",
+            next_step="make room on the disks or replace them, then start again",
+        )
 
     # -- what the parts tell each other
 
@@ -272,7 +275,7 @@ class BrokerRole:
                 self.replicas.take_offline(hosted, error)
         failed = self._all_disks_failed
         if offline_all(self.progress, self._directory_ids) and failed is not None and not failed.done():
-            failed.set_result(None)
+            failed.set_result(error)
 
     # -- directories of replicas
 
