@@ -156,7 +156,7 @@ class BrokerProcess:
             if kind is None:
                 await self._hand_over()
             await self._end_tasks(clean=kind is None)
-        except BaseException as failure:  # perhaps a cancellation, because another part has failed meanwhile
+        except (Exception, asyncio.CancelledError) as failure:  # cancelled, perhaps, because another part has failed
             try:
                 await self._end_tasks(clean=False)
             finally:

@@ -106,6 +106,8 @@ async def _while_spark_writes(servers: Servers, truth: Truth, write: asyncio.Fut
                 await asyncio.wait([task for task in tasks if not task.done()], return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks:
                     if task.done():
+                        if (failure := task.exception()) is not None:
+                            say(f"failed: {failure}")  # Spark's own failures can be read only while it runs
                         task.result()
             seconds = loop.time() - begun
             await progress.look()

@@ -70,7 +70,12 @@ def test_the_demo_itself(tmp_path: Path) -> None:
     """A real cluster of processes, a killed controller, a killed leader: `./dev demo`, with fewer rows."""
     command = [sys.executable, "-m", "examples.demo", "--rows", "30000", "--seconds", "14", "--logs", str(tmp_path)]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120", "NO_COLOR": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=270, check=False)
+    for _ in range(2):  # once in a while Spark fails by itself as it begins; that says nothing about the cluster
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=135, check=False
+        )
+        if done.returncode == 0 or "killing the active controller" in done.stdout:
+            break
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "nothing lost, nothing duplicated" in done.stdout
     assert "a new controller acknowledged a change" in done.stdout
