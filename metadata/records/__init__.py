@@ -1,6 +1,7 @@
 """The records of the metadata log, as values.  `metadata/codec.py` turns them into protobuf and back.
 
-Directory id `UNASSIGNED` marks a replica whose broker has not chosen a disk yet.  Leader `NO_LEADER` is -1.
+Directory id `UNASSIGNED` marks a replica whose broker has not chosen a disk yet, `LOST` one that its broker cannot
+serve, because its data is damaged or gone, while the directory works; no broker registers either.  Leader `NO_LEADER` is -1.
 A record's offset is not in the record: it is the batch's base offset plus the record's position.
 """
 
@@ -12,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 UNASSIGNED = UUID(int=0)
+LOST = UUID(int=1)
 NO_LEADER = -1
 NO_OFFSET = -1
 
@@ -95,6 +97,11 @@ class Reason(Enum):
     DIRECTORY_ASSIGNED = 11
     UNREGISTERED = 12
     QUORUM_REBUILT = 13
+    REASSIGNMENT_COMPLETED = 14
+    REASSIGNMENT_CANCELLED = 15
+    PREFERRED_BALANCE = 16
+    CONFIG_CHANGED = 17
+    REPLICA_LOST = 18
 
 
 class PartitionChange(msgspec.Struct, frozen=True, gc=False):

@@ -1,5 +1,6 @@
 from quorumlog.wire.v1 import metadata_pb2 as _metadata_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -489,3 +490,315 @@ class DescribePreferredControllersReply(_message.Message):
     offset: int
     node_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., node_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TopicPartition(_message.Message):
+    __slots__ = ("topic", "index")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    index: int
+    def __init__(self, topic: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
+
+class ElectLeadersRequest(_message.Message):
+    __slots__ = ("header", "policy", "partitions")
+    class Policy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        POLICY_UNSPECIFIED: _ClassVar[ElectLeadersRequest.Policy]
+        POLICY_PREFERRED: _ClassVar[ElectLeadersRequest.Policy]
+        POLICY_UNCLEAN: _ClassVar[ElectLeadersRequest.Policy]
+    POLICY_UNSPECIFIED: ElectLeadersRequest.Policy
+    POLICY_PREFERRED: ElectLeadersRequest.Policy
+    POLICY_UNCLEAN: ElectLeadersRequest.Policy
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    policy: ElectLeadersRequest.Policy
+    partitions: _containers.RepeatedCompositeFieldContainer[TopicPartition]
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., policy: _Optional[_Union[ElectLeadersRequest.Policy, str]] = ..., partitions: _Optional[_Iterable[_Union[TopicPartition, _Mapping]]] = ...) -> None: ...
+
+class ElectedLeader(_message.Message):
+    __slots__ = ("topic", "index", "result", "leader", "leader_epoch", "unclean")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNCLEAN_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    index: int
+    result: Result
+    leader: int
+    leader_epoch: int
+    unclean: bool
+    def __init__(self, topic: _Optional[str] = ..., index: _Optional[int] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., unclean: bool = ...) -> None: ...
+
+class ElectLeadersReply(_message.Message):
+    __slots__ = ("result", "changed", "offset", "partitions")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    changed: bool
+    offset: int
+    partitions: _containers.RepeatedCompositeFieldContainer[ElectedLeader]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., changed: bool = ..., offset: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[ElectedLeader, _Mapping]]] = ...) -> None: ...
+
+class NewPartitions(_message.Message):
+    __slots__ = ("topic", "count", "assignment")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    count: int
+    assignment: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.IntList]
+    def __init__(self, topic: _Optional[str] = ..., count: _Optional[int] = ..., assignment: _Optional[_Iterable[_Union[_metadata_pb2.IntList, _Mapping]]] = ...) -> None: ...
+
+class AddPartitionsRequest(_message.Message):
+    __slots__ = ("header", "topics")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    topics: _containers.RepeatedCompositeFieldContainer[NewPartitions]
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[NewPartitions, _Mapping]]] = ...) -> None: ...
+
+class ChangedTopic(_message.Message):
+    __slots__ = ("topic", "result", "topic_id", "partitions", "changed")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    result: Result
+    topic_id: bytes
+    partitions: int
+    changed: bool
+    def __init__(self, topic: _Optional[str] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[int] = ..., changed: bool = ...) -> None: ...
+
+class AddPartitionsReply(_message.Message):
+    __slots__ = ("result", "offset", "topics")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    offset: int
+    topics: _containers.RepeatedCompositeFieldContainer[ChangedTopic]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[ChangedTopic, _Mapping]]] = ...) -> None: ...
+
+class RemovePartitionsRequest(_message.Message):
+    __slots__ = ("header", "topic", "count")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    topic: str
+    count: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., topic: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class RemovePartitionsReply(_message.Message):
+    __slots__ = ("result", "offset", "topic")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    offset: int
+    topic: ChangedTopic
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., topic: _Optional[_Union[ChangedTopic, _Mapping]] = ...) -> None: ...
+
+class ConfigResource(_message.Message):
+    __slots__ = ("scope", "name")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    scope: _metadata_pb2.Config.Scope
+    name: str
+    def __init__(self, scope: _Optional[_Union[_metadata_pb2.Config.Scope, str]] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ConfigChange(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: str
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class ConfigChanges(_message.Message):
+    __slots__ = ("resource", "changes", "replace_all")
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_ALL_FIELD_NUMBER: _ClassVar[int]
+    resource: ConfigResource
+    changes: _containers.RepeatedCompositeFieldContainer[ConfigChange]
+    replace_all: bool
+    def __init__(self, resource: _Optional[_Union[ConfigResource, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[ConfigChange, _Mapping]]] = ..., replace_all: bool = ...) -> None: ...
+
+class AlterConfigsRequest(_message.Message):
+    __slots__ = ("header", "resources")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    resources: _containers.RepeatedCompositeFieldContainer[ConfigChanges]
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., resources: _Optional[_Iterable[_Union[ConfigChanges, _Mapping]]] = ...) -> None: ...
+
+class AlteredConfigs(_message.Message):
+    __slots__ = ("resource", "result", "changed")
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    resource: ConfigResource
+    result: Result
+    changed: bool
+    def __init__(self, resource: _Optional[_Union[ConfigResource, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., changed: bool = ...) -> None: ...
+
+class AlterConfigsReply(_message.Message):
+    __slots__ = ("result", "offset", "resources")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    offset: int
+    resources: _containers.RepeatedCompositeFieldContainer[AlteredConfigs]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., resources: _Optional[_Iterable[_Union[AlteredConfigs, _Mapping]]] = ...) -> None: ...
+
+class DescribeConfigsRequest(_message.Message):
+    __slots__ = ("header", "resources")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    resources: _containers.RepeatedCompositeFieldContainer[ConfigResource]
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., resources: _Optional[_Iterable[_Union[ConfigResource, _Mapping]]] = ...) -> None: ...
+
+class DescribedConfig(_message.Message):
+    __slots__ = ("key", "value", "source", "allowed")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: str
+    source: str
+    allowed: str
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ..., allowed: _Optional[str] = ...) -> None: ...
+
+class DescribedConfigs(_message.Message):
+    __slots__ = ("resource", "result", "configs")
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    resource: ConfigResource
+    result: Result
+    configs: _containers.RepeatedCompositeFieldContainer[DescribedConfig]
+    def __init__(self, resource: _Optional[_Union[ConfigResource, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., configs: _Optional[_Iterable[_Union[DescribedConfig, _Mapping]]] = ...) -> None: ...
+
+class DescribeConfigsReply(_message.Message):
+    __slots__ = ("result", "offset", "resources")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    offset: int
+    resources: _containers.RepeatedCompositeFieldContainer[DescribedConfigs]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., resources: _Optional[_Iterable[_Union[DescribedConfigs, _Mapping]]] = ...) -> None: ...
+
+class UnregisterBrokerRequest(_message.Message):
+    __slots__ = ("header", "broker_id")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    broker_id: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., broker_id: _Optional[int] = ...) -> None: ...
+
+class UnregisterBrokerReply(_message.Message):
+    __slots__ = ("result", "changed", "offset")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    changed: bool
+    offset: int
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., changed: bool = ..., offset: _Optional[int] = ...) -> None: ...
+
+class Reassignment(_message.Message):
+    __slots__ = ("topic", "index", "replicas")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    index: int
+    replicas: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., index: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AlterReassignmentsRequest(_message.Message):
+    __slots__ = ("header", "partitions", "replace", "throttle")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    partitions: _containers.RepeatedCompositeFieldContainer[Reassignment]
+    replace: bool
+    throttle: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[Reassignment, _Mapping]]] = ..., replace: bool = ..., throttle: _Optional[int] = ...) -> None: ...
+
+class AlteredReassignment(_message.Message):
+    __slots__ = ("topic", "index", "result", "changed")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    index: int
+    result: Result
+    changed: bool
+    def __init__(self, topic: _Optional[str] = ..., index: _Optional[int] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., changed: bool = ...) -> None: ...
+
+class AlterReassignmentsReply(_message.Message):
+    __slots__ = ("result", "changed", "offset", "partitions")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    changed: bool
+    offset: int
+    partitions: _containers.RepeatedCompositeFieldContainer[AlteredReassignment]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., changed: bool = ..., offset: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[AlteredReassignment, _Mapping]]] = ...) -> None: ...
+
+class ListReassignmentsRequest(_message.Message):
+    __slots__ = ("header", "partitions")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    partitions: _containers.RepeatedCompositeFieldContainer[TopicPartition]
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[TopicPartition, _Mapping]]] = ...) -> None: ...
+
+class OngoingReassignment(_message.Message):
+    __slots__ = ("topic", "index", "replicas", "adding", "removing", "isr", "leader")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    ADDING_FIELD_NUMBER: _ClassVar[int]
+    REMOVING_FIELD_NUMBER: _ClassVar[int]
+    ISR_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    index: int
+    replicas: _containers.RepeatedScalarFieldContainer[int]
+    adding: _containers.RepeatedScalarFieldContainer[int]
+    removing: _containers.RepeatedScalarFieldContainer[int]
+    isr: _containers.RepeatedScalarFieldContainer[int]
+    leader: int
+    def __init__(self, topic: _Optional[str] = ..., index: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., adding: _Optional[_Iterable[int]] = ..., removing: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ...) -> None: ...
+
+class ListReassignmentsReply(_message.Message):
+    __slots__ = ("result", "offset", "throttle", "partitions")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    offset: int
+    throttle: int
+    partitions: _containers.RepeatedCompositeFieldContainer[OngoingReassignment]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., throttle: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[OngoingReassignment, _Mapping]]] = ...) -> None: ...

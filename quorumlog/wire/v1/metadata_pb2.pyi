@@ -23,6 +23,11 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REASON_DIRECTORY_ASSIGNED: _ClassVar[Reason]
     REASON_UNREGISTERED: _ClassVar[Reason]
     REASON_QUORUM_REBUILT: _ClassVar[Reason]
+    REASON_REASSIGNMENT_COMPLETED: _ClassVar[Reason]
+    REASON_REASSIGNMENT_CANCELLED: _ClassVar[Reason]
+    REASON_PREFERRED_BALANCE: _ClassVar[Reason]
+    REASON_CONFIG_CHANGED: _ClassVar[Reason]
+    REASON_REPLICA_LOST: _ClassVar[Reason]
 REASON_UNSPECIFIED: Reason
 REASON_BROKER_FENCED: Reason
 REASON_BROKER_UNFENCED: Reason
@@ -37,6 +42,11 @@ REASON_REASSIGNMENT: Reason
 REASON_DIRECTORY_ASSIGNED: Reason
 REASON_UNREGISTERED: Reason
 REASON_QUORUM_REBUILT: Reason
+REASON_REASSIGNMENT_COMPLETED: Reason
+REASON_REASSIGNMENT_CANCELLED: Reason
+REASON_PREFERRED_BALANCE: Reason
+REASON_CONFIG_CHANGED: Reason
+REASON_REPLICA_LOST: Reason
 
 class Endpoint(_message.Message):
     __slots__ = ("name", "host", "port", "security")
@@ -188,6 +198,14 @@ class RemoveTopic(_message.Message):
     topic_id: bytes
     def __init__(self, topic_id: _Optional[bytes] = ...) -> None: ...
 
+class RenewTopic(_message.Message):
+    __slots__ = ("topic_id", "new_topic_id")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    NEW_TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    new_topic_id: bytes
+    def __init__(self, topic_id: _Optional[bytes] = ..., new_topic_id: _Optional[bytes] = ...) -> None: ...
+
 class Config(_message.Message):
     __slots__ = ("scope", "resource", "key", "value")
     class Scope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -245,7 +263,7 @@ class ForgetTopics(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("register_broker", "broker_change", "unregister_broker", "topic", "partition", "partition_change", "remove_partition", "remove_topic", "config", "producer_ids", "preferred_controllers", "feature", "no_op", "forget_topics")
+    __slots__ = ("register_broker", "broker_change", "unregister_broker", "topic", "partition", "partition_change", "remove_partition", "remove_topic", "config", "producer_ids", "preferred_controllers", "feature", "no_op", "forget_topics", "renew_topic")
     REGISTER_BROKER_FIELD_NUMBER: _ClassVar[int]
     BROKER_CHANGE_FIELD_NUMBER: _ClassVar[int]
     UNREGISTER_BROKER_FIELD_NUMBER: _ClassVar[int]
@@ -260,6 +278,7 @@ class Record(_message.Message):
     FEATURE_FIELD_NUMBER: _ClassVar[int]
     NO_OP_FIELD_NUMBER: _ClassVar[int]
     FORGET_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    RENEW_TOPIC_FIELD_NUMBER: _ClassVar[int]
     register_broker: RegisterBroker
     broker_change: BrokerChange
     unregister_broker: UnregisterBroker
@@ -274,7 +293,8 @@ class Record(_message.Message):
     feature: Feature
     no_op: NoOp
     forget_topics: ForgetTopics
-    def __init__(self, register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., broker_change: _Optional[_Union[BrokerChange, _Mapping]] = ..., unregister_broker: _Optional[_Union[UnregisterBroker, _Mapping]] = ..., topic: _Optional[_Union[Topic, _Mapping]] = ..., partition: _Optional[_Union[Partition, _Mapping]] = ..., partition_change: _Optional[_Union[PartitionChange, _Mapping]] = ..., remove_partition: _Optional[_Union[RemovePartition, _Mapping]] = ..., remove_topic: _Optional[_Union[RemoveTopic, _Mapping]] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., producer_ids: _Optional[_Union[ProducerIds, _Mapping]] = ..., preferred_controllers: _Optional[_Union[PreferredControllers, _Mapping]] = ..., feature: _Optional[_Union[Feature, _Mapping]] = ..., no_op: _Optional[_Union[NoOp, _Mapping]] = ..., forget_topics: _Optional[_Union[ForgetTopics, _Mapping]] = ...) -> None: ...
+    renew_topic: RenewTopic
+    def __init__(self, register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., broker_change: _Optional[_Union[BrokerChange, _Mapping]] = ..., unregister_broker: _Optional[_Union[UnregisterBroker, _Mapping]] = ..., topic: _Optional[_Union[Topic, _Mapping]] = ..., partition: _Optional[_Union[Partition, _Mapping]] = ..., partition_change: _Optional[_Union[PartitionChange, _Mapping]] = ..., remove_partition: _Optional[_Union[RemovePartition, _Mapping]] = ..., remove_topic: _Optional[_Union[RemoveTopic, _Mapping]] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., producer_ids: _Optional[_Union[ProducerIds, _Mapping]] = ..., preferred_controllers: _Optional[_Union[PreferredControllers, _Mapping]] = ..., feature: _Optional[_Union[Feature, _Mapping]] = ..., no_op: _Optional[_Union[NoOp, _Mapping]] = ..., forget_topics: _Optional[_Union[ForgetTopics, _Mapping]] = ..., renew_topic: _Optional[_Union[RenewTopic, _Mapping]] = ...) -> None: ...
 
 class Records(_message.Message):
     __slots__ = ("version", "records")
