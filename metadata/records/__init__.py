@@ -1,7 +1,8 @@
 """The records of the metadata log, as values.  `metadata/codec.py` turns them into protobuf and back.
 
 Directory id `UNASSIGNED` marks a replica whose broker has not chosen a disk yet, `LOST` one that its broker cannot
-serve, because its data is damaged or gone, while the directory works; no broker registers either.  Leader `NO_LEADER` is -1.
+serve, because its data is damaged or gone, while the directory works; no broker registers either.  Leader
+`NO_LEADER` is -1.
 A record's offset is not in the record: it is the batch's base offset plus the record's position.
 """
 
