@@ -25,7 +25,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from itertools import count
 from types import TracebackType
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 from uuid import UUID
 
 from quorum.core.config import RaftConfig
@@ -103,6 +103,8 @@ REQUEST_MAX_S = 30.0
 """A request of another node that the core has not answered by then is given up."""
 APPEND_MAX_BYTES = 8 << 20
 APPLY_SLICE_S = 0.010
+FSYNCS_KEPT = 256
+"""Durations of the latest transactions of the store, for a p99."""
 STALL_MS = 200
 """A tick that comes later than this means that the process was held up.  What arrived meanwhile goes first."""
 
@@ -187,6 +189,7 @@ class QuorumNode(Inquirer):
         self._appended_at: deque[tuple[int, float]] = deque()  # (end offset, when), not committed yet
         self._commit_latency_s: float | None = None
         self._fsync_s: float | None = None
+        self.recent_fsyncs_s: deque[float] = deque(maxlen=FSYNCS_KEPT)
         self._appends = self._fsyncs = self._role_changes = self._failed_requests = 0
 
     # Life
@@ -476,6 +479,7 @@ class QuorumNode(Inquirer):
                     [StoreWrite(one.state, one.truncate_to, one.batches, one.base) for one in writes]
                 )
                 self._fsync_s = loop.time() - began
+                self.recent_fsyncs_s.append(self._fsync_s)
                 self._fsyncs += 1
                 self.on_fsync(self._fsync_s)
                 self._post(Written(writes[-1].id))
@@ -495,6 +499,27 @@ class QuorumNode(Inquirer):
         if start >= self._recent.start:
             return self._recent.read(start, end, max_bytes)
         return await self._store.read(start, min(end, self._recent.start), max_bytes)
+
+    # History, for tools
+
+    @property
+    def log_start(self) -> int:
+        """Offset of the first batch that this node's log still holds."""
+        return self.core.log.start
+
+    async def read_committed(self, start: int, max_bytes: int) -> tuple[Batch, ...]:
+        """Committed batches from the one that holds `start` on, at least one, about `max_bytes`.
+
+        None when `start` is not below the high watermark, or not in the log any more.
+        """
+        if not self.log_start <= start < self._high_watermark:
+            return ()
+        batches = await self._read(start, self._high_watermark, max_bytes)
+        return batches if batches and batches[0].base_offset <= start < batches[0].end_offset else ()
+
+    async def state_below(self, offset: int) -> tuple[int, Any] | None:
+        """(end, state) of the newest good snapshot that ends at or below `offset`, if there is one."""
+        return await self._snapshots.state_below(offset)
 
     # What is committed
 

@@ -146,7 +146,7 @@ Handler = Callable[[Request], Awaitable[Reply]]
 """Takes a request of the `Quorum` service, gives its reply."""
 
 ControllerHandler = Callable[[str, Message], Awaitable[Message]]
-"""Takes a method name of the `Controller` service and its protobuf request, gives its protobuf reply."""
+"""Takes a method name of the `Controller` or `Node` service and its protobuf request, gives its protobuf reply."""
 
 
 class Transport(Protocol):
@@ -157,7 +157,7 @@ class Transport(Protocol):
         ...
 
     def serve_controller(self, handler: ControllerHandler) -> None:
-        """The same for the `Controller` service.  Called at most once, before `start`."""
+        """The same for the services `Controller` and `Node`.  Called at most once, before `start`."""
         ...
 
     def bind(self) -> str:
@@ -180,7 +180,7 @@ class Transport(Protocol):
         ...
 
     async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
-        """Call a method of the `Controller` service at `address`.
+        """Call a method of the `Controller` or `Node` service at `address`.
 
         Raises:
             UnreachableError: no usable reply.  The request may still have been carried out.

@@ -13,12 +13,14 @@ import asyncio
 import contextlib
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from google.protobuf.message import Message
 
+from metadata.controller import node_service
 from metadata.controller.active import ActiveController, ControllerSettings
+from metadata.controller.node_service import NodeService, NodeState
 from metadata.controller.replay import MetadataReplay
 from metadata.controller.service import ControllerService
 from metadata.image import ClusterImage
@@ -84,6 +86,7 @@ class ControlPlane:
     node: QuorumNode
     controller: ActiveController
     service: ControllerService
+    node_service: NodeService
 
     def __init__(
         self,
@@ -100,6 +103,7 @@ class ControlPlane:
         self._store = store
         self._transport = transport
         self._entered = False
+        self.all_checks = self.checks  # of the whole process; `broker run` adds its own
 
     async def __aenter__(self) -> ControlPlane:
         """Bind, open the store, serve and take part.
@@ -119,6 +123,7 @@ class ControlPlane:
             settings = ControllerSettings(session_timeout_ms=self.config.broker_session_timeout_ms)
             self.controller = ActiveController(self.node, self.replay, self._sources.uuid4, settings)
             self.service = ControllerService(self.node, self.controller, self._transport)
+            self.node_service = NodeService(self.node, self.replay, self._node_state)
             self._transport.serve_controller(self._handle)
         except BaseException:
             await self._transport.close()
@@ -135,7 +140,21 @@ class ControlPlane:
         await self.node.__aexit__(kind, error, trace)
 
     async def _handle(self, method: str, request: Message) -> Message:
+        if method in node_service.METHODS:
+            return await self.node_service.handle(method, request)
         return await self.service.handle(method, request)
+
+    def _node_state(self) -> NodeState:
+        node = self.node
+        fsyncs = sorted(node.recent_fsyncs_s)
+        described = node.describe()
+        return NodeState(
+            role=node.role.value,
+            controller_active=self.controller.active,
+            leading_ms=described.last_leader_change_ms if node.role is Role.LEADER else None,
+            fsync_p99_us=round(fsyncs[len(fsyncs) * 99 // 100] * 1e6) if fsyncs else None,
+            checks={name: (check.ok, check.detail) for name, check in _carried_out(self.all_checks())},
+        )
 
     def _on_batch(
         self,
@@ -216,3 +235,8 @@ class ControlPlane:
         metrics.counter("quorum_failed_requests", "Requests without an answer.", lambda: node.metrics().failed_requests)
         node.on_commit = metrics.histogram("quorum_commit_seconds", "From append to commit.").observe
         node.on_fsync = metrics.histogram("quorum_fsync_seconds", "One transaction of the quorum store.").observe
+
+
+def _carried_out(checks: dict[str, Callable[[], Check]]) -> Iterator[tuple[str, Check]]:
+    for name, check in checks.items():
+        yield name, check()

@@ -203,6 +203,16 @@ class Snapshotter:
             raise MalformedError(f"it ends at {header.base.end}, not {end}")
         return loader.finish()
 
+    async def state_below(self, offset: int) -> tuple[int, Any] | None:
+        """(end, state) of the newest good snapshot that ends at or below `offset`."""
+        for info in reversed(await self._store.snapshots()):
+            if info.end.offset <= offset and info.end not in self._bad:
+                try:
+                    return info.end.offset, await self._read_state(info.end)
+                except (MalformedError, CorruptStoreError, SnapshotMissingError) as error:  # an older one may do
+                    _log.warning("snapshot not readable", snapshot=snapshot_name(info.end), cause=str(error))
+        return None
+
     # Taking
 
     async def _run_taker(self, base: Callable[[], LogBase | None]) -> None:

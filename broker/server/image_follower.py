@@ -28,6 +28,7 @@ from broker.server.fetchers import Fetchers
 from broker.server.hosted import Hosted
 from broker.server.isr import IsrKeeper
 from broker.server.lifecycle import Progress
+from broker.server.node_view import AppliedBatches
 from broker.server.replica_manager import ReplicaManager
 from broker.server.watermarks import Watermarks
 from metadata.image import ClusterImage, PartitionImage, delta, indexes
@@ -53,6 +54,7 @@ class ImageFollower:
         isr: IsrKeeper,
         watermarks: Watermarks,
         progress: Progress,
+        applied: AppliedBatches,
         *,
         directory_ids: Sequence[UUID],
         lag_max_ms: int,
@@ -64,6 +66,7 @@ class ImageFollower:
         self._isr = isr
         self._watermarks = watermarks
         self._progress = progress
+        self._applied = applied
         self._directory_ids = tuple(directory_ids)
         self._lag_max_ms = lag_max_ms
         self._on_applied = on_applied
@@ -93,6 +96,8 @@ class ImageFollower:
         """A subscriber of `MetadataReplay`."""
         self._latest = new
         self._progress.received_offset = end_offset
+        if records:
+            self._applied.received(end_offset)
         # Who is fenced, and whose registration is in force, holds from now on, whatever is still to be carried out.
         self._replicas.brokers.image = new
         if self._active:
@@ -182,6 +187,7 @@ class ImageFollower:
         if not self._strays_done:
             self._strays_done = True
             await self._set_strays_aside()
+        self._applied.completed(image.end_offset)
         self._on_applied(image.end_offset)
 
     def _mine(self, key: PartitionKey, image: ClusterImage) -> PartitionImage | None:

@@ -22,6 +22,7 @@ from typing import Any
 from broker.kafka.server import BoundListener, KafkaServer
 from broker.server.api import ReplicaLimits
 from broker.server.metrics import register_broker_metrics
+from broker.server.node_view import NodeView
 from broker.server.role import BrokerRole, RoleConfig
 from metadata.records import Endpoint
 from quorum.ports import QuorumStore, Transport
@@ -118,6 +119,7 @@ class BrokerProcess:
             wait_for_metadata=self.role.wait_applied,
         )
         self._disks = tuple(disks)
+        self.plane.all_checks = self.checks
         self._group: asyncio.TaskGroup | None = None
         self._joining: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -138,6 +140,8 @@ class BrokerProcess:
             exits.push_async_callback(self.kafka.close)
             await self.kafka.bind()
             await exits.enter_async_context(self.plane)
+            paths = {disk.directory_id: path for disk, path in zip(self._disks, self.config.data_dirs, strict=False)}
+            self.plane.node_service.broker = NodeView(self.role.replicas, paths, self.role.applied_batches)
             exits.push_async_exit(self._close_role)
             await self.role.__aenter__()
             self._group = asyncio.TaskGroup()

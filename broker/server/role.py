@@ -23,6 +23,7 @@ from broker.server.fetchers import Fetchers
 from broker.server.image_follower import ImageFollower
 from broker.server.isr import Call, IsrKeeper
 from broker.server.lifecycle import Identity, LifecycleRunner, ProducerIdPool, Progress, offline_all
+from broker.server.node_view import AppliedBatches
 from broker.server.replica_manager import ReplicaManager
 from broker.server.watermarks import Watermarks
 from metadata.controller.replay import Subscriber
@@ -98,12 +99,14 @@ class BrokerRole:
         self.fetchers = Fetchers(self.replicas, self._inter_broker_address)
         self.isr = IsrKeeper(self.replicas, call, config.lag_max_ms)
         self.watermarks = Watermarks(self._disks, self.replicas.hosted)
+        self.applied_batches = AppliedBatches(sources.wall_ms)
         self.follower = ImageFollower(
             self.replicas,
             self.fetchers,
             self.isr,
             self.watermarks,
             self.progress,
+            self.applied_batches,
             directory_ids=self._directory_ids,
             lag_max_ms=config.lag_max_ms,
             on_applied=self._on_applied,

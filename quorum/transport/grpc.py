@@ -14,7 +14,7 @@ import asyncio
 import itertools
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -31,10 +31,11 @@ from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.addresses import Address, parse_address
 from quorumlog.runtime.grpc import bind, make_channel, make_server
 from quorumlog.runtime.logging import get_logger
-from quorumlog.wire.v1 import controller_pb2, quorum_pb2
+from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
 
 QUORUM_SERVICE = quorum_pb2.DESCRIPTOR.services_by_name["Quorum"].full_name
 CONTROLLER_SERVICE = controller_pb2.DESCRIPTOR.services_by_name["Controller"].full_name
+NODE_SERVICE = node_pb2.DESCRIPTOR.services_by_name["Node"].full_name
 
 CHANNELS_MAX = 128
 """Open channels; the one used longest ago without a call in progress is closed when another is needed."""
@@ -49,12 +50,26 @@ _LOG_EVERY_S = 5.0
 
 _log = get_logger("quorum.transport")
 
-_CONTROLLER_METHODS: dict[str, tuple[type[Message], type[Message]]] = {
-    method.name: (
+
+class _Method(NamedTuple):
+    """A method of the `Controller` or `Node` service; their names do not meet."""
+
+    service: str
+    request: type[Message]
+    reply: type[Message]
+
+
+_METHODS: dict[str, _Method] = {
+    method.name: _Method(
+        service.full_name,
         message_factory.GetMessageClass(method.input_type),
         message_factory.GetMessageClass(method.output_type),
     )
-    for method in controller_pb2.DESCRIPTOR.services_by_name["Controller"].methods
+    for service in (
+        controller_pb2.DESCRIPTOR.services_by_name["Controller"],
+        node_pb2.DESCRIPTOR.services_by_name["Node"],
+    )
+    for method in service.methods
 }
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -140,8 +155,9 @@ class GrpcTransport:
         names = [QUORUM_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME]
         self._server.add_generic_rpc_handlers((self._quorum_handlers(),))
         if self._controller_handler is not None:
-            names.append(CONTROLLER_SERVICE)
-            self._server.add_generic_rpc_handlers((self._controller_handlers(),))
+            for service in (CONTROLLER_SERVICE, NODE_SERVICE):
+                names.append(service)
+                self._server.add_generic_rpc_handlers((self._controller_handlers(service),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(names, self._server)
         await self.refresh_health()
@@ -151,7 +167,7 @@ class GrpcTransport:
         """Tell gRPC health, whole and by service, whether this process serves."""
         serving = not self._closed and self.is_serving()
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in (health.OVERALL_HEALTH, QUORUM_SERVICE, CONTROLLER_SERVICE):
+        for name in (health.OVERALL_HEALTH, QUORUM_SERVICE, CONTROLLER_SERVICE, NODE_SERVICE):
             await self._health.set(name, status)
 
     def _quorum_handlers(self) -> grpc.GenericRpcHandler:
@@ -163,14 +179,14 @@ class GrpcTransport:
 
         return _handlers(QUORUM_SERVICE, {name: serve(name) for name in convert.RPCS})
 
-    def _controller_handlers(self) -> grpc.GenericRpcHandler:
+    def _controller_handlers(self, service: str) -> grpc.GenericRpcHandler:
         def serve(name: str) -> _Serve:
             async def call(wire: bytes, context: _Context) -> bytes:
                 return await self._serve_controller(name, wire, context)
 
             return call
 
-        return _handlers(CONTROLLER_SERVICE, {name: serve(name) for name in _CONTROLLER_METHODS})
+        return _handlers(service, {name: serve(name) for name in _METHODS if _METHODS[name].service == service})
 
     async def _serve_quorum(self, name: str, wire: bytes, context: _Context) -> bytes:
         assert self._handler is not None
@@ -187,7 +203,7 @@ class GrpcTransport:
         assert self._controller_handler is not None
         if len(wire) > CONTROLLER_REQUEST_MAX_BYTES:
             return await self._refuse_size(name, len(wire), CONTROLLER_REQUEST_MAX_BYTES, context)
-        request = _CONTROLLER_METHODS[name][0]()
+        request = _METHODS[name].request()
         try:
             request.ParseFromString(wire)
         except (DecodeError, RecursionError) as error:
@@ -241,8 +257,9 @@ class GrpcTransport:
             raise UnreachableError(f"{to.address}: {error}") from error
 
     async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
-        reply = _CONTROLLER_METHODS[method][1]()
-        wire = await self._exchange(address, f"/{CONTROLLER_SERVICE}/{method}", request.SerializeToString(), timeout_ms)
+        spec = _METHODS[method]
+        reply = spec.reply()
+        wire = await self._exchange(address, f"/{spec.service}/{method}", request.SerializeToString(), timeout_ms)
         try:
             reply.ParseFromString(wire)
         except (DecodeError, RecursionError) as error:

@@ -1,0 +1,89 @@
+"""What a broker says of itself beside its metrics: its replicas, and when it carried out which metadata."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
+
+from broker.server.hosted import Hosted
+from broker.server.replica_manager import ReplicaManager
+from quorumlog.wire.v1 import node_pb2 as pb
+
+BATCHES_KEPT = 10_000
+"""Latest batches of the metadata log whose times are remembered (design §5)."""
+
+
+class AppliedBatches:
+    """When each batch was received and carried out, in ms of the wall clock."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self._wall_ms = wall_ms
+        self._completed: deque[tuple[int, int, int]] = deque(maxlen=BATCHES_KEPT)  # end, received, completed
+        self._waiting: deque[tuple[int, int]] = deque(maxlen=BATCHES_KEPT)  # end, received
+        self.kept_from = 0
+
+    def received(self, end_offset: int) -> None:
+        if len(self._waiting) == BATCHES_KEPT:
+            self.kept_from = max(self.kept_from, self._waiting[0][0])
+        self._waiting.append((end_offset, self._wall_ms()))
+
+    def completed(self, end_offset: int) -> None:
+        """Everything below `end_offset` is carried out."""
+        now = self._wall_ms()
+        while self._waiting and self._waiting[0][0] <= end_offset:
+            end, received = self._waiting.popleft()
+            if len(self._completed) == BATCHES_KEPT:
+                self.kept_from = max(self.kept_from, self._completed[0][0])
+            self._completed.append((end, received, now))
+
+    def since(self, from_offset: int) -> list[pb.AppliedBatch]:
+        """Those that end above `from_offset`, ascending; those not carried out yet among them."""
+        done = [
+            pb.AppliedBatch(end_offset=end, received_ms=received, completed_ms=completed)
+            for end, received, completed in self._completed
+            if end > from_offset
+        ]
+        return done + [
+            pb.AppliedBatch(end_offset=end, received_ms=received)
+            for end, received in self._waiting
+            if end > from_offset
+        ]
+
+
+class NodeView:
+    """`metadata.controller.node_service.BrokerView`.  paths: of the data directories, by directory id."""
+
+    def __init__(self, replicas: ReplicaManager, paths: Mapping[UUID, str], applied: AppliedBatches) -> None:
+        self._replicas = replicas
+        self._names = paths
+        self._applied = applied
+
+    def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
+        wanted = set(topics)
+        hosted = sorted(self._replicas.hosted.values(), key=lambda each: (each.topic, each.key.index))
+        return [self._describe(each) for each in hosted if not wanted or each.topic in wanted]
+
+    def _describe(self, hosted: Hosted) -> pb.ReplicaDescription:
+        message = pb.ReplicaDescription(
+            topic=hosted.topic,
+            topic_id=hosted.key.topic_id.bytes,
+            index=hosted.key.index,
+            leader_epoch=hosted.role_epoch,
+        )
+        log = hosted.log
+        if log is None:
+            message.state, message.problem = "offline", hosted.offline
+            return message
+        message.state = "leader" if hosted.leader else "follower" if hosted.follower else "idle"
+        message.start_offset, message.end_offset = log.start_offset, log.end_offset
+        message.flushed_offset, message.high_watermark = log.flushed_offset, log.high_watermark
+        message.bytes = log.size
+        message.directory = self._names.get(log.directory_id, "")
+        return message
+
+    def applied_batches(self, from_offset: int) -> tuple[int, list[pb.AppliedBatch]]:
+        return self._applied.kept_from, self._applied.since(from_offset)
+
+    def failed_directories(self) -> list[str]:
+        return sorted(self._names.get(each, str(each)) for each in self._replicas.logs.failed_disks)

@@ -1,0 +1,210 @@
+"""A partition's life in plain words.
+
+Every change names why it was made, the record that caused it and the change before it (design §5).  Here that becomes
+sentences; a change is a delta, so what was before is only known from the creation, or from the first change that sets
+it, on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from metadata.image import ClusterImage, PartitionImage, TopicImage
+from metadata.records import (
+    NO_LEADER,
+    BrokerChange,
+    Config,
+    Partition,
+    PartitionChange,
+    Reason,
+    Record,
+    RegisterBroker,
+    Replica,
+    UnregisterBroker,
+)
+
+
+class Entry(NamedTuple):
+    """A record of the chain; `cause`: the record at its cause_offset, None if there is none or it is not kept."""
+
+    offset: int
+    record: Partition | PartitionChange
+    cause: Record | None = None
+
+
+_REASONS = {
+    Reason.BROKER_FENCED: "a broker was fenced",
+    Reason.BROKER_UNFENCED: "a replica that may lead is back",
+    Reason.CONTROLLED_SHUTDOWN: "a broker is shutting down",
+    Reason.NEW_INCARNATION: "a broker was started anew",
+    Reason.ISR_SHRINK: "the leader found a follower that does not keep up",
+    Reason.ISR_EXPAND: "the leader found a follower that has caught up",
+    Reason.PREFERRED_ELECTION: "an election of the preferred leader was asked for",
+    Reason.PREFERRED_BALANCE: "the controller balances leaders: the preferred one is in sync",
+    Reason.UNCLEAN_ELECTION: "no in-sync replica lives and unclean elections are allowed: what only the former in-sync"
+    " replicas held may be lost",
+    Reason.DIRECTORY_OFFLINE: "a data directory failed",
+    Reason.REASSIGNMENT: "a reassignment was started",
+    Reason.REASSIGNMENT_COMPLETED: "the reassignment is complete",
+    Reason.REASSIGNMENT_CANCELLED: "the reassignment was cancelled",
+    Reason.DIRECTORY_ASSIGNED: "a broker says in which directory its replica lives",
+    Reason.UNREGISTERED: "a broker was unregistered",
+    Reason.QUORUM_REBUILT: "the quorum was rebuilt by `quorum-node recover`",
+    Reason.CONFIG_CHANGED: "a config changed",
+    Reason.REPLICA_LOST: "a broker reports its replica as damaged or gone",
+}
+
+
+def reason_word(record: Partition | PartitionChange) -> str:
+    """The reason as a word of the contract: `created`, or the reason code in small letters."""
+    return "created" if isinstance(record, Partition) else record.reason.name.lower()
+
+
+def cause_offset(record: Partition | PartitionChange) -> int:
+    return -1 if isinstance(record, Partition) else record.cause_offset
+
+
+@dataclass(slots=True)
+class _Known:
+    """The partition as far as the chain has told so far."""
+
+    leader: int | None = None
+    isr: tuple[int, ...] | None = None
+    elr: tuple[int, ...] | None = None
+    replicas: tuple[Replica, ...] | None = None
+    leader_epoch: int | None = None
+
+
+def explain(chain: Sequence[Entry]) -> list[str]:
+    """A sentence for each entry; `chain` is ascending and without holes, but may begin late."""
+    known = _Known()
+    return [_explain(entry, known) for entry in chain]
+
+
+def _explain(entry: Entry, known: _Known) -> str:
+    record = entry.record
+    if isinstance(record, Partition):
+        known.leader, known.isr, known.elr = record.leader, record.isr, record.elr
+        known.replicas, known.leader_epoch = record.replicas, record.leader_epoch
+        return (
+            f"created with replicas {_ids(r.broker_id for r in record.replicas)}, {_leader(record.leader)} in leader"
+            f" epoch {record.leader_epoch}, in sync {_ids(record.isr)}"
+        )
+    changes = _changes(record, known)
+    return f"{'; '.join(changes) or 'its epoch went up'}, because {_because(entry, record)}"
+
+
+def _changes(record: PartitionChange, known: _Known) -> list[str]:
+    changes: list[str] = []
+    if record.leader is not None:
+        if known.leader_epoch is not None:
+            known.leader_epoch += 1
+        if record.leader_epoch is not None:
+            known.leader_epoch = record.leader_epoch
+        was = "" if known.leader is None else f" (was {_leader(known.leader)})"
+        again = record.leader == known.leader
+        epoch = "" if known.leader_epoch is None else f" in leader epoch {known.leader_epoch}"
+        changes.append(f"{_leader(record.leader)} again{epoch}" if again else f"{_leader(record.leader)}{epoch}{was}")
+        known.leader = record.leader
+    if record.replicas is not None:
+        changes += _replica_changes(record.replicas, known.replicas)
+        known.replicas = record.replicas
+    if record.isr is not None:
+        changes.append(f"in sync {_ids(record.isr)}" + ("" if known.isr is None else f" (was {_ids(known.isr)})"))
+        known.isr = record.isr
+    if record.elr is not None:
+        changes.append(f"eligible beside them {_ids(record.elr)}")
+        known.elr = record.elr
+    if record.adding:
+        changes.append(f"adding {_ids(record.adding)}")
+    if record.removing:
+        changes.append(f"removing {_ids(record.removing)}")
+    return changes
+
+
+def _replica_changes(now: tuple[Replica, ...], before: tuple[Replica, ...] | None) -> list[str]:
+    ids = [replica.broker_id for replica in now]
+    if before is None or [replica.broker_id for replica in before] != ids:
+        was = "" if before is None else f" (were {_ids(replica.broker_id for replica in before)})"
+        return [f"replicas {_ids(ids)}{was}"]
+    moved = [new.broker_id for new, old in zip(now, before, strict=True) if new != old]
+    return [f"directory of the replica on {_ids(moved)}"] if moved else []
+
+
+def _because(entry: Entry, record: PartitionChange) -> str:
+    at = f" (offset {record.cause_offset})" if record.cause_offset >= 0 else ""
+    match entry.cause:
+        case BrokerChange(broker_id=broker_id, fenced=True) if record.reason is Reason.BROKER_FENCED:
+            return f"broker {broker_id} was fenced: no heartbeat within its session, or it asked for it{at}"
+        case BrokerChange(broker_id=broker_id, fenced=False) if record.reason is Reason.BROKER_UNFENCED:
+            return f"broker {broker_id} was unfenced and may lead{at}"
+        case BrokerChange(broker_id=broker_id, in_controlled_shutdown=True):
+            return f"broker {broker_id} is shutting down{at}"
+        case BrokerChange(broker_id=broker_id) if record.reason is Reason.DIRECTORY_OFFLINE:
+            return f"a data directory of broker {broker_id} failed{at}"
+        case RegisterBroker(broker_id=broker_id):
+            return f"broker {broker_id} was started anew: whatever it had led or was in sync with ended{at}"
+        case UnregisterBroker(broker_id=broker_id):
+            return f"broker {broker_id} was unregistered{at}"
+        case Config(key=key, value=value):
+            return f"the config {key} was {'removed' if value is None else f'set to {value}'}{at}"
+    return _REASONS[record.reason] + at
+
+
+def now_text(image: ClusterImage, topic: TopicImage, partition: PartitionImage) -> str:
+    """The state of a partition, and what stands in its way, in one sentence."""
+    text = (
+        f"{topic.name}-{partition.index}: {_leader(partition.leader)} in leader epoch {partition.leader_epoch},"
+        f" replicas {_ids(partition.replica_ids)}, in sync {_ids(partition.isr)}"
+    )
+    if partition.elr:
+        text += f", eligible beside them {_ids(partition.elr)}"
+    if partition.adding or partition.removing:
+        text += f", adding {_ids(partition.adding)}, removing {_ids(partition.removing)}"
+    if partition.leader != NO_LEADER:
+        return text
+    needed = partition.isr or partition.elr
+    problems = [_problem(image, partition, broker_id) for broker_id in needed]
+    if not problems:
+        return text + "; no replica is known to hold all acknowledged records, so only an unclean election can help"
+    return f"{text}; it waits for one of {_ids(needed)}: {', '.join(problems)}"
+
+
+def _problem(image: ClusterImage, partition: PartitionImage, broker_id: int) -> str:
+    broker = image.brokers.get(broker_id)
+    replica = partition.replica(broker_id)
+    if broker is None:
+        return f"{broker_id} is not registered"
+    if broker.fenced:
+        return f"{broker_id} is fenced"
+    if broker.in_controlled_shutdown:
+        return f"{broker_id} is shutting down"
+    if replica is None or not broker.directory_online(replica.directory_id):
+        return f"{broker_id} cannot serve its replica"
+    return f"{broker_id} may lead"
+
+
+REPLICA_NEW, REPLICA_ONLINE, REPLICA_OFFLINE, REPLICA_NON_EXISTENT = "new", "online", "offline", "non-existent"
+
+
+def replica_state(image: ClusterImage, partition: PartitionImage, replica: Replica) -> str:
+    """Computed, never stored: `new` while it is being added and has not been in sync, `offline` when its broker or
+    directory is, `non-existent` when its broker is not registered (any more)."""
+    broker = image.brokers.get(replica.broker_id)
+    if broker is None:
+        return REPLICA_NON_EXISTENT
+    if broker.fenced or not broker.directory_online(replica.directory_id):
+        return REPLICA_OFFLINE
+    if replica.broker_id in partition.adding and replica.broker_id not in partition.isr:
+        return REPLICA_NEW
+    return REPLICA_ONLINE
+
+
+def _leader(broker_id: int) -> str:
+    return "no leader" if broker_id == NO_LEADER else f"leader {broker_id}"
+
+
+def _ids(values: Iterable[int]) -> str:
+    return ", ".join(map(str, values)) or "none"

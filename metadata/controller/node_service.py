@@ -1,0 +1,290 @@
+"""The `Node` service of every process: what this node knows and says of itself, never forwarded.
+
+It reads the log and the snapshots of its own disk, so its answers are as of what is committed and applied here, and say
+at which offset that is.  Large questions come one after the other and give the loop back (`History`); the number of
+those that wait is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from google.protobuf.message import Message
+
+from metadata.control.errors import OK, Outcome, Word
+from metadata.control.explain import cause_offset, explain, now_text, reason_word
+from metadata.controller.convert import result
+from metadata.controller.describe import MAX_PARTITIONS_IN_REPLY, describe_brokers, describe_topics
+from metadata.controller.history import MAX_CHAIN, READ_BYTES, GoneError, History, Log
+from metadata.controller.replay import MetadataReplay
+from metadata.records import ConfigScope
+from quorum.core.types import Batch, LeaderChange, TargetVoters, Voters
+from quorumlog.errors import CorruptStoreError, RemoteProtocolError
+from quorumlog.wire.v1 import metadata_pb2
+from quorumlog.wire.v1 import node_pb2 as pb
+
+MAX_IN_PROGRESS = 64
+MAX_WAIT_MS = 20_000
+_SCOPES = {
+    ConfigScope.CLUSTER: metadata_pb2.Config.SCOPE_CLUSTER,
+    ConfigScope.BROKER: metadata_pb2.Config.SCOPE_BROKER,
+}
+
+
+class Node(Log, Protocol):
+    """The part of `quorum.node.QuorumNode` that is asked here."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def cluster_id(self) -> str | None: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    async def applied(self, end_offset: int) -> None: ...
+
+
+class BrokerView(Protocol):
+    """What a process with a broker in it adds."""
+
+    def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
+        """Of the named topics, or of all."""
+        ...
+
+    def applied_batches(self, from_offset: int) -> tuple[int, list[pb.AppliedBatch]]:
+        """(end of what is forgotten, batches that end above `from_offset`)."""
+        ...
+
+    def failed_directories(self) -> list[str]:
+        """Paths of data directories that this process does not use any more."""
+        ...
+
+
+class NodeState(NamedTuple):
+    """What only the process knows."""
+
+    role: str
+    controller_active: bool
+    leading_ms: int | None
+    fsync_p99_us: int | None
+    checks: dict[str, tuple[bool, str]]
+
+
+class _Method(NamedTuple):
+    request: type[Any]
+    reply: type[Any]
+    handle: Callable[[NodeService, Any], Awaitable[Message | Outcome]]
+
+
+class NodeService:
+    """state: asked for each DescribeNode.  broker: set by a process that has one."""
+
+    def __init__(self, node: Node, replay: MetadataReplay, state: Callable[[], NodeState]) -> None:
+        self._node = node
+        self._replay = replay
+        self._state = state
+        self._history = History(node)
+        self._in_progress = 0
+        self.broker: BrokerView | None = None
+
+    async def handle(self, method: str, request: Message) -> Message:
+        """Answer a request of the service.
+
+        Raises:
+            RemoteProtocolError: no such method, or another method's request.
+        """
+        spec = METHODS.get(method)
+        if spec is None or not isinstance(request, spec.request):
+            raise RemoteProtocolError(f"{type(request).__name__} for the method {method!a}")
+        header = request.header
+        cluster_id = self._node.cluster_id
+        if header.cluster_id and cluster_id is not None and header.cluster_id != cluster_id:
+            text = f"this is cluster {cluster_id}, the request is for {header.cluster_id[:60]!a}"
+            return _reply(spec, Outcome(Word.INCONSISTENT_CLUSTER_ID, text))
+        if self._in_progress >= MAX_IN_PROGRESS:
+            text = f"{MAX_IN_PROGRESS} requests are in progress here"
+            return _reply(spec, Outcome(Word.OVERLOADED, text, "ask again later"))
+        self._in_progress += 1
+        try:
+            answer = await spec.handle(self, request)
+        except GoneError:
+            answer = self._gone()
+        except CorruptStoreError as error:
+            answer = Outcome(Word.INVALID_REQUEST, f"the history here cannot be read: {error.message}", error.next_step)
+        finally:
+            self._in_progress -= 1
+        return _reply(spec, answer) if isinstance(answer, Outcome) else answer
+
+    def _gone(self) -> Outcome:
+        text = f"history on node {self._node.node_id} begins at offset {self._history.begins}"
+        return Outcome(Word.OFFSET_OUT_OF_RANGE, text, "ask for a later offset, or another node")
+
+    # By method
+
+    async def _describe_node(self, request: pb.DescribeNodeRequest) -> Message | Outcome:
+        state = self._state()
+        return pb.DescribeNodeReply(
+            result=result(OK),
+            node_id=self._node.node_id,
+            role=state.role,
+            epoch=self._node.epoch,
+            controller_active=state.controller_active,
+            leading_ms=state.leading_ms,
+            applied_offset=self._replay.image.end_offset,
+            high_watermark=self._node.high_watermark,
+            checks=[pb.CheckResult(name=name, ok=ok, detail=detail) for name, (ok, detail) in state.checks.items()],
+            fsync_p99_us=state.fsync_p99_us,
+            is_broker=self.broker is not None,
+            directories_offline=[] if self.broker is None else self.broker.failed_directories(),
+        )
+
+    async def _read_metadata(self, request: pb.ReadMetadataRequest) -> Message | Outcome:
+        offset = self._node.high_watermark if request.from_offset == -1 else request.from_offset
+        if not 0 <= offset <= self._node.high_watermark:
+            text = f"offset {offset}: the log ends at {self._node.high_watermark} here"
+            return Outcome(Word.OFFSET_OUT_OF_RANGE, text)
+        if offset < self._node.log_start:
+            return self._gone()
+        if offset == self._node.high_watermark and request.wait_ms:
+            try:
+                async with asyncio.timeout(min(request.wait_ms, MAX_WAIT_MS) / 1000):
+                    await self._node.applied(offset + 1)
+            except TimeoutError:
+                pass  # an empty answer: nothing came
+        limit = min(request.max_bytes or READ_BYTES, READ_BYTES)
+        batches = await self._node.read_committed(offset, max(limit, 1))
+        if not batches and offset < self._node.high_watermark:
+            return self._gone()
+        return pb.ReadMetadataReply(
+            result=result(OK),
+            log_start=self._node.log_start,
+            high_watermark=self._node.high_watermark,
+            batches=[_batch(batch) for batch in batches],
+            next_offset=batches[-1].end_offset if batches else offset,
+        )
+
+    async def _describe_metadata(self, request: pb.DescribeMetadataRequest) -> Message | Outcome:
+        image, timestamp_ms = self._replay.image, self._replay.timestamp_ms
+        if request.at_offset != -1 and request.at_offset != image.end_offset:
+            if not 0 <= request.at_offset <= image.end_offset:
+                text = f"offset {request.at_offset}: the metadata ends at {image.end_offset} here"
+                return Outcome(Word.OFFSET_OUT_OF_RANGE, text)
+            image, timestamp_ms = await self._history.image_at(request.at_offset)
+        described = await describe_topics(image, request.topics)
+        if described.result.error != Word.NONE.code:
+            text = f"more than {MAX_PARTITIONS_IN_REPLY} partitions"
+            return Outcome(Word.POLICY_VIOLATION, text, "name the topics that you want to see")
+        cluster_id = self._node.cluster_id or ""
+        return pb.DescribeMetadataReply(
+            result=result(OK),
+            offset=image.end_offset,
+            history_begins=self._history.begins,
+            timestamp_ms=timestamp_ms,
+            topics=described.topics,
+            brokers=describe_brokers(image, cluster_id, ()).brokers,
+            configs=[
+                metadata_pb2.Config(scope=_SCOPES[scope], resource=name, key=key, value=values[key])
+                for (scope, name), values in sorted(
+                    image.configs.items(), key=lambda item: (item[0][0].value, item[0][1])
+                )
+                if scope in _SCOPES
+                for key in sorted(values)
+            ],
+            preferred_controllers=image.preferred_controllers,
+            features=[metadata_pb2.Feature(name=name, level=image.features[name]) for name in sorted(image.features)],
+        )
+
+    async def _explain(self, request: pb.ExplainPartitionRequest) -> Message | Outcome:
+        image = self._replay.image
+        name, index = request.partition.topic, request.partition.index
+        topic = image.topic(name)
+        partition = None if topic is None else topic.partition(index)
+        if topic is None or partition is None:
+            what = f"no topic is named {name[:60]!a}" if topic is None else f"{name} has no partition {index}"
+            return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, what, "kctl topics list")
+        if request.max_changes < 0:
+            return Outcome(Word.INVALID_REQUEST, f"max_changes {request.max_changes} is negative")
+        chain = await self._history.chain(image, topic.topic_id, index, request.max_changes or MAX_CHAIN)
+        return pb.ExplainPartitionReply(
+            result=result(OK),
+            offset=image.end_offset,
+            now=now_text(image, topic, partition),
+            chain=[
+                pb.ExplainedChange(
+                    offset=entry.offset,
+                    timestamp_ms=batch.timestamp_ms,
+                    epoch=batch.epoch,
+                    reason=reason_word(entry.record),
+                    cause_offset=cause_offset(entry.record),
+                    text=text,
+                )
+                for entry, batch, text in zip(chain.entries, chain.batches, explain(chain.entries), strict=True)
+            ],
+            history_begins=self._history.begins,
+            complete=chain.complete,
+        )
+
+    async def _applied_batches(self, request: pb.ListAppliedBatchesRequest) -> Message | Outcome:
+        if self.broker is None:
+            return pb.ListAppliedBatchesReply(result=result(OK), is_broker=False)
+        kept_from, batches = self.broker.applied_batches(request.from_offset)
+        return pb.ListAppliedBatchesReply(result=result(OK), is_broker=True, kept_from=kept_from, batches=batches)
+
+    async def _describe_replicas(self, request: pb.DescribeReplicasRequest) -> Message | Outcome:
+        if self.broker is None:
+            return pb.DescribeReplicasReply(result=result(OK), is_broker=False)
+        replicas = self.broker.describe_replicas(request.topics)
+        if len(replicas) > MAX_PARTITIONS_IN_REPLY:
+            text = f"{len(replicas)} replicas, one answer describes at most {MAX_PARTITIONS_IN_REPLY}"
+            return Outcome(Word.POLICY_VIOLATION, text, "name the topics that you want to see")
+        return pb.DescribeReplicasReply(result=result(OK), is_broker=True, replicas=replicas)
+
+
+def _batch(batch: Batch) -> pb.MetadataBatch:
+    message = pb.MetadataBatch(
+        base_offset=batch.base_offset, count=batch.count, epoch=batch.epoch, timestamp_ms=batch.timestamp_ms
+    )
+    if batch.control is None:
+        message.records.ParseFromString(batch.payload)
+    else:
+        message.control = _control_text(batch)
+    return message
+
+
+def _control_text(batch: Batch) -> str:
+    match batch.control:
+        case LeaderChange(leader=leader, granting_voters=granting):
+            votes = ", ".join(str(key.node_id) for key in granting)
+            return f"LeaderChange: {leader.node_id} leads epoch {batch.epoch}, with the votes of {votes or 'itself'}"
+        case Voters(generation=generation, voters=voters):
+            listed = ", ".join(f"{voter.key.node_id}@{voter.address}" for voter in voters)
+            return f"Voters: {listed}; generation {generation}"
+        case TargetVoters(target=None):
+            return "TargetVoters: none any more"
+        case TargetVoters(target=target):
+            assert target is not None, "matched above"
+            return "TargetVoters: " + ", ".join(f"{voter.key.node_id}@{voter.address}" for voter in target)
+        case None:
+            raise AssertionError("a data batch has no control text")
+
+
+def _reply(spec: _Method, outcome: Outcome) -> Message:
+    reply: Message = spec.reply(result=result(outcome))
+    return reply
+
+
+METHODS: dict[str, _Method] = {
+    "DescribeNode": _Method(pb.DescribeNodeRequest, pb.DescribeNodeReply, NodeService._describe_node),
+    "ReadMetadata": _Method(pb.ReadMetadataRequest, pb.ReadMetadataReply, NodeService._read_metadata),
+    "DescribeMetadata": _Method(pb.DescribeMetadataRequest, pb.DescribeMetadataReply, NodeService._describe_metadata),
+    "ExplainPartition": _Method(pb.ExplainPartitionRequest, pb.ExplainPartitionReply, NodeService._explain),
+    "ListAppliedBatches": _Method(
+        pb.ListAppliedBatchesRequest, pb.ListAppliedBatchesReply, NodeService._applied_batches
+    ),
+    "DescribeReplicas": _Method(pb.DescribeReplicasRequest, pb.DescribeReplicasReply, NodeService._describe_replicas),
+}
+"""Every method of the service."""

@@ -1,0 +1,245 @@
+from quorumlog.wire.v1 import controller_pb2 as _controller_pb2
+from quorumlog.wire.v1 import metadata_pb2 as _metadata_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DescribeNodeRequest(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: _controller_pb2.RequestHeader
+    def __init__(self, header: _Optional[_Union[_controller_pb2.RequestHeader, _Mapping]] = ...) -> None: ...
+
+class CheckResult(_message.Message):
+    __slots__ = ("name", "ok", "detail")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OK_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ok: bool
+    detail: str
+    def __init__(self, name: _Optional[str] = ..., ok: bool = ..., detail: _Optional[str] = ...) -> None: ...
+
+class DescribeNodeReply(_message.Message):
+    __slots__ = ("result", "node_id", "role", "epoch", "controller_active", "leading_ms", "applied_offset", "high_watermark", "checks", "fsync_p99_us", "is_broker", "directories_offline")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    LEADING_MS_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    FSYNC_P99_US_FIELD_NUMBER: _ClassVar[int]
+    IS_BROKER_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORIES_OFFLINE_FIELD_NUMBER: _ClassVar[int]
+    result: _controller_pb2.Result
+    node_id: int
+    role: str
+    epoch: int
+    controller_active: bool
+    leading_ms: int
+    applied_offset: int
+    high_watermark: int
+    checks: _containers.RepeatedCompositeFieldContainer[CheckResult]
+    fsync_p99_us: int
+    is_broker: bool
+    directories_offline: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., node_id: _Optional[int] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., controller_active: bool = ..., leading_ms: _Optional[int] = ..., applied_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckResult, _Mapping]]] = ..., fsync_p99_us: _Optional[int] = ..., is_broker: bool = ..., directories_offline: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReadMetadataRequest(_message.Message):
+    __slots__ = ("header", "from_offset", "max_bytes", "wait_ms")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    header: _controller_pb2.RequestHeader
+    from_offset: int
+    max_bytes: int
+    wait_ms: int
+    def __init__(self, header: _Optional[_Union[_controller_pb2.RequestHeader, _Mapping]] = ..., from_offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class MetadataBatch(_message.Message):
+    __slots__ = ("base_offset", "count", "epoch", "timestamp_ms", "records", "control")
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
+    base_offset: int
+    count: int
+    epoch: int
+    timestamp_ms: int
+    records: _metadata_pb2.Records
+    control: str
+    def __init__(self, base_offset: _Optional[int] = ..., count: _Optional[int] = ..., epoch: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., records: _Optional[_Union[_metadata_pb2.Records, _Mapping]] = ..., control: _Optional[str] = ...) -> None: ...
+
+class ReadMetadataReply(_message.Message):
+    __slots__ = ("result", "log_start", "high_watermark", "batches", "next_offset")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    result: _controller_pb2.Result
+    log_start: int
+    high_watermark: int
+    batches: _containers.RepeatedCompositeFieldContainer[MetadataBatch]
+    next_offset: int
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., log_start: _Optional[int] = ..., high_watermark: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[MetadataBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class DescribeMetadataRequest(_message.Message):
+    __slots__ = ("header", "at_offset", "topics")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    AT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    header: _controller_pb2.RequestHeader
+    at_offset: int
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, header: _Optional[_Union[_controller_pb2.RequestHeader, _Mapping]] = ..., at_offset: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribeMetadataReply(_message.Message):
+    __slots__ = ("result", "offset", "history_begins", "timestamp_ms", "topics", "brokers", "configs", "preferred_controllers", "features")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_BEGINS_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_CONTROLLERS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    result: _controller_pb2.Result
+    offset: int
+    history_begins: int
+    timestamp_ms: int
+    topics: _containers.RepeatedCompositeFieldContainer[_controller_pb2.TopicDescription]
+    brokers: _containers.RepeatedCompositeFieldContainer[_controller_pb2.BrokerDescription]
+    configs: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.Config]
+    preferred_controllers: _containers.RepeatedScalarFieldContainer[int]
+    features: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.Feature]
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., offset: _Optional[int] = ..., history_begins: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[_controller_pb2.TopicDescription, _Mapping]]] = ..., brokers: _Optional[_Iterable[_Union[_controller_pb2.BrokerDescription, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[_metadata_pb2.Config, _Mapping]]] = ..., preferred_controllers: _Optional[_Iterable[int]] = ..., features: _Optional[_Iterable[_Union[_metadata_pb2.Feature, _Mapping]]] = ...) -> None: ...
+
+class ExplainPartitionRequest(_message.Message):
+    __slots__ = ("header", "partition", "max_changes")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    MAX_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    header: _controller_pb2.RequestHeader
+    partition: _controller_pb2.TopicPartition
+    max_changes: int
+    def __init__(self, header: _Optional[_Union[_controller_pb2.RequestHeader, _Mapping]] = ..., partition: _Optional[_Union[_controller_pb2.TopicPartition, _Mapping]] = ..., max_changes: _Optional[int] = ...) -> None: ...
+
+class ExplainedChange(_message.Message):
+    __slots__ = ("offset", "timestamp_ms", "epoch", "reason", "cause_offset", "text")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    timestamp_ms: int
+    epoch: int
+    reason: str
+    cause_offset: int
+    text: str
+    def __init__(self, offset: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., cause_offset: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class ExplainPartitionReply(_message.Message):
+    __slots__ = ("result", "offset", "now", "chain", "history_begins", "complete")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_BEGINS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    result: _controller_pb2.Result
+    offset: int
+    now: str
+    chain: _containers.RepeatedCompositeFieldContainer[ExplainedChange]
+    history_begins: int
+    complete: bool
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., offset: _Optional[int] = ..., now: _Optional[str] = ..., chain: _Optional[_Iterable[_Union[ExplainedChange, _Mapping]]] = ..., history_begins: _Optional[int] = ..., complete: bool = ...) -> None: ...
+
+class ListAppliedBatchesRequest(_message.Message):
+    __slots__ = ("header", "from_offset")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    header: _controller_pb2.RequestHeader
+    from_offset: int
+    def __init__(self, header: _Optional[_Union[_controller_pb2.RequestHeader, _Mapping]] = ..., from_offset: _Optional[int] = ...) -> None: ...
+
+class AppliedBatch(_message.Message):
+    __slots__ = ("end_offset", "received_ms", "completed_ms")
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_MS_FIELD_NUMBER: _ClassVar[int]
+    end_offset: int
+    received_ms: int
+    completed_ms: int
+    def __init__(self, end_offset: _Optional[int] = ..., received_ms: _Optional[int] = ..., completed_ms: _Optional[int] = ...) -> None: ...
+
+class ListAppliedBatchesReply(_message.Message):
+    __slots__ = ("result", "is_broker", "kept_from", "batches")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    IS_BROKER_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FROM_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    result: _controller_pb2.Result
+    is_broker: bool
+    kept_from: int
+    batches: _containers.RepeatedCompositeFieldContainer[AppliedBatch]
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., is_broker: bool = ..., kept_from: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[AppliedBatch, _Mapping]]] = ...) -> None: ...
+
+class DescribeReplicasRequest(_message.Message):
+    __slots__ = ("header", "topics")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    header: _controller_pb2.RequestHeader
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, header: _Optional[_Union[_controller_pb2.RequestHeader, _Mapping]] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReplicaDescription(_message.Message):
+    __slots__ = ("topic", "topic_id", "index", "state", "problem", "start_offset", "end_offset", "flushed_offset", "high_watermark", "bytes", "directory", "leader_epoch")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    index: int
+    state: str
+    problem: str
+    start_offset: int
+    end_offset: int
+    flushed_offset: int
+    high_watermark: int
+    bytes: int
+    directory: str
+    leader_epoch: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., index: _Optional[int] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., bytes: _Optional[int] = ..., directory: _Optional[str] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class DescribeReplicasReply(_message.Message):
+    __slots__ = ("result", "is_broker", "replicas")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    IS_BROKER_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    result: _controller_pb2.Result
+    is_broker: bool
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaDescription]
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., is_broker: bool = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ...) -> None: ...
