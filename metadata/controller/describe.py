@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from metadata.codec import endpoint_to_wire, replicas_to_wire
 from metadata.control.errors import OK, Outcome, Word
+from metadata.control.explain import replica_state
 from metadata.control.topics import is_internal
 from metadata.controller.convert import result
 from metadata.controller.sessions import Session
@@ -51,11 +52,11 @@ def _topic(image: ClusterImage, topic: TopicImage) -> pb.TopicDescription:
         result=result(OK),
         internal=is_internal(topic.name),
         configs=[pb.ConfigEntry(key=key, value=configs[key]) for key in sorted(configs)],
-        partitions=[_partition(partition) for partition in topic.partitions if partition is not None],
+        partitions=[_partition(image, partition) for partition in topic.partitions if partition is not None],
     )
 
 
-def _partition(partition: PartitionImage) -> pb.PartitionDescription:
+def _partition(image: ClusterImage, partition: PartitionImage) -> pb.PartitionDescription:
     return pb.PartitionDescription(
         index=partition.index,
         leader=partition.leader,
@@ -66,6 +67,7 @@ def _partition(partition: PartitionImage) -> pb.PartitionDescription:
         elr=partition.elr,
         adding=partition.adding,
         removing=partition.removing,
+        replica_states=[replica_state(image, partition, replica) for replica in partition.replicas],
     )
 
 

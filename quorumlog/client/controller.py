@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.grpc import make_channel
-from quorumlog.wire.v1 import controller_pb2, controller_pb2_grpc, quorum_pb2, quorum_pb2_grpc
+from quorumlog.wire.v1 import controller_pb2, controller_pb2_grpc, node_pb2_grpc, quorum_pb2, quorum_pb2_grpc
 
 NONE = "NONE"
 UNAVAILABLE = "UNAVAILABLE"
@@ -30,7 +30,9 @@ READ_ATTEMPT_TIMEOUT_S = 5.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
 
-_READS = frozenset({"DescribeBrokers", "DescribePreferredControllers", "DescribeTopics"})
+_READS = frozenset(
+    {"DescribeBrokers", "DescribeConfigs", "DescribePreferredControllers", "DescribeTopics", "ListReassignments"}
+)
 
 _R = TypeVar("_R", bound=Message)
 
@@ -97,6 +99,50 @@ class ControllerClient:
             if not result.retriable or result.error == OUTCOME_UNKNOWN:
                 raise reason
         raise reason
+
+    async def ask_any(self, method: str, request: Message, timeout_s: float) -> Any:
+        """Call a method of the `Node` service on whichever node answers first; its reply, whose `result` is success.
+
+        Raises:
+            ClusterError: refused, or no node answered.
+        """
+        deadline = _now() + timeout_s
+        reason = self._no_answer()
+        attempts = _Attempts(self, deadline)
+        while (address := await attempts.next()) is not None:
+            try:
+                reply = await self._ask(address, method, request, deadline)
+            except ClusterError as error:
+                if not error.retriable:
+                    raise
+                reason = error
+                continue
+            self._prefer(address)
+            return reply
+        raise reason
+
+    async def ask_node(self, address: str, method: str, request: Message, timeout_s: float) -> Any:
+        """Call a method of the `Node` service on one node, once; its reply, whose `result` is success.
+
+        Raises:
+            ClusterError: refused, or UNAVAILABLE.
+        """
+        deadline = _now() + timeout_s
+        if not await _connect(self._channel(address), min(timeout_s, CONNECT_TIMEOUT_S)):
+            raise ClusterError(UNAVAILABLE, f"no answer from {address}", retriable=True)
+        return await self._ask(address, method, request, deadline)
+
+    async def _ask(self, address: str, method: str, request: Message, deadline: float) -> Any:
+        stub = cast(Any, node_pb2_grpc).NodeStub(self._channel(address))
+        limit = max(deadline - _now(), 0.001)
+        try:
+            reply = await getattr(stub, method)(_with_timeout(request, deadline), timeout=limit)
+        except grpc.aio.AioRpcError as error:
+            raise _from_rpc(error, address) from error
+        result: controller_pb2.Result = reply.result
+        if result.error not in (NONE, ""):
+            raise ClusterError(result.error, result.message or result.error, result.next, retriable=result.retriable)
+        return reply
 
     async def describe_quorum(self, timeout_s: float) -> quorum_pb2.DescribeQuorumReply:
         """The quorum as its leader sees it, or, when no leader can be reached, as any node sees it.

@@ -161,12 +161,10 @@ async def describe(context: Context, name: str | None) -> None:
     async with context.client() as client:
         request = controller_pb2.DescribeTopicsRequest(names=[] if name is None else [name])
         reply = await client.call("DescribeTopics", request, context.deadline_s)
-        brokers = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), context.deadline_s)
-    states = {broker.broker_id: broker.state for broker in brokers.brokers}
     for topic in reply.topics:
         if topic.result.error not in ("NONE", ""):
             raise refusal(topic.result)
-    documents = [_topic_document(topic, states) for topic in sorted(reply.topics, key=lambda topic: topic.name)]
+    documents = [topic_document(topic) for topic in sorted(reply.topics, key=lambda topic: topic.name)]
     if context.output.is_json:
         context.output.document(documents)
         return
@@ -186,7 +184,8 @@ async def describe(context: Context, name: str | None) -> None:
         )
 
 
-def _topic_document(topic: Any, broker_states: dict[int, str]) -> dict[str, Any]:
+def topic_document(topic: Any) -> dict[str, Any]:
+    """The JSON of one topic."""
     return {
         "name": topic.name,
         "topic_id": uuid_text(topic.topic_id),
@@ -203,25 +202,13 @@ def _topic_document(topic: Any, broker_states: dict[int, str]) -> dict[str, Any]
                 "adding": list(partition.adding),
                 "removing": list(partition.removing),
                 "replica_states": [
-                    {"id": replica.broker_id, "state": _replica_state(replica, partition, broker_states)}
-                    for replica in partition.replicas
+                    {"id": replica.broker_id, "state": state}
+                    for replica, state in zip(partition.replicas, partition.replica_states, strict=True)
                 ],
             }
             for partition in topic.partitions
         ],
     }
-
-
-def _replica_state(replica: Any, partition: Any, broker_states: dict[int, str]) -> str:
-    """Computed, never stored: non-existent, offline, new (never in sync yet) or online."""
-    state = broker_states.get(replica.broker_id)
-    if state is None:
-        return "non-existent"
-    if state == "fenced":
-        return "offline"
-    if replica.broker_id in partition.adding and replica.broker_id not in partition.isr:
-        return "new"
-    return "online"
 
 
 @group.command("delete")

@@ -288,7 +288,7 @@ class DescribeTopicsRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
-    __slots__ = ("index", "leader", "leader_epoch", "partition_epoch", "replicas", "isr", "elr", "adding", "removing")
+    __slots__ = ("index", "leader", "leader_epoch", "partition_epoch", "replicas", "isr", "elr", "adding", "removing", "replica_states")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -298,6 +298,7 @@ class PartitionDescription(_message.Message):
     ELR_FIELD_NUMBER: _ClassVar[int]
     ADDING_FIELD_NUMBER: _ClassVar[int]
     REMOVING_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_STATES_FIELD_NUMBER: _ClassVar[int]
     index: int
     leader: int
     leader_epoch: int
@@ -307,7 +308,8 @@ class PartitionDescription(_message.Message):
     elr: _containers.RepeatedScalarFieldContainer[int]
     adding: _containers.RepeatedScalarFieldContainer[int]
     removing: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, index: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., partition_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[_metadata_pb2.Replica, _Mapping]]] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., adding: _Optional[_Iterable[int]] = ..., removing: _Optional[_Iterable[int]] = ...) -> None: ...
+    replica_states: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, index: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., partition_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[_metadata_pb2.Replica, _Mapping]]] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., adding: _Optional[_Iterable[int]] = ..., removing: _Optional[_Iterable[int]] = ..., replica_states: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TopicDescription(_message.Message):
     __slots__ = ("name", "topic_id", "result", "internal", "configs", "partitions")
