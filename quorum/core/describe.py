@@ -90,6 +90,8 @@ def describe_reply(reply: Reply) -> str:
             content = "".join(f" {_batch(batch)}" for batch in reply.batches)
             if reply.diverging is not None:
                 content += f" diverging={_end(reply.diverging)}"
+            if reply.snapshot is not None:
+                content += f" snapshot={_end(reply.snapshot)}"
             return f"fetch-reply{error} {known} hw={reply.high_watermark}{content}"
         case FetchSnapshotReply():
             part = f"{reply.position}+{len(reply.data)} of {reply.size}"

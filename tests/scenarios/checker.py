@@ -48,10 +48,16 @@ class Checker:
 
     def started(self, node_id: int) -> None:
         disk = self.lab.nodes[node_id].disk
-        self._logs[node_id] = list(disk.batches)
+        self._logs[node_id] = self._below(disk.start) + disk.batches
         self._watermarks[node_id] = self._confirmed[node_id] = 0
         epoch = disk.state.election.epoch
         assert epoch >= self._epochs.get(node_id, 0), f"{node_id} restarts in epoch {epoch}, was in {self._epochs}"
+
+    def _below(self, start: int) -> list[Batch]:
+        """What a log that starts there goes on from: it must have been committed."""
+        before = [batch for batch in self.committed if batch.end_offset <= start]
+        assert (before[-1].end_offset if before else 0) == start, f"a log starts at {start}, of {self.end} committed"
+        return before
 
     def wiped(self, node_id: int, lost: Disk) -> None:
         """Another disk: what this node's last one had promised is no longer its own, but it did hold it."""
@@ -71,7 +77,8 @@ class Checker:
             case AdvanceHighWatermark(offset):
                 assert offset > self._watermarks[node_id], f"{node_id}: {self._watermarks[node_id]} -> {offset}"
                 self._watermarks[node_id] = offset
-                durable = self.lab.nodes[node_id].disk.end
+                disk = self.lab.nodes[node_id].disk
+                durable = max([disk.end, *(end.offset for end in disk.snapshots)])
                 assert offset <= durable, f"{node_id} announces {offset}, has {durable} on disk"
                 self._commit(node_id, offset)
             case ReadConfirmed(call, offset):
@@ -122,6 +129,15 @@ class Checker:
         if write.truncate_to is not None:
             self.seen["truncation"] += 1
             log[:] = [batch for batch in log if batch.base_offset < write.truncate_to]
+        if write.base is not None:
+            self.seen["trimmed" if write.truncate_to is None else "snapshot loaded"] += 1
+            before = self._below(write.base.end.offset)
+            if write.truncate_to is not None:
+                log[:] = before
+            end, epoch = write.base.end, before[-1].epoch
+            assert end.epoch == epoch, f"{node_id}'s log starts at {end}, the record before is of epoch {epoch}"
+            records = [batch.control for batch in before if isinstance(batch.control, Voters)]
+            assert write.base.voters == records[-1], f"{node_id}'s log starts at {end} with {write.base.voters}"
         for batch in write.batches:
             if batch.epoch > 0:  # the founding may be lost before anyone hears of it, and made again
                 self._unique(node_id, log, batch)

@@ -2,6 +2,9 @@
 
 A message goes nowhere until it is delivered, a write is not durable until it is said to be, and a crash loses what was
 not.  The scenarios drive it by hand, the property test by chance; both see the same `Lab`.
+
+A snapshot is taken at once and holds the payloads of all that was applied, so two of the same end must be equal; what a
+node receives of one is lost by a crash until the whole has been loaded.
 """
 
 from __future__ import annotations
@@ -14,15 +17,26 @@ from uuid import UUID
 
 from quorum.core import RaftConfig, RaftCore
 from quorum.core.events import (
+    AdvanceHighWatermark,
     Answer,
     Answered,
     Ask,
     Asked,
     Effect,
     Event,
+    LoadSnapshot,
     LogRead,
     ReadLog,
+    ReadSnapshot,
+    ReceiveSnapshot,
+    SnapshotFailed,
+    SnapshotLoaded,
+    SnapshotPart,
+    SnapshotRead,
+    SnapshotTaken,
+    StoreSnapshotPart,
     Tick,
+    TrimLog,
     Unanswered,
     Write,
     Written,
@@ -31,6 +45,8 @@ from quorum.core.messages import Reply, Request
 from quorum.core.types import (
     Batch,
     Election,
+    LogBase,
+    LogEnd,
     QuorumState,
     ReplicaKey,
     StoredQuorum,
@@ -57,12 +73,22 @@ class Disk:
     state: QuorumState = field(default_factory=QuorumState)
     batches: list[Batch] = field(default_factory=list)
     pending: list[Write] = field(default_factory=list)
+    base: LogBase | None = None
+    snapshots: dict[LogEnd, bytes] = field(default_factory=dict)
+    parts: dict[LogEnd, bytes] = field(default_factory=dict)  # of snapshots that are being received; a crash loses them
+
+    @property
+    def start(self) -> int:
+        return self.base.end.offset if self.base is not None else 0
 
     @property
     def end(self) -> int:
-        return self.batches[-1].end_offset if self.batches else 0
+        return self.batches[-1].end_offset if self.batches else self.start
 
     def holds(self, batch: Batch) -> bool:
+        """In the log, or in the snapshot that the log goes on from, which is of committed batches."""
+        if batch.end_offset <= self.start:
+            return True
         index = bisect_left(self.batches, batch.base_offset, key=lambda own: own.base_offset)
         return index < len(self.batches) and self.batches[index] == batch
 
@@ -72,6 +98,10 @@ class Disk:
         if write.truncate_to is not None:
             self.batches = [batch for batch in self.batches if batch.base_offset < write.truncate_to]
             assert self.end == write.truncate_to, f"truncation to {write.truncate_to} within a batch, now {self.end}"
+        if write.base is not None:
+            self.base = write.base
+            self.batches = [batch for batch in self.batches if batch.base_offset >= self.start]
+            assert self.usable, f"{self.node_id}: the log starts at {self.start}, and no snapshot is there"
         for batch in write.batches:
             assert batch.base_offset == self.end, f"append at {batch.base_offset} to a log that ends at {self.end}"
             self.batches.append(batch)
@@ -79,15 +109,44 @@ class Disk:
         assert self.state.applied_offset == self.end, f"{self.state} with a log that ends at {self.end}"
         return write
 
+    @property
+    def usable(self) -> tuple[LogEnd, ...]:
+        """The snapshots that the log goes on from."""
+        there = sorted(self.snapshots, key=lambda end: end.offset)
+        return tuple(end for end in there if self.start <= end.offset <= self.end)
+
     def load(self) -> StoredQuorum:
+        assert self.start == 0 or self.usable, f"{self.node_id}: the log starts at {self.start}, without a snapshot"
         epochs: list[tuple[int, int]] = []
         for batch in self.batches:
             if not epochs or epochs[-1][0] != batch.epoch:
                 epochs.append((batch.epoch, batch.base_offset))
         controls = tuple(batch for batch in self.batches if batch.control is not None)
-        return StoredQuorum(self.node_id, self.directory_id, self.state, 0, self.end, tuple(epochs), controls)
+        return StoredQuorum(
+            node_id=self.node_id,
+            directory_id=self.directory_id,
+            state=self.state,
+            log_start=self.start,
+            log_end=self.end,
+            epochs=tuple(epochs),
+            controls=controls,
+            base=self.base,
+            snapshots=self.usable,
+        )
 
-    def read(self, effect: ReadLog) -> LogRead:
+    def content(self, end: LogEnd) -> bytes:
+        """The state below `end`: what the snapshot at the log's start holds, and the log from there."""
+        before = [self.snapshots[self.base.end]] if self.base is not None else []
+        batches = [batch for batch in self.batches if batch.end_offset <= end.offset]
+        assert (batches[-1].end_offset if batches else self.start) == end.offset, f"{end} is no end of a batch"
+        return b" ".join(before + [batch.payload or type(batch.control).__name__.encode() for batch in batches])
+
+    def read(self, effect: ReadLog | ReadSnapshot) -> LogRead | SnapshotRead:
+        if isinstance(effect, ReadSnapshot):
+            data = self.snapshots.get(effect.snapshot)
+            if data is None:
+                return SnapshotRead(effect.read_id, 0, None)
+            return SnapshotRead(effect.read_id, len(data), data[effect.position : effect.position + effect.max_bytes])
         found: list[Batch] = []
         size = 0
         for batch in self.batches:
@@ -107,7 +166,9 @@ class Node:
     core: RaftCore | None = None
     incarnation: int = 0
     held: list[tuple[int, Message]] = field(default_factory=list)  # messages that wait for a write
-    reads: list[ReadLog] = field(default_factory=list)
+    reads: list[ReadLog | ReadSnapshot] = field(default_factory=list)
+    receiving: list[ReceiveSnapshot | StoreSnapshotPart | LoadSnapshot] = field(default_factory=list)
+    applied: int = 0  # what the core said is committed and durable here
     calls: dict[int, Message] = field(default_factory=dict)  # requests being answered, by this node's number
     next_call: int = 1
 
@@ -144,6 +205,7 @@ class Lab:
         self.now_ms = 0
         self.nodes: dict[int, Node] = {}
         self.wire: list[Message] = []
+        self.taken: dict[LogEnd, tuple[LogBase, bytes]] = {}  # the snapshots that anyone took
         self._trace = trace
 
     # Nodes
@@ -167,6 +229,9 @@ class Lab:
         node.held.clear()
         node.reads.clear()
         node.calls.clear()
+        node.receiving.clear()
+        node.disk.parts.clear()
+        node.applied = 0
 
     def wipe(self, node_id: int, number: int) -> None:
         """Give a stopped node an empty disk, with another directory id."""
@@ -204,6 +269,47 @@ class Lab:
         node = self.nodes[node_id]
         self.step(node_id, node.disk.read(node.reads.pop(0)))
 
+    # Snapshots
+
+    def take_snapshot(self, node_id: int) -> LogEnd:
+        """The node takes a snapshot of all that it has applied."""
+        node = self.nodes[node_id]
+        assert node.core is not None, f"{node_id} is down"
+        epoch = node.core.log.epoch_at(node.applied - 1)
+        end = LogEnd(node.core.log.base_epoch if epoch is None else epoch, node.applied)
+        voters, target = node.core.history.in_force_below(end.offset)
+        taken = (LogBase(end, voters, target), node.disk.content(end))
+        same = self.taken.setdefault(end, taken)
+        assert same == taken, f"{node_id} takes {taken}, elsewhere it is {same}"
+        node.disk.snapshots[end] = taken[1]
+        self.step(node_id, SnapshotTaken(end))
+        return end
+
+    def trim(self, node_id: int, end: LogEnd) -> None:
+        self.step(node_id, TrimLog(end))
+
+    def receive(self, node_id: int) -> None:
+        """The node carries out the oldest thing that its core asked for to receive a snapshot."""
+        node = self.nodes[node_id]
+        disk = node.disk
+        match node.receiving.pop(0):
+            case ReceiveSnapshot(end):
+                part = disk.parts.setdefault(end, disk.snapshots.get(end, b""))
+                self.step(node_id, SnapshotPart(end, len(part)))
+            case StoreSnapshotPart(end, position, data):
+                if len(disk.parts[end]) == position:
+                    disk.parts[end] += data
+                self.step(node_id, SnapshotPart(end, len(disk.parts[end])))
+            case LoadSnapshot(end):
+                base, content = self.taken[end]
+                if disk.parts.pop(end) == content:
+                    disk.snapshots[end] = content
+                    self.step(node_id, SnapshotLoaded(base))
+                else:
+                    self.step(node_id, SnapshotFailed(end, "damaged"))
+
+    # Messages
+
     def deliver(self, message: Message) -> None:
         """Hand the message over; the caller has taken it off the wire.  To a node that is down it fails."""
         node = self.nodes.get(message.receiver)
@@ -240,8 +346,12 @@ class Lab:
             case Answer():
                 message = node.calls.pop(effect.call)
                 self._send(node, replace(message, reply=effect.reply), effect.after)
-            case ReadLog():
+            case ReadLog() | ReadSnapshot():
                 node.reads.append(effect)
+            case ReceiveSnapshot() | StoreSnapshotPart() | LoadSnapshot():
+                node.receiving.append(effect)
+            case AdvanceHighWatermark(offset):
+                node.applied = offset
             case _:
                 pass
 

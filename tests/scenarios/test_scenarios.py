@@ -7,7 +7,8 @@ wait on the wire, writes are pending, and no time passes.
     founded 1 2 3          start voters of a founded cluster
     newborn 1 2 3 [list=1,2] [cluster=X] [standalone]
     observer 4 [cluster=X] start a node that knows only the addresses of the others
-    limit 1                so many bytes at most in a fetch reply (that is: one batch), for nodes founded after it
+    limit 1                so many bytes at most in a fetch reply (that is: one batch) or a piece of a snapshot, for
+                           nodes that are made after it
     crash 1 / start 1      lose what is not durable, and start from what is
     wipe 1                 give a crashed node an empty disk, with another directory id
     elapse 500 [1 2]       let time pass; at these nodes (or none) requests that had no reply for too long fail, and
@@ -19,8 +20,12 @@ wait on the wire, writes are pending, and no time passes.
     cut 1 2 / heal         lose all between these nodes and the others from now on; no more
     written [1] [one]      the pending writes of one or all nodes, oldest first (only one of them), are durable
     hang 1 / unhang 1      the node's disk makes nothing durable; it does again
-    read 1                 the node's disk answers a ReadLog
-    run                    deliver, make durable and read until nothing is left
+    read 1                 the node's disk answers a ReadLog or ReadSnapshot
+    snapshot 1             the node takes a snapshot of what it has applied
+    trim 1                 its log may start after its newest snapshot
+    delete 1 / damage 1    its oldest snapshot is gone / its newest has a flipped bit
+    receive 1              the node does the next thing to receive a snapshot: look what is there, store, or load
+    run                    deliver, make durable, read and receive until nothing is left
     live 3000 1 2          `elapse` and `run`, in steps of 100 ms
     propose 1 TEXT [N]     append N records
     resign 1
@@ -33,7 +38,7 @@ wait on the wire, writes are pending, and no time passes.
     move 3 n33:1           node 3 advertises another address from its next start on
     looking on|off         whether nodes may look for the leader (DescribeQuorum); off at the start
     show [1]               roles, epochs, log ends
-    log [1] / wire         batches on disk; messages under way
+    log [1] / wire         snapshots and batches on disk; messages under way
     quietly COMMAND        without output
 
 FILTER: `1->2`, `1->`, `->2`, words of the message's text, or both.
@@ -69,7 +74,7 @@ from quorum.core.events import (
     VoterChange,
 )
 from quorum.core.messages import DescribeQuorum, DescribeQuorumReply
-from quorum.core.types import ReplicaKey
+from quorum.core.types import LogEnd, ReplicaKey
 from tests.scenarios.checker import Checker
 from tests.scenarios.lab import Lab, Message, founded_disks
 
@@ -132,6 +137,11 @@ class Scenario:
             "written": self.written,
             "run": lambda words: self.run(),
             "read": lambda words: self.lab.read(int(words[0])),
+            "receive": lambda words: self.lab.receive(int(words[0])),
+            "snapshot": lambda words: [self.lab.take_snapshot(int(word)) for word in words] and None,
+            "trim": lambda words: [self.lab.trim(int(word), self.newest(word)) for word in words] and None,
+            "delete": self.delete,
+            "damage": self.damage,
             "propose": self.propose,
             "resign": lambda words: self.lab.step(int(words[0]), Resign("told to")) and None,
             "confirm": lambda words: self.lab.step(int(words[0]), ConfirmRead(self.call())) and None,
@@ -202,7 +212,9 @@ class Scenario:
 
     def observer(self, words: list[str]) -> None:
         known = tuple(node.config.address for node in self.lab.nodes.values())
-        config = RaftConfig(int(words[0]), f"n{words[0]}:1", bootstrap=known, cluster_id=options(words).get("cluster"))
+        cluster = options(words).get("cluster")
+        address = f"n{words[0]}:1"
+        config = RaftConfig(int(words[0]), address, bootstrap=known, cluster_id=cluster, fetch_max_bytes=self.limit)
         self.lab.add(config)
         self.start(int(words[0]))
 
@@ -263,13 +275,15 @@ class Scenario:
     def run(self) -> None:
         for _ in range(200):
             disks = [node for node in self.lab.nodes.values() if node.id not in self.hung]
-            if not self.lab.wire and not any(node.disk.pending or node.reads for node in disks):
+            if not self.lab.wire and not any(node.disk.pending or node.reads or node.receiving for node in disks):
                 return
             self.on_wire([], self.lab.deliver)
             self.written([])
             for node in self.lab.nodes.values():
                 while node.reads:
                     self.lab.read(node.id)
+                while node.receiving and node.id not in self.hung:
+                    self.lab.receive(node.id)
             self.tidy()
         raise AssertionError("no rest after 200 rounds")
 
@@ -277,6 +291,17 @@ class Scenario:
         for _ in range(int(words[0]) // 100):
             self.elapse(["100", *words[1:]])
             self.run()
+
+    def newest(self, word: str) -> LogEnd:
+        return max(self.lab.nodes[int(word)].disk.snapshots, key=lambda end: end.offset)
+
+    def delete(self, words: list[str]) -> None:
+        snapshots = self.lab.nodes[int(words[0])].disk.snapshots
+        del snapshots[min(snapshots, key=lambda end: end.offset)]
+
+    def damage(self, words: list[str]) -> None:
+        disk, end = self.lab.nodes[int(words[0])].disk, self.newest(words[0])
+        disk.snapshots[end] = disk.snapshots[end][:-1] + bytes([disk.snapshots[end][-1] ^ 1])
 
     def propose(self, words: list[str]) -> None:
         node_id = int(words[0])
@@ -338,15 +363,19 @@ class Scenario:
             known, log = core.known, core.log
             what = f"{core.role.role.value}{' (paused)' if core.paused else ''} epoch={core.epoch}"
             leader = known.leader_id if known.leader_id is not None else "none"
-            ends = f"end={log.last.epoch}:{log.end} durable={log.durable_end} hw={core.high_watermark}"
+            start = f"start={log.base_epoch}:{log.start} " if log.start > 0 else ""
+            ends = f"{start}end={log.last.epoch}:{log.end} durable={log.durable_end} hw={core.high_watermark}"
             self.lines.append(f"{node_id}: {what} leader={leader} {ends}")
 
     def log(self, words: list[str]) -> None:
         for node_id in self.chosen(words):
-            batches = self.lab.nodes[node_id].disk.batches
+            disk = self.lab.nodes[node_id].disk
+            batches = disk.batches
             payloads = [batch.payload.decode() or type(batch.control).__name__ for batch in batches]
             entries = [f"{batch.base_offset}e{batch.epoch} {p}" for batch, p in zip(batches, payloads, strict=True)]
-            self.lines.append(f"{node_id}: {' | '.join(entries) or 'empty'}")
+            kept = [f"<{end.epoch}:{end.offset}>" for end in sorted(disk.snapshots, key=lambda end: end.offset)]
+            start = [f"from {disk.start}"] if disk.start > 0 else []
+            self.lines.append(f"{node_id}: {' | '.join(kept + start + entries) or 'empty'}")
 
 
 def options(words: list[str]) -> dict[str, str]:
