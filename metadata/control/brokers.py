@@ -26,6 +26,7 @@ from metadata.control.election import Lost, departures, elections
 from metadata.control.errors import OK, Outcome, Word
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from metadata.records import (
+    LOST,
     MAX_RECORDS_PER_BATCH,
     NO_OFFSET,
     UNASSIGNED,
@@ -139,8 +140,8 @@ def _refuse_registration(image: ClusterImage, request: RegisterBroker) -> Outcom
         problem = "a wildcard address cannot be advertised"
     elif not request.directory_ids:
         problem = "a broker needs at least one data directory"
-    elif UNASSIGNED in request.directory_ids:
-        problem = "a directory id of zeros is reserved"
+    elif UNASSIGNED in request.directory_ids or LOST in request.directory_ids:
+        problem = "a directory id of zeros, or of 1, is reserved"
     else:
         for broker_id in sorted(image.brokers):
             taken = set(image.brokers[broker_id].directory_ids).intersection(request.directory_ids)

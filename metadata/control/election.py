@@ -1,33 +1,62 @@
 """Who may lead, and who does: one election for every occasion, and what a broker's leaving changes.
 
-Only members of the ISR are elected, because only they hold every committed record; the exception is an unclean
-election, where the topic allows it.  Without ISR member to elect a partition has no leader, and its last ISR member
-stays in the ISR (it alone knows what was committed) until it is back.  A replica that cannot hold it any more, because
-its directory is not the same, leaves even as the last.
+Theory of operation.  A leader must hold every committed record.  Those that surely do are the members of the ISR and,
+after them, the eligible leader replicas (ELR): what is committed is what the whole ISR holds, and nothing more is
+committed while the ISR is smaller than min.insync.replicas.  Therefore whoever leaves an ISR that falls below that size
+still holds all that there is, until the ISR is large enough again; it is remembered in the ELR.  The size in force is
+never above the number of replicas, for the leader and here alike.
+
+The rules, which `elect` applies to whatever a decision wants the replicas and the ISR to be:
+
+- A member of the ISR that is eligible (its broker unfenced and staying, its directory working) leads: the leader as it
+  is, else the first in the order of the assignment, so that every controller would choose the same.
+- Else one of the ELR; the ISR is then that leader alone, and those who were in it are in the ELR.
+- Else, where the topic or an operator allows it, any that is eligible: an *unclean* election.  What only the others
+  hold is lost, so nobody but the new leader is in the ISR or ELR from then on.
+- Else nobody (`NO_LEADER`), until one of ISR or ELR returns.  The last members of an ISR stay in it meanwhile.
+- A replica that does not hold its data any more (its directory is gone, or it was written with caching and stopped
+  uncleanly) is `lost`: in neither ISR nor ELR, even as the last.
+- The ELR is empty whenever the ISR has the size in force; and whoever changes min.insync.replicas empties it, since it
+  was filled under another rule.
+
+Because the last members stay in the ISR, there is no need to remember a last known leader beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 from itertools import islice
 from typing import NamedTuple
+from uuid import UUID
 
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage, indexes
 from metadata.records import MAX_RECORDS_PER_BATCH, NO_LEADER, PartitionChange, Reason, Replica
 
+MIN_ISR = "min.insync.replicas"
+UNCLEAN = "unclean.leader.election.enable"
+
 
 class Policy(Enum):
-    """OFFLINE keeps a leader that may stay; PREFERRED goes back to the first replica; UNCLEAN takes any that lives."""
+    """What an election may do.  All but PREFERRED keep a leader that may stay.
+
+    OFFLINE: from the ISR, then the ELR.  REASSIGNED: only from the ISR, for replicas that are to change.
+    PREFERRED: as OFFLINE, but back to the first replica if that is in sync.
+    UNCLEAN: as OFFLINE, then any that is eligible.
+    """
 
     OFFLINE = 1
     PREFERRED = 2
     UNCLEAN = 3
+    REASSIGNED = 4
 
 
 class Elected(NamedTuple):
-    leader: int  # NO_LEADER: nobody may lead
+    """How the partition is to be, all in the order of the assignment.  `leader` NO_LEADER: nobody may lead."""
+
+    leader: int
     isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
     unclean: bool = False
 
 
@@ -56,30 +85,102 @@ class Eligibility:
         return broker is not None and broker.directory_online(replica.directory_id)
 
 
-def elect(partition: PartitionImage, isr: Sequence[int], eligible: Eligible, policy: Policy) -> Elected:
-    """The leader among `isr`, the in-sync replicas as they are to be, and the ISR with it.
+# The election
 
-    The assignment's order decides between several, so that every controller would choose the same.
+
+def elect(
+    partition: PartitionImage,
+    isr: Collection[int],
+    eligible: Eligible,
+    policy: Policy,
+    *,
+    min_isr: int,
+    replicas: Sequence[Replica] | None = None,
+    lost: Collection[int] = (),
+) -> Elected:
+    """Leader, ISR and ELR of a partition that is about to change.
+
+    isr: the in-sync replicas as they are to be; empty or all lost: those of before stay, unless they are lost too.
+    min_isr: min.insync.replicas as configured, see `min_isr_of`.
+    replicas: the assignment as it is to be; None: as it is.  Who is not in it is in neither ISR nor ELR.
+    lost: brokers whose replica does not hold its data any more.
     """
-    candidates = [each.broker_id for each in partition.replicas if each.broker_id in isr and eligible(each)]
-    if policy is Policy.PREFERRED and candidates and candidates[0] == partition.replicas[0].broker_id:
-        return Elected(candidates[0], tuple(isr))
-    if partition.leader in candidates:
-        return Elected(partition.leader, tuple(isr))
+    order = partition.replicas if replicas is None else replicas
+    wanted = min(min_isr, len(order))
+    sound = [each.broker_id for each in order if each.broker_id not in lost]
+    in_sync = tuple([each for each in sound if each in isr]) or tuple([each for each in sound if each in partition.isr])
+    former = [each for each in sound if each in partition.isr or each in partition.elr]
+    candidates = [each.broker_id for each in order if each.broker_id in in_sync and eligible(each)]
     if candidates:
-        return Elected(candidates[0], tuple(isr))
+        return Elected(_choose(partition, order, candidates, policy), in_sync, _left(former, in_sync, wanted))
+    if policy is not Policy.REASSIGNED:
+        for replica in order:
+            if replica.broker_id in former and eligible(replica):
+                alone = (replica.broker_id,)
+                return Elected(replica.broker_id, alone, _left(former, alone, wanted))
     if policy is Policy.UNCLEAN:
-        for replica in partition.replicas:
+        for replica in order:
             if eligible(replica):
                 return Elected(replica.broker_id, (replica.broker_id,), unclean=True)
-    return Elected(NO_LEADER, tuple(isr))
+    return Elected(NO_LEADER, in_sync, _left(former, in_sync, wanted))
 
 
-def policy_of(image: ClusterImage, topic: TopicImage) -> Policy:
+def _choose(partition: PartitionImage, order: Sequence[Replica], candidates: Sequence[int], policy: Policy) -> int:
+    if policy is Policy.PREFERRED and candidates[0] == order[0].broker_id:
+        return candidates[0]
+    return partition.leader if partition.leader in candidates else candidates[0]
+
+
+def _left(former: Sequence[int], isr: Collection[int], wanted: int) -> tuple[int, ...]:
+    """The ELR beside this ISR: of those that were in ISR or ELR, all others, while the ISR is too small."""
+    return () if len(isr) >= wanted else tuple([each for each in former if each not in isr])
+
+
+def min_isr_of(image: ClusterImage, topic_id: UUID) -> int:
+    """min.insync.replicas of a topic, as configured."""
+    return int(image.topic_config(topic_id, MIN_ISR))
+
+
+def policy_of(image: ClusterImage, topic_id: UUID) -> Policy:
     """What an automatic election of this topic may do."""
-    unclean = image.topic_config(topic.topic_id, "unclean.leader.election.enable") == "true"
-    return Policy.UNCLEAN if unclean else Policy.OFFLINE
+    return Policy.UNCLEAN if image.topic_config(topic_id, UNCLEAN) == "true" else Policy.OFFLINE
 
+
+def change_to(
+    topic_id: UUID,
+    partition: PartitionImage,
+    elected: Elected,
+    reason: Reason,
+    cause_offset: int,
+    *,
+    replicas: tuple[Replica, ...] | None = None,
+    adding: tuple[int, ...] | None = None,
+    removing: tuple[int, ...] | None = None,
+    new_epoch: bool = False,
+) -> PartitionChange | None:
+    """The record that brings the partition there, or None if it is so already.  None for a list: as it is.
+
+    new_epoch: also the same leader leads a new epoch (a replica has left the assignment).  An unclean election is
+    recorded as that, whatever brought it about: the loss is the news.
+    """
+    change = PartitionChange(
+        topic_id=topic_id,
+        index=partition.index,
+        reason=Reason.UNCLEAN_ELECTION if elected.unclean else reason,
+        cause_offset=cause_offset,
+        previous_offset=partition.last_offset,
+        isr=elected.isr if elected.isr != partition.isr else None,
+        elr=elected.elr if elected.elr != partition.elr else None,
+        replicas=replicas if replicas != partition.replicas else None,
+        adding=adding if adding != partition.adding else None,
+        removing=removing if removing != partition.removing else None,
+        leader=elected.leader if new_epoch or elected.leader != partition.leader else None,
+    )
+    values = (change.isr, change.elr, change.replicas, change.adding, change.removing, change.leader)
+    return None if all(value is None for value in values) else change
+
+
+# A broker leaves
 
 Concerned = Callable[[Replica], bool]
 Lost = Callable[[TopicImage, PartitionImage, Replica], bool]
@@ -96,7 +197,7 @@ def departures(
     """What changes when a broker leaves the ISRs and leaderships it is in: at most one batch and one record more.
 
     concerned: of its replicas, those that leave (all, or those on a failed directory).
-    lost: those that leave even as the last ISR member, because they do not hold the data any more.
+    lost: those that leave ELRs too, and ISRs even as the last, because they do not hold the data any more.
     The cause is the record at the image's end.
     """
     return list(islice(_departures(image, broker_id, reason, concerned, lost), MAX_RECORDS_PER_BATCH + 1))
@@ -109,51 +210,25 @@ def _departures(
     hostings = image.hostings(broker_id)
     for topic_id in sorted(hostings):
         topic = image.topics[topic_id]
-        policy = policy_of(image, topic)
+        policy, min_isr = policy_of(image, topic_id), min_isr_of(image, topic_id)
         for index in indexes(hostings[topic_id]):
             partition = topic.partitions[index]
             assert partition is not None, f"{topic.name}-{index} is hosted by {broker_id} but is not there"
             replica = partition.replica(broker_id)
             assert replica is not None, f"{topic.name}-{index} is hosted by {broker_id} but has no replica there"
+            if broker_id not in partition.isr and broker_id not in partition.elr:
+                continue
             if not concerned(replica):
                 continue
-            change = _leave(topic, partition, replica, leaving, policy, reason, image.end_offset, lost)
+            isr = [member for member in partition.isr if member != broker_id]
+            gone = (broker_id,) if lost(topic, partition, replica) else ()
+            elected = elect(partition, isr, leaving, policy, min_isr=min_isr, lost=gone)
+            change = change_to(topic_id, partition, elected, reason, image.end_offset)
             if change is not None:
                 yield change
 
 
-def _leave(
-    topic: TopicImage,
-    partition: PartitionImage,
-    replica: Replica,
-    eligible: Eligible,
-    policy: Policy,
-    reason: Reason,
-    cause_offset: int,
-    lost: Lost,
-) -> PartitionChange | None:
-    broker_id = replica.broker_id
-    if broker_id not in partition.isr and broker_id not in partition.elr and partition.leader != broker_id:
-        return None
-    isr = tuple([member for member in partition.isr if member != broker_id])
-    elr = partition.elr
-    if (not isr or broker_id in elr) and lost(topic, partition, replica):
-        elr = tuple([member for member in elr if member != broker_id])
-    elif not isr:
-        isr = partition.isr
-    elected = elect(partition, isr, eligible, policy)
-    if (elected.leader, elected.isr, elr) == (partition.leader, partition.isr, partition.elr):
-        return None
-    return PartitionChange(
-        topic_id=topic.topic_id,
-        index=partition.index,
-        reason=Reason.UNCLEAN_ELECTION if elected.unclean else reason,
-        cause_offset=cause_offset,
-        previous_offset=partition.last_offset,
-        isr=elected.isr if elected.isr != partition.isr else None,
-        elr=elr if elr != partition.elr else None,
-        leader=elected.leader if elected.leader != partition.leader else None,
-    )
+# Leaders for those that have none
 
 
 def elections(
@@ -176,18 +251,12 @@ def _elections(
     fewer, more = sorted((leaderless, hostings), key=len)
     for topic_id in sorted(fewer):
         topic = image.topics[topic_id]
-        policy = policy_of(image, topic)
+        policy, min_isr = policy_of(image, topic_id), min_isr_of(image, topic_id)
         for index in indexes(fewer[topic_id] & more.get(topic_id, 0)):
             partition = topic.partitions[index]
             assert partition is not None, f"{topic.name}-{index} has no leader but is not there"
-            elected = elect(partition, partition.isr, eligible, policy)
+            elected = elect(partition, partition.isr, eligible, policy, min_isr=min_isr)
             if elected.leader != NO_LEADER:
-                yield PartitionChange(
-                    topic_id=topic_id,
-                    index=index,
-                    reason=Reason.UNCLEAN_ELECTION if elected.unclean else Reason.BROKER_UNFENCED,
-                    cause_offset=cause_offset,
-                    previous_offset=partition.last_offset,
-                    isr=elected.isr if elected.isr != partition.isr else None,
-                    leader=elected.leader,
-                )
+                change = change_to(topic_id, partition, elected, Reason.BROKER_UNFENCED, cause_offset)
+                assert change is not None, f"{topic.name}-{index} has no leader and would have {elected}"
+                yield change

@@ -4,6 +4,10 @@ The order of the checks of an ISR change is part of the protocol: each refusal t
 Ahead of us: this controller is the stale one, ask another (NOT_CONTROLLER).  Behind in leader epoch: it leads no more.
 Behind in partition epoch: it decided on an ISR that has changed since; read the log, then decide anew.  Ineligible: the
 member it wants to add may not be in sync now; forget the proposal.
+
+A broker that finds a replica damaged or gone, while the directory works, reports the directory `LOST`: from then on
+the replica is in neither ISR nor ELR, even as the last, so nothing is ever elected that does not hold what it seems to
+hold.  When it is healed the broker reports the real directory again, and it comes back through the ISR like any other.
 """
 
 from __future__ import annotations
@@ -15,9 +19,19 @@ from uuid import UUID
 
 from metadata.control.brokers import check_broker
 from metadata.control.decision import Decision
+from metadata.control.election import Eligibility, Eligible, Policy, change_to, elect, min_isr_of, policy_of
 from metadata.control.errors import OK, Outcome, Word
-from metadata.image import ClusterImage, PartitionImage
-from metadata.records import MAX_RECORDS_PER_BATCH, NO_OFFSET, PartitionChange, Reason, Record, Replica
+from metadata.image import BrokerImage, ClusterImage, PartitionImage
+from metadata.records import (
+    LOST,
+    MAX_RECORDS_PER_BATCH,
+    NO_OFFSET,
+    UNASSIGNED,
+    PartitionChange,
+    Reason,
+    Record,
+    Replica,
+)
 
 
 class Member(NamedTuple):
@@ -59,7 +73,7 @@ class AlterPartitionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The replica of the asking broker now lives in this directory."""
+    """The replica of the asking broker now lives in this directory; `LOST`: it cannot be served any more."""
 
     topic_id: UUID
     index: int
@@ -78,6 +92,7 @@ def alter_partition(
     records: list[Record] = []
     items: list[IsrChanged] = []
     seen: set[tuple[UUID, int]] = set()
+    eligible = Eligibility(image)
     for change in changes:
         key = (change.topic_id, change.index)
         partition = image.partition(*key)
@@ -93,9 +108,10 @@ def alter_partition(
         if outcome.ok:
             # Also for the ISR as it is: a leader whose earlier proposal was never answered asks for a partition epoch
             # past every copy of it that may still be on its way.
-            isr = _in_replica_order(partition, change.isr)
+            record = _isr_record(image, change, partition, eligible)
+            isr = record.isr or ()
             epoch += 1
-            records.append(_isr_record(change.topic_id, partition, isr))
+            records.append(record)
         items.append(IsrChanged(*key, outcome, partition.leader, partition.leader_epoch, epoch, isr))
     return Decision(AlterPartitionAnswer(OK, tuple(items)), tuple(records))
 
@@ -104,20 +120,21 @@ def _too_many(count: int) -> Outcome:
     return Outcome(Word.POLICY_VIOLATION, f"{count} partitions: one request changes at most {MAX_RECORDS_PER_BATCH}")
 
 
-def _in_replica_order(partition: PartitionImage, members: Sequence[Member]) -> tuple[int, ...]:
-    wanted = {member.broker_id for member in members}
-    return tuple([broker_id for broker_id in partition.replica_ids if broker_id in wanted])
-
-
-def _isr_record(topic_id: UUID, partition: PartitionImage, isr: tuple[int, ...]) -> PartitionChange:
-    joined = set(isr).difference(partition.isr)
+def _isr_record(
+    image: ClusterImage, change: IsrChange, partition: PartitionImage, eligible: Eligible
+) -> PartitionChange:
+    wanted = {member.broker_id for member in change.isr}
+    min_isr = min_isr_of(image, change.topic_id)
+    elected = elect(partition, wanted, eligible, Policy.OFFLINE, min_isr=min_isr)
+    assert elected.leader == partition.leader, f"{partition} with the isr {wanted} would be led by {elected.leader}"
     return PartitionChange(
-        topic_id=topic_id,
+        topic_id=change.topic_id,
         index=partition.index,
-        reason=Reason.ISR_EXPAND if joined else Reason.ISR_SHRINK,
+        reason=Reason.ISR_SHRINK if wanted.issubset(partition.isr) else Reason.ISR_EXPAND,
         cause_offset=NO_OFFSET,
         previous_offset=partition.last_offset,
-        isr=isr,
+        isr=elected.isr,
+        elr=elected.elr if elected.elr != partition.elr else None,
     )
 
 
@@ -185,31 +202,61 @@ def assign_directories(
     if refusal is not None:
         return Decision(refusal)
     broker = image.brokers[broker_id]
-    records: dict[tuple[UUID, int], Record] = {}
+    eligible = Eligibility(image)
+    records: dict[tuple[UUID, int], PartitionChange | None] = {}
     for assignment in assignments:
         topic_id, index, directory_id = assignment.topic_id, assignment.index, assignment.directory_id
-        if directory_id not in broker.directory_ids or not broker.directory_online(directory_id):
+        if directory_id != LOST and not (
+            directory_id in broker.directory_ids and broker.directory_online(directory_id)
+        ):
             text = f"directory {directory_id} is not a working directory of broker {broker_id}"
             return Decision(Outcome(Word.INVALID_REQUEST, text))
         partition = image.partition(topic_id, index)
         if partition is None:
             continue
-        if partition.replica(broker_id) is None:
+        replica = partition.replica(broker_id)
+        if replica is None:
             text = f"broker {broker_id} has no replica of {image.topics[topic_id].name}-{index}"
             return Decision(Outcome(Word.INVALID_REQUEST, text))
         if (topic_id, index) in records:
             text = f"{image.topics[topic_id].name}-{index} is named twice in one request"
             return Decision(Outcome(Word.INVALID_REQUEST, text))
-        moved = tuple(
-            [Replica(broker_id, directory_id) if each.broker_id == broker_id else each for each in partition.replicas]
+        records[topic_id, index] = _move(image, broker, eligible, assignment, partition, replica)
+    return Decision(OK, tuple([record for record in records.values() if record is not None]))
+
+
+def _move(
+    image: ClusterImage,
+    broker: BrokerImage,
+    eligible: Eligible,
+    assignment: Assignment,
+    partition: PartitionImage,
+    replica: Replica,
+) -> PartitionChange | None:
+    """One replica to its new place.  What was on a directory that has failed is not what is on the new one."""
+    moved = Replica(replica.broker_id, assignment.directory_id)
+    if moved == replica:
+        return None
+    replicas = tuple([moved if each == replica else each for each in partition.replicas])
+    topic_id = assignment.topic_id
+    stays = replica.directory_id == UNASSIGNED or broker.directory_online(replica.directory_id)
+    if assignment.directory_id != LOST and (stays or replica.directory_id == LOST):
+        return PartitionChange(
+            topic_id=topic_id,
+            index=partition.index,
+            reason=Reason.DIRECTORY_ASSIGNED,
+            cause_offset=NO_OFFSET,
+            previous_offset=partition.last_offset,
+            replicas=replicas,
         )
-        if moved != partition.replicas:
-            records[topic_id, index] = PartitionChange(
-                topic_id=topic_id,
-                index=index,
-                reason=Reason.DIRECTORY_ASSIGNED,
-                cause_offset=NO_OFFSET,
-                previous_offset=partition.last_offset,
-                replicas=moved,
-            )
-    return Decision(OK, tuple(records.values()))
+    elected = elect(
+        partition,
+        [member for member in partition.isr if member != replica.broker_id],
+        eligible,
+        policy_of(image, topic_id),
+        min_isr=min_isr_of(image, topic_id),
+        replicas=replicas,
+        lost=(replica.broker_id,),
+    )
+    reason = Reason.REPLICA_LOST if assignment.directory_id == LOST else Reason.DIRECTORY_ASSIGNED
+    return change_to(topic_id, partition, elected, reason, NO_OFFSET, replicas=replicas)

@@ -115,6 +115,9 @@ def check_invariants(image: ClusterImage) -> None:
             assert partition is not None
             assert partition.index == index
             assert set(partition.isr) <= set(partition.replica_ids)
+            assert set(partition.elr) <= set(partition.replica_ids).difference(partition.isr)
+            min_isr = int(image.topic_config(topic_id, "min.insync.replicas"))
+            assert not partition.elr or len(partition.isr) < min(min_isr, len(partition.replicas)), partition
             assert partition.leader == -1 or partition.leader in partition.isr
             leads.setdefault(partition.leader, set()).add((topic_id, index))
             for broker_id in partition.replica_ids:

@@ -62,6 +62,8 @@ class FakeNode:
         self.high_watermark = 0
         self.applied = 0
         self.auto_commit = False
+        self.rounds = 0
+        self.confirm: asyncio.Event | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     @property
@@ -77,6 +79,16 @@ class FakeNode:
         return self._add(1, b"", control or TargetVoters(None))
 
     voter_ids = (1, 2, 3)
+
+    async def confirm_read(self, timeout_ms: int) -> int:
+        """Confirmed at once, or when `confirm` is set; refused once this node leads no more."""
+        self.rounds += 1
+        if self.leading and self.confirm is not None:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self.confirm.wait()
+        if not self.leading:
+            raise NotLeaderError("leads no more")
+        return self.high_watermark
 
     async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
         """Says what it was asked."""

@@ -1,4 +1,4 @@
-"""Decisions on single partitions: elections, ISR changes in the order of their checks, directories of replicas."""
+"""Decisions on single partitions: ISR changes in the order of their checks, directories of replicas."""
 
 from __future__ import annotations
 
@@ -7,42 +7,10 @@ from uuid import UUID
 import pytest
 
 from metadata.control.brokers import fence
-from metadata.control.election import Elected, Policy, elect
 from metadata.control.errors import Word
 from metadata.control.partitions import Assignment, IsrChange, IsrChanged, Member, alter_partition, assign_directories
-from metadata.image import PartitionImage
-from metadata.records import NO_LEADER, PartitionChange, Reason, Replica
+from metadata.records import PartitionChange, Reason, Replica
 from tests.unit.metadata.builders import Cluster, check_invariants, directory
-
-# Elections
-
-
-def partition(leader: int, *isr: int) -> PartitionImage:
-    return PartitionImage(0, 0, (Replica(1), Replica(2), Replica(3)), isr, leader=leader)
-
-
-@pytest.mark.parametrize(
-    ("leader", "isr", "alive", "policy", "elected"),
-    [
-        (2, (1, 2, 3), {1, 2, 3}, Policy.OFFLINE, Elected(2, (1, 2, 3))),  # a leader that may stay stays
-        (2, (1, 2, 3), {1, 3}, Policy.OFFLINE, Elected(1, (1, 2, 3))),  # the first of the assignment
-        (2, (3, 2), {1, 3}, Policy.OFFLINE, Elected(3, (3, 2))),  # only from the ISR
-        (2, (2,), {1, 3}, Policy.OFFLINE, Elected(NO_LEADER, (2,))),
-        (-1, (2,), {2}, Policy.OFFLINE, Elected(2, (2,))),
-        (-1, (), {1, 2}, Policy.OFFLINE, Elected(NO_LEADER, ())),
-        (2, (1, 2, 3), {1, 2, 3}, Policy.PREFERRED, Elected(1, (1, 2, 3))),
-        (3, (2, 3), {1, 2, 3}, Policy.PREFERRED, Elected(3, (2, 3))),  # the preferred is not in sync
-        (2, (1, 2, 3), {2, 3}, Policy.PREFERRED, Elected(2, (1, 2, 3))),
-        (2, (2,), {1, 3}, Policy.PREFERRED, Elected(NO_LEADER, (2,))),
-        (2, (2, 3), {1, 3}, Policy.UNCLEAN, Elected(3, (2, 3))),  # clean where it can be
-        (2, (2,), {1, 3}, Policy.UNCLEAN, Elected(1, (1,), unclean=True)),
-        (2, (2,), set(), Policy.UNCLEAN, Elected(NO_LEADER, (2,))),
-    ],
-)
-def test_election(leader: int, isr: tuple[int, ...], alive: set[int], policy: Policy, elected: Elected) -> None:
-    found = elect(partition(leader, *isr), isr, lambda replica: replica.broker_id in alive, policy)
-    assert found == elected
-
 
 # ISR changes
 

@@ -102,7 +102,7 @@ def test_a_loaded_image_goes_on_with_the_log() -> None:
 def test_masks_say_what_the_partitions_say() -> None:
     image = load(written(example(4, 40)))
     healed = image.apply(
-        image.end_offset, [PartitionChange(topic_id(0), 1, Reason.ISR_EXPAND, 1, 2, isr=(1, 2, 3), leader=1)]
+        image.end_offset, [PartitionChange(topic_id(0), 1, Reason.ISR_EXPAND, 1, 2, isr=(1, 2, 3), elr=(), leader=1)]
     )
     fenced = healed.brokers.mutate()
     for broker_id, broker in healed.brokers.items():
