@@ -166,10 +166,12 @@ class SimulatedStore:
         data = disk.parts.pop(end)
         try:
             info = _look(data)
+            if info.end != end:
+                raise MalformedError(f"it ends at {info.end}, not {end}")
         except MalformedError as error:
+            if end in disk.snapshots and data.startswith(disk.snapshots[end]):
+                del disk.snapshots[end]  # resumed from there
             raise BadSnapshotError(str(error)) from error
-        if info.end != end:
-            raise BadSnapshotError(f"it ends at {info.end}, not {end}")
         disk.snapshots[end] = data
         return info
 

@@ -173,7 +173,9 @@ class Snapshots(CoreState):
             return self._download_failed(follower, now_ms)
         if reply.known.epoch != self.epoch:
             return self._download_failed(follower, now_ms)
-        if reply.error is ErrorCode.POSITION_OUT_OF_RANGE and 0 < reply.size == request.position:
+        if reply.error is ErrorCode.POSITION_OUT_OF_RANGE and 0 < reply.size <= request.position:
+            # All is here; or more than all, from a leader whose snapshot of the same end has another size.  Then it is
+            # whole as it is, or it fails, and the next download begins at its first byte.
             download.size = reply.size
             return self._load(follower, download)
         placed = (reply.snapshot, reply.position) == (request.snapshot, request.position)

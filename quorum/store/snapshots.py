@@ -93,6 +93,8 @@ class SnapshotFiles:
                 size = file.tell()
                 os.fsync(file.fileno())
         except MalformedError as error:
+            if os.path.exists(self.path(end)) and os.path.samefile(path, self.path(end)):
+                os.unlink(self.path(end))  # resumed from there, and spoilt by what another leader sent to follow it
             os.unlink(path)
             raise BadSnapshotError(f"{path}: {error}") from error
         os.replace(path, self.path(end))

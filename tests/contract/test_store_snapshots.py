@@ -72,6 +72,27 @@ def test_an_unfinished_snapshot_goes_on_where_it_was_and_is_gone_after_a_crash(s
     stores.run(scenario)
 
 
+def test_a_whole_one_that_was_added_to_is_gone_once_it_fails(stores: StoreKind) -> None:
+    """Another leader's snapshot of the same end may be longer: what a download resumes from must not fail for ever."""
+
+    async def scenario() -> None:
+        store = stores.store()
+        await fill(store)
+        far = LogEnd(3, 20)
+        content = snapshot_bytes(20, b"one", epoch=3)
+        await put(store, far, content)
+        assert await store.begin_snapshot(far, resume=True) == len(content)
+        await store.extend_snapshot(far, len(content), b"more")
+        with pytest.raises(BadSnapshotError):
+            await store.finish_snapshot(far)
+        assert await store.begin_snapshot(far, resume=True) == 0
+        await store.extend_snapshot(far, 0, content)
+        assert (await store.finish_snapshot(far)).end == far
+        await store.close()
+
+    stores.run(scenario)
+
+
 def test_what_is_cut_off_or_damaged_anywhere_is_refused(stores: StoreKind) -> None:
     async def scenario() -> None:
         store = stores.store()

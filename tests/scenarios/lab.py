@@ -306,6 +306,7 @@ class Lab:
                     disk.snapshots[end] = content
                     self.step(node_id, SnapshotLoaded(base))
                 else:
+                    disk.snapshots.pop(end, None)
                     self.step(node_id, SnapshotFailed(end, "damaged"))
 
     # Messages

@@ -23,7 +23,9 @@ wait on the wire, writes are pending, and no time passes.
     read 1                 the node's disk answers a ReadLog or ReadSnapshot
     snapshot 1             the node takes a snapshot of what it has applied
     trim 1                 its log may start after its newest snapshot
-    delete 1 / damage 1    its oldest snapshot is gone / its newest has a flipped bit
+    delete 1               its oldest snapshot is gone
+    damage 1 [longer|shorter|mended]
+                           its newest has a flipped bit, or another size; is as it was
     receive 1              the node does the next thing to receive a snapshot: look what is there, store, or load
     run                    deliver, make durable, read and receive until nothing is left
     live 3000 1 2          `elapse` and `run`, in steps of 100 ms
@@ -301,7 +303,10 @@ class Scenario:
 
     def damage(self, words: list[str]) -> None:
         disk, end = self.lab.nodes[int(words[0])].disk, self.newest(words[0])
-        disk.snapshots[end] = disk.snapshots[end][:-1] + bytes([disk.snapshots[end][-1] ^ 1])
+        data = disk.snapshots[end]
+        flipped = data[:-1] + bytes([data[-1] ^ 1])
+        other = {"longer": data + b"!", "shorter": data[:-1], "mended": self.lab.taken[end][1]}
+        disk.snapshots[end] = other.get(words[-1], flipped)
 
     def propose(self, words: list[str]) -> None:
         node_id = int(words[0])
