@@ -1,4 +1,9 @@
-"""What the shell asks its own core, and waits for: each question has a number, and exactly one effect answers it."""
+"""What the shell asks its own core, and waits for: each question has a number, and exactly one effect answers it.
+
+Current reads share their questions.  While one is under way, all who ask gather for the next, so that at most two are
+ever open and a round of the quorum serves any number of readers; each waits for two rounds at most.  A reader never
+joins a question that was asked before it came: that would prove nothing for it.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +82,8 @@ class Inquirer:
 
     def __init__(self) -> None:
         self._questions = Questions()
+        self._confirming: asyncio.Future[ReadConfirmed | ReadRefused] | None = None
+        self._gathering: asyncio.Future[ReadConfirmed | ReadRefused] | None = None
 
     @property
     def core(self) -> RaftCore:
@@ -123,10 +130,45 @@ class Inquirer:
             NotLeaderError: this node cannot say; ask the leader.
             TimeoutError: no majority has confirmed in time.
         """
-        answer: ReadConfirmed | ReadRefused = await self._question(ConfirmRead, timeout_ms)
+        if self._is_ending:
+            raise NotLeaderError("this node is stopping")
+        loop = asyncio.get_running_loop()
+        if self._gathering is None:
+            self._gathering = loop.create_future()
+            if self._confirming is None:
+                loop.call_soon(self._confirm_gathered)  # in a moment: whoever asks in this turn shares it
+        async with asyncio.timeout(timeout_ms / 1000):
+            answer = await asyncio.shield(self._gathering)
         if isinstance(answer, ReadRefused):
             raise NotLeaderError(answer.reason)
         return answer.offset
+
+    def _confirm_gathered(self) -> None:
+        """Ask for all who have gathered, if there are any and nothing is under way."""
+        gathered = self._gathering
+        if gathered is None or self._confirming is not None:
+            return None
+        self._gathering, self._confirming = None, gathered
+        try:
+            call, question = self._questions.ask()
+        except TooManyQuestionsError:
+            return self._confirm_ended(ReadRefused(0, "too many requests are in progress here"))
+        question.add_done_callback(self._confirm_answered)
+        if self._is_ending:
+            question.set_exception(NotLeaderError("this node is stopping"))
+        else:
+            self._post(ConfirmRead(call))
+        return None
+
+    def _confirm_answered(self, question: asyncio.Future[ReadConfirmed | ReadRefused]) -> None:
+        error = question.exception()
+        self._confirm_ended(ReadRefused(0, str(error)) if error is not None else question.result())
+
+    def _confirm_ended(self, answer: ReadConfirmed | ReadRefused) -> None:
+        assert self._confirming is not None, f"{answer} answers nobody"
+        self._confirming.set_result(answer)
+        self._confirming = None
+        self._confirm_gathered()
 
     async def _question(self, event: Callable[[int], Event], timeout_ms: int) -> Any:
         """Ask the core, and wait for its answer a little longer than the core does."""

@@ -7,8 +7,15 @@ the offsets that its records will get.  The next decision is made on the image w
 committed; several round trips to the disk overlap.
 
 Every answer waits until the log is committed up to the end of the `pending` that it was decided on: a refusal or a
-no-op may rest on a record that is not committed yet, and would be a lie if that record were lost.  The one exception is
-a heartbeat that changes nothing, which is answered from the committed image.
+no-op may rest on a record that is not committed yet, and would be a lie if that record were lost.  And it waits for
+proof that this node still led when it was asked, since a leader that was deposed and cannot tell yet would refuse, or
+describe, by an old state.  Where something was appended its commit is the proof: a majority took it in this epoch, so
+none of them had gone on to a later one.  Where nothing was, the voters confirm it in a round (design §4.7) that all who
+wait at that moment share.
+
+The one exception is a heartbeat that changes nothing, which is answered from the committed image, with no round.  It
+tells the broker nothing that it may act upon: a broker serves and leads by the records that it has applied, and what a
+deposed controller goes on telling it ends with the pause, within the fetch timeout.
 
 When leadership ends, `pending` is dropped.  What this controller had appended may still be committed by the next leader
 (OUTCOME_UNKNOWN); everything else was certainly not done (NOT_CONTROLLER).
@@ -224,7 +231,10 @@ class ActiveController:
                     if not decision.more:
                         break
                     await asyncio.sleep(0)  # heartbeats and elections go between the batches of a large change
-                await self._node.committed(reign.pending.end_offset, reign.epoch)
+                end_offset = reign.pending.end_offset
+                if not appended:
+                    await self._node.confirm_read(int(timeout_ms))
+                await self._node.committed(end_offset, reign.epoch)
                 return decision.reply
         except (NotLeaderError, LeadershipLostError):
             return OUTCOME_UNKNOWN if appended else NOT_CONTROLLER
@@ -266,6 +276,16 @@ class ActiveController:
             self._early_failure = error
         elif not self._failure.done():
             self._failure.set_exception(error)
+
+    async def confirm(self, timeout_ms: float) -> Outcome | None:
+        """None once it is proven that this node still led when this was called; else why it cannot be said."""
+        try:
+            await self._node.confirm_read(int(timeout_ms))
+        except NotLeaderError:
+            return NOT_CONTROLLER
+        except TimeoutError:
+            return TIMED_OUT
+        return None
 
     async def committed_image(self, timeout_ms: float) -> ClusterImage | Outcome:
         """An image with everything that was answered, or decided, before this call."""

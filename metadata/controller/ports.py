@@ -43,6 +43,15 @@ class Node(Protocol):
         """
         ...
 
+    async def confirm_read(self, timeout_ms: int) -> int:
+        """Wait until a majority has confirmed, since the call, that this node leads; the end offset of what is current.
+
+        Raises:
+            NotLeaderError: it does not, or cannot say.
+            TimeoutError: not confirmed in time.
+        """
+        ...
+
     @property
     def voter_ids(self) -> tuple[int, ...]:
         """Node ids of the voter set in force, ascending."""

@@ -28,6 +28,7 @@ from metadata.controller.active import NOT_CONTROLLER, OUTCOME_UNKNOWN, ActiveCo
 from metadata.controller.describe import describe_brokers, describe_topics
 from metadata.controller.ports import Node
 from metadata.image import ClusterImage
+from quorum.core.events import VoterChangeError
 from quorum.ports import UnreachableError
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -198,20 +199,31 @@ class ControllerService:
         return describe_brokers(image, self._node.cluster_id or "", sessions)
 
     async def _change_voters(self, request: pb.ChangeVotersRequest, timeout_ms: float) -> Message | Outcome:
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         dry_run = request.header.validate_only
         result = await self._node.change_voters(voters.change(request), dry_run=dry_run, timeout_ms=int(timeout_ms))
+        if not result.changed and not result.offset and result.error not in voters.UNSETTLED:
+            return await self._confirmed(voters.changed(result), deadline)
         return voters.changed(result)
 
     async def _transfer_leader(self, request: pb.TransferLeaderRequest, timeout_ms: float) -> Message | Outcome:
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         to = request.to if request.HasField("to") else None
-        if to == self._node.node_id:
-            return pb.TransferLeaderReply(result=convert.result(OK))  # it leads already
-        if request.header.validate_only:
-            known = to is None or to in self._node.voter_ids
-            return _reply(
-                METHODS["TransferLeader"], OK if known else Outcome(Word.VOTER_NOT_FOUND, f"{to} is no voter")
-            )
-        return voters.transferred(await self._node.transfer_leader(to, int(timeout_ms)))
+        known = to is None or to in self._node.voter_ids
+        if to == self._node.node_id or (request.header.validate_only and known):
+            return await self._confirmed(pb.TransferLeaderReply(result=convert.result(OK)), deadline)
+        if not known:
+            unknown = Outcome(Word.VOTER_NOT_FOUND, f"node {to} is no voter")
+            return await self._confirmed(_reply(METHODS["TransferLeader"], unknown), deadline)
+        answer = await self._node.transfer_leader(to, int(timeout_ms))
+        if answer.error is VoterChangeError.NONE or answer.error in voters.UNSETTLED:
+            return voters.transferred(answer)
+        return await self._confirmed(voters.transferred(answer), deadline)
+
+    async def _confirmed(self, reply: Message, deadline: float) -> Message | Outcome:
+        """`reply`, which rests on nothing that was appended for it, if this node is proven to have led."""
+        left_ms = max((deadline - asyncio.get_running_loop().time()) * 1000, 1)
+        return await self._controller.confirm(left_ms) or reply
 
     async def _set_preferred(self, request: pb.SetPreferredControllersRequest, timeout_ms: float) -> Message | Outcome:
         def decide(image: ClusterImage, again: bool) -> Decision[tuple[Preferred, int]]:

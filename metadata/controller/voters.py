@@ -30,6 +30,14 @@ _WORDS = {
     VoterChangeError.TIMED_OUT: Word.REQUEST_TIMED_OUT,
 }
 
+UNSETTLED = {
+    VoterChangeError.NOT_LEADER,
+    VoterChangeError.PAUSED,
+    VoterChangeError.OUTCOME_UNKNOWN,
+    VoterChangeError.TIMED_OUT,
+}
+"""Answers that claim nothing about the voters: they may be given by a leader that is not sure to be one."""
+
 
 def change(request: pb.ChangeVotersRequest) -> VoterChange:
     """The change that is asked for.

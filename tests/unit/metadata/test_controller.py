@@ -12,7 +12,8 @@ from metadata.control import brokers
 from metadata.controller import ControllerSettings, MetadataReplay
 from metadata.image import ClusterImage
 from metadata.records import NO_LEADER, Record
-from quorum.core.types import Batch
+from quorum.core.events import VoterChangeError, VoterChangeResult
+from quorum.core.types import Batch, VoterSet
 from quorumlog.errors import CorruptStoreError
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import check_invariants, directory, registration
@@ -152,6 +153,66 @@ def test_a_refusal_that_rests_on_committed_state_is_answered_at_once() -> None:
         reply = await plane.call("CreateTopics", new_topic(".."))
         assert reply.topics[0].result.error == "INVALID_TOPIC_EXCEPTION"
         assert reply.topics[0].offset == plane.node.high_watermark
+
+    run(test())
+
+
+def test_what_appends_nothing_is_answered_once_the_voters_have_confirmed_the_leader() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.confirm, plane.node.rounds = asyncio.Event(), 0
+        read = plane.start("DescribeTopics", pb.DescribeTopicsRequest())
+        wrong = plane.start("CreateTopics", new_topic(".."))
+        stale = plane.start("BrokerHeartbeat", beat(plane, 1, broker_epoch=0))
+        waiting = (read, wrong, stale)
+        await settle()
+        assert not any(task.done() for task in waiting)
+        beating = await plane.call("BrokerHeartbeat", beat(plane, 1))
+        assert not beating.fenced, "that nothing changes is told at once"
+        created = plane.start("CreateTopics", new_topic("t"))
+        await settle()
+        plane.node.commit()
+        assert (await created).topics[0].result.error == "NONE", "its commit is the proof"
+        assert plane.node.rounds == len(waiting)
+        assert not any(task.done() for task in waiting)
+        plane.node.confirm.set()
+        assert (await wrong).topics[0].result.error == "INVALID_TOPIC_EXCEPTION"
+        assert (await stale).result.error == "STALE_BROKER_EPOCH"
+        assert [topic.name for topic in (await read).topics] == ["t"]
+
+    run(test())
+
+
+def test_a_leader_that_is_not_confirmed_answers_only_that() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.confirm = asyncio.Event()
+        asked = [
+            ("DescribeTopics", pb.DescribeTopicsRequest()),
+            ("CreateTopics", new_topic("..")),
+            ("TransferLeader", pb.TransferLeaderRequest(to=1)),
+            ("ChangeVoters", pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters())),
+        ]
+        plane.node.changed = VoterChangeResult(VoterChangeError.NONE, "so already", "", False, 0, VoterSet(), None)
+        late = [plane.start(*one, timeout_ms=1000) for one in asked]
+        assert {(await task).result.error for task in late} == {"REQUEST_TIMED_OUT"}
+        early = [plane.start(*one) for one in asked]
+        await settle()
+        plane.node.leading = False
+        plane.node.confirm.set()
+        assert {(await task).result.error for task in early} == {"NOT_CONTROLLER"}
+
+    run(test())
+
+
+def test_a_doubtful_end_of_a_change_is_told_as_it_is() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.confirm = asyncio.Event()
+        doubt = VoterChangeResult(VoterChangeError.OUTCOME_UNKNOWN, "who knows", "", False, 0, VoterSet(), None)
+        plane.node.changed = doubt
+        reply = await plane.call("ChangeVoters", pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters()))
+        assert reply.result.error == "OUTCOME_UNKNOWN"
 
     run(test())
 

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import Message
 
 from quorum.core.config import RaftConfig
-from quorum.core.events import Peer, ReadConfirmed, RemoveVoter, VoterChangeError, Write
+from quorum.core.events import ConfirmRead, Event, Peer, ReadConfirmed, RemoveVoter, VoterChangeError, Write
 from quorum.core.messages import ErrorCode, Reply, Request, Sender, Vote, VoteReply
 from quorum.core.types import Batch, Election, LogEnd, QuorumState, Role, StoredQuorum, Voter, Voters, VoterSet
 from quorum.node import QuorumNode
@@ -334,6 +334,45 @@ async def test_a_current_read_is_confirmed_by_a_sole_voter_and_refused_by_a_foll
     async with running(VOTERS) as rig:
         with pytest.raises(NotLeaderError):
             await rig.node.confirm_read(1000)
+
+
+async def test_current_reads_share_their_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as rig:
+        node, post = rig.node, rig.node._post
+        asked: asyncio.Queue[ConfirmRead] = asyncio.Queue()
+
+        def watch(event: Event) -> None:
+            if isinstance(event, ConfirmRead):
+                asked.put_nowait(event)
+            else:
+                post(event)
+
+        monkeypatch.setattr(node, "_post", watch)
+        first = [asyncio.ensure_future(node.confirm_read(10_000)) for _ in range(100)]
+        question = await asked.get()
+        late = [asyncio.ensure_future(node.confirm_read(10_000)) for _ in range(100)]
+        late[0].cancel()
+        with pytest.raises(TimeoutError):
+            await node.confirm_read(1)
+        assert asked.empty(), "one for all who came in time"
+        post(question)
+        assert await asyncio.gather(*first) == [2] * 100
+        assert not any(task.done() for task in late[1:]), "what was asked before they came proves nothing for them"
+        post(await asked.get())
+        assert await asyncio.gather(*late[1:]) == [2] * 99
+        assert asked.empty()
+
+
+async def test_reads_that_wait_for_another_end_with_the_node() -> None:
+    async with running() as rig:
+        reads = []
+        rig.node._post = lambda event: None  # type: ignore[method-assign]
+        for _ in range(3):
+            reads.append(asyncio.ensure_future(rig.node.confirm_read(10_000)))
+            await asyncio.sleep(0)
+    for read in reads:
+        with pytest.raises(NotLeaderError):
+            await read
 
 
 async def test_questions_end_with_the_node() -> None:
