@@ -18,11 +18,12 @@ wait on the wire, writes are pending, and no time passes.
     drop [FILTER]          lose it
     fail [FILTER]          lose it, and tell the asker
     cut 1 2 / heal         lose all between these nodes and the others from now on; no more
+    sever 1 2              lose all between these two, until `heal`
     written [1] [one]      the pending writes of one or all nodes, oldest first (only one of them), are durable
     hang 1 / unhang 1      the node's disk makes nothing durable; it does again
     read 1                 the node's disk answers a ReadLog or ReadSnapshot
     snapshot 1             the node takes a snapshot of what it has applied
-    trim 1                 its log may start after its newest snapshot
+    trim 1 [E:O]           its log may start after its newest snapshot, or after the one that ends there
     delete 1               its oldest snapshot is gone
     damage 1 [longer|shorter|mended]
                            its newest has a flipped bit, or another size; is as it was
@@ -38,6 +39,7 @@ wait on the wire, writes are pending, and no time passes.
     transfer 1 [2]         hand leadership over
     prefer 3,2             tell all nodes which voters should lead
     move 3 n33:1           node 3 advertises another address from its next start on
+    forget                 what is promised is promised anew from here on: of another cluster
     looking on|off         whether nodes may look for the leader (DescribeQuorum); off at the start
     show [1]               roles, epochs, log ends
     log [1] / wire         snapshots and batches on disk; messages under way
@@ -98,6 +100,7 @@ class Scenario:
         self.limit = 1 << 20
         self.calls = 0
         self.side: set[int] = set()
+        self.severed: set[frozenset[int]] = set()
         self.hung: set[int] = set()
         self.asked: list[tuple[int, Message]] = []  # with the time when the asker gives it up
         self.checker = Checker()
@@ -141,7 +144,7 @@ class Scenario:
             "read": lambda words: self.lab.read(int(words[0])),
             "receive": lambda words: self.lab.receive(int(words[0])),
             "snapshot": lambda words: [self.lab.take_snapshot(int(word)) for word in words] and None,
-            "trim": lambda words: [self.lab.trim(int(word), self.newest(word)) for word in words] and None,
+            "trim": self.trim,
             "delete": self.delete,
             "damage": self.damage,
             "propose": self.propose,
@@ -158,13 +161,15 @@ class Scenario:
             "show": self.show,
             "log": self.log,
             "wire": lambda words: self.lines.extend(map(text, self.lab.wire)),
+            "forget": self.forget,
             "looking": self.look,
             "hang": lambda words: self.hung.update(map(int, words)),
             "unhang": lambda words: self.hung.difference_update(map(int, words)),
             "live": self.live,
             "limit": lambda words: setattr(self, "limit", int(words[0])),
             "cut": lambda words: self.side.update(map(int, words)),
-            "heal": lambda words: self.side.clear(),
+            "sever": lambda words: self.severed.add(frozenset(map(int, words))),
+            "heal": lambda words: (self.side.clear(), self.severed.clear()) and None,
         }
         commands[name](words)
         self.tidy()
@@ -180,6 +185,8 @@ class Scenario:
 
     def passes(self, message: Message) -> bool:
         if isinstance(message.request, DescribeQuorum) and not self.looking:
+            return False
+        if {message.sender, message.receiver} in self.severed:
             return False
         return (message.sender in self.side) == (message.receiver in self.side)
 
@@ -227,9 +234,15 @@ class Scenario:
 
     def wipe(self, words: list[str]) -> None:
         self.wiped += 1
-        lost = self.lab.nodes[int(words[0])].disk
+        node = self.lab.nodes[int(words[0])]
+        lost = node.disk
         self.lab.wipe(int(words[0]), 100 + self.wiped)
+        node.config = replace(node.config, new_cluster_id=f"made-by-{node.id}-again")
         self.checker.wiped(int(words[0]), lost)
+
+    def forget(self, words: list[str]) -> None:
+        self.checker = Checker()
+        self.checker.lab = self.lab
 
     def elapse(self, words: list[str]) -> None:
         self.lab.now_ms += int(words[0])
@@ -296,6 +309,11 @@ class Scenario:
 
     def newest(self, word: str) -> LogEnd:
         return max(self.lab.nodes[int(word)].disk.snapshots, key=lambda end: end.offset)
+
+    def trim(self, words: list[str]) -> None:
+        ends = [LogEnd(*map(int, word.split(":"))) for word in words if ":" in word]
+        for word in words[: len(words) - len(ends)]:
+            self.lab.trim(int(word), ends[0] if ends else self.newest(word))
 
     def delete(self, words: list[str]) -> None:
         snapshots = self.lab.nodes[int(words[0])].disk.snapshots
