@@ -5,7 +5,11 @@ folder is, for people and for versions to come), `quorum.db` with SQLite's `quor
 
 Nothing missing is made anew: the database gets its name only when it is complete, so a directory is either empty, or
 was interrupted while being formatted, or holds all of its files.  While a process has the directory open the lock file
-says so, and then the write-ahead log must be there, too.
+says so, and then the write-ahead log must be there, too, with the write that every opening begins with.
+
+**The mark.**  Beside the directory is a file `<directory>.formatted`, made with the first opening: as long as it is
+there, the directory must be there.  So a folder that was deleted, or whose disk is not mounted, is told from one that
+never was.  Who wants the node to begin anew has the directory moved away (`move_away`), which takes the mark with it.
 """
 
 from __future__ import annotations
@@ -26,7 +30,10 @@ UNFINISHED = "quorum.db.new"
 IDENTITY = "quorum.json"
 LOCK = "lock"
 
+MARK_SUFFIX = ".formatted"
+
 _OPEN = "open"
+_MOVING_TO = "moving_to"
 _DISK_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 
 
@@ -160,6 +167,71 @@ def write_identity(directory: str, identity: Identity) -> None:
     sync_directory(directory)
 
 
+def mark_path(directory: str) -> str:
+    """The file that says that the directory must be there."""
+    return os.path.abspath(directory) + MARK_SUFFIX
+
+
+def write_mark(directory: str, identity: Identity) -> None:
+    """From now on the directory must be there; durable on return.  Nothing happens if that was said before."""
+    if not os.path.exists(mark_path(directory)):
+        _save_mark(directory, asdict(identity))
+
+
+def _save_mark(directory: str, values: dict[str, object]) -> None:
+    path = mark_path(directory)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(json.dumps(values, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(path + ".new", path)
+    sync_directory(os.path.dirname(path))
+
+
+def move_away(directory: str, why: str) -> str:
+    """Rename a directory that no process uses, so that the next opening begins with an empty one; its new name.
+
+    Raises:
+        StoreRefusedError: in use, or not writable.
+        FatalError: the disk fails.
+    """
+    directory = os.path.abspath(directory)
+    number, target = 1, f"{directory}.{why}"
+    while os.path.exists(target):
+        number += 1
+        target = f"{directory}.{why}.{number}"
+    try:
+        lock = Lock(directory)
+        try:
+            _save_mark(directory, {_MOVING_TO: os.path.basename(target)})
+            finish_moving(directory)
+        finally:
+            lock.release()
+    except OSError as error:
+        raise refusal(directory, error) from error
+    return target
+
+
+def finish_moving(directory: str) -> None:
+    """Do what is left of a `move_away` that was cut off, if one was."""
+    path = mark_path(directory)
+    try:
+        with open(path, encoding="utf-8") as file:
+            target = json.load(file).get(_MOVING_TO)
+    except FileNotFoundError:
+        return
+    except (ValueError, AttributeError):  # a damaged mark still says that the directory must be there
+        return
+    if not isinstance(target, str) or target != os.path.basename(target):
+        return
+    target = os.path.join(os.path.dirname(path), target)
+    if os.path.exists(directory) and not os.path.exists(target):
+        os.rename(directory, target)
+    sync_directory(os.path.dirname(path))
+    os.unlink(path)
+    sync_directory(os.path.dirname(path))
+
+
 def remove_unfinished(directory: str) -> None:
     """Clear away what an interrupted formatting left: names that are never a directory's own."""
     for name in (UNFINISHED, UNFINISHED + "-wal", UNFINISHED + "-shm", UNFINISHED + "-journal", IDENTITY + ".new"):
@@ -183,4 +255,11 @@ def is_blank(directory: str, lock: Lock) -> bool:
             raise CorruptStoreError(f"{database} is missing, but {name} is there", next_step="restore the directory")
     if lock.was_open:
         raise CorruptStoreError(f"{database} is missing, and was in use before", next_step="restore the directory")
+    mark = mark_path(directory)
+    if os.path.exists(mark):
+        raise CorruptStoreError(
+            f"{database} is missing, but {mark} says that it was there: what this node held and voted for is gone",
+            next_step="mount the disk or restore the directory; if this node is to begin anew, as with an empty disk, "
+            f"remove {mark}",
+        )
     return True

@@ -37,6 +37,7 @@ from quorum.store.directory import (
     WAL,
     Identity,
     Lock,
+    finish_moving,
     is_blank,
     make_directory,
     read_identity,
@@ -44,6 +45,7 @@ from quorum.store.directory import (
     remove_unfinished,
     sync_directory,
     write_identity,
+    write_mark,
 )
 from quorum.store.snapshots import SnapshotFiles
 from quorum.store.wal import PAGE_SIZE, check_wal
@@ -141,6 +143,7 @@ class SqliteQuorumStore:
 
     def _prepare(self, node_id: int, cluster_id: str | None) -> Identity:
         """Lock the directory, format it if it is blank, and look at what a crash may have left."""
+        finish_moving(self._directory)
         make_directory(self._directory)
         self._lock = Lock(self._directory)
         remove_unfinished(self._directory)
@@ -156,13 +159,8 @@ class SqliteQuorumStore:
         self._check_owner(identity, node_id, cluster_id)
         if not os.path.exists(self._path):
             raise CorruptStoreError(f"{self._path} is missing", next_step="restore it, or replace this disk")
-        wal = os.path.join(self._directory, WAL)
-        if self._lock.was_open and not os.path.exists(wal):
-            raise CorruptStoreError(
-                f"{wal} is missing although the directory was in use: what was written last is gone",
-                next_step="restore it, or replace this disk",
-            )
-        check_wal(wal)
+        check_wal(os.path.join(self._directory, WAL), in_use=self._lock.was_open)
+        write_mark(self._directory, identity)
         return identity
 
     def _check_owner(self, identity: Identity, node_id: int, cluster_id: str | None) -> None:

@@ -65,17 +65,38 @@ def _add(sums: _Sums, data: bytes, order: str) -> _Sums:
     return first, second
 
 
-def check_wal(path: str) -> WalSummary:
+def check_wal(path: str, in_use: bool = False) -> WalSummary:
     """Walk the write-ahead log at `path`; a file that is not there is an empty one.
 
+    in_use: the last process that had it open did not close it.  Every opening begins with a synced write, SQLite never
+    makes the file shorter while it is open, and it syncs a new header before the first frame after it: so there must be
+    a whole header, and room for a frame.
+
     Raises:
-        CorruptStoreError: an intact commit follows a damaged frame; names the file and the frame.
+        CorruptStoreError: an intact commit follows a damaged frame, or it was in use and is not what that leaves; names
+            the file and the place.
         OSError: it cannot be read.
     """
     if not os.path.exists(path):
+        if in_use:
+            raise _lost(f"{path} is missing")
         return WalSummary(0, 0, False)
     with open(path, "rb") as file:
-        return _Walk(path, file).run()
+        size = os.fstat(file.fileno()).st_size
+        if in_use and size < _HEADER.size + _FRAME.size:
+            raise _lost(f"{path} has {size} bytes")
+        walk = _Walk(path, file)
+        summary = walk.run()
+        if in_use and not walk.has_header:
+            raise _lost(f"{path}: the header is damaged")
+        return summary
+
+
+def _lost(what: str) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"{what} although the directory was in use: what was written last is gone",
+        next_step="restore it, or replace this disk; do not delete the file",
+    )
 
 
 class _Walk:
@@ -87,6 +108,11 @@ class _Walk:
         self._page_size = PAGE_SIZE
         self._order = "<" if sys.byteorder == "little" else ">"
         self._salts: tuple[int, int] | None = None
+
+    @property
+    def has_header(self) -> bool:
+        """Whether `run` has found a good one."""
+        return self._salts is not None
 
     def run(self) -> WalSummary:
         if self._size < _HEADER.size:

@@ -16,7 +16,7 @@ from quorum.core.types import QuorumState
 from quorum.ports import StoreWrite
 from quorum.store import SqliteQuorumStore
 from quorum.store import sqlite as sqlite_store
-from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL
+from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, mark_path, move_away
 from quorum.store.wal import check_wal
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
@@ -42,6 +42,7 @@ async def crashed(tmp_path: Path, rounds: int = 10) -> Path:
     await store.open(1, None)
     await write_rounds(store, rounds)
     shutil.copytree(live, left)
+    shutil.copy(mark_path(str(live)), mark_path(str(left)))
     await store.close()
     return left
 
@@ -178,6 +179,77 @@ async def test_a_missing_database_is_not_made_anew_after_a_clean_stop(tmp_path: 
     with pytest.raises(CorruptStoreError, match="missing"):
         await opened(tmp_path)
     assert not (tmp_path / DATABASE).exists()
+
+
+async def test_a_deleted_directory_is_not_made_anew(tmp_path: Path) -> None:
+    folder = await crashed(tmp_path)
+    shutil.rmtree(folder)
+    for _ in range(2):  # the first try leaves an empty folder behind, which says no more than none
+        with pytest.raises(CorruptStoreError, match=r"quorum\.db is missing, but .*\.formatted says that it was there"):
+            await opened(folder)
+    os.unlink(mark_path(str(folder)))  # what the message says, for who means it
+    assert (await opened(folder))[0] == 0
+
+
+async def test_a_directory_of_before_there_were_marks_gets_its_mark(tmp_path: Path) -> None:
+    folder = await crashed(tmp_path)
+    os.unlink(mark_path(str(folder)))
+    assert (await opened(folder))[0] == 12
+    assert os.path.exists(mark_path(str(folder)))
+
+
+async def test_a_directory_that_was_moved_away_is_kept_and_begun_anew(tmp_path: Path) -> None:
+    folder = await crashed(tmp_path)
+    kept = [Path(move_away(str(folder), "generation-0"))]
+    assert await opened(folder) == (0, QuorumState())
+    kept.append(Path(move_away(str(folder), "generation-0")))
+    assert [path.name for path in kept] == [f"{folder.name}.generation-0", f"{folder.name}.generation-0.2"]
+    assert (await opened(kept[0]))[0] == 12
+
+
+@pytest.mark.parametrize("step", ["rename", "unlink"])
+async def test_a_moving_away_that_was_cut_off_is_finished(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = await crashed(tmp_path)
+
+    def cut_off(*arguments: str) -> None:
+        raise OSError(5, os.strerror(5), arguments[0])
+
+    def renamed(source: str, target: str, real: Callable[[str, str], None] = os.rename) -> None:
+        return cut_off(source) if source == str(folder) else real(source, target)
+
+    monkeypatch.setattr("quorum.store.directory.os." + step, renamed if step == "rename" else cut_off)
+    with pytest.raises(FatalError):
+        move_away(str(folder), "generation-3")
+    monkeypatch.undo()
+    assert await opened(folder) == (0, QuorumState())
+    assert (await opened(folder.with_name(folder.name + ".generation-3")))[0] == 12
+
+
+async def test_a_directory_in_use_is_not_moved_away(tmp_path: Path) -> None:
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    with pytest.raises(StoreRefusedError, match=f"in use by process {os.getpid()}"):
+        move_away(str(tmp_path / "q"), "generation-0")
+    await store.close()
+    with pytest.raises(StoreRefusedError, match="ENOENT"):
+        move_away(str(tmp_path / "never" / "q"), "generation-0")
+
+
+@pytest.mark.parametrize("size", [0, 31, 55])
+async def test_a_wal_that_was_cut_to_nothing_is_no_empty_one_after_a_crash(tmp_path: Path, size: int) -> None:
+    folder = await crashed(tmp_path)
+    os.truncate(folder / WAL, size)
+    with pytest.raises(CorruptStoreError, match=f"{WAL} has {size} bytes although the directory was in use"):
+        await opened(folder)
+
+
+async def test_a_wal_of_zeros_is_no_empty_one_after_a_crash(tmp_path: Path) -> None:
+    folder = await crashed(tmp_path)
+    (folder / WAL).write_bytes(bytes((folder / WAL).stat().st_size))
+    with pytest.raises(CorruptStoreError, match="header is damaged although the directory was in use"):
+        await opened(folder)
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000])
