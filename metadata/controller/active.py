@@ -31,7 +31,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
 
 from metadata.codec import encode
@@ -40,6 +41,7 @@ from metadata.control.brokers import Heartbeat, HeartbeatAnswer, Registered
 from metadata.control.decision import Decision
 from metadata.control.errors import Outcome, Word
 from metadata.control.topics import forget_topics, gone_names
+from metadata.controller.balance import LeaderBalance
 from metadata.controller.ports import Node
 from metadata.controller.replay import MetadataReplay, Prepared
 from metadata.controller.sessions import Session, Sessions
@@ -97,6 +99,7 @@ class _Reign:
         self.prepared: dict[int, Prepared] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.memory_timer: asyncio.TimerHandle | None = None
+        self.balance: LeaderBalance | None = None
         self.gone_since: dict[str, float] = {}  # topic name → loop time when it was first seen to be gone
 
 
@@ -193,9 +196,11 @@ class ActiveController:
         self._reign = _Reign(epoch, image, sessions)
         log.info("controller active", epoch=epoch, end_offset=image.end_offset, brokers=len(image.brokers))
         self._tell_changed()
-        loop.call_soon(self._elect_step, self._reign)
+        self.elect_soon()
         self._arm(self._reign)
         self._look_for_gone_names(self._reign)
+        self._reign.balance = LeaderBalance(partial(self._background, self._reign), self.elect_soon)
+        self._reign.balance.arm()
 
     def _deactivate(self, why: str) -> None:
         reign, self._reign = self._reign, None
@@ -204,6 +209,8 @@ class ActiveController:
         for timer in (reign.timer, reign.memory_timer):
             if timer is not None:
                 timer.cancel()
+        if reign.balance is not None:
+            reign.balance.stop()
         log.info("controller inactive", epoch=reign.epoch, why=why, dropped_batches=len(reign.prepared))
         self._tell_changed()
 
@@ -356,6 +363,25 @@ class ActiveController:
 
     # Background: one step, one batch, one turn of the loop
 
+    def elect_soon(self) -> None:
+        """Look for partitions without a leader that could have one."""
+        if self._reign is not None:
+            asyncio.get_running_loop().call_soon(self._elect_step, self._reign)
+
+    def configs_changed(self) -> None:
+        """What depends on configs begins anew: who may lead, and when leaders are balanced."""
+        self.elect_soon()
+        if self._reign is not None and self._reign.balance is not None:
+            self._reign.balance.configs_changed()
+
+    def _background(self, reign: _Reign, decide: Decide[Any]) -> Decision[Any] | None:
+        if self._reign is not reign:
+            return None
+        try:
+            return self._step(reign, decide, False)
+        except (NotLeaderError, _BatchTooLargeError):
+            return None
+
     def _arm(self, reign: _Reign) -> None:
         """Wake up when the first session ends.  A heartbeat does not move an alarm that is set: it rings, looks, and
         is set anew."""
@@ -399,14 +425,11 @@ class ActiveController:
         loop.call_soon(self._check_sessions, reign, loop.time())
 
     def _elect_step(self, reign: _Reign) -> None:
-        if self._reign is not reign:
-            return
-        try:
-            decision = self._step(reign, lambda image, again: brokers.elect_leaderless(image), False)
-        except NotLeaderError:
+        decision = self._background(reign, lambda image, again: brokers.elect_leaderless(image))
+        if decision is None:
             return
         if decision.records:
-            log.info("leaders elected at activation", partitions=len(decision.records))
+            log.info("leaders elected", partitions=len(decision.records))
         if decision.more:
             asyncio.get_running_loop().call_soon(self._elect_step, reign)
 

@@ -27,7 +27,7 @@ def result(outcome: Outcome) -> pb.Result:
     return pb.Result(error=word.code, message=outcome.message, next=outcome.next_step, retriable=word.retriable)
 
 
-def _bounded(count: int, what: str) -> None:
+def bounded(count: int, what: str) -> None:
     if count > MAX_ITEMS:
         raise RemoteProtocolError(f"{count} {what} in one request, at most {MAX_ITEMS} are taken")
 
@@ -40,7 +40,7 @@ def registration(request: pb.RegisterBrokerRequest) -> RegisterBroker:
 
 
 def heartbeat(request: pb.BrokerHeartbeatRequest) -> Heartbeat:
-    _bounded(len(request.directories_offline), "directories")
+    bounded(len(request.directories_offline), "directories")
     return Heartbeat(
         broker_id=request.broker_id,
         broker_epoch=request.broker_epoch,
@@ -52,7 +52,7 @@ def heartbeat(request: pb.BrokerHeartbeatRequest) -> Heartbeat:
 
 
 def isr_changes(request: pb.AlterPartitionRequest) -> list[IsrChange]:
-    _bounded(len(request.items), "partitions")
+    bounded(len(request.items), "partitions")
     ids = _Ids()
     return [
         IsrChange(
@@ -67,7 +67,7 @@ def isr_changes(request: pb.AlterPartitionRequest) -> list[IsrChange]:
 
 
 def assignments(request: pb.AssignDirectoriesRequest) -> list[Assignment]:
-    _bounded(len(request.items), "partitions")
+    bounded(len(request.items), "partitions")
     ids = _Ids()
     return [
         Assignment(ids.topic(item.topic_id), item.index, codec.uuid_from(item.directory_id, "directory id"))
@@ -76,8 +76,8 @@ def assignments(request: pb.AssignDirectoriesRequest) -> list[Assignment]:
 
 
 def new_topics(request: pb.CreateTopicsRequest) -> list[NewTopic]:
-    _bounded(len(request.topics), "topics")
-    _bounded(sum(len(topic.assignment) for topic in request.topics), "assignments")
+    bounded(len(request.topics), "topics")
+    bounded(sum(len(topic.assignment) for topic in request.topics), "assignments")
     return [
         NewTopic(
             name=topic.name,
@@ -91,7 +91,7 @@ def new_topics(request: pb.CreateTopicsRequest) -> list[NewTopic]:
 
 
 def topics_to_delete(request: pb.DeleteTopicsRequest) -> tuple[list[str], list[UUID]]:
-    _bounded(len(request.names) + len(request.topic_ids), "topics")
+    bounded(len(request.names) + len(request.topic_ids), "topics")
     ids = _Ids()
     return list(request.names), [ids.topic(each) for each in request.topic_ids]
 

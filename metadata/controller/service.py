@@ -23,7 +23,7 @@ from metadata.control.errors import OK, Outcome, Word
 from metadata.control.partitions import alter_partition, assign_directories
 from metadata.control.preferred import Preferred, least_burdened, set_preferred
 from metadata.control.topics import CreatedTopic, DeletedTopic, create_topics, delete_topics
-from metadata.controller import convert, voters
+from metadata.controller import convert, elections, voters
 from metadata.controller.active import NOT_CONTROLLER, OUTCOME_UNKNOWN, ActiveController
 from metadata.controller.describe import describe_brokers, describe_topics
 from metadata.controller.ports import Node
@@ -53,12 +53,19 @@ class _Method:
     changes: bool = True
 
 
+def _by_controller(
+    handle: Callable[[ActiveController, Any, float], Awaitable[Message | Outcome]],
+) -> Callable[[ControllerService, Any, float], Awaitable[Message | Outcome]]:
+    """A handler of its own module, which needs the active controller only."""
+    return lambda service, request, timeout_ms: handle(service.controller, request, timeout_ms)
+
+
 class ControllerService:
     """`handle` is what the transport serves; `call` is the way of this process's own broker role."""
 
     def __init__(self, node: Node, controller: ActiveController, transport: Caller) -> None:
         self._node = node
-        self._controller = controller
+        self.controller = controller
         self._transport = transport
         self._in_progress = {True: 0, False: 0}  # heartbeats, others
 
@@ -108,7 +115,7 @@ class ControllerService:
             remaining_ms = (deadline - loop.time()) * 1000
             if remaining_ms <= 0:
                 return NOT_CONTROLLER
-            if self._controller.active:
+            if self.controller.active:
                 return await spec.handle(self, request, remaining_ms)
             leader_id, address = self._node.leader_id, self._node.leader_address
             if leader_id is not None and leader_id != self._node.node_id:
@@ -118,7 +125,7 @@ class ControllerService:
                     return await self._forward(method, spec, request, address, remaining_ms)
             try:
                 async with asyncio.timeout_at(deadline):
-                    await self._controller.changed()
+                    await self.controller.changed()
             except TimeoutError:
                 return NOT_CONTROLLER
 
@@ -138,31 +145,31 @@ class ControllerService:
     # By method: only on the active controller
 
     async def _register(self, request: pb.RegisterBrokerRequest, timeout_ms: float) -> Message | Outcome:
-        answer = await self._controller.register(convert.registration(request), timeout_ms)
+        answer = await self.controller.register(convert.registration(request), timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.registered(answer)
 
     async def _heartbeat(self, request: pb.BrokerHeartbeatRequest, timeout_ms: float) -> Message | Outcome:
-        answer = await self._controller.heartbeat(
+        answer = await self.controller.heartbeat(
             convert.heartbeat(request), request.received_offset, request.pending_changes, timeout_ms
         )
         return answer if isinstance(answer, Outcome) else convert.heartbeat_answer(answer)
 
     async def _alter_partition(self, request: pb.AlterPartitionRequest, timeout_ms: float) -> Message | Outcome:
         changes = convert.isr_changes(request)
-        answer = await self._controller.carry_out(
+        answer = await self.controller.carry_out(
             lambda image, again: alter_partition(image, request.broker_id, request.broker_epoch, changes), timeout_ms
         )
         return answer if isinstance(answer, Outcome) else convert.altered(answer)
 
     async def _assign_directories(self, request: pb.AssignDirectoriesRequest, timeout_ms: float) -> Message | Outcome:
         items = convert.assignments(request)
-        answer: Outcome = await self._controller.carry_out(
+        answer: Outcome = await self.controller.carry_out(
             lambda image, again: assign_directories(image, request.broker_id, request.broker_epoch, items), timeout_ms
         )
         return convert.assigned(answer)
 
     async def _allocate(self, request: pb.AllocateProducerIdsRequest, timeout_ms: float) -> Message | Outcome:
-        answer = await self._controller.carry_out(
+        answer = await self.controller.carry_out(
             lambda image, again: allocate_producer_ids(image, request.broker_id, request.broker_epoch), timeout_ms
         )
         return answer if isinstance(answer, Outcome) else convert.allocated(answer)
@@ -171,10 +178,10 @@ class ControllerService:
         topics = convert.new_topics(request)
 
         def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[CreatedTopic, ...], int]]:
-            decision = create_topics(image, topics, self._controller.new_id, validate_only=request.header.validate_only)
+            decision = create_topics(image, topics, self.controller.new_id, validate_only=request.header.validate_only)
             return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
 
-        answer = await self._controller.carry_out(decide, timeout_ms)
+        answer = await self.controller.carry_out(decide, timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.created(answer[0], OK, answer[1])
 
     async def _delete_topics(self, request: pb.DeleteTopicsRequest, timeout_ms: float) -> Message | Outcome:
@@ -184,18 +191,18 @@ class ControllerService:
             decision = delete_topics(image, names, topic_ids, validate_only=request.header.validate_only)
             return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
 
-        answer = await self._controller.carry_out(decide, timeout_ms)
+        answer = await self.controller.carry_out(decide, timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.deleted(answer[0], OK, answer[1])
 
     async def _describe_topics(self, request: pb.DescribeTopicsRequest, timeout_ms: float) -> Message | Outcome:
-        image = await self._controller.committed_image(timeout_ms)
+        image = await self.controller.committed_image(timeout_ms)
         return image if isinstance(image, Outcome) else await describe_topics(image, request.names)
 
     async def _describe_brokers(self, request: pb.DescribeBrokersRequest, timeout_ms: float) -> Message | Outcome:
-        image = await self._controller.committed_image(timeout_ms)
+        image = await self.controller.committed_image(timeout_ms)
         if isinstance(image, Outcome):
             return image
-        sessions = [(broker_id, self._controller.session(broker_id)) for broker_id in image.brokers]
+        sessions = [(broker_id, self.controller.session(broker_id)) for broker_id in image.brokers]
         return describe_brokers(image, self._node.cluster_id or "", sessions)
 
     async def _change_voters(self, request: pb.ChangeVotersRequest, timeout_ms: float) -> Message | Outcome:
@@ -223,7 +230,7 @@ class ControllerService:
     async def _confirmed(self, reply: Message, deadline: float) -> Message | Outcome:
         """`reply`, which rests on nothing that was appended for it, if this node is proven to have led."""
         left_ms = max((deadline - asyncio.get_running_loop().time()) * 1000, 1)
-        return await self._controller.confirm(left_ms) or reply
+        return await self.controller.confirm(left_ms) or reply
 
     async def _set_preferred(self, request: pb.SetPreferredControllersRequest, timeout_ms: float) -> Message | Outcome:
         def decide(image: ClusterImage, again: bool) -> Decision[tuple[Preferred, int]]:
@@ -232,7 +239,7 @@ class ControllerService:
             decision = set_preferred(image, wanted, voter_ids, validate_only=request.header.validate_only)
             return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
 
-        answer = await self._controller.carry_out(decide, timeout_ms)
+        answer = await self.controller.carry_out(decide, timeout_ms)
         if isinstance(answer, Outcome):
             return answer
         preferred, offset = answer
@@ -246,7 +253,7 @@ class ControllerService:
     async def _describe_preferred(
         self, request: pb.DescribePreferredControllersRequest, timeout_ms: float
     ) -> Message | Outcome:
-        image = await self._controller.committed_image(timeout_ms)
+        image = await self.controller.committed_image(timeout_ms)
         if isinstance(image, Outcome):
             return image
         return pb.DescribePreferredControllersReply(
@@ -283,6 +290,7 @@ METHODS: dict[str, _Method] = {
     "DescribeBrokers": _Method(
         pb.DescribeBrokersRequest, pb.DescribeBrokersReply, ControllerService._describe_brokers, changes=False
     ),
+    "ElectLeaders": _Method(pb.ElectLeadersRequest, pb.ElectLeadersReply, _by_controller(elections.elect_leaders)),
     "ChangeVoters": _Method(pb.ChangeVotersRequest, pb.ChangeVotersReply, ControllerService._change_voters),
     "TransferLeader": _Method(pb.TransferLeaderRequest, pb.TransferLeaderReply, ControllerService._transfer_leader),
     "SetPreferredControllers": _Method(

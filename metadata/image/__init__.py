@@ -4,15 +4,17 @@ from metadata.image.bits import indexes, mask_of
 from metadata.image.cluster import ClusterImage
 from metadata.image.delta import Delta, delta
 from metadata.image.model import BrokerImage, PartitionImage, TopicImage
-from metadata.image.topic_configs import TOPIC_CONFIGS, TopicConfig
+from metadata.image.topic_configs import BROKER_CONFIGS, CLUSTER_CONFIGS, TOPIC_CONFIGS, ConfigKey
 
 __all__ = [
+    "BROKER_CONFIGS",
+    "CLUSTER_CONFIGS",
     "TOPIC_CONFIGS",
     "BrokerImage",
     "ClusterImage",
+    "ConfigKey",
     "Delta",
     "PartitionImage",
-    "TopicConfig",
     "TopicImage",
     "delta",
     "indexes",

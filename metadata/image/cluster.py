@@ -27,7 +27,7 @@ from immutables import Map
 
 from metadata.image.editor import Masks, apply_records
 from metadata.image.model import BrokerImage, PartitionImage, TopicImage
-from metadata.image.topic_configs import TOPIC_CONFIGS
+from metadata.image.topic_configs import BROKER_CONFIGS, CLUSTER_CONFIGS, TOPIC_CONFIGS
 from metadata.records import ConfigScope, Record
 
 _NO_MASKS = Masks(Map(), 0)
@@ -101,6 +101,14 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
         if value is None:
             value = self.config(ConfigScope.CLUSTER, "").get(key)
         return TOPIC_CONFIGS[key].default if value is None else value
+
+    def cluster_config(self, key: str) -> str:
+        """The cluster's value in force of a key of `CLUSTER_CONFIGS`."""
+        return self.config(ConfigScope.CLUSTER, "").get(key, CLUSTER_CONFIGS[key].default)
+
+    def broker_config(self, broker_id: int, key: str) -> str:
+        """A broker's value in force of a key of `BROKER_CONFIGS`."""
+        return self.config(ConfigScope.BROKER, str(broker_id)).get(key, BROKER_CONFIGS[key].default)
 
     def first_leader_epoch(self, name: str, index: int) -> int:
         """The leader epoch that a partition created under this topic name and index must start with."""

@@ -1,6 +1,7 @@
-"""The topic configs: name, type, range, default.  One table, from which values are checked, resolved and explained.
+"""The configs that are records: name, type, range, default.  From these tables values are checked, resolved, explained.
 
-A topic's value is its own Config record, else the cluster's record of the same key, else the default here.
+A topic's value is its own Config record, else the cluster's record of the same key, else the default here.  What only
+the cluster or only a broker has stands in tables of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Kind(Enum):
     CHOICE = "choice"
 
 
-class TopicConfig(msgspec.Struct, frozen=True, gc=False):
+class ConfigKey(msgspec.Struct, frozen=True, gc=False):
     """`low` and `high` are both included."""
 
     key: str
@@ -55,21 +56,21 @@ class TopicConfig(msgspec.Struct, frozen=True, gc=False):
         return None if good else f"{self.key} must be {self.allowed}, not {value[:40]!r}"
 
 
-def _boolean(key: str, default: str) -> TopicConfig:
-    return TopicConfig(key, Kind.BOOLEAN, default)
+def _boolean(key: str, default: str) -> ConfigKey:
+    return ConfigKey(key, Kind.BOOLEAN, default)
 
 
-def _int(key: str, default: int, low: int, high: int = INT64_MAX) -> TopicConfig:
-    return TopicConfig(key, Kind.INT, str(default), low, high)
+def _int(key: str, default: int, low: int, high: int = INT64_MAX) -> ConfigKey:
+    return ConfigKey(key, Kind.INT, str(default), low, high)
 
 
-def _choice(key: str, default: str, *more: str) -> TopicConfig:
-    return TopicConfig(key, Kind.CHOICE, default, choices=(default, *more))
+def _choice(key: str, default: str, *more: str) -> ConfigKey:
+    return ConfigKey(key, Kind.CHOICE, default, choices=(default, *more))
 
 
 _DAY_MS = 24 * 60 * 60 * 1000
 
-TOPIC_CONFIGS: dict[str, TopicConfig] = {
+TOPIC_CONFIGS: dict[str, ConfigKey] = {
     config.key: config
     for config in (
         _choice("cleanup.policy", "delete"),
@@ -86,3 +87,21 @@ TOPIC_CONFIGS: dict[str, TopicConfig] = {
     )
 }
 """By key, ascending."""
+
+CLUSTER_CONFIGS: dict[str, ConfigKey] = {
+    config.key: config
+    for config in (
+        _boolean("auto.leader.rebalance.enable", "true"),
+        _int("default.replication.factor", 3, 1, 32_767),
+        _int("leader.rebalance.interval.ms", 300_000, 1_000, INT32_MAX),
+        _int("num.partitions", 1, 1, 10_000),
+        _int("reassignment.throttle.bytes.per.second", -1, -1),
+    )
+}
+"""What only the whole cluster has, by key, ascending.  Topic configs may be set for the cluster as well.
+
+reassignment.throttle.bytes.per.second: what a broker copies to replicas that are being added; -1: as fast as it can.
+"""
+
+BROKER_CONFIGS: dict[str, ConfigKey] = {config.key: config for config in (_boolean("cordoned", "false"),)}
+"""What a single broker has.  A cordoned broker is given no new replicas unless it is named."""

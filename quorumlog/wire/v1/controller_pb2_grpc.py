@@ -79,6 +79,11 @@ class ControllerStub(object):
                 request_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersRequest.SerializeToString,
                 response_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersReply.FromString,
                 _registered_method=True)
+        self.ElectLeaders = channel.unary_unary(
+                '/quorumlog.v1.Controller/ElectLeaders',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.ElectLeadersRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.ElectLeadersReply.FromString,
+                _registered_method=True)
         self.ChangeVoters = channel.unary_unary(
                 '/quorumlog.v1.Controller/ChangeVoters',
                 request_serializer=quorumlog_dot_v1_dot_controller__pb2.ChangeVotersRequest.SerializeToString,
@@ -158,6 +163,12 @@ class ControllerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ElectLeaders(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ChangeVoters(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -229,6 +240,11 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.DescribeBrokers,
                     request_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersRequest.FromString,
                     response_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersReply.SerializeToString,
+            ),
+            'ElectLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectLeaders,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.ElectLeadersRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.ElectLeadersReply.SerializeToString,
             ),
             'ChangeVoters': grpc.unary_unary_rpc_method_handler(
                     servicer.ChangeVoters,
@@ -494,6 +510,33 @@ class Controller(object):
             '/quorumlog.v1.Controller/DescribeBrokers',
             quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersRequest.SerializeToString,
             quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/ElectLeaders',
+            quorumlog_dot_v1_dot_controller__pb2.ElectLeadersRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.ElectLeadersReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,7 @@ REQUESTS = {
     "DeleteTopics": pb.DeleteTopicsRequest(names=["t"]),
     "DescribeTopics": pb.DescribeTopicsRequest(),
     "DescribeBrokers": pb.DescribeBrokersRequest(),
+    "ElectLeaders": pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_PREFERRED),
     "ChangeVoters": pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=2)),
     "TransferLeader": pb.TransferLeaderRequest(to=2),
     "SetPreferredControllers": pb.SetPreferredControllersRequest(node_ids=[2]),

@@ -1,0 +1,178 @@
+"""Elections that somebody asks for, and the controller's own way back to the preferred leaders.
+
+Of a partition the first replica is preferred: placement made those even over the brokers, and each failure takes
+leaderships away that nobody brings back but this.  A leader is moved only to a replica that is in sync and eligible, so
+nothing is lost and clients just follow.  An unclean election that somebody asks for is for partitions without a leader
+only: where one can be had cleanly, that is what happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from uuid import UUID
+
+from metadata.control.decision import Decision
+from metadata.control.election import Eligibility, Eligible, Policy, change_to, elect, min_isr_of
+from metadata.control.errors import OK, Outcome, Word
+from metadata.image import ClusterImage, PartitionImage, TopicImage, indexes
+from metadata.records import MAX_RECORDS_PER_BATCH, NO_LEADER, NO_OFFSET, PartitionChange, Reason, Record
+
+BALANCE_BATCH = 1_000
+"""Leaders that are moved back in one batch: whatever else the controller has to do goes between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """Of one partition; leader and epoch as they are afterwards, -1 where there is no such partition."""
+
+    topic: str
+    index: int
+    outcome: Outcome
+    leader: int = NO_LEADER
+    leader_epoch: int = -1
+    unclean: bool = False
+
+
+def elect_leaders(
+    image: ClusterImage, policy: Policy, partitions: Sequence[tuple[str, int]], *, validate_only: bool = False
+) -> Decision[tuple[Election, ...]]:
+    """Decide elections that were asked for; each partition stands for itself.
+
+    policy: PREFERRED or UNCLEAN.
+    partitions: (topic name, index) each; none: all that need it, at most one batch of them, and the answer names only
+    those that were elected.
+    """
+    assert policy in (Policy.PREFERRED, Policy.UNCLEAN), f"nobody asks for {policy}"
+    eligible = Eligibility(image)
+    answers: list[Election] = []
+    records: list[Record] = []
+    for topic, index, answer in _named(image, partitions) if partitions else _needing(image, policy, eligible):
+        if answer is not None:
+            answers.append(answer)
+            continue
+        assert topic is not None, f"partition {index} of no topic"
+        found, change = _ask(image, topic, index, policy, eligible)
+        answers.append(found)
+        if change is not None:
+            records.append(change)
+    if len(records) > MAX_RECORDS_PER_BATCH:
+        text = f"{len(records)} elections: one request makes at most {MAX_RECORDS_PER_BATCH}"
+        refusal = Outcome(Word.POLICY_VIOLATION, text, "ask for fewer at a time")
+        return Decision(tuple([Election(each.topic, each.index, refusal) for each in answers]))
+    return Decision(tuple(answers), () if validate_only else tuple(records))
+
+
+_Asked = tuple[TopicImage | None, int, Election | None]
+"""(topic, index, the answer if there is nothing to decide)."""
+
+
+def _named(image: ClusterImage, partitions: Sequence[tuple[str, int]]) -> Iterator[_Asked]:
+    seen: set[tuple[str, int]] = set()
+    for name, index in partitions:
+        topic = image.topic(name)
+        if (name, index) in seen:
+            refusal = Outcome(Word.INVALID_REQUEST, f"partition {name[:60]}-{index} is named twice in one request")
+            yield topic, index, Election(name, index, refusal)
+        elif topic is None:
+            refusal = Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}", "kctl topics list")
+            yield None, index, Election(name, index, refusal)
+        elif topic.partition(index) is None:
+            text = f"topic {name} has partitions 0 to {len(topic.partitions) - 1}, not {index}"
+            yield topic, index, Election(name, index, Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, text))
+        else:
+            yield topic, index, None
+        seen.add((name, index))
+
+
+def _needing(image: ClusterImage, policy: Policy, eligible: Eligible) -> Iterator[_Asked]:
+    """All partitions that such an election changes, at most one batch."""
+    found = _misplaced(image, sorted(image.topics), eligible)
+    if policy is Policy.UNCLEAN:
+        found = _leaderless(image, eligible)
+    for topic, partition in islice(found, MAX_RECORDS_PER_BATCH):
+        yield topic, partition.index, None
+
+
+def _leaderless(image: ClusterImage, eligible: Eligible) -> Iterator[tuple[TopicImage, PartitionImage]]:
+    leaderless = image.leaderships(NO_LEADER)
+    for topic_id in sorted(leaderless):
+        topic = image.topics[topic_id]
+        for index in indexes(leaderless[topic_id]):
+            partition = topic.partitions[index]
+            assert partition is not None, f"{topic.name}-{index} has no leader but is not there"
+            if any(eligible(replica) for replica in partition.replicas):
+                yield topic, partition
+
+
+def _ask(
+    image: ClusterImage, topic: TopicImage, index: int, policy: Policy, eligible: Eligible
+) -> tuple[Election, PartitionChange | None]:
+    partition = topic.partition(index)
+    assert partition is not None, f"{topic.name}-{index} is not there"
+    refusal = _not_needed(topic, partition, policy, eligible)
+    if refusal is not None:
+        return Election(topic.name, index, refusal, partition.leader, partition.leader_epoch), None
+    elected = elect(partition, partition.isr, eligible, policy, min_isr=min_isr_of(image, topic.topic_id))
+    assert elected.leader not in (NO_LEADER, partition.leader), f"{topic.name}-{index}: {partition} gave {elected}"
+    reason = Reason.PREFERRED_ELECTION if policy is Policy.PREFERRED else Reason.BROKER_UNFENCED
+    change = change_to(topic.topic_id, partition, elected, reason, NO_OFFSET)
+    found = Election(topic.name, index, OK, elected.leader, partition.leader_epoch + 1, elected.unclean)
+    return found, change
+
+
+def _not_needed(topic: TopicImage, partition: PartitionImage, policy: Policy, eligible: Eligible) -> Outcome | None:
+    """Why nothing is elected, or None."""
+    name = f"{topic.name}-{partition.index}"
+    preferred = partition.replicas[0]
+    if policy is Policy.UNCLEAN:
+        if partition.leader != NO_LEADER:
+            return Outcome(Word.ELECTION_NOT_NEEDED, f"{name} has a leader, {partition.leader}")
+        if not any(eligible(replica) for replica in partition.replicas):
+            text = f"{name}: no broker of {list(partition.replica_ids)} is unfenced with a working directory"
+            return Outcome(Word.ELIGIBLE_LEADERS_NOT_AVAILABLE, text, "start one of them")
+        return None
+    if partition.leader == preferred.broker_id:
+        return Outcome(Word.ELECTION_NOT_NEEDED, f"{name} is led by its preferred leader, {partition.leader}")
+    problem = None
+    if preferred.broker_id not in partition.isr:
+        problem = f"is not in sync; in sync are {list(partition.isr)}"
+    elif not eligible(preferred):
+        problem = "is fenced, shutting down, or has lost the directory"
+    if problem is not None:
+        text = f"{name}: its preferred leader {preferred.broker_id} {problem}"
+        return Outcome(Word.PREFERRED_LEADER_NOT_AVAILABLE, text)
+    return None
+
+
+# By itself
+
+
+def balance(image: ClusterImage, topic_ids: Sequence[UUID]) -> Decision[None]:
+    """Move leaders of these topics back to their preferred replicas: at most `BALANCE_BATCH`, `more` if there may be
+    others.  Topics that are gone are passed over."""
+    eligible = Eligibility(image)
+    changes = []
+    for topic, partition in islice(_misplaced(image, topic_ids, eligible), BALANCE_BATCH):
+        min_isr = min_isr_of(image, topic.topic_id)
+        elected = elect(partition, partition.isr, eligible, Policy.PREFERRED, min_isr=min_isr)
+        change = change_to(topic.topic_id, partition, elected, Reason.PREFERRED_BALANCE, NO_OFFSET)
+        assert change is not None, f"{topic.name}-{partition.index} is led by its preferred leader"
+        changes.append(change)
+    return Decision(None, tuple(changes), more=len(changes) == BALANCE_BATCH)
+
+
+def _misplaced(
+    image: ClusterImage, topic_ids: Sequence[UUID], eligible: Eligible
+) -> Iterator[tuple[TopicImage, PartitionImage]]:
+    """Partitions that are not led by their preferred replica, though it is in sync and eligible."""
+    for topic_id in topic_ids:
+        topic = image.topics.get(topic_id)
+        for partition in () if topic is None else topic.partitions:
+            if partition is None or partition.leader == partition.replicas[0].broker_id:
+                continue
+            preferred = partition.replicas[0]
+            if preferred.broker_id in partition.isr and eligible(preferred):
+                assert topic is not None, "a partition of no topic"
+                yield topic, partition

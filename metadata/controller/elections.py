@@ -1,0 +1,61 @@
+"""Elections that an operator asks for."""
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+
+from metadata.control.balance import Election
+from metadata.control.balance import elect_leaders as decide_elections
+from metadata.control.decision import Decision
+from metadata.control.election import Policy
+from metadata.control.errors import OK, Outcome, Word
+from metadata.controller import convert
+from metadata.controller.active import ActiveController
+from metadata.image import ClusterImage
+from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+log = get_logger("controller")
+
+_POLICIES = {
+    pb.ElectLeadersRequest.POLICY_PREFERRED: Policy.PREFERRED,
+    pb.ElectLeadersRequest.POLICY_UNCLEAN: Policy.UNCLEAN,
+}
+
+
+async def elect_leaders(
+    controller: ActiveController, request: pb.ElectLeadersRequest, timeout_ms: float
+) -> Message | Outcome:
+    policy = _POLICIES.get(request.policy)
+    if policy is None:
+        return Outcome(Word.INVALID_REQUEST, f"election policy {request.policy} is none that there is")
+    convert.bounded(len(request.partitions), "partitions")
+    named = [(each.topic, each.index) for each in request.partitions]
+
+    def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[Election, ...], int, bool]]:
+        decision = decide_elections(image, policy, named, validate_only=request.header.validate_only)
+        end_offset = image.end_offset + len(decision.records)
+        return Decision((decision.reply, end_offset, bool(decision.records)), decision.records)
+
+    answer = await controller.carry_out(decide, timeout_ms)
+    if isinstance(answer, Outcome):
+        return answer
+    elections, offset, changed = answer
+    if any(each.unclean for each in elections) and changed:
+        log.warning("unclean elections were asked for", partitions=sum(each.unclean for each in elections))
+    return pb.ElectLeadersReply(
+        result=convert.result(OK),
+        changed=changed,
+        offset=offset,
+        partitions=[
+            pb.ElectedLeader(
+                topic=each.topic,
+                index=each.index,
+                result=convert.result(each.outcome),
+                leader=each.leader,
+                leader_epoch=each.leader_epoch,
+                unclean=each.unclean,
+            )
+            for each in elections
+        ],
+    )
