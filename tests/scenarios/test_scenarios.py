@@ -169,7 +169,7 @@ class Scenario:
             "limit": lambda words: setattr(self, "limit", int(words[0])),
             "cut": lambda words: self.side.update(map(int, words)),
             "sever": lambda words: self.severed.add(frozenset(map(int, words))),
-            "heal": lambda words: (self.side.clear(), self.severed.clear()) and None,
+            "heal": self.heal,
         }
         commands[name](words)
         self.tidy()
@@ -239,6 +239,10 @@ class Scenario:
         self.lab.wipe(int(words[0]), 100 + self.wiped)
         node.config = replace(node.config, new_cluster_id=f"made-by-{node.id}-again")
         self.checker.wiped(int(words[0]), lost)
+
+    def heal(self, words: list[str]) -> None:
+        self.side.clear()
+        self.severed.clear()
 
     def forget(self, words: list[str]) -> None:
         self.checker = Checker()
