@@ -1,0 +1,210 @@
+"""Clusters of real processes that are operated as an operator does it: through kctl, signals and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from quorumlog.client.controller import ControllerClient
+from quorumlog.kctl import dev_cluster, processes
+from quorumlog.kctl.context import wait_until
+from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire.v1 import node_pb2
+
+ROOT = Path(__file__).parents[3]
+TIMEOUT_S = 60.0
+PORT_BASE = 20_000 + os.getpid() % 120 * 100
+"""Below the ports that the system gives out by itself, and not where another run of the tests looks."""
+
+_LEADER_CHANGE = re.compile(r"LeaderChange: (\d+) leads epoch (\d+)")
+
+
+def plan(folder: Path, voters: int = 3, joining: int = 0, brokers: int = 0, **settings: int) -> DevCluster:
+    """`voters` founders, ids from 1, `joining` more that are started with --join, and brokers, ids from 11."""
+    cluster = dev_cluster.plan(folder / "cluster", voters + joining, brokers, PORT_BASE, made_dir=True)
+    founders = ",".join(f"{node.id}@{node.control}" for node in cluster.nodes[:voters])
+    for node in cluster.nodes:
+        for name, value in settings.items():
+            node.command += ["--set", f"{name.replace('_', '.')}={value}"]
+        if node.role == dev_cluster.BROKER:
+            continue
+        place = node.command.index("--initial-voters")
+        node.command[place + 1] = founders
+        if node.id > voters:
+            node.command[place : place + 2] = ["--join", cluster.nodes[0].control]
+    return cluster
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, voters: int = 3, joining: int = 0, brokers: int = 0, **settings: int
+) -> AsyncIterator[DevCluster]:
+    """A cluster as planned, ready; whatever runs of it at the end is killed."""
+    cluster = plan(folder, voters, joining, brokers, **settings)
+    try:
+        await start(cluster)
+        yield cluster
+    finally:
+        for node in cluster.nodes:
+            if node.is_running:
+                await kill(node)
+
+
+async def start(cluster: DevCluster) -> None:
+    """Start what does not run; return once everything is ready."""
+    await dev_cluster.start(cluster, TIMEOUT_S, lambda line: None)
+
+
+async def spawn(cluster: DevCluster, node: Node) -> None:
+    """Start one node, ready or not."""
+    process = processes.spawn(node.command, Path(node.log), dev_cluster._environment())
+    node.pid, node.mark = process.pid, processes.start_mark(process.pid) or ""
+    process.returncode = 0  # as in dev_cluster: found again by its pid
+    cluster.save()
+
+
+async def ready(node: Node) -> None:
+    async def is_ready() -> bool:
+        assert node.is_running, last_lines(node)
+        return (await dev_cluster.readiness(node))[0]
+
+    await wait_until(is_ready, TIMEOUT_S, f"{node.name} is ready", 0.05)
+
+
+async def kill(node: Node) -> None:
+    """SIGKILL, also to a node that is stopped."""
+    processes.send(node.pid, signal.SIGKILL)
+    assert await processes.gone(node.pid, node.mark, TIMEOUT_S)
+
+
+async def stop(node: Node) -> None:
+    """SIGTERM, as a service manager does."""
+    processes.send(node.pid, signal.SIGTERM)
+    assert await processes.gone(node.pid, node.mark, TIMEOUT_S), last_lines(node)
+
+
+async def ended(node: Node) -> list[str]:
+    """Wait until the node has ended by itself; the last lines of its log."""
+    assert await processes.gone(node.pid, node.mark, TIMEOUT_S), last_lines(node)
+    return processes.last_lines(Path(node.log), 20)
+
+
+def last_lines(node: Node) -> str:
+    return "\n".join(processes.last_lines(Path(node.log), 20))
+
+
+def node_of(cluster: DevCluster, node_id: int) -> Node:
+    return next(node for node in cluster.nodes if node.id == node_id)
+
+
+def named(cluster: DevCluster, *node_ids: int) -> str:
+    """ID@HOST:PORT,… as kctl takes it."""
+    return ",".join(f"{node_id}@{node_of(cluster, node_id).control}" for node_id in node_ids)
+
+
+def everybody(cluster: DevCluster) -> list[str]:
+    """Every node's control address: any of them will do for kctl."""
+    return [node.control for node in cluster.nodes]
+
+
+class Said(NamedTuple):
+    """What kctl did: exit code, standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The JSON of its output, or of its error."""
+        return json.loads(self.out or self.err.splitlines()[-1])
+
+
+async def say(cluster: DevCluster, *arguments: str) -> Said:
+    """Run kctl as a person would."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORUMLOG_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "quorumlog.kctl.main", *arguments),
+        env={
+            **environment,
+            "PYTHONPATH": str(ROOT),
+            "KCTL_CONTROLLERS": ",".join(everybody(cluster)),
+            "NO_COLOR": "1",
+            "COLUMNS": "200",
+        },
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(2 * TIMEOUT_S):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return Said(process.returncode, out.decode(), err.decode())
+
+
+async def kctl(cluster: DevCluster, *arguments: str) -> tuple[int, Any]:
+    """Run kctl as a script would; its exit code, and the JSON of its output or of its error."""
+    said = await say(cluster, "-o", "json", *arguments)
+    return said.code, said.document
+
+
+async def done(cluster: DevCluster, *arguments: str) -> Any:
+    """Run kctl, which must succeed; the JSON of its output."""
+    said = await say(cluster, "-o", "json", *arguments)
+    assert said.code == 0, (arguments, said)
+    return said.document
+
+
+async def quorum_is(cluster: DevCluster, what: str, condition: Callable[[Any], bool]) -> Any:
+    """Wait until the leader's own description of the quorum fulfils the condition."""
+    seen: list[Any] = []
+
+    async with ControllerClient(everybody(cluster)) as client:
+
+        async def fulfilled() -> bool:
+            found = await client.describe_quorum(5.0)
+            seen[:] = [found]
+            leads = found.known.HasField("leader_id") and found.answered_by.node_id == found.known.leader_id
+            return leads and condition(found)
+
+        await wait_until(fulfilled, TIMEOUT_S, what, 0.05)
+    return seen[-1]
+
+
+async def describe(node: Node) -> Any:
+    """What this node, asked alone, knows of the quorum."""
+    async with ControllerClient([node.control]) as client:
+        return await client._describe(client._channel(node.control), asyncio.get_running_loop().time() + 5.0)
+
+
+def voter_ids(described: Any) -> list[int]:
+    return sorted(voter.replica.key.node_id for voter in described.voters)
+
+
+async def leader_of(cluster: DevCluster) -> Node:
+    """Who leads now, by its own word."""
+    described = await quorum_is(cluster, "a leader", lambda it: not it.paused)
+    return node_of(cluster, described.known.leader_id)
+
+
+async def reigns(node: Node) -> list[tuple[int, int]]:
+    """(epoch, leader id) of each LeaderChange in the log of this node."""
+    found: list[tuple[int, int]] = []
+    request = node_pb2.ReadMetadataRequest(from_offset=0)
+    async with ControllerClient([node.control]) as client:
+        while True:
+            reply = await client.ask_node(node.control, "ReadMetadata", request, 10.0)
+            for batch in reply.batches:
+                if match := _LEADER_CHANGE.match(batch.control):
+                    found.append((int(match[2]), int(match[1])))
+            if reply.next_offset >= reply.high_watermark:
+                return found
+            request.from_offset = reply.next_offset

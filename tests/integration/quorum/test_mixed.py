@@ -1,0 +1,54 @@
+"""Voters in processes of their own, voters inside brokers, and the way from one to the other and back, under load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quorumlog.kctl.context import wait_until
+from quorumlog.kctl.dev_cluster import DevCluster
+from tests.integration.quorum.clusters import (
+    TIMEOUT_S,
+    done,
+    named,
+    node_of,
+    quorum_is,
+    ready,
+    running,
+    spawn,
+    stop,
+    voter_ids,
+)
+from tests.integration.quorum.load import Load, under_load
+
+DEDICATED, BROKERS = (1, 2, 3), (11, 12, 13)
+
+
+async def test_the_voters_move_into_the_brokers_and_back_under_load(tmp_path: Path) -> None:
+    async with running(tmp_path, voters=3, brokers=3) as cluster, under_load(cluster) as load:
+        await _move(cluster, DEDICATED, BROKERS)
+        mixed = await quorum_is(cluster, "voters inside the brokers", lambda it: voter_ids(it) == list(BROKERS))
+        assert mixed.known.leader_id in BROKERS
+        for node_id in DEDICATED:
+            await stop(node_of(cluster, node_id))  # nobody needs them any more
+        before = load.record_count, len(load.topics)
+        await done(cluster, "topics", "create", "decided-by-brokers")
+        for node_id in DEDICATED:
+            await spawn(cluster, node_of(cluster, node_id))
+        for node_id in DEDICATED:
+            await ready(node_of(cluster, node_id))
+        await wait_until(lambda: _goes_on(load, before), TIMEOUT_S, "the load goes on without the dedicated voters")
+        load.unknown.append("decided-by-brokers")
+        await _move(cluster, BROKERS, DEDICATED)
+        back = await quorum_is(cluster, "voters of their own", lambda it: voter_ids(it) == list(DEDICATED))
+        assert {observer.replica.key.node_id for observer in back.observers} == set(BROKERS)
+
+
+async def _goes_on(load: Load, before: tuple[int, int]) -> bool:
+    return load.record_count > before[0] and len(load.topics) > before[1]
+
+
+async def _move(cluster: DevCluster, leaving: tuple[int, ...], joining: tuple[int, ...]) -> None:
+    """One in, one out, as a person does it who wants three voters at all times."""
+    for comes, goes in zip(joining, leaving, strict=True):
+        assert (await done(cluster, "add-voter", named(cluster, comes)))["changed"] is True
+        assert (await done(cluster, "remove-voter", str(goes)))["changed"] is True
