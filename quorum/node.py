@@ -296,12 +296,15 @@ class QuorumNode(Inquirer):
                 if isinstance(event, Written):
                     self._release(event.write_id)
                 self._step(event)
-            if now_ms() >= core.deadline_ms and not self._events:
+            deadline = core.deadline_ms
+            if now_ms() >= deadline and not self._events:
                 self._step(Tick())
+                deadline = core.deadline_ms
             if self._events:
                 self._wake.set()
                 await asyncio.sleep(0)
-            self._arm()
+                deadline = core.deadline_ms
+            self._arm(deadline)
 
     def _step(self, event: Event) -> None:
         assert not self._stepping, f"stepped with {event} while being stepped"
@@ -321,9 +324,8 @@ class QuorumNode(Inquirer):
             self._failure = failure
             self._wake.set()
 
-    def _arm(self) -> None:
+    def _arm(self, deadline: int) -> None:
         """Have the core's task woken at the core's deadline.  A timer that is set too early is left: it is set anew."""
-        deadline = self.core.deadline_ms
         if self._timer is not None:
             if self._timer_ms <= deadline:
                 return

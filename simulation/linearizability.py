@@ -4,7 +4,9 @@ Theory of operation (Wing and Gong's search with Lowe's memory of states).  Oper
 so each key is a history of its own.  An operation is *minimal* if no other one that is still to be placed had ended
 before it began: only such a one can be next.  The search places a minimal operation whose result fits the value so
 far, and goes back when it gets stuck.  (Set of placed operations, value) never needs to be tried twice.  An operation
-with an unknown outcome has no end: it may be placed anywhere after its beginning, with any result, or never.
+with an unknown outcome has no end: it may be placed anywhere after its beginning, with any result, or never.  One that
+fits and changes nothing (a read, a compare and set that failed) is placed as soon as it is minimal, with no other
+choice tried: in any order that works it can be moved there.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ class Operation:
         return f"{self.began:.3f}-{self.ended:.3f} {self.kind} {self.key}{what}{found}"
 
 
-def _apply(operation: Operation, value: str | None) -> tuple[bool, str | None]:
+def _value_after(operation: Operation, value: str | None) -> tuple[bool, str | None]:
     """Whether the operation could have had its result on `value`, and the value after it."""
     match operation.kind:
         case "read":
-            return not operation.is_known or operation.result == value, value
+            return operation.result == value, value
         case "write":
             return True, operation.value
         case _:
@@ -69,19 +71,17 @@ def check_key(history: list[Operation]) -> bool | None:
             return True
         if len(seen) > STATES_MAX:
             return None
-        for index in _minimal(operations, placed):
-            fits, after = _apply(operations[index], value)
-            state = (placed | 1 << index, after)
-            if fits and state not in seen:
+        for state in _next_states(operations, placed, value):
+            if state not in seen:
                 seen.add(state)
                 stack.append(state)
     return False
 
 
-def _minimal(operations: list[Operation], placed: int) -> list[int]:
-    """Those that may be next; the one that ended first is tried first (it is last in the list)."""
+def _next_states(operations: list[Operation], placed: int, value: str | None) -> list[tuple[int, str | None]]:
+    """What may come next; what to try first is last in the list, and that is the operation that ended first."""
     first_end = inf
-    found: list[int] = []
+    found: list[tuple[float, int, str | None]] = []
     index = (~placed & (placed + 1)).bit_length() - 1  # all before are placed
     for place in range(index, len(operations)):
         if placed >> place & 1:
@@ -89,9 +89,17 @@ def _minimal(operations: list[Operation], placed: int) -> list[int]:
         one = operations[place]
         if one.began > first_end:
             break
-        found.append(place)
-        first_end = min(first_end, one.ended)
-    return sorted((one for one in found if operations[one].began <= first_end), key=lambda one: -operations[one].ended)
+        fits, after = _value_after(one, value)
+        if one.ended < first_end:
+            first_end = one.ended
+        if not fits:
+            continue
+        if one.is_known and (one.kind == "read" or one.result is False):
+            return [(placed | 1 << place, value)]
+        if one.is_known or after != value:
+            found.append((one.ended, place, after))
+    found.sort(key=lambda one: -one[0])
+    return [(placed | 1 << place, after) for _, place, after in found if operations[place].began <= first_end]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """An asyncio event loop in virtual time.
 
-Theory of operation.  The loop is asyncio's own `BaseEventLoop`; only its selector is replaced: where the real one would
-sleep until the next timer, ours moves the clock there.  So a minute of a quiet cluster costs nothing, and the order of
-callbacks depends on nothing but the program and its seed.
+Theory of operation.  The loop is asyncio's own `BaseEventLoop` with another heart: where the real one would sleep until
+the next timer, ours moves the clock there.  So a minute of a quiet cluster costs nothing, and the order of callbacks
+depends on nothing but the program and its seed.
 
-Each simulated process is a `Process` carried by a context variable.  Every callback is guarded: those of a killed
-process are dropped, which is what kill -9 means (no `finally` runs, nothing is flushed); those of a paused process wait
-until it goes on (SIGSTOP).  A process may have a clock that runs too fast or too slow: what it reads and what it sets
-timers by is its own time, the loop's is the true one.  Tasks and futures hash by number, not by address, because
-asyncio keeps them in sets.
+Each simulated process is a `Process` carried by a context variable.  Every callback knows whose it is: those of a
+killed process are dropped, which is what kill -9 means (no `finally` runs, nothing is flushed); those of a paused
+process wait until it goes on (SIGSTOP).  A process may have a clock that runs too fast or too slow: what it reads and
+what it sets timers by is its own time, the loop's is the true one.  Tasks and futures hash by number, not by address,
+because asyncio keeps them in sets.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from asyncio import base_events
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from simulation.network import Network
 
 _GRAVEYARD_MIN = 10_000
+_TIMERS_MIN = 10_000
 
 PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
 
@@ -38,7 +41,7 @@ class Process:
         self.host = host
         self.alive = True
         self.paused = False
-        self._waiting: list[tuple[Callable[..., object], tuple[Any, ...], Context]] = []
+        self._waiting: list[_Handle] = []
         self._rate = 1.0
         self._skewed = False
         self._set_at = self._clock_at = 0.0  # when the rate was set: true time, and what its clock said
@@ -63,8 +66,12 @@ class Process:
         """As SIGCONT."""
         self.paused = False
         waiting, self._waiting = self._waiting, []
-        for callback, args, context in waiting:
-            self.loop.call_soon(callback, *args, context=context)
+        for handle in waiting:
+            self.loop.go_on(handle)
+
+    def hold(self, handle: _Handle) -> None:
+        """What would run now waits until the process goes on."""
+        self._waiting.append(handle)
 
     def set_clock_rate(self, rate: float) -> None:
         """From now on its clock moves `rate` seconds in each second; it never jumps.  Timers that are set stay."""
@@ -80,52 +87,51 @@ class Process:
         """The true time at which its clock will say `when`."""
         return self._set_at + (when - self._clock_at) / self._rate if self._skewed else when
 
-    def run(self, callback: Callable[..., object], *args: Any) -> None:
-        """Run a callback of this process, unless it is dead or paused."""
-        if not self.alive:
-            return
-        if self.paused:
-            self._waiting.append((callback, args, copy_context()))
-            return
-        callback(*args)
+    def true_delay_of(self, delay: float) -> float:
+        """How long it truly takes until its clock has moved by `delay`."""
+        return delay / self._rate
 
 
 class _NumberedTask(asyncio.Task[Any]):
     _numbers = count()
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._number = next(self._numbers)
-        super().__init__(*args, **kwargs)
+    _number: int
 
     def __hash__(self) -> int:
-        return self._number
+        try:
+            return self._number
+        except AttributeError:
+            self._number = next(self._numbers)
+            return self._number
 
 
 class _NumberedFuture(asyncio.Future[Any]):
     _numbers = count()
-
-    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
-        self._number = next(self._numbers)
-        super().__init__(loop=loop)
+    _number: int
 
     def __hash__(self) -> int:
-        return self._number
+        try:
+            return self._number
+        except AttributeError:
+            self._number = next(self._numbers)
+            return self._number
 
 
-class _Clock:
-    """Stands where the selector was: `select` does not wait, it moves the time."""
+class _Handle(list[Any]):
+    """A callback to run: [callback, or None when cancelled; its arguments; its context; the process it belongs to].
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    Stands for an `asyncio.TimerHandle`.  One is made for every event, so it is a list, which is made at once in C.
+    """
 
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise RuntimeError("deadlock: nothing is scheduled and nothing can happen any more")
-        self.now += max(0.0, timeout)
-        return []
+    __slots__ = ()
 
-    def close(self) -> None:
-        pass
+    def __hash__(self) -> int:  # type: ignore[override]
+        raise TypeError("a set of handles would have an order of its own")
+
+    def cancel(self) -> None:
+        self[0] = None
+
+    def cancelled(self) -> bool:
+        return self[0] is None
 
 
 class SimulatedLoop(base_events.BaseEventLoop):
@@ -136,15 +142,19 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._selector = _Clock()
+        self._now = 0.0
+        self._current: Process | None = None  # whose callback runs
+        self._runnable: deque[_Handle] = deque()
+        self._timers: list[tuple[float, int, _Handle]] = []
+        self._timers_set = 0
+        self._prune_timers_at = _TIMERS_MIN
         self.events = 0
         self.graveyard: list[asyncio.Task[Any]] = []
         self._prune_at = _GRAVEYARD_MIN
         self._buried = False
-        self.set_task_factory(self._new_task)
 
-    def _new_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Task[Any]:
-        task = _NumberedTask(coro, loop=loop, **kwargs)
+    def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
+        task = _NumberedTask(coro, loop=self, name="" if name is None else str(name), context=context)
         self.graveyard.append(task)
         if len(self.graveyard) > self._prune_at:
             self.graveyard = [one for one in self.graveyard if not one.done()]
@@ -156,44 +166,95 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     def time(self) -> float:
         """By the clock of the process that asks."""
-        process = PROCESS.get()
-        return self._selector.now if process is None else process.clock(self._selector.now)
+        process = self._current
+        return self._now if process is None else process.clock(self._now)
 
     def true_time(self) -> float:
-        return self._selector.now
+        return self._now
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        assert not event_list
+    def _run_once(self) -> None:
+        """Run what can be run, and when nothing can, move the clock to the next timer; until somebody stops the loop.
 
-    def _write_to_self(self) -> None:
-        """Nothing sleeps, so nothing needs waking."""
+        A timer that has come due goes behind what waits already, before what is called for after it.
+        """
+        ready, timers = self._runnable, self._timers
+        while not self._stopping:  # type: ignore[attr-defined]
+            if not ready:
+                self._move_clock()
+            while timers and timers[0][0] <= self._now:
+                ready.append(heappop(timers)[2])
+            handle = ready.popleft()
+            callback, args, context, process = handle
+            if callback is None:
+                continue
+            if process is not None:
+                if not process.alive:
+                    continue
+                if process.paused:
+                    process.hold(handle)
+                    continue
+            self.events += 1
+            self._current = process
+            try:
+                context.run(callback, *args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # as asyncio's own
+                self.call_exception_handler({"message": f"exception in {callback}", "exception": error})
+        self._current = None
 
-    def _guard(
-        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
-    ) -> tuple[Callable[..., object], tuple[Any, ...]]:
-        self.events += 1
-        process = PROCESS.get() if context is None else context.get(PROCESS)
-        if process is None:
-            return callback, args
-        return process.run, (callback, *args)
+    def _move_clock(self) -> None:
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heappop(timers)
+        if not timers:
+            raise RuntimeError("deadlock: nothing is scheduled and nothing can happen any more")
+        self._now = timers[0][0]
+
+    def _prune_timers(self) -> None:
+        """Let go of those that were cancelled long before they were due."""
+        self._timers[:] = [one for one in self._timers if not one[2].cancelled()]
+        heapify(self._timers)
+        self._prune_timers_at = max(_TIMERS_MIN, 2 * len(self._timers))
+
+    def go_on(self, handle: _Handle) -> None:
+        """Run a callback that a process held back while it was paused."""
+        self._runnable.append(handle)
 
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        if self._buried:
-            return asyncio.Handle(callback, args, self, context)
-        callback, args = self._guard(callback, args, context)
-        return super().call_soon(callback, *args, context=context)
+    ) -> _Handle:
+        if context is None:
+            context = copy_context()
+        handle = _Handle((callback, args, context, context.get(PROCESS)))
+        if not self._buried:
+            self._runnable.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        if self._buried:
-            return asyncio.TimerHandle(when, callback, args, self, context)
-        if (process := PROCESS.get()) is not None:
-            when = process.true_time_of(when)
-        callback, args = self._guard(callback, args, context)
-        return super().call_at(when, callback, *args, context=context)
+    ) -> _Handle:
+        true_when = when if self._current is None else self._current.true_time_of(when)
+        return self._set_timer(true_when, callback, args, context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> _Handle:
+        true_delay = delay if self._current is None else self._current.true_delay_of(delay)
+        return self._set_timer(self._now + true_delay, callback, args, context)
+
+    def _set_timer(self, true_when: float, callback: Any, args: tuple[Any, ...], context: Context | None) -> _Handle:
+        if context is None:
+            context = copy_context()
+        handle = _Handle((callback, args, context, context.get(PROCESS)))
+        if not self._buried:
+            self._timers_set += 1
+            heappush(self._timers, (true_when, self._timers_set, handle))
+            if len(self._timers) > self._prune_timers_at:
+                self._prune_timers()
+        return handle
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
@@ -233,5 +294,5 @@ class SimulatedLoop(base_events.BaseEventLoop):
             if not task.done() and (coroutine := task.get_coro()) is not None:
                 with contextlib.suppress(BaseException):  # whatever a cut-off process would have said
                     coroutine.close()
-        self._ready.clear()  # type: ignore[attr-defined]
-        self._scheduled.clear()  # type: ignore[attr-defined]
+        self._runnable.clear()
+        self._timers.clear()

@@ -34,9 +34,9 @@ def current_process() -> Process:
 
 
 class Network:
-    """All links of one simulation.  `trace` is called with a line for each message delivered."""
+    """All links of one simulation.  `trace`, if there is one, is called with a line for each message delivered."""
 
-    def __init__(self, loop: SimulatedLoop, random: Random, trace: Callable[[str], None]) -> None:
+    def __init__(self, loop: SimulatedLoop, random: Random, trace: Callable[[str], None] | None) -> None:
         self.loop = loop
         self.random = random
         self.trace = trace
@@ -122,7 +122,8 @@ class Network:
         self._streams += [ours, theirs]
         protocol = ours.open(factory)
         self.loop.call_later(self.latency(), theirs.open, listener.factory, context=listener.context.copy())
-        self.trace(f"connect {process.host} -> {host}:{port}")
+        if self.trace is not None:
+            self.trace(f"connect {process.host} -> {host}:{port}")
         return ours, protocol
 
     def forget(self, stream: Stream) -> None:
@@ -309,8 +310,9 @@ class Stream(asyncio.Transport):
         now = self.network.loop.time()
         while self._outgoing and self._outgoing[0][0] <= now:
             data = self._outgoing.popleft()[1]
-            what = "end" if data is None else f"{len(data)} bytes {crc32(data):08x}"
-            self.network.trace(f"{what} {_name(self)} -> {_name(self.peer)}")
+            if self.network.trace is not None:
+                what = "end" if data is None else f"{len(data)} bytes {crc32(data):08x}"
+                self.network.trace(f"{what} {_name(self)} -> {_name(self.peer)}")
             if not self.peer._lost:
                 self.peer._incoming.append(data)
         self.network.loop.call_soon(self.peer._drain, context=self.peer.context.copy())
@@ -432,7 +434,8 @@ class SimulatedTransport:
             except UnreachableError as problem:
                 result, error = None, problem
             if not network.loses(target.process.host, source, reply=True):
-                network.trace(f"{name} reply {target.process.host} -> {source}")
+                if network.trace is not None:
+                    network.trace(f"{name} reply {target.process.host} -> {source}")
                 loop.call_later(network.request_latency(), deliver, result, error, context=ours.copy())
 
         def arrive() -> None:
@@ -442,17 +445,23 @@ class SimulatedTransport:
                 return
             if network.loses(source, target.process.host):
                 return
-            network.trace(f"{name} {source} -> {target.process.host}")
+            if network.trace is not None:
+                network.trace(f"{name} {source} -> {target.process.host}")
             loop.create_task(at_target(target), context=target._context.copy())
+
+        def give_up() -> None:
+            if not answer.done():
+                problem = f"{address} did not answer {name} within {timeout_ms} ms"
+                answer.set_exception(UnreachableError(problem))
 
         loop.call_later(network.request_latency(), arrive, context=Context())
         if may_repeat and network.duplicates and network.random.random() < network.duplicates:
             loop.call_later(network.request_latency() + network.latency(), arrive, context=Context())
+        deadline = loop.call_later(timeout_ms / 1000, give_up)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await answer
-        except TimeoutError:
-            raise UnreachableError(f"{address} did not answer {name} within {timeout_ms} ms") from None
+            return await answer
+        finally:
+            deadline.cancel()
 
     async def reset(self) -> None:
         """There are no connections to drop."""

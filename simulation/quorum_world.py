@@ -135,7 +135,7 @@ class QuorumWorld:
         self.random = Random(plan.seed)
         self.trace = Trace(1_000_000 if traced else 0)
         self.traced = traced
-        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note if traced else _quiet)
+        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note if traced else None)
         self.broken = asyncio.Event()
         self.faults: Counter[str] = Counter()
         self.history: list[Operation] = []
@@ -489,10 +489,6 @@ def _state(node: QuorumNode) -> str:
 
 def _id_of(name: str) -> int:
     return int(name[1:])
-
-
-def _quiet(_: str) -> None:
-    pass
 
 
 def play(plan: Plan, traced: bool = False) -> Result:
