@@ -76,6 +76,7 @@ def raft_config(config: NodeConfig, address: str, new_id: str) -> RaftConfig:
         election_timeout_ms=config.quorum_election_timeout_ms,
         fetch_timeout_ms=config.quorum_fetch_timeout_ms,
         append_linger_ms=config.quorum_append_linger_ms,
+        preference_wait_ms=config.quorum_preference_wait_ms,
     )
 
 

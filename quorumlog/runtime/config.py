@@ -171,6 +171,16 @@ KEYS: tuple[Key, ...] = (
     Key("quorum.election.timeout.ms", INTEGER, 1000, "a vote waits this long", BOTH, (), 50, 60_000),
     Key("quorum.fetch.timeout.ms", INTEGER, 2000, "a leader unheard for this long is lost", BOTH, (), 100, 60_000),
     Key("quorum.append.linger.ms", INTEGER, 0, "a batch waits this long for company", BOTH, (), 0, 1000),
+    Key(
+        "quorum.preference.wait.ms",
+        INTEGER,
+        30_000,
+        "a preferred node that did not keep leadership is left alone this long; doubles",
+        BOTH,
+        (),
+        100,
+        600_000,
+    ),
     Key("broker.heartbeat.interval.ms", INTEGER, 1000, "brokers report this often", BOTH, (), 50, 60_000),
     Key("broker.session.timeout.ms", INTEGER, 6000, "a broker unheard for this long is fenced", BOTH, (), 200, 600_000),
     Key(
@@ -224,6 +234,7 @@ class NodeConfig:
     quorum_election_timeout_ms: int = 1000
     quorum_fetch_timeout_ms: int = 2000
     quorum_append_linger_ms: int = 0
+    quorum_preference_wait_ms: int = 30_000
     broker_heartbeat_interval_ms: int = 1000
     broker_session_timeout_ms: int = 6000
     replica_lag_time_max_ms: int = 10_000
@@ -449,6 +460,7 @@ def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) 
         quorum_election_timeout_ms=values["quorum.election.timeout.ms"],
         quorum_fetch_timeout_ms=values["quorum.fetch.timeout.ms"],
         quorum_append_linger_ms=values["quorum.append.linger.ms"],
+        quorum_preference_wait_ms=values["quorum.preference.wait.ms"],
         broker_heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],
         broker_session_timeout_ms=values["broker.session.timeout.ms"],
         replica_lag_time_max_ms=values.get("replica.lag.time.max.ms", 10_000),
