@@ -1,0 +1,269 @@
+"""Failures known from elsewhere that need whole nodes to show: named after their number in docs/known_failures.md."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from metadata.controller.replay import MetadataReplay
+from quorumlog.runtime.addresses import Address
+from quorumlog.wire.v1 import controller_pb2 as pb
+from simulation import smoke
+from simulation.world import CONTROL_PORT, Host, World
+from tests.simulation.test_snapshots import equal, up
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    smoke.quiet()
+
+
+def active(world: World) -> Host:
+    host = world.active()
+    assert host is not None
+    return host
+
+
+def epoch_of(host: Host) -> int:
+    assert host.plane is not None
+    return host.plane.node.epoch
+
+
+def log_end(host: Host) -> int:
+    assert host.plane is not None
+    return host.plane.node.log_end_offset
+
+
+async def ask_to_create(host: Host, name: str, timeout_ms: int = 8_000) -> str:
+    """The word of this node's own answer."""
+    assert host.plane is not None
+    request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name, partitions=1, replication_factor=1)])
+    reply = await host.plane.service.call("CreateTopics", request, timeout_ms)
+    assert isinstance(reply, pb.CreateTopicsReply)
+    return reply.topics[0].result.error if reply.topics else reply.result.error
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_k2_a_controller_whose_disk_hangs_is_replaced_and_acknowledges_nothing(seed: int) -> None:
+    """etcd 13527: the timers run although no write ends, and nobody hears two leaders acknowledge."""
+    world = World(seed)
+
+    async def scenario() -> None:
+        await up(world)
+        old = active(world)
+        old.quorum_disk.hangs = True
+        stuck = asyncio.ensure_future(ask_to_create(old, "stuck"))
+        await world.until(
+            lambda: any(
+                host is not old and host.plane is not None and host.plane.controller.active for host in world.voters
+            ),
+            "another controller is active",
+            timeout_s=10.0,
+        )
+        assert old.plane is not None
+        assert not old.plane.controller.active
+        word = await stuck
+        new = active(world)
+        assert await ask_to_create(new, "after") == "NONE"
+        old.quorum_disk.hangs = False
+        await equal(world)
+        assert new.plane is not None
+        exists = new.plane.replay.image.topic("stuck") is not None
+        assert word in (["NONE", "OUTCOME_UNKNOWN"] if exists else ["OUTCOME_UNKNOWN", "NOT_CONTROLLER"]), (
+            word,
+            exists,
+        )
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_k6_elections_converge_within_a_few_epochs(seed: int) -> None:
+    """KAFKA-18345: however the timers fall, five voters that lose their leaders one after the other find a new one."""
+    world = World(seed, voters=5, brokers=0)
+
+    async def scenario() -> None:
+        world.start_all()
+        await world.until(lambda: world.active() is not None, "a controller is active")
+        for _ in range(4):
+            old = active(world)
+            before = epoch_of(old)
+            world.kill(old.config.node_id)
+            took = await world.until(lambda: world.active() is not None, "another one is active", timeout_s=12.0)
+            assert epoch_of(active(world)) <= before + 3, f"{took} s"
+            world.start(old.config.node_id)
+            await equal(world)
+
+    world.run(scenario())
+
+
+def test_k10_brokers_unfence_in_an_idle_cluster() -> None:
+    """KAFKA-14145, 13959: a broker that starts while nothing else happens becomes ready by its own registration alone;
+    afterwards the log does not grow."""
+    world = World(1)
+
+    async def scenario() -> None:
+        await up(world)
+        broker = world.brokers[0]
+        world.kill(broker.config.node_id)
+        await asyncio.sleep(20)
+        before = log_end(active(world))
+        world.start(broker.config.node_id)
+        await world.until(smoke.all_ready(world), "all brokers are ready", timeout_s=10.0)
+        await asyncio.sleep(5)
+        after = log_end(active(world))
+        assert after - before <= 3, "its registration and its unfencing"
+        await asyncio.sleep(60)
+        assert log_end(active(world)) == after
+
+    world.run(scenario())
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[MetadataReplay, int, int | None, bool]]:
+    """What state machines are told of leadership: (machine, epoch, leader, whether it is this node)."""
+    heard: list[tuple[MetadataReplay, int, int | None, bool]] = []
+    plain = MetadataReplay.leadership
+
+    def listen(machine: MetadataReplay, epoch: int, leader_id: int | None, address: str | None, ours: bool) -> None:
+        heard.append((machine, epoch, leader_id, ours))
+        plain(machine, epoch, leader_id, address, ours)
+
+    monkeypatch.setattr(MetadataReplay, "leadership", listen)
+    return heard
+
+
+def test_k14_a_node_that_starts_as_a_follower_tells_its_state_machine_who_leads(
+    told: list[tuple[MetadataReplay, int, int | None, bool]],
+) -> None:
+    """KAFKA-16286: the state machine is there before the first step, so it hears who leads, though nothing happens."""
+    world = World(2)
+
+    async def scenario() -> None:
+        await up(world)
+        leader = active(world)
+        follower = next(host for host in world.voters if host is not leader)
+        world.kill(follower.config.node_id)
+        world.start(follower.config.node_id)
+        await world.until(lambda: follower.plane is not None, "it runs")
+        plane = follower.plane
+        assert plane is not None
+        await world.until(lambda: plane.node.is_caught_up(), "it is caught up")
+        heard = [entry[1:] for entry in told if entry[0] is plane.replay]
+        assert heard[-1] == (epoch_of(leader), leader.config.node_id, False)
+        assert await ask_to_create(follower, "forwarded") == "NONE"
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_k17b_a_leader_that_starts_again_is_not_told_that_it_leads(
+    seed: int, told: list[tuple[MetadataReplay, int, int | None, bool]]
+) -> None:
+    """KAFKA-17333: it starts as Resigned in the epoch that it led; it leads only in a later one."""
+    world = World(seed)
+
+    async def scenario() -> None:
+        await up(world)
+        old = active(world)
+        epoch = epoch_of(old)
+        world.kill(old.config.node_id)
+        world.start(old.config.node_id)
+        await world.until(lambda: old.plane is not None, "it runs")
+        await world.until(lambda: world.active() is not None, "a controller is active")
+        await equal(world)
+        assert old.plane is not None
+        heard = [entry[1:] for entry in told if entry[0] is old.plane.replay]
+        assert heard, "it was told something"
+        assert all(later > epoch for later, _, ours in heard if ours), heard
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_k27_a_dead_voter_is_taken_out_and_the_others_restart_one_by_one_under_load(seed: int) -> None:
+    """Redpanda 1868, 7355, 9452: what was asked for is carried out, nothing acknowledged is lost, and every partition
+    has a leader in the end."""
+    world = World(seed, voters=4)
+
+    async def scenario() -> None:
+        await up(world)
+        dead = next(host for host in world.voters if host is not world.active())
+        world.kill(dead.config.node_id)
+        acknowledged: list[str] = []
+        stop = asyncio.Event()
+
+        async def load() -> None:
+            while not stop.is_set():
+                name = f"t{len(acknowledged)}"
+                host = world.random.choice([host for host in world.hosts.values() if host.plane is not None])
+                if await ask_to_create(host, name, 1_000) in ("NONE", "TOPIC_ALREADY_EXISTS"):
+                    acknowledged.append(name)
+                await asyncio.sleep(0.05)
+
+        working = asyncio.ensure_future(load())
+        await remove(world, dead.config.node_id)
+        for host in [host for host in world.hosts.values() if host is not dead]:
+            world.kill(host.config.node_id)
+            await asyncio.sleep(0.5)
+            world.start(host.config.node_id)
+            await world.until(lambda: world.active() is not None, "a controller is active")
+            await world.until(smoke.all_ready(world), "all brokers are ready")
+        stop.set()
+        await working
+        del world.hosts[dead.config.node_id]
+        await equal(world)
+        plane = active(world).plane
+        assert plane is not None
+        image = plane.replay.image
+        assert len(acknowledged) > 10
+        assert [name for name in acknowledged if image.topic(name) is None] == []
+        assert [voter.key.node_id for voter in plane.node.core.history.current] == [
+            host.config.node_id for host in world.voters
+        ]
+        await world.until(lambda: all_led(world), "every partition has a leader")
+
+    world.run(scenario())
+
+
+async def remove(world: World, node_id: int) -> None:
+    for _ in range(50):
+        host = world.active()
+        if host is not None and host.plane is not None:
+            request = pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=node_id))
+            reply = await host.plane.service.call("ChangeVoters", request, 10_000)
+            assert isinstance(reply, pb.ChangeVotersReply)
+            if reply.result.error in ("NONE", "VOTER_NOT_FOUND"):
+                return
+        await asyncio.sleep(0.2)
+    raise AssertionError("the dead voter is still there")
+
+
+def all_led(world: World) -> bool:
+    plane = active(world).plane
+    assert plane is not None
+    topics = plane.replay.image.topics.values()
+    return all(partition is None or partition.leader >= 0 for topic in topics for partition in topic.partitions)
+
+
+def test_k39_a_broker_whose_voters_have_no_name_yet_waits_and_is_not_ready() -> None:
+    """strimzi 12760: for a minute nobody is found under the name that it was given.  It runs, is not ready, and
+    joins when one does."""
+    world = World(4, voters=1, brokers=1)
+    broker = world.brokers[0]
+    voter = world.voters[0]
+
+    async def scenario() -> None:
+        world.start(broker.config.node_id)
+        await asyncio.sleep(60)
+        assert broker.failure is None
+        assert broker.broker is not None
+        ready, checks = broker.broker.is_ready()
+        assert (ready, checks["cluster"] != "ok") == (False, True)
+        world.start(voter.config.node_id)
+        await world.until(smoke.all_ready(world), "the broker is ready", timeout_s=15.0)
+
+    broker.config = replace(broker.config, bootstrap=(Address(voter.name, CONTROL_PORT),))
+    world.run(scenario())
