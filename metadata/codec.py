@@ -37,6 +37,7 @@ from metadata.records import (
     RegisterBroker,
     RemovePartition,
     RemoveTopic,
+    RenewTopic,
     Replica,
     Topic,
     UnregisterBroker,
@@ -253,6 +254,9 @@ _ENCODERS: dict[type, Callable[[Any], pb.Record]] = {
     PartitionChange: _encode_change,
     RemovePartition: _encode_remove_partition,
     RemoveTopic: lambda record: pb.Record(remove_topic=pb.RemoveTopic(topic_id=record.topic_id.bytes)),
+    RenewTopic: lambda record: pb.Record(
+        renew_topic=pb.RenewTopic(topic_id=record.topic_id.bytes, new_topic_id=record.new_topic_id.bytes)
+    ),
     Config: _encode_config,
     ProducerIds: _encode_producer_ids,
     PreferredControllers: lambda record: pb.Record(
@@ -437,6 +441,12 @@ class _Reader:
 
     def remove_topic(self, message: pb.RemoveTopic) -> RemoveTopic:
         return RemoveTopic(self.known_uuid(message.topic_id, "topic id"))
+
+    def renew_topic(self, message: pb.RenewTopic) -> RenewTopic:
+        _check(message.topic_id != message.new_topic_id, "topic renewed with its own id", message.topic_id.hex())
+        return RenewTopic(
+            self.known_uuid(message.topic_id, "topic id"), self.known_uuid(message.new_topic_id, "new topic id")
+        )
 
     def config(self, message: pb.Config) -> Config:
         scope = _SCOPES.get(message.scope)

@@ -18,6 +18,7 @@ from metadata.records import (
     RegisterBroker,
     RemovePartition,
     RemoveTopic,
+    RenewTopic,
     Topic,
     UnregisterBroker,
 )
@@ -28,12 +29,15 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
     partitions: topic id → indexes of partitions that were created, changed or removed one by one; look both images up.
     topics_removed: topics of `old` that are gone, with all their partitions.
+    topics_renewed: id in `old` → id in `new`, of topics that got another one: neither created nor removed.  Their
+    partitions stand under the new id, those that were removed as well.
     """
 
     old: ClusterImage
     new: ClusterImage
     topics_created: tuple[UUID, ...]
     topics_removed: tuple[UUID, ...]
+    topics_renewed: Mapping[UUID, UUID]
     partitions: Mapping[UUID, tuple[int, ...]]
     brokers: tuple[int, ...]
     configs: tuple[tuple[ConfigScope, str], ...]
@@ -45,21 +49,31 @@ def delta(old: ClusterImage, new: ClusterImage, records: Sequence[Record]) -> De
     partitions: dict[UUID, set[int]] = {}
     brokers: set[int] = set()
     configs: set[tuple[ConfigScope, str]] = set()
+    origins: dict[UUID, UUID] = {}  # id now → id at first
     for record in records:
         match record:
             case PartitionChange() | Partition() | RemovePartition():
                 partitions.setdefault(record.topic_id, set()).add(record.index)
             case Topic() | RemoveTopic():
                 topics.add(record.topic_id)
+            case RenewTopic():
+                first = origins.pop(record.topic_id, record.topic_id)
+                origins[record.new_topic_id] = first
+                topics.update((first, record.new_topic_id))
+                partitions[record.new_topic_id] = partitions.pop(record.topic_id, set())
             case RegisterBroker() | BrokerChange() | UnregisterBroker():
                 brokers.add(record.broker_id)
             case Config():
                 configs.add((record.scope, record.resource))
+    renewed = {first: now for now, first in origins.items() if first in old.topics and now in new.topics}
+    created = topics.difference(renewed.values())
+    removed = topics.difference(renewed)
     return Delta(
         old=old,
         new=new,
-        topics_created=tuple(sorted(each for each in topics if each in new.topics and each not in old.topics)),
-        topics_removed=tuple(sorted(each for each in topics if each in old.topics and each not in new.topics)),
+        topics_created=tuple(sorted(each for each in created if each in new.topics and each not in old.topics)),
+        topics_removed=tuple(sorted(each for each in removed if each in old.topics and each not in new.topics)),
+        topics_renewed={each: renewed[each] for each in sorted(renewed)},
         partitions={each: tuple(sorted(partitions[each])) for each in sorted(partitions) if each in new.topics},
         brokers=tuple(sorted(brokers)),
         configs=tuple(sorted(configs, key=lambda resource: (resource[0].value, resource[1]))),

@@ -29,6 +29,7 @@ from metadata.records import (
     RegisterBroker,
     RemovePartition,
     RemoveTopic,
+    RenewTopic,
     Replica,
     Topic,
     UnregisterBroker,
@@ -79,6 +80,18 @@ class _OpenTopic:
         self.partitions[index] = None
         return partition
 
+    def moved_to(self, topic_id: UUID) -> _OpenTopic:
+        """The same topic under another id; nothing is left under this one."""
+        moved = _OpenTopic(topic_id, self.name, self.partitions)
+        for partition in self.partitions:
+            if partition is not None:
+                for topic in (self, moved):
+                    topic.leads.setdefault(partition.leader, []).append(partition.index)
+                    topic.flip_hosts(partition.index, partition.replicas)
+        self.partitions = []
+        self.removed = True
+        return moved
+
 
 class _Editor:
     def __init__(self, image: ClusterImage) -> None:
@@ -94,6 +107,7 @@ class _Editor:
             PartitionChange: self._change_partition,
             RemovePartition: self._remove_partition,
             RemoveTopic: self._remove_topic,
+            RenewTopic: self._renew_topic,
             Config: self._set_config,
             ProducerIds: self._give_producer_ids,
             PreferredControllers: self._prefer_controllers,
@@ -234,6 +248,19 @@ class _Editor:
         resource = (ConfigScope.TOPIC, record.topic_id.hex)
         if resource in self._value("configs"):
             self._changes["configs"] = self._value("configs").delete(resource)
+
+    def _renew_topic(self, record: RenewTopic, offset: int) -> None:
+        new_id = record.new_topic_id
+        assert new_id not in self._image.topics, f"topic id {new_id} again, at offset {offset}"
+        assert new_id not in self._open, f"topic id {new_id} again, at offset {offset}"
+        topic = self._topic(record.topic_id)
+        self._open[new_id] = topic.moved_to(new_id)
+        self._put("topic_ids", topic.name, new_id)
+        configs = self._value("configs")
+        values = configs.get((ConfigScope.TOPIC, record.topic_id.hex))
+        if values is not None:
+            configs = configs.delete((ConfigScope.TOPIC, record.topic_id.hex))
+            self._changes["configs"] = configs.set((ConfigScope.TOPIC, new_id.hex), values)
 
     def _remember_epochs(self, name: str, gone: Sequence[PartitionImage]) -> None:
         if not gone:

@@ -136,6 +136,16 @@ class RemoveTopic(msgspec.Struct, frozen=True, gc=False):
     topic_id: UUID
 
 
+class RenewTopic(msgspec.Struct, frozen=True, gc=False):
+    """The topic goes on under another id, which tells clients that it may have fewer partitions than they know.
+
+    Its partitions stay what they are: same `created`, leader and epochs.
+    """
+
+    topic_id: UUID
+    new_topic_id: UUID
+
+
 class ConfigScope(Enum):
     CLUSTER = 1
     TOPIC = 2
@@ -187,6 +197,7 @@ Record = (
     | PartitionChange
     | RemovePartition
     | RemoveTopic
+    | RenewTopic
     | Config
     | ProducerIds
     | PreferredControllers

@@ -32,6 +32,7 @@ from metadata.records import (
     RegisterBroker,
     RemovePartition,
     RemoveTopic,
+    RenewTopic,
     Replica,
     Topic,
     UnregisterBroker,
@@ -109,6 +110,12 @@ class Twin:
                 for key in [key for key in self.configs if key[:2] == (ConfigScope.TOPIC, record.topic_id.hex)]:
                     del self.configs[key]
                 del self.topics[record.topic_id]
+            case RenewTopic():
+                self.topics[record.new_topic_id] = self.topics.pop(record.topic_id)
+                for kept in [key for key in self.partitions if key[0] == record.topic_id]:
+                    self.partitions[record.new_topic_id, kept[1]] = self.partitions.pop(kept)
+                for named in [key for key in self.configs if key[:2] == (ConfigScope.TOPIC, record.topic_id.hex)]:
+                    self.configs[ConfigScope.TOPIC, record.new_topic_id.hex, named[2]] = self.configs.pop(named)
             case Config():
                 key = (record.scope, record.resource, record.key)
                 self.configs.pop(key, None)
@@ -190,7 +197,7 @@ def draw_record(draw: Any, twin: Twin, number: int) -> Record:
     if twin.brokers:
         choices += ["broker"] * 2
     if twin.topics:
-        choices += ["partition"] * 3 + ["remove topic"]
+        choices += ["partition"] * 3 + ["remove topic", "renew"]
     if twin.partitions:
         choices += ["change"] * 6 + ["remove partition"]
     kind = draw(st.sampled_from(choices))
@@ -210,8 +217,10 @@ def draw_record(draw: Any, twin: Twin, number: int) -> Record:
     if kind == "topic":
         free = [name for name in NAMES if name not in twin.topics.values()]
         return Topic(UUID(int=number + 1), draw(st.sampled_from(free))) if free else NoOp()
-    if kind in ("partition", "remove topic"):
+    if kind in ("partition", "remove topic", "renew"):
         topic_id = draw(st.sampled_from(sorted(twin.topics)))
+        if kind == "renew":
+            return RenewTopic(topic_id, UUID(int=number + 1))
         if kind == "remove topic":
             return RemoveTopic(topic_id)
         index = sum(1 for key in twin.partitions if key[0] == topic_id)
@@ -275,12 +284,20 @@ def test_the_image_says_what_its_twin_says_after_every_batch(batches: list[list[
 def check_delta(old: ClusterImage, new: ClusterImage, batch: Sequence[Record]) -> None:
     """Every difference between the images is in the delta."""
     found = delta(old, new, batch)
-    assert set(found.topics_created) == set(new.topics) - set(old.topics)
-    assert set(found.topics_removed) == set(old.topics) - set(new.topics)
-    for topic_id in set(new.topics) & set(old.topics):
+    now = {topic_id: topic_id for topic_id in old.topics}  # id at first → id now
+    for record in batch:
+        if isinstance(record, RenewTopic):
+            for first, last in now.items():
+                if last == record.topic_id:
+                    now[first] = record.new_topic_id
+    kept = {first: last for first, last in now.items() if last in new.topics}
+    assert dict(found.topics_renewed) == {first: last for first, last in kept.items() if first != last}
+    assert set(found.topics_created) == set(new.topics) - set(kept.values())
+    assert set(found.topics_removed) == set(old.topics) - set(kept)
+    for first, last in kept.items():
         for index in range(6):
-            if old.partition(topic_id, index) != new.partition(topic_id, index):
-                assert index in found.partitions[topic_id]
+            if old.partition(first, index) != new.partition(last, index):
+                assert index in found.partitions[last]
     for topic_id in found.topics_created:
         partitions = new.topics[topic_id].partitions
         assert set(range(len(partitions))) <= set(found.partitions.get(topic_id, ()))
