@@ -55,6 +55,7 @@ from quorum.core.events import (
     Written,
 )
 from quorum.core.founding import Founding
+from quorum.core.handover import EndedReign
 from quorum.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -69,6 +70,7 @@ from quorum.core.messages import (
     FetchSnapshotReply,
     Introduce,
     IntroduceReply,
+    LeadershipEnd,
     ReplicaStatus,
     Reply,
     Request,
@@ -416,6 +418,7 @@ class RaftCore(Founding):
         statuses: list[ReplicaStatus] = []
         observers: list[ReplicaStatus] = []
         replicas = self.role.replicas if isinstance(self.role, Leader) and error is ErrorCode.NONE else {}
+        end = self.last_end
         for voter in self.history.current if self.met and error is ErrorCode.NONE else ():
             statuses.append(self._status(voter, now_ms))
         for key in sorted(replicas):
@@ -433,6 +436,9 @@ class RaftCore(Founding):
             target_voters=self.history.target,
             last_leader_change_reason=self.last_change_reason,
             last_leader_change_ms=None if self.last_change_ms is None else now_ms - self.last_change_ms,
+            target_step=self.target_step,
+            target_problem=self.target_problem,
+            last_leadership_end=None if end is None else _ended(end, now_ms),
         )
 
     @property
@@ -490,6 +496,10 @@ class RaftCore(Founding):
         if self.newborn is not None:
             assert isinstance(self.role, Unattached), f"newborn as {self.role}"
             assert now.voted_for is None, f"newborn with {now}"
+
+
+def _ended(end: EndedReign, now_ms: int) -> LeadershipEnd:
+    return LeadershipEnd(end.leader_id, end.epoch, end.reason, now_ms - end.ended_ms)
 
 
 __all__ = ["Peer", "RaftCore", "ReplicaKey"]

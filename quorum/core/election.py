@@ -53,6 +53,9 @@ from quorum.core.types import Election, LogEnd, ReplicaKey
 class Elections(Reads):
     """Votes, epochs, the end of a reign, and the search for a leader."""
 
+    _farewell: tuple[int, str] | None = None
+    """(epoch, why it was given up) of the last farewell that was heard."""
+
     # What to believe
 
     def _refuse_peer(self, sender: Sender, target: ReplicaKey, epoch: int, log_end: LogEnd | None) -> ErrorCode:
@@ -278,7 +281,7 @@ class Elections(Reads):
     def _say_farewell(self, resigned: Resigned, now_ms: int) -> None:
         for voter, errand in resigned.farewells.items():
             if errand.is_due(now_ms):
-                request = EndQuorumEpoch(self._sender, voter, self.epoch, resigned.successors)
+                request = EndQuorumEpoch(self._sender, voter, self.epoch, resigned.successors, resigned.reason)
                 self._ask(errand, Purpose.END, self._peer(voter), request, now_ms, voter=voter)
 
     def _farewell_ended(self, resigned: Resigned, voter: ReplicaKey, heard: bool, now_ms: int) -> None:
@@ -295,6 +298,7 @@ class Elections(Reads):
         if error is ErrorCode.NONE and leader_id == self.key.node_id:
             error = ErrorCode.INVALID_REQUEST
         if error is ErrorCode.NONE:
+            self._farewell = (request.epoch, request.reason)
             if request.epoch > self.epoch or self.election.leader_id is None:
                 self._enter_ended(request.epoch, leader_id, now_ms)
             self._stand_in_turn(request.successors, now_ms)

@@ -18,7 +18,7 @@ from random import Random
 from quorum.core.config import RaftConfig
 from quorum.core.election import Elections
 from quorum.core.events import Transfer, Transferred, VoterChangeError
-from quorum.core.roles import Handover, Leader, RoleState
+from quorum.core.roles import Follower, Handover, Leader, RoleState
 from quorum.core.types import ReplicaKey, StoredQuorum
 
 
@@ -30,6 +30,16 @@ class Transferring:
     to: int
     deadline_ms: int
     epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedReign:
+    """A leadership that ended, and why, as far as this node can tell."""
+
+    epoch: int
+    leader_id: int
+    reason: str
+    ended_ms: int
 
 
 @dataclass(slots=True)
@@ -50,6 +60,8 @@ class Handovers(Elections):
         self._given: tuple[int, int] | None = None  # (epoch given up, node id meant to lead next)
         self._reign: tuple[int, int, int] | None = None  # (epoch, leader id, since when it is known here)
         self._unsteady: dict[int, Unsteady] = {}  # by node id: of preferred nodes and of those that led
+        self._led: tuple[int, int] | None = None  # (epoch, leader id) while this node leads or follows
+        self.last_end: EndedReign | None = None
 
     # Asked to
 
@@ -177,7 +189,23 @@ class Handovers(Elections):
 
     def _become(self, role: RoleState, now_ms: int, reason: str) -> None:
         super()._become(role, now_ms, reason)
+        self._note_end(now_ms, reason)
         self._watch_leaders(now_ms)
+
+    def _note_end(self, now_ms: int, reason: str) -> None:
+        """Note how the leadership ended that this node took part in; what the leader said of it is worth most."""
+        before, leader_id = self._led, None
+        match self.role:
+            case Leader():
+                leader_id = self.key.node_id
+            case Follower() as follower:
+                leader_id = follower.leader_id
+        self._led = (self.epoch, leader_id) if leader_id is not None else None
+        if before is None or before == self._led:
+            return
+        if self._farewell is not None and self._farewell[0] == before[0] and self._farewell[1]:
+            reason = f"resigned: {self._farewell[1]}"
+        self.last_end = EndedReign(*before, reason, now_ms)
 
     def _watch_leaders(self, now_ms: int) -> None:
         """Note who leads since when, who lost it early, and what became of a handover."""

@@ -54,7 +54,25 @@ class Membership(Handovers):
     """Changes the voters as leader."""
 
     target_problem: str | None = None
-    """Why the last step towards the target was not taken; None when it was."""
+    """Of a leader: why the last step towards the target was not taken; None when it was."""
+
+    @property
+    def target_step(self) -> str | None:
+        """Of a leader: what it is doing towards the target, in words; None when nothing is under way."""
+        step = self.role.step if isinstance(self.role, Leader) else None
+        if step is None or self.history.target is None:
+            return None
+        doing = "is committing" if step.end is not None else "is checking"
+        match step.change:
+            case AddVoter() as change:
+                waits = step.measured_from is not None and step.end is None
+                doing = "waits until it has caught up" if waits else doing
+                return f"add node {change.node_id} at {change.address}: {doing}"
+            case RemoveVoter() as change:
+                return f"take node {change.node_id} out: {doing}"
+            case UpdateVoter() as change:
+                return f"move node {change.key.node_id} to {change.address}: {doing}"
+        return None
 
     # Asked for
 
@@ -468,7 +486,7 @@ class Membership(Handovers):
     # The end of a reign
 
     def _become(self, role: RoleState, now_ms: int, reason: str) -> None:
-        before = self.role
+        before, self.target_problem = self.role, None
         super()._become(role, now_ms, reason)
         if not isinstance(before, Leader) or before.change is None or before.change.call is None:
             return

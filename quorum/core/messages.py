@@ -87,12 +87,13 @@ class BeginQuorumEpochReply:
 
 @dataclass(frozen=True, slots=True)
 class EndQuorumEpoch:
-    """A leader gives its epoch up; `successors` ordered by descending log end."""
+    """A leader gives its epoch up; `successors` ordered by descending log end, `reason` for people."""
 
     sender: Sender
     target: ReplicaKey
     epoch: int
     successors: tuple[ReplicaKey, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +209,21 @@ class DescribeQuorum:
 
 
 @dataclass(frozen=True, slots=True)
+class LeadershipEnd:
+    """How the leadership before the present one ended, as the answering node saw it."""
+
+    leader_id: int
+    epoch: int
+    reason: str
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeQuorumReply:
-    """What the answering node knows; complete (lags, observers) only from the leader."""
+    """What the answering node knows; complete (lags, observers, progress towards a target) only from the leader.
+
+    target_step: what is being done towards the target just now.  target_problem: why the last step was not possible.
+    """
 
     error: ErrorCode
     known: Knowledge
@@ -222,6 +236,9 @@ class DescribeQuorumReply:
     target_voters: VoterSet | None
     last_leader_change_reason: str | None
     last_leader_change_ms: int | None
+    target_step: str | None = None
+    target_problem: str | None = None
+    last_leadership_end: LeadershipEnd | None = None
 
 
 Request = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot | Introduce | DescribeQuorum

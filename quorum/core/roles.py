@@ -205,6 +205,7 @@ class Resigned:
     deadline_ms: int | None
     farewells: dict[ReplicaKey, Errand]
     successors: tuple[ReplicaKey, ...]
+    reason: str
     role = Role.RESIGNED
 
 

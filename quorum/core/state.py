@@ -433,4 +433,4 @@ class CoreState:
         """Lead no more, in the same epoch; until `deadline_ms`, tell the others."""
         assert self.election.leader_id == self.key.node_id, f"resigns from {self.election}"
         farewells = {voter: Errand(now_ms) for voter in self.other_voters}
-        self._become(Resigned(deadline_ms, farewells, successors), now_ms, reason)
+        self._become(Resigned(deadline_ms, farewells, successors, reason), now_ms, reason)

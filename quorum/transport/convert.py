@@ -186,6 +186,7 @@ def _end_to(request: m.EndQuorumEpoch) -> pb.EndQuorumEpochRequest:
         target=codec.key_to(request.target),
         epoch=request.epoch,
         successors=[codec.key_to(key) for key in request.successors],
+        reason=request.reason[:REASON_MAX_CHARS],
     )
 
 
@@ -195,6 +196,7 @@ def _end_from(message: pb.EndQuorumEpochRequest) -> m.EndQuorumEpoch:
         _target_from(message),
         codec.check_epoch(message.epoch, "epoch"),
         codec.keys_from(message.successors, "successors"),
+        message.reason[:REASON_MAX_CHARS],
     )
 
 
@@ -434,14 +436,40 @@ def _describe_reply_to(reply: m.DescribeQuorumReply) -> pb.DescribeQuorumReply:
         target_voters=None if reply.target_voters is None else codec.voters_to(reply.target_voters),
         last_leader_change_reason=reply.last_leader_change_reason,
         last_leader_change_ms=reply.last_leader_change_ms,
+        target_step=reply.target_step,
+        target_problem=reply.target_problem,
+        last_leadership_end=None
+        if reply.last_leadership_end is None
+        else _leadership_end_to(reply.last_leadership_end),
     )
+
+
+def _leadership_end_to(end: m.LeadershipEnd) -> pb.LeadershipEnd:
+    return pb.LeadershipEnd(
+        leader_id=end.leader_id, epoch=end.epoch, reason=end.reason[:REASON_MAX_CHARS], age_ms=end.age_ms
+    )
+
+
+def _leadership_end_from(end: pb.LeadershipEnd) -> m.LeadershipEnd:
+    require(end.age_ms >= 0, f"a leadership that ends in {-end.age_ms} ms")
+    return m.LeadershipEnd(
+        codec.check_node_id(end.leader_id, "leader_id"),
+        codec.check_epoch(end.epoch, "epoch"),
+        end.reason[:REASON_MAX_CHARS],
+        end.age_ms,
+    )
+
+
+def _words(message: pb.DescribeQuorumReply, field: str) -> str | None:
+    """Words for people, if there are any: cut, since a peer chose them."""
+    text: str = getattr(message, field)
+    return text[:REASON_MAX_CHARS] if message.HasField(field) else None
 
 
 def _describe_reply_from(_: m.DescribeQuorum, message: pb.DescribeQuorumReply) -> m.DescribeQuorumReply:
     require(message.HasField("answered_by"), "no answered_by")
     require(len(message.voters) <= codec.VOTERS_MAX, f"{len(message.voters)} voters")
     require(len(message.observers) <= OBSERVERS_MAX, f"{len(message.observers)} observers")
-    has_reason, has_age = (message.HasField(f"last_leader_change_{part}") for part in ("reason", "ms"))
     return m.DescribeQuorumReply(
         error=_error_from(message),
         known=_knowledge_from(message),
@@ -454,8 +482,13 @@ def _describe_reply_from(_: m.DescribeQuorum, message: pb.DescribeQuorumReply) -
         target_voters=(
             codec.voters_from(message.target_voters, "target_voters") if message.HasField("target_voters") else None
         ),
-        last_leader_change_reason=message.last_leader_change_reason[:REASON_MAX_CHARS] if has_reason else None,
-        last_leader_change_ms=message.last_leader_change_ms if has_age else None,
+        last_leader_change_reason=_words(message, "last_leader_change_reason"),
+        last_leader_change_ms=message.last_leader_change_ms if message.HasField("last_leader_change_ms") else None,
+        target_step=_words(message, "target_step"),
+        target_problem=_words(message, "target_problem"),
+        last_leadership_end=(
+            _leadership_end_from(message.last_leadership_end) if message.HasField("last_leadership_end") else None
+        ),
     )
 
 

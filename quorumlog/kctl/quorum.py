@@ -30,7 +30,11 @@ async def status(context: Context) -> None:
     change = document["last_leader_change"]
     rows = [(name, document[name]) for name in names]
     rows.append(("last_leader_change", f"{change['at']}: {change['reason']}" if change else None))
+    ended = document["last_leadership_end"]
+    told = ended and f"{ended['at']}: node {ended['leader_id']}, epoch {ended['leader_epoch']}: {ended['reason']}"
+    rows.append(("last_leadership_end", told))
     rows.append(("target_voters", document["target_voters"] and [v["id"] for v in document["target_voters"]]))
+    rows += [(name, document[name]) for name in ("target_step", "target_problem") if document[name]]
     output.table(("", ""), rows)
     output.table(_COLUMNS, [_row(replica) for replica in _replicas(document)])
     if document["answered_by"] != document["leader_id"]:
@@ -79,7 +83,10 @@ def status_document(reply: Any) -> dict[str, Any]:
         "voters": [_replica(replica) for replica in reply.voters],
         "observers": [_replica(replica) for replica in reply.observers],
         "target_voters": [_voter(v) for v in reply.target_voters.voters] if reply.HasField("target_voters") else None,
+        "target_step": reply.target_step if reply.HasField("target_step") else None,
+        "target_problem": reply.target_problem if reply.HasField("target_problem") else None,
         "last_leader_change": _last_change(reply),
+        "last_leadership_end": _last_end(reply),
     }
 
 
@@ -104,8 +111,20 @@ def _replica(status: Any) -> dict[str, Any]:
 def _last_change(reply: Any) -> dict[str, Any] | None:
     if not reply.HasField("last_leader_change_ms"):
         return None
+    reason = reply.last_leader_change_reason if reply.HasField("last_leader_change_reason") else None
+    return {"at": _before(reply.last_leader_change_ms), "reason": reason}
+
+
+def _last_end(reply: Any) -> dict[str, Any] | None:
+    """Why the leadership before the present one ended, as the answering node saw it."""
+    if not reply.HasField("last_leadership_end"):
+        return None
+    end = reply.last_leadership_end
+    return {"at": _before(end.age_ms), "leader_id": end.leader_id, "leader_epoch": end.epoch, "reason": end.reason}
+
+
+def _before(age_ms: int) -> str:
     from quorumlog.runtime.clock import Sources
     from quorumlog.runtime.logging import rfc3339
 
-    reason = reply.last_leader_change_reason if reply.HasField("last_leader_change_reason") else None
-    return {"at": rfc3339(Sources.real().wall_ms() - reply.last_leader_change_ms), "reason": reason}
+    return rfc3339(Sources.real().wall_ms() - age_ms)

@@ -6,12 +6,12 @@ so, and a refusal names its reason and what to do (design §4.8 and §4.9).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from quorumlog.kctl.context import Command, Context, Group, wait_until, with_loop
+from quorumlog.kctl.context import Command, Context, Group, with_loop
+from quorumlog.kctl.progress import Progress, ids, join
 from quorumlog.runtime.addresses import MAX_NODE_ID, InitialVoter, parse_list, parse_voter
 
 _dry_run = click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Check, but change nothing.")
@@ -35,14 +35,21 @@ def _voters(_context: click.Context, _parameter: click.Parameter, text: str | No
 @click.command("add-voter", cls=Command)
 @click.argument("voter", metavar="ID@HOST:PORT", callback=_voter)
 @click.option("--replace", is_flag=True, help="The voter of this id has lost its disk: take the old one out first.")
+@click.option("--wait", is_flag=True, help="Until it runs, is caught up and is added; tells how far it is.")
 @_dry_run
 @with_loop
-async def add_voter(context: Context, voter: InitialVoter, replace: bool, dry_run: bool) -> None:
+async def add_voter(context: Context, voter: InitialVoter, replace: bool, wait: bool, dry_run: bool) -> None:
     """Make a running node a voter.  It is found, and proven reachable, at its control address."""
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     change = pb.AddVoter(node_id=voter.node_id, address=str(voter.address), replace=replace)
-    reply = await _change(context, pb.ChangeVotersRequest(add=change), dry_run)
+    request = pb.ChangeVotersRequest(add=change)
+    if wait and not dry_run:
+        async with context.client() as client:
+            progress = Progress(context.output, client, context.deadline_s)
+            reply = await progress.taken(lambda left: client.call("ChangeVoters", request, left), voter.node_id)
+    else:
+        reply = await _change(context, request, dry_run)
     _report(
         context,
         reply,
@@ -77,7 +84,7 @@ async def remove_voter(context: Context, node_id: int, dry_run: bool) -> None:
 @click.command("alter-quorum", cls=Command)
 @click.option("--target", callback=_voters, metavar="ID@HOST:PORT,…", help="The voters there shall be in the end.")
 @click.option("--cancel", is_flag=True, help="Work towards no target any more; what was done stays done.")
-@click.option("--wait", is_flag=True, help="Return once the target is reached.")
+@click.option("--wait", is_flag=True, help="Until the target is reached, telling each step; alone: of the present one.")
 @_dry_run
 @with_loop
 async def alter_quorum(
@@ -86,18 +93,20 @@ async def alter_quorum(
     """Work towards another voter set, one step at a time, under whichever controller."""
     from quorumlog.wire.v1 import controller_pb2 as pb
 
+    if target is None and not cancel and wait and not dry_run:
+        return await _follow(context)
     if (target is None) == (not cancel):
-        raise click.UsageError("give one of --target and --cancel")
+        raise click.UsageError("give one of --target and --cancel, or --wait alone")
     if target is None:
         request = pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters())
     else:
         voters = [pb.VoterAddress(node_id=one.node_id, address=str(one.address)) for one in target]
         request = pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=voters))
     reply = await _change(context, request, dry_run)
+    names = join([one.node_id for one in target or ()])
     if wait and target is not None and not dry_run:
-        await _target_reached(context, [one.node_id for one in target])
-    names = ",".join(str(one.node_id) for one in target or ())
-    _report(
+        await _reached(context, [one.node_id for one in target], reply.offset)
+    return _report(
         context,
         reply,
         {},
@@ -227,22 +236,17 @@ def _document(voter: Any) -> dict[str, Any]:
     return {"id": voter.node_id, "address": voter.address}
 
 
-async def _target_reached(context: Context, wanted: list[int]) -> None:
-    """Wait until no target is left, telling each step."""
+async def _follow(context: Context) -> None:
+    """`alter-quorum --wait`: follow the work towards whatever target there is."""
+    voters = ids(await _reached(context, None, 0))
+    if context.output.is_json:
+        context.output.document({"changed": False, "offset": None, "voter_ids": voters})
+    else:
+        context.output.text(f"voters {join(voters)}: no target is being worked towards")
+
+
+async def _reached(context: Context, wanted: list[int] | None, offset: int) -> Any:
+    goal = "its target" if wanted is None else f"voters {join(wanted)}"
+    context.interrupted = f"the quorum goes on working towards {goal} (stop that: kctl alter-quorum --cancel)"
     async with context.client() as client:
-        reached = _follow_steps(context, client)
-        await wait_until(reached, context.deadline_s, f"voters {','.join(map(str, wanted))}")
-
-
-def _follow_steps(context: Context, client: Any) -> Callable[[], Any]:
-    last: list[list[int]] = []
-
-    async def reached() -> bool:
-        reply = await client.describe_quorum(context.deadline_s)
-        ids = sorted(voter.replica.key.node_id for voter in reply.voters)
-        if last != [ids]:
-            last[:] = [ids]
-            context.output.message("voters now: " + ",".join(map(str, ids)))
-        return not reply.HasField("target_voters")
-
-    return reached
+        return await Progress(context.output, client, context.deadline_s).reached(wanted, offset)

@@ -221,18 +221,20 @@ class BeginQuorumEpochReply(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[QuorumError, str]] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ...) -> None: ...
 
 class EndQuorumEpochRequest(_message.Message):
-    __slots__ = ("correlation_id", "sender", "target", "epoch", "successors")
+    __slots__ = ("correlation_id", "sender", "target", "epoch", "successors", "reason")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SUCCESSORS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     sender: Sender
     target: ReplicaKey
     epoch: int
     successors: _containers.RepeatedCompositeFieldContainer[ReplicaKey]
-    def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ..., target: _Optional[_Union[ReplicaKey, _Mapping]] = ..., epoch: _Optional[int] = ..., successors: _Optional[_Iterable[_Union[ReplicaKey, _Mapping]]] = ...) -> None: ...
+    reason: str
+    def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ..., target: _Optional[_Union[ReplicaKey, _Mapping]] = ..., epoch: _Optional[int] = ..., successors: _Optional[_Iterable[_Union[ReplicaKey, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class EndQuorumEpochReply(_message.Message):
     __slots__ = ("correlation_id", "error", "known")
@@ -388,8 +390,20 @@ class DescribeQuorumRequest(_message.Message):
     sender: Sender
     def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ...) -> None: ...
 
+class LeadershipEnd(_message.Message):
+    __slots__ = ("leader_id", "epoch", "reason", "age_ms")
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    leader_id: int
+    epoch: int
+    reason: str
+    age_ms: int
+    def __init__(self, leader_id: _Optional[int] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., age_ms: _Optional[int] = ...) -> None: ...
+
 class DescribeQuorumReply(_message.Message):
-    __slots__ = ("correlation_id", "error", "known", "answered_by", "high_watermark", "log_end_offset", "paused", "voters", "observers", "target_voters", "last_leader_change_reason", "last_leader_change_ms")
+    __slots__ = ("correlation_id", "error", "known", "answered_by", "high_watermark", "log_end_offset", "paused", "voters", "observers", "target_voters", "last_leader_change_reason", "last_leader_change_ms", "target_step", "target_problem", "last_leadership_end")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
@@ -402,6 +416,9 @@ class DescribeQuorumReply(_message.Message):
     TARGET_VOTERS_FIELD_NUMBER: _ClassVar[int]
     LAST_LEADER_CHANGE_REASON_FIELD_NUMBER: _ClassVar[int]
     LAST_LEADER_CHANGE_MS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_STEP_FIELD_NUMBER: _ClassVar[int]
+    TARGET_PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    LAST_LEADERSHIP_END_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: QuorumError
     known: Knowledge
@@ -414,4 +431,7 @@ class DescribeQuorumReply(_message.Message):
     target_voters: VoterSet
     last_leader_change_reason: str
     last_leader_change_ms: int
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[QuorumError, str]] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ..., answered_by: _Optional[_Union[ReplicaKey, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., paused: bool = ..., voters: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., observers: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., target_voters: _Optional[_Union[VoterSet, _Mapping]] = ..., last_leader_change_reason: _Optional[str] = ..., last_leader_change_ms: _Optional[int] = ...) -> None: ...
+    target_step: str
+    target_problem: str
+    last_leadership_end: LeadershipEnd
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[QuorumError, str]] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ..., answered_by: _Optional[_Union[ReplicaKey, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., paused: bool = ..., voters: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., observers: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., target_voters: _Optional[_Union[VoterSet, _Mapping]] = ..., last_leader_change_reason: _Optional[str] = ..., last_leader_change_ms: _Optional[int] = ..., target_step: _Optional[str] = ..., target_problem: _Optional[str] = ..., last_leadership_end: _Optional[_Union[LeadershipEnd, _Mapping]] = ...) -> None: ...

@@ -12,13 +12,17 @@ from quorum.core.events import (
     Answered,
     Appended,
     Asked,
+    ChangeVoters,
     LogRead,
     NotAppended,
     Propose,
     ReadLog,
     Resign,
+    SetTarget,
+    Unanswered,
     Written,
 )
+from quorum.core.membership import PROBES_MAX
 from quorum.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -28,9 +32,11 @@ from quorum.core.messages import (
     ErrorCode,
     Fetch,
     FetchReply,
+    Introduce,
+    IntroduceReply,
 )
 from quorum.core.roles import Leader
-from quorum.core.types import LogEnd, Role
+from quorum.core.types import LogEnd, Role, VoterSet
 from tests.unit.quorum_core.helpers import KNOWN, Bench, key, sender
 
 
@@ -312,6 +318,58 @@ def test_description_of_the_quorum() -> None:
     assert (found.high_watermark, found.log_end_offset, found.paused) == (3, 3, False)
     assert found.last_leader_change_reason is not None
     assert found.last_leader_change_reason.startswith("elected by")
+
+
+@pytest.mark.parametrize(("said", "reason"), [("told to", "resigned: told to"), (None, "leader 2 is not heard")])
+def test_the_end_of_the_last_leadership_is_described(said: str | None, reason: str) -> None:
+    bench = Bench()
+    assert bench.core.describe(0).last_leadership_end is None
+    bench.follow(2, epoch=1)
+    if said is not None:
+        bench.ask(EndQuorumEpoch(sender(2), bench.core.key, 1, (key(1),), said))
+    bench.win()
+    bench.until(bench.now_ms + 10)
+    end = bench.core.describe(bench.now_ms).last_leadership_end
+    assert end is not None
+    assert (end.leader_id, end.epoch, end.reason) == (2, 1, reason)
+    assert end.age_ms >= 10
+    bench.do(Resign("test"))
+    own = bench.core.describe(bench.now_ms).last_leadership_end
+    assert own is not None
+    assert (own.leader_id, own.reason, own.age_ms) == (1, "test", 0)
+    (farewell, *_) = bench.take(EndQuorumEpoch)
+    assert isinstance(farewell.request, EndQuorumEpoch)
+    assert farewell.request.reason == "test"
+
+
+def test_what_holds_a_target_up_is_described() -> None:
+    bench = leading()
+    bench.fetch(2, 2)
+
+    def answer(*silent: int) -> None:
+        for ask in bench.take(Introduce):
+            node_id = int(ask.to.address[1])
+            if node_id in silent:
+                bench.do(Unanswered(ask.call, "nobody there"))
+            else:
+                known = replace(KNOWN, epoch=bench.core.epoch)
+                reply = IntroduceReply(ErrorCode.NONE, known, key(node_id), False, (), None, VoterSet())
+                bench.do(Answered(ask.call, reply))
+
+    bench.do(ChangeVoters(1, SetTarget(tuple((i, f"n{i}:1") for i in (1, 2, 3, 4))), False, 10_000))
+    bench.until(bench.now_ms + 1)
+    answer()
+    bench.fetch(2, 3)
+    found = bench.core.describe(bench.now_ms)
+    assert (found.target_step, found.target_problem) == ("add node 4 at n4:1: is checking", None)
+    for _ in range(PROBES_MAX):
+        answer(4)
+        bench.fetch(2, 3)
+        bench.until(bench.now_ms + 400)
+    found = bench.core.describe(bench.now_ms)
+    assert (found.target_step, found.target_problem) == (None, "nobody answers at n4:1")
+    bench.do(Resign("test"))
+    assert bench.core.describe(bench.now_ms).target_problem is None, "that is the leader's to say"
 
 
 def test_a_stranger_learns_only_what_every_reply_says() -> None:

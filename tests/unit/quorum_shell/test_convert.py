@@ -85,7 +85,7 @@ def sample(kind: type[Any]) -> Any:
     return {
         m.Vote: m.Vote(SENDER, KEYS[1], 3, LogEnd(0, 0), False),
         m.BeginQuorumEpoch: m.BeginQuorumEpoch(SENDER, KEYS[1], 3, "a:1"),
-        m.EndQuorumEpoch: m.EndQuorumEpoch(SENDER, KEYS[1], 3, ()),
+        m.EndQuorumEpoch: m.EndQuorumEpoch(SENDER, KEYS[1], 3, (), "told to"),
         m.Introduce: m.Introduce(SENDER, ()),
         m.DescribeQuorum: m.DescribeQuorum(SENDER),
         m.Fetch: fetch(),
@@ -138,6 +138,9 @@ replies = st.one_of(
             st.none() | voter_sets,
             st.none() | st.text(max_size=50),
             ages,
+            st.none() | st.text(max_size=50),
+            st.none() | st.text(max_size=50),
+            st.none() | st.builds(m.LeadershipEnd, st.integers(0, 9), st.integers(0, 9), st.text(), st.integers(0, 9)),
         ),
     ),
     st.tuples(st.just(m.Fetch), st.builds(m.FetchReply, errors, knowns, offsets, offsets, offsets)),

@@ -1,0 +1,157 @@
+"""What `--wait` tells, on standard error, while the voters change: the newcomer's lag, the step towards a target.
+
+Every line says something new; what could not be found out is said, too, and waiting goes on.  The cluster works on by
+itself, under whichever controller: nothing here drives it, so Ctrl-C and the deadline end only the watching.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.output import Output
+
+LOOK_S = 0.5
+ATTEMPT_S = 20.0
+"""A request that waits on the server is sent again after this long, so that a new controller is found."""
+
+PASSING = frozenset({"NOT_CAUGHT_UP", "UNREACHABLE", "CHANGE_PENDING", "NOT_COMMITTED_YET", "TARGET_IN_PROGRESS"})
+"""Refusals whose reason may pass while one waits."""
+
+
+class Progress:
+    """Lines about one change."""
+
+    def __init__(self, output: Output, client: Any, timeout_s: float) -> None:
+        self._output = output
+        self._client = client
+        self._deadline = asyncio.get_running_loop().time() + timeout_s
+        self._timeout_s = timeout_s
+        self._said = ""
+
+    @property
+    def left_s(self) -> float:
+        return self._deadline - asyncio.get_running_loop().time()
+
+    def tell(self, line: str) -> None:
+        if line != self._said:
+            self._said = line
+            self._output.message(line)
+
+    async def taken(self, request: Callable[[float], Coroutine[Any, Any, Any]], node_id: int) -> Any:
+        """Ask for `node_id` to be added until that is done; the reply.  `request` is called with seconds.
+
+        Raises:
+            ClusterError: refused for a reason that does not pass, or TIMED_OUT.
+        """
+        while True:
+            asking = asyncio.ensure_future(request(max(0.001, min(self.left_s, ATTEMPT_S))))
+            try:
+                while not asking.done():
+                    await asyncio.wait({asking}, timeout=LOOK_S)
+                    if not asking.done():
+                        await self._tell(lambda described: lag_line(described, node_id))
+                return await asking
+            except ClusterError as error:
+                passing = error.code in PASSING or (error.retriable and error.code != "OUTCOME_UNKNOWN")
+                if not passing or self.left_s <= LOOK_S:
+                    raise
+                self.tell(f"waiting: {error.message}")
+            finally:
+                asking.cancel()
+            await asyncio.sleep(LOOK_S)
+
+    async def reached(self, wanted: Sequence[int] | None, offset: int) -> Any:
+        """Follow the work towards a target until it is done; the last description of the quorum.
+
+        wanted: the ids of the voters there shall be; None: whatever is being worked towards.  offset: the end of what
+        was appended for it, 0 if unknown.
+
+        Raises:
+            ClusterError: TARGET_CHANGED: somebody has set another target, or cancelled this one.  TIMED_OUT.
+        """
+        names = "the target" if wanted is None else f"voters {join(wanted)}"
+        while True:
+            described = await self._tell(target_line)
+            if described is not None:
+                target, now = ids_of_target(described), ids(described)
+                if target is None and (wanted is None or now == sorted(wanted)):
+                    return described
+                if target is not None and wanted is None:
+                    wanted = target
+                elif target is not None and target != sorted(wanted or ()):
+                    raise _changed(f"the target is voters {join(target)} now")
+                elif target is None and is_leaders(described) and described.high_watermark >= offset:
+                    raise _changed(f"no target is being worked towards any more; the voters are {join(now)}")
+            if self.left_s <= 0:
+                raise ClusterError(
+                    "TIMED_OUT",
+                    f"{names} within {self._timeout_s:g} s: not yet; {self._said}",
+                    "the work goes on: kctl alter-quorum --wait",
+                    retriable=True,
+                )
+            await asyncio.sleep(max(0.001, min(LOOK_S, self.left_s)))
+
+    async def _tell(self, line: Callable[[Any], str | None]) -> Any:
+        """A description of the quorum, told by `line`; None when nobody answers."""
+        try:
+            described = await self._client.describe_quorum(max(0.001, min(self.left_s, ATTEMPT_S)))
+        except ClusterError as error:
+            self.tell(f"waiting: {error.message}")
+            return None
+        if (text := line(described)) is not None:
+            self.tell(text)
+        return described
+
+
+def _changed(message: str) -> ClusterError:
+    return ClusterError("TARGET_CHANGED", message, "see `kctl quorum status`")
+
+
+def join(node_ids: Sequence[int]) -> str:
+    return ",".join(map(str, node_ids)) or "none"
+
+
+def ids(described: Any) -> list[int]:
+    """Of the voters in force."""
+    return sorted(status.replica.key.node_id for status in described.voters)
+
+
+def ids_of_target(described: Any) -> list[int] | None:
+    if not described.HasField("target_voters"):
+        return None
+    return sorted(voter.key.node_id for voter in described.target_voters.voters)
+
+
+def is_leaders(described: Any) -> bool:
+    """Whether the leader itself has answered."""
+    known = described.known
+    return bool(known.HasField("leader_id")) and known.leader_id == described.answered_by.node_id
+
+
+def lag_line(described: Any, node_id: int) -> str | None:
+    """How far behind a newcomer is; None when the leader does not know, or it is a voter by now."""
+    for status in described.observers:
+        if status.replica.key.node_id == node_id:
+            return f"node {node_id} lags by {status.lag} records" if status.lag else f"node {node_id} is caught up"
+    if node_id in ids(described) or not is_leaders(described):
+        return None
+    return f"node {node_id} does not fetch from the controller yet"
+
+
+def target_line(described: Any) -> str | None:
+    """Where the work towards the target stands."""
+    target = ids_of_target(described)
+    if target is None:
+        return f"voters {join(ids(described))}"
+    said = f"voters {join(ids(described))} of {join(target)}"
+    if described.HasField("target_step"):
+        said += f": {described.target_step}"
+        voters = ids(described)
+        lags = [lag_line(described, node_id) for node_id in target if node_id not in voters]
+        said += "".join(f"; {lag}" for lag in lags if lag is not None)
+    if described.HasField("target_problem"):
+        said += f"; held up: {described.target_problem}"
+    return said

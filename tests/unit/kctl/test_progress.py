@@ -1,0 +1,219 @@
+"""What `--wait` tells while the voters change, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.context import Context
+from quorumlog.kctl.main import run as kctl
+from quorumlog.kctl.output import Output
+from quorumlog.kctl.progress import Progress
+from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import quorum_pb2
+from tests.unit.metadata.fake_node import run
+
+T = TypeVar("T")
+OK = pb.Result(error="NONE")
+
+
+def status(node_id: int, lag: int) -> quorum_pb2.ReplicaStatus:
+    key = quorum_pb2.ReplicaKey(node_id=node_id, directory_id=bytes(15) + bytes([node_id]))
+    return quorum_pb2.ReplicaStatus(replica=quorum_pb2.Voter(key=key, address=f"n{node_id}:1"), lag=lag)
+
+
+def described(
+    *voters: int, target: tuple[int, ...] = (), observers: dict[int, int] | None = None, end: int = 10, **words: str
+) -> quorum_pb2.DescribeQuorumReply:
+    reply = quorum_pb2.DescribeQuorumReply(
+        known=quorum_pb2.Knowledge(epoch=4, leader_id=1, leader_address="n1:1"),
+        answered_by=status(1, 0).replica.key,
+        high_watermark=end,
+        voters=[status(one, 0) for one in voters],
+        observers=[status(one, lag) for one, lag in (observers or {}).items()],
+        **words,
+    )
+    if target:
+        reply.target_voters.voters.extend(status(one, 0).replica for one in target)
+    return reply
+
+
+class Scripted:
+    """A client that describes the quorum as the script says; the last line stays."""
+
+    def __init__(self, *script: quorum_pb2.DescribeQuorumReply | ClusterError) -> None:
+        self.script = list(script)
+        self.changes: list[Any] = []
+        self.asked: list[Any] = []
+
+    async def __aenter__(self) -> Scripted:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def describe_quorum(self, timeout_s: float) -> quorum_pb2.DescribeQuorumReply:
+        now = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(now, ClusterError):
+            raise now
+        return now
+
+    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
+        self.asked.append(request)
+        answer = self.changes.pop(0)
+        if isinstance(answer, ClusterError):
+            raise answer
+        if isinstance(answer, float):
+            await asyncio.sleep(answer)
+            return await self.call(method, request, timeout_s)
+        return answer
+
+
+def follow(client: Scripted, work: Callable[[Progress], Coroutine[Any, Any, T]], timeout_s: float = 60) -> T:
+    async def test() -> T:
+        return await work(Progress(Output("table"), client, timeout_s))
+
+    return run(test())
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+TARGET = (2, 3, 4)
+
+
+def test_each_step_towards_a_target_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    adding = "add node 4 at n4:1: waits until it has caught up"
+    client = Scripted(
+        described(1, 2, 3, end=5),  # the controller has not committed the target yet
+        described(1, 2, 3, target=TARGET, observers={4: 500}, target_step=adding),
+        described(1, 2, 3, target=TARGET, observers={4: 0}, target_step=adding),
+        described(1, 2, 3, target=TARGET, observers={4: 0}, target_step=adding),
+        ClusterError("UNAVAILABLE", "no answer", retriable=True),
+        described(1, 2, 3, target=TARGET, target_problem="nobody answers at n4:1"),
+        described(1, 2, 3, 4, target=TARGET),
+        described(2, 3, 4),
+    )
+    last = follow(client, lambda progress: progress.reached(TARGET, 8))
+    assert len(last.voters) == 3
+    assert lines(capsys) == [
+        "voters 1,2,3",
+        f"voters 1,2,3 of 2,3,4: {adding}; node 4 lags by 500 records",
+        f"voters 1,2,3 of 2,3,4: {adding}; node 4 is caught up",
+        "waiting: no answer",
+        "voters 1,2,3 of 2,3,4; held up: nobody answers at n4:1",
+        "voters 1,2,3,4 of 2,3,4",
+        "voters 2,3,4",
+    ]
+
+
+@pytest.mark.parametrize("later", [described(1, 2, 3), described(1, 2, 3, target=(1, 2, 5))])
+def test_a_target_that_was_cancelled_or_replaced_is_not_waited_for(later: quorum_pb2.DescribeQuorumReply) -> None:
+    client = Scripted(described(1, 2, 3, target=TARGET), later)
+    with pytest.raises(ClusterError, match=r"no target|the target is voters 1,2,5") as found:
+        follow(client, lambda progress: progress.reached(TARGET, 8))
+    assert (found.value.code, found.value.retriable) == ("TARGET_CHANGED", False)
+
+
+def test_the_time_is_up() -> None:
+    held = described(1, 2, 3, target=TARGET, target_problem="nobody answers at n4:1")
+    with pytest.raises(ClusterError, match="held up: nobody answers") as found:
+        follow(Scripted(held), lambda progress: progress.reached(TARGET, 8), timeout_s=3)
+    assert (found.value.code, found.value.next_step) == ("TIMED_OUT", "the work goes on: kctl alter-quorum --wait")
+
+
+def test_whatever_is_worked_towards_is_followed() -> None:
+    client = Scripted(described(1, 2, 3, target=TARGET), described(1, 2, 3, 4, target=TARGET), described(2, 3, 4))
+    assert len(follow(client, lambda progress: progress.reached(None, 0)).voters) == 3
+    assert len(follow(Scripted(described(1, 2)), lambda progress: progress.reached(None, 0)).voters) == 2
+
+
+def test_a_newcomer_is_asked_for_until_it_is_added(capsys: pytest.CaptureFixture[str]) -> None:
+    client = Scripted(
+        described(1, 2, 3),
+        described(1, 2, 3, observers={4: 70}),
+        described(1, 2, 3, observers={4: 0}),
+    )
+    done = pb.ChangeVotersReply(result=OK, changed=True)
+    client.changes = [ClusterError("UNREACHABLE", "nobody answers at n4:1"), 5.0, done]
+
+    async def ask(left: float) -> Any:
+        return await client.call("ChangeVoters", None, left)
+
+    assert follow(client, lambda progress: progress.taken(ask, 4)) is done
+    assert lines(capsys) == [
+        "waiting: nobody answers at n4:1",
+        "node 4 does not fetch from the controller yet",
+        "node 4 lags by 70 records",
+        "node 4 is caught up",
+    ]
+    client.changes = [ClusterError("WRONG_NODE", "node 5 answers there")]
+    with pytest.raises(ClusterError, match="node 5"):
+        follow(client, lambda progress: progress.taken(ask, 4))
+    client.changes = [ClusterError("NOT_CAUGHT_UP", "lags")] * 100
+    with pytest.raises(ClusterError, match="lags"):
+        follow(client, lambda progress: progress.taken(ask, 4), timeout_s=3)
+    client.changes = [ClusterError("OUTCOME_UNKNOWN", "who knows", retriable=True)]
+    with pytest.raises(ClusterError, match="who knows"):
+        follow(client, lambda progress: progress.taken(ask, 4))
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    scripted = Scripted(described(2, 3, 4))
+    monkeypatch.setattr(Context, "client", lambda context: scripted)
+    return scripted
+
+
+def test_the_commands_that_wait(client: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    client.changes = [pb.ChangeVotersReply(result=OK, changed=True, offset=8) for _ in range(2)]
+    assert kctl(["add-voter", "4@n4:1", "--wait", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changed"] is True
+    assert client.asked[0].add.address == "n4:1"
+    assert kctl(["alter-quorum", "--target", "2@n2:1,3@n3:1,4@n4:1", "--wait"]) == 0
+    assert "voters 2,3,4: reached" in capsys.readouterr().out
+    assert kctl(["alter-quorum", "--wait", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"changed": False, "offset": None, "voter_ids": [2, 3, 4]}
+    assert kctl(["alter-quorum"]) == 2
+
+
+def test_an_interrupted_wait_cancels_nothing_and_says_so(
+    client: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(timeout_s: float) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "describe_quorum", interrupted)
+    client.changes = [pb.ChangeVotersReply(result=OK, changed=True, offset=8)]
+    assert kctl(["alter-quorum", "--target", "2@n2:1", "--wait"]) == 130
+    said = capsys.readouterr().err
+    assert "goes on working towards voters 2" in said
+    assert "--cancel" in said
+
+
+def test_the_status_tells_what_holds_a_target_up_and_how_the_last_leadership_ended(
+    client: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = described(1, 2, 3, target=TARGET, target_problem="nobody answers at n4:1", target_step="add node 4")
+    held.last_leadership_end.CopyFrom(
+        quorum_pb2.LeadershipEnd(leader_id=2, epoch=3, reason="resigned: told to", age_ms=5)
+    )
+    client.script = [held]
+    assert kctl(["quorum", "status", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["target_problem"], document["target_step"]) == ("nobody answers at n4:1", "add node 4")
+    assert document["last_leadership_end"].pop("at").endswith("Z")
+    assert document["last_leadership_end"] == {"leader_id": 2, "leader_epoch": 3, "reason": "resigned: told to"}
+    assert kctl(["quorum", "status"]) == 0
+    said = capsys.readouterr().out
+    assert "nobody answers at n4:1" in said
+    assert "node 2, epoch 3: resigned: told to" in said
+    client.script = [described(1, 2, 3)]
+    assert kctl(["quorum", "status", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["target_problem"], document["last_leadership_end"]) == (None, None)
