@@ -189,6 +189,16 @@ def voter_ids(described: Any) -> list[int]:
     return sorted(voter.replica.key.node_id for voter in described.voters)
 
 
+def are(node_ids: list[int]) -> Callable[[Any], bool]:
+    """Whether these are the voters, for `quorum_is`."""
+    return lambda described: voter_ids(described) == node_ids
+
+
+def lag_of(described: Any, node_id: int) -> int | None:
+    """Of a voter, in records, as the leader that answered sees it."""
+    return next((voter.lag for voter in described.voters if voter.replica.key.node_id == node_id), None)
+
+
 async def leader_of(cluster: DevCluster) -> Node:
     """Who leads now, by its own word."""
     described = await quorum_is(cluster, "a leader", lambda it: not it.paused)

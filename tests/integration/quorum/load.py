@@ -168,7 +168,7 @@ async def check(cluster: DevCluster, admin: ControllerClient, load: Load, replic
         for index, acknowledged in load.records.items():
             values = await _read(Consumer(clients), index, max(acknowledged) + 1)
             for offset, value in acknowledged.items():
-                assert values.get(offset) == value, f"{TOPIC}-{index}@{offset}: {values.get(offset)}, not {value!r}"
+                assert values.get(offset) == value, f"{TOPIC}-{index}@{offset}: {values.get(offset)!r}, not {value!r}"
             seen = list(values.values())
             assert len(seen) == len(set(seen)), f"{TOPIC}-{index}: a record came twice"
 

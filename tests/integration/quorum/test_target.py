@@ -1,0 +1,101 @@
+"""`kctl alter-quorum` with real processes: whoever leads goes on with it, and it can be called off in between."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from quorumlog.client.controller import ControllerClient
+from quorumlog.kctl import processes
+from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.integration.quorum.clusters import (
+    TIMEOUT_S,
+    are,
+    done,
+    everybody,
+    kill,
+    named,
+    node_of,
+    quorum_is,
+    ready,
+    running,
+    spawn,
+    voter_ids,
+)
+from tests.integration.quorum.load import under_load
+
+ATTEMPTS = 10
+
+
+async def set_target(cluster: DevCluster, target: list[int]) -> None:
+    """As kctl does, without a process that has to end first."""
+    voters = [pb.VoterAddress(node_id=node_id, address=node_of(cluster, node_id).control) for node_id in target]
+    request = pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=voters))
+    async with ControllerClient(everybody(cluster)) as client:
+        assert (await client.call("ChangeVoters", request, TIMEOUT_S)).changed
+
+
+async def caught_midway(cluster: DevCluster) -> tuple[Node, list[int]]:
+    """Set three others as the target, and stop the last of them before they are all voters.
+
+    Returns who leads, and the target.
+    """
+    current, others = [1, 2, 3], [4, 5, 6]
+    for _ in range(ATTEMPTS):
+        await set_target(cluster, others)
+        last = node_of(cluster, others[-1])
+        processes.send(last.pid, signal.SIGSTOP)
+        described = await quorum_is(cluster, "a leader", lambda it: True)
+        if described.HasField("target_voters") and last.id not in voter_ids(described):
+            return node_of(cluster, described.known.leader_id), others
+        processes.send(last.pid, signal.SIGCONT)  # they were quicker
+        await quorum_is(cluster, "the target", lambda it: not it.HasField("target_voters"))
+        current, others = others, current
+    raise AssertionError("the target was always reached before anything could happen")
+
+
+async def test_three_others_take_over_although_the_leader_is_killed_midway(tmp_path: Path) -> None:
+    async with running(tmp_path, voters=3, joining=3) as cluster, under_load(cluster):
+        old, others = await caught_midway(cluster)
+        await kill(old)
+        processes.send(node_of(cluster, others[-1]).pid, signal.SIGCONT)
+        reached = await quorum_is(cluster, "the target", are(others))
+        assert reached.known.leader_id in others
+        gone = await quorum_is(cluster, "no target any more", lambda it: not it.HasField("target_voters"))
+        await spawn(cluster, old)
+        await ready(old)
+        back = await quorum_is(
+            cluster,
+            "the killed leader is an observer",
+            lambda it: old.id in {observer.replica.key.node_id for observer in it.observers},
+        )
+        assert back.known.epoch == gone.known.epoch, "the old leader's return costs no election"
+
+
+async def test_a_target_is_called_off_midway(tmp_path: Path) -> None:
+    async with running(tmp_path, voters=1, joining=2) as cluster, under_load(cluster):
+        hidden = node_of(cluster, 3)
+        for _ in range(ATTEMPTS):
+            await set_target(cluster, [1, 2, 3])
+            processes.send(hidden.pid, signal.SIGSTOP)
+            if (await done(cluster, "alter-quorum", "--cancel"))["changed"]:
+                break
+            processes.send(hidden.pid, signal.SIGCONT)  # it was done already
+            await done(cluster, "alter-quorum", "--target", named(cluster, 1), "--wait")
+        else:
+            raise AssertionError("the target was always reached before it could be called off")
+        left = await quorum_is(cluster, "no target", lambda it: not it.HasField("target_voters"))
+        assert set(voter_ids(left)) in ({1, 2}, {1, 2, 3}), "what was done stays done"
+        processes.send(hidden.pid, signal.SIGCONT)
+        assert (await done(cluster, "alter-quorum", "--cancel"))["changed"] is False, "there is none: so already"
+        still = await quorum_is(cluster, "the voters stay", lambda it: voter_ids(it) == voter_ids(left))
+        assert not still.HasField("target_voters")
+
+
+async def test_one_grows_to_three_and_five_and_back_under_load(tmp_path: Path) -> None:
+    async with running(tmp_path, voters=1, joining=4) as cluster, under_load(cluster):
+        for target in ([1, 2, 3], [1, 2, 3, 4, 5], [3, 4, 5], [5]):
+            await done(cluster, "alter-quorum", "--target", named(cluster, *target), "--wait")
+            described = await quorum_is(cluster, f"voters {target}", are(target))
+            assert described.known.leader_id in target or described.known.epoch > 1
