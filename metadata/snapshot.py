@@ -67,6 +67,7 @@ class Topics(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     topics: (id, name, partitions in all, first partition here, partitions here); the parts of a topic follow each
     other.  directories: directory ids that occur.  replica_lists: (broker id, index of its directory), flat, each.
     members: lists of broker ids.  The columns hold one value a partition: indexes of those tables, or plain numbers.
+    renewed: (id, origin) of the topics here that were created with another id.
     """
 
     topics: tuple[tuple[bytes, str, int, int, int], ...]
@@ -83,6 +84,7 @@ class Topics(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     partition_epoch: list[int]
     created: list[int]
     last_offset: list[int]
+    renewed: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class PastEpochs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
@@ -198,6 +200,7 @@ class _Columns:
 
     def __init__(self) -> None:
         self.topics: list[tuple[bytes, str, int, int, int]] = []
+        self.renewed: list[tuple[bytes, bytes]] = []
         self.size = 0
         self._directories: dict[UUID, int] = {}
         self._replica_lists: dict[tuple[int, ...], int] = {}
@@ -210,6 +213,8 @@ class _Columns:
 
     def add(self, topic: TopicImage, first: int, part: Sequence[PartitionImage | None]) -> None:
         self.topics.append((topic.topic_id.bytes, topic.name, len(topic.partitions), first, len(part)))
+        if topic.origin != topic.topic_id:
+            self.renewed.append((topic.topic_id.bytes, topic.origin.bytes))
         self.size += len(part)
         members, lists = self._members, self._replica_lists
         for partition in part:
@@ -247,6 +252,7 @@ class _Columns:
                 tuple(self._replica_lists),
                 tuple(self._members),
                 *columns,
+                renewed=tuple(self.renewed),
             )
         )
 
@@ -345,6 +351,8 @@ class ImageLoader:
 
     def _add_topics(self, chunk: Topics) -> None:
         partitions = self._partitions_of(chunk)
+        origins = dict(chunk.renewed)
+        self._require(all(len(origin) == 16 for origin in origins.values()), "an origin that has not 16 bytes")
         at = 0
         for topic_id, name, total, first, count in chunk.topics:
             self._require(len(topic_id) == 16, f"topic id of {len(topic_id)} bytes")
@@ -362,7 +370,7 @@ class ImageLoader:
             self._part += part
             self._open = (topic_id, name, total)
             if first + count == total:
-                self._close_topic(UUID(bytes=topic_id), name)
+                self._close_topic(UUID(bytes=topic_id), name, UUID(bytes=origins.get(topic_id, topic_id)))
                 self._last_topic = topic_id
         self._require(at == len(partitions), f"{len(partitions)} partitions, {at} announced")
 
@@ -414,13 +422,13 @@ class ImageLoader:
             )
         )
 
-    def _close_topic(self, topic_id: UUID, name: str) -> None:
+    def _close_topic(self, topic_id: UUID, name: str, origin: UUID) -> None:
         self._require(name not in self._topic_ids, f"topic name {name} twice")
         partitions = tuple(self._part)
         self._part = []
         self._open = None
         self._partitions += len(partitions)
-        self._topics[topic_id] = TopicImage(topic_id, name, partitions)
+        self._topics[topic_id] = TopicImage(topic_id, name, origin, partitions)
         self._topic_ids[name] = topic_id
         leads: dict[int, list[int]] = {}
         placed: dict[int, list[int]] = {}

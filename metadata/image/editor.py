@@ -49,11 +49,14 @@ class Masks(msgspec.Struct, frozen=True, gc=False):
 class _OpenTopic:
     """A topic being edited.  `leads` and `hosts`: by broker, the indexes whose bit turns over, once each time."""
 
-    __slots__ = ("hosts", "leads", "name", "partitions", "removed", "topic_id")
+    __slots__ = ("hosts", "leads", "name", "origin", "partitions", "removed", "topic_id")
 
-    def __init__(self, topic_id: UUID, name: str, partitions: Sequence[PartitionImage | None]) -> None:
+    def __init__(
+        self, topic_id: UUID, name: str, origin: UUID, partitions: Sequence[PartitionImage | None] = ()
+    ) -> None:
         self.topic_id = topic_id
         self.name = name
+        self.origin = origin
         self.partitions = list(partitions)
         self.removed = False
         self.leads: dict[int, list[int]] = {}
@@ -82,7 +85,7 @@ class _OpenTopic:
 
     def moved_to(self, topic_id: UUID) -> _OpenTopic:
         """The same topic under another id; nothing is left under this one."""
-        moved = _OpenTopic(topic_id, self.name, self.partitions)
+        moved = _OpenTopic(topic_id, self.name, self.origin, self.partitions)
         for partition in self.partitions:
             if partition is not None:
                 for topic in (self, moved):
@@ -175,7 +178,7 @@ class _Editor:
         if topic is None:
             image = self._image.topics.get(topic_id)
             assert image is not None, f"topic {topic_id} is not in the image"
-            topic = self._open[topic_id] = _OpenTopic(topic_id, image.name, image.partitions)
+            topic = self._open[topic_id] = _OpenTopic(topic_id, image.name, image.origin, image.partitions)
         assert not topic.removed, f"topic {topic_id} was removed"
         return topic
 
@@ -184,7 +187,7 @@ class _Editor:
         assert record.topic_id not in self._open, f"topic id {record.topic_id} again, at offset {offset}"
         assert record.name not in self._value("topic_ids"), f"topic {record.name} again, at offset {offset}"
         self._put("topic_ids", record.name, record.topic_id)
-        self._open[record.topic_id] = _OpenTopic(record.topic_id, record.name, ())
+        self._open[record.topic_id] = _OpenTopic(record.topic_id, record.name, record.topic_id)
 
     def _add_partition(self, record: Partition, offset: int) -> None:
         topic = self._topic(record.topic_id)
@@ -321,7 +324,7 @@ class _Editor:
         hosts: dict[int, list[tuple[UUID, int]]] = {}
         for topic_id, topic in self._open.items():
             if not topic.removed:
-                topics[topic_id] = TopicImage(topic_id, topic.name, tuple(topic.partitions))
+                topics[topic_id] = TopicImage(topic_id, topic.name, topic.origin, tuple(topic.partitions))
             elif topic_id in topics:
                 del topics[topic_id]
             for broker_id, flips in topic.leads.items():

@@ -49,10 +49,14 @@ class TopicImage(msgspec.Struct, frozen=True, gc=False):
     """A topic and its partitions; the tuple's position is the partition's index.
 
     A None can only stand where the highest partitions are being removed in a batch that is not finished.
+
+    origin: the id that the topic was created with, whatever it is now (see `records.RenewTopic`); with it brokers name
+    folders, so that a topic that is renewed is the same on disk.
     """
 
     topic_id: UUID
     name: str
+    origin: UUID
     partitions: tuple[PartitionImage | None, ...] = ()
 
     def partition(self, index: int) -> PartitionImage | None:

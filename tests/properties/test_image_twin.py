@@ -47,6 +47,7 @@ class Twin:
     def __init__(self) -> None:
         self.end = 0
         self.topics: dict[UUID, str] = {}
+        self.origins: dict[UUID, UUID] = {}
         self.partitions: dict[tuple[UUID, int], dict[str, Any]] = {}
         self.brokers: dict[int, dict[str, Any]] = {}
         self.past: dict[tuple[str, int], int] = {}
@@ -112,6 +113,7 @@ class Twin:
                 del self.topics[record.topic_id]
             case RenewTopic():
                 self.topics[record.new_topic_id] = self.topics.pop(record.topic_id)
+                self.origins[record.new_topic_id] = self.origins.pop(record.topic_id, record.topic_id)
                 for kept in [key for key in self.partitions if key[0] == record.topic_id]:
                     self.partitions[record.new_topic_id, kept[1]] = self.partitions.pop(kept)
                 for named in [key for key in self.configs if key[:2] == (ConfigScope.TOPIC, record.topic_id.hex)]:
@@ -139,6 +141,7 @@ class Twin:
         assert image.end_offset == self.end
         assert {topic_id: topic.name for topic_id, topic in image.topics.items()} == self.topics
         assert dict(image.topic_ids) == {name: topic_id for topic_id, name in self.topics.items()}
+        assert all(topic.origin == self.origins.get(each, each) for each, topic in image.topics.items())
         found = {
             (topic_id, index): partition
             for topic_id, topic in image.topics.items()

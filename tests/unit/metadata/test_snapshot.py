@@ -24,6 +24,7 @@ from metadata.records import (
     Reason,
     Record,
     RemoveTopic,
+    RenewTopic,
     Replica,
     Topic,
 )
@@ -89,6 +90,17 @@ def test_an_image_is_the_same_after_loading(topics: int, partitions: int) -> Non
     if topics == 3:
         check = msgspec.structs.replace(back, preferred_controllers=())
         assert check.digest() != image.digest()
+
+
+@pytest.mark.parametrize("partitions", [2, 5000])
+def test_a_topic_that_was_renewed_keeps_its_origin(partitions: int) -> None:
+    image = example(3, partitions)
+    renewals: list[Record] = [RenewTopic(topic_id(0), topic_id(20_000)), RenewTopic(topic_id(2), topic_id(20_002))]
+    image = image.apply(image.end_offset, renewals, 4)
+    back = load(written(image))
+    assert back.topics[topic_id(20_000)].origin == topic_id(0)
+    assert back.topics[topic_id(1)].origin == topic_id(1)
+    assert back == image
 
 
 def test_a_loaded_image_goes_on_with_the_log() -> None:
