@@ -18,6 +18,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import quote
@@ -115,6 +116,11 @@ class SqliteQuorumStore:
             await loop.run_in_executor(None, self._lock.mark_open)
             snapshots = await loop.run_in_executor(None, self._usable_snapshots, stored)
         except BaseException as error:
+            # Closing the database folds its log into it, as after a clean stop: else what was only refused now (for a
+            # wrong --cluster-id, a snapshot that is not there) would be without its log the next time.
+            if self._lock is not None and self._connection is not None:
+                with suppress(OSError):  # then the first error is the one to tell
+                    await loop.run_in_executor(None, self._lock.mark_closed)
             await self._release()
             if isinstance(error, sqlite3.Error):
                 if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):

@@ -154,7 +154,7 @@ def test_a_log_that_is_behind_begins_anew_at_a_snapshot(stores: StoreKind) -> No
     stores.run(scenario)
 
 
-def test_a_log_without_its_beginning_and_without_a_snapshot_is_refused(stores: StoreKind) -> None:
+def test_k14238_a_log_without_its_beginning_and_without_a_snapshot_is_refused(stores: StoreKind) -> None:
     """KAFKA-14238: a log that starts above 0 stands for nothing by itself."""
 
     async def scenario() -> None:

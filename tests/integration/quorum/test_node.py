@@ -338,7 +338,7 @@ async def test_another_clusters_voter_list_ends_the_node(cluster: Cluster) -> No
             await stranger.task
 
 
-async def test_a_failing_disk_ends_the_node(cluster: Cluster) -> None:
+async def test_k15_a_failing_disk_ends_the_node(cluster: Cluster) -> None:
     one = await cluster.start(1, standalone=True)
     await cluster.append(b"a")
     store = one.node._store
@@ -350,7 +350,7 @@ async def test_a_failing_disk_ends_the_node(cluster: Cluster) -> None:
             await one.task
 
 
-async def test_a_failing_state_machine_ends_the_node(cluster: Cluster) -> None:
+async def test_k15_a_failing_state_machine_ends_the_node(cluster: Cluster) -> None:
     one = await cluster.start(1, standalone=True)
     await cluster.append(b"a")
 

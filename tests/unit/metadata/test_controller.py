@@ -566,7 +566,7 @@ def test_permission_to_go_waits_for_its_commit() -> None:
     run(test())
 
 
-def test_a_large_failure_goes_in_batches_and_others_go_between() -> None:
+def test_k21_a_large_failure_goes_in_batches_and_others_go_between() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -660,7 +660,7 @@ def test_records_that_the_image_cannot_take_are_never_appended() -> None:
     run(test())
 
 
-def test_a_batch_of_too_many_bytes_is_refused_before_it_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k21_a_batch_of_too_many_bytes_is_refused_before_it_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.controller.active.MAX_BATCH_BYTES", 1000)
 
     async def test() -> None:

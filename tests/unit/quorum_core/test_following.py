@@ -275,7 +275,7 @@ def test_a_reply_from_another_cluster_teaches_nothing() -> None:
     assert bench.core.epoch == 1
 
 
-def test_an_idle_node_hardly_ticks() -> None:
+def test_k19605_an_idle_node_hardly_ticks() -> None:
     """Cut off for ten minutes: no timer of it may turn into a loop."""
     bench, _ = following()
     ticks = 0

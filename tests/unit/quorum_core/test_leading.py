@@ -67,7 +67,7 @@ def test_a_majority_commits() -> None:
     assert bench.core.high_watermark == end
 
 
-def test_the_watermark_does_not_go_back() -> None:
+def test_k12_the_watermark_does_not_go_back() -> None:
     """A voter that lost the end of its disk, or a fetch that comes late, asks from below what it had acknowledged."""
     bench = leading()
     assert propose(bench) == Appended(2, 3)
@@ -124,7 +124,7 @@ def test_observers_and_replaced_disks_do_not_count(who: object) -> None:
     assert bench.core.high_watermark == 0
 
 
-def test_a_parked_fetch_is_answered_in_time_even_with_nothing() -> None:
+def test_k9_a_parked_fetch_is_answered_in_time_even_with_nothing() -> None:
     bench = leading()
     end = bench.core.log.end
     bench.fetch(2, end)
@@ -172,7 +172,7 @@ def test_no_more_observers_are_remembered_than_allowed() -> None:
     assert sorted(k.node_id for k in bench.core.role.replicas) == [35, 36, 37, 38, 39]
 
 
-def test_a_reading_that_comes_too_late() -> None:
+def test_k11_a_reading_that_comes_too_late() -> None:
     """The leader has resigned, or the fetch was overtaken, when the disk answers."""
     bench = leading(recent_max_bytes=1)
     for _ in range(3):
@@ -226,7 +226,7 @@ def test_paused_when_no_majority_fetches() -> None:
     assert bench.core.role.role is Role.LEADER
 
 
-def test_paused_without_a_tick() -> None:
+def test_k1_paused_without_a_tick() -> None:
     """A process that was stopped takes no proposal in the instant before its first tick."""
     bench = leading()
     bench.now_ms += 60_000
@@ -249,7 +249,7 @@ def test_a_paused_leader_still_answers_and_does_not_spin() -> None:
     assert (reply.paused, reply.known.leader_id) == (True, 1)
 
 
-def test_a_sole_voter_is_never_paused() -> None:
+def test_k16144_a_sole_voter_is_never_paused() -> None:
     bench = leading(1)
     bench.until(bench.now_ms + 100_000)
     assert not bench.core.paused

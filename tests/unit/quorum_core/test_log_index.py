@@ -79,7 +79,7 @@ def test_epochs_do_not_go_back() -> None:
         log.append(batch(1, 4), 1)
 
 
-def test_durable_batches_are_forgotten_unwritten_ones_never() -> None:
+def test_k20726_durable_batches_are_forgotten_unwritten_ones_never() -> None:
     log = index(recent=1000)
     for offset in range(40):
         log.append(batch(offset, 1, payload=bytes(36)), offset + 1)  # 100 bytes each

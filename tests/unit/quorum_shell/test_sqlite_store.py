@@ -163,7 +163,7 @@ async def test_formatting_that_was_cut_off_is_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [DATABASE, WAL, IDENTITY])
-async def test_nothing_missing_is_made_anew_after_a_crash(tmp_path: Path, missing: str) -> None:
+async def test_k17_nothing_missing_is_made_anew_after_a_crash(tmp_path: Path, missing: str) -> None:
     folder = await crashed(tmp_path)
     (folder / missing).unlink()
     with pytest.raises(CorruptStoreError, match="missing"):
@@ -195,7 +195,7 @@ async def test_a_directory_of_before_there_were_marks_gets_its_mark(tmp_path: Pa
     folder = await crashed(tmp_path)
     os.unlink(mark_path(str(folder)))
     assert (await opened(folder))[0] == 12
-    assert os.path.exists(mark_path(str(folder)))
+    assert Path(mark_path(str(folder))).exists()
 
 
 async def test_a_directory_that_was_moved_away_is_kept_and_begun_anew(tmp_path: Path) -> None:
@@ -237,8 +237,17 @@ async def test_a_directory_in_use_is_not_moved_away(tmp_path: Path) -> None:
         move_away(str(tmp_path / "never" / "q"), "generation-0")
 
 
+async def test_what_is_refused_after_a_crash_opens_when_it_is_asked_for_rightly(tmp_path: Path) -> None:
+    folder = await crashed(tmp_path)
+    with pytest.raises(StoreRefusedError, match="not to cluster another"):
+        await make(folder).open(1, "another")
+    with pytest.raises(StoreRefusedError, match="not to node 2"):
+        await make(folder).open(2, None)
+    assert await opened(folder) == (12, state(12))
+
+
 @pytest.mark.parametrize("size", [0, 31, 55])
-async def test_a_wal_that_was_cut_to_nothing_is_no_empty_one_after_a_crash(tmp_path: Path, size: int) -> None:
+async def test_k17_a_wal_that_was_cut_to_nothing_is_no_empty_one_after_a_crash(tmp_path: Path, size: int) -> None:
     folder = await crashed(tmp_path)
     os.truncate(folder / WAL, size)
     with pytest.raises(CorruptStoreError, match=f"{WAL} has {size} bytes although the directory was in use"):
@@ -338,7 +347,7 @@ async def test_a_database_that_contradicts_itself_is_refused(tmp_path: Path, sta
         await opened(tmp_path)
 
 
-async def test_a_torn_tail_of_the_wal_is_an_unfinished_write(tmp_path: Path) -> None:
+async def test_k17_a_torn_tail_of_the_wal_is_an_unfinished_write(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     whole = await opened_copy(folder, lambda wal: None)
     assert whole == (12, state(12))
