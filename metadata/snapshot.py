@@ -244,7 +244,7 @@ class _Columns:
         return tuple(flat)
 
     def encoded(self) -> bytes:
-        columns = [list(column) for column in zip(*self._rows, strict=True)] or [[] for _ in range(10)]
+        columns: list[Any] = [list(column) for column in zip(*self._rows, strict=True)] or [[] for _ in range(10)]
         return _encoder.encode(
             Topics(
                 tuple(self.topics),
@@ -252,7 +252,7 @@ class _Columns:
                 tuple(self._replica_lists),
                 tuple(self._members),
                 *columns,
-                renewed=tuple(self.renewed),
+                tuple(self.renewed),
             )
         )
 
