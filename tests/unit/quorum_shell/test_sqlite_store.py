@@ -195,7 +195,7 @@ async def test_a_directory_of_before_there_were_marks_gets_its_mark(tmp_path: Pa
     folder = await crashed(tmp_path)
     os.unlink(mark_path(str(folder)))
     assert (await opened(folder))[0] == 12
-    assert Path(mark_path(str(folder))).exists()
+    assert Path(mark_path(str(folder))).exists()  # noqa: ASYNC240
 
 
 async def test_a_directory_that_was_moved_away_is_kept_and_begun_anew(tmp_path: Path) -> None:
