@@ -244,17 +244,16 @@ class _Columns:
         return tuple(flat)
 
     def encoded(self) -> bytes:
-        columns: list[Any] = [list(column) for column in zip(*self._rows, strict=True)] or [[] for _ in range(10)]
-        return _encoder.encode(
-            Topics(
-                tuple(self.topics),
-                tuple([directory.bytes for directory in self._directories]),
-                tuple(self._replica_lists),
-                tuple(self._members),
-                *columns,
-                tuple(self.renewed),
-            )
-        )
+        columns = [list(column) for column in zip(*self._rows, strict=True)] or [[] for _ in range(10)]
+        fields: list[Any] = [
+            tuple(self.topics),
+            tuple([directory.bytes for directory in self._directories]),
+            tuple(self._replica_lists),
+            tuple(self._members),
+            *columns,
+            tuple(self.renewed),
+        ]
+        return _encoder.encode(Topics(*fields))
 
 
 # Reading
