@@ -6,11 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from quorumlog.runtime import run as runtime
 from quorumlog.runtime import server_cli
 from quorumlog.runtime.config import BROKER, NodeConfig
 from quorumlog.runtime.run import Process
+
+if TYPE_CHECKING:
+    from quorum.generations import OutlivedError
 
 
 def main() -> None:
@@ -45,12 +49,19 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 async def _run_broker(config: NodeConfig, process: Process) -> None:
+    from quorum.process import run_again_if_rebuilt
+
+    await run_again_if_rebuilt(config, lambda before: _run_once(config, process, before))
+
+
+async def _run_once(config: NodeConfig, process: Process, before: OutlivedError | None) -> None:
     from broker.server.process import make_broker_process
     from quorumlog.runtime.clock import Sources
     from quorumlog.runtime.metrics import Metrics
 
     metrics = Metrics()
     broker = make_broker_process(config, Sources.real())
+    broker.plane.before = before
     async with broker:
         broker.register_metrics(metrics)
         async with server_cli.observed(config, broker.checks(), metrics) as http:

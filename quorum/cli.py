@@ -7,12 +7,16 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from quorumlog.errors import ConfigError, QuorumlogError, StoreRefusedError
 from quorumlog.runtime import run as runtime
 from quorumlog.runtime import server_cli
 from quorumlog.runtime.config import QUORUM_NODE, NodeConfig
 from quorumlog.runtime.run import Process
+
+if TYPE_CHECKING:
+    from quorum.generations import OutlivedError
 
 
 def main() -> None:
@@ -42,6 +46,14 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--data-dir", required=True, action="append", metavar="DIR")
     command.add_argument("--address", metavar="HOST:PORT", help="control address of the node that is kept")
     command.add_argument("--yes", action="store_true", help="do not ask")
+    command = commands.add_parser(
+        "set-aside",
+        help="move a stopped node's quorum directory away, so that it begins anew",
+        description="Rename the quorum directory of a stopped node, so that its next start begins with an empty one. "
+        "Nothing is deleted, and the partitions of a broker stay: docs/recovery.md.",
+        allow_abbrev=False,
+    )
+    command.add_argument("--data-dir", required=True, metavar="DIR")
     return parser
 
 
@@ -57,6 +69,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             return _format(parsed)
         case "recover":
             return _recover(parsed)
+        case "set-aside":
+            return _set_aside(parsed)
     config = server_cli.prepare(QUORUM_NODE, parsed, environ)
     if isinstance(config, int):
         return config
@@ -109,6 +123,18 @@ def _recover(parsed: argparse.Namespace) -> int:
     return 0 if done else 1
 
 
+def _set_aside(parsed: argparse.Namespace) -> int:
+    from quorum.process import QUORUM_FOLDER
+    from quorum.store.directory import move_away
+
+    try:
+        kept = move_away(os.path.join(parsed.data_dir, QUORUM_FOLDER), "set-aside")
+    except QuorumlogError as error:
+        return server_cli.fail(QUORUM_NODE, error)
+    print(f"the quorum directory is now {kept}; the node begins anew when it is started, as an observer")
+    return 0
+
+
 async def _format_store(config: NodeConfig) -> None:
     from quorum.process import make_store
     from quorumlog.runtime.clock import Sources
@@ -123,10 +149,11 @@ async def _format_store(config: NodeConfig) -> None:
 
 
 def _is_formatted(config: NodeConfig) -> bool:
-    from quorum.process import QUORUM_FOLDER
+    from quorum.process import quorum_directory
+    from quorum.store.directory import mark_path
 
-    folder = os.path.join(config.data_dirs[0], QUORUM_FOLDER)
-    return os.path.isdir(folder) and bool(os.listdir(folder))
+    folder = quorum_directory(config)
+    return os.path.exists(mark_path(folder)) or (os.path.isdir(folder) and bool(os.listdir(folder)))
 
 
 def _serve(config: NodeConfig, environ: Mapping[str, str]) -> int:
@@ -153,12 +180,19 @@ def _serve(config: NodeConfig, environ: Mapping[str, str]) -> int:
 
 
 async def _run_node(config: NodeConfig, process: Process) -> None:
+    from quorum.process import run_again_if_rebuilt
+
+    await run_again_if_rebuilt(config, lambda before: _run_once(config, process, before))
+
+
+async def _run_once(config: NodeConfig, process: Process, before: OutlivedError | None) -> None:
     from quorum.process import make_control_plane
     from quorumlog.runtime.clock import Sources
     from quorumlog.runtime.metrics import Metrics
 
     metrics = Metrics()
     plane = make_control_plane(config, Sources.real())
+    plane.before = before
     async with plane:
         plane.register_metrics(metrics)
         async with server_cli.observed(config, plane.checks(), metrics) as http:

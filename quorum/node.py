@@ -73,6 +73,7 @@ from quorum.core.messages import (
 )
 from quorum.core.roles import Leader
 from quorum.core.types import Batch, LogBase, LogEnd, Role, StoredQuorum
+from quorum.generations import outlived
 from quorum.node_metrics import NodeMetrics
 from quorum.ports import (
     LeadershipLostError,
@@ -380,7 +381,9 @@ class QuorumNode(Inquirer):
                     )
                 self._joined.set()
                 self._tell_changed()
-            case Refused(message):
+            case Refused(message, newer_generation):
+                if newer_generation is not None:
+                    raise outlived(self.core, message, newer_generation)
                 raise ConfigError(message)
             case VotersChanged() | Transferred() | ReadConfirmed() | ReadRefused():
                 self._questions.answer(effect)

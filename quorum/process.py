@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 
 from google.protobuf.message import Message
@@ -27,6 +27,7 @@ from metadata.image import ClusterImage
 from metadata.records import Record
 from quorum.core.config import RaftConfig
 from quorum.core.types import Role
+from quorum.generations import OutlivedError, through_generations
 from quorum.node import QuorumNode
 from quorum.ports import QuorumStore, Transport
 from quorum.snapshots import SnapshotPolicy
@@ -35,6 +36,7 @@ from quorum.transport.grpc import GrpcTransport
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
 from quorumlog.runtime.http import Check
+from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
 
 QUORUM_FOLDER = "quorum"
@@ -43,15 +45,30 @@ QUORUM_FOLDER = "quorum"
 
 READY_LOOK_S = 0.5
 
+_log = get_logger("quorum")
+
 
 def new_cluster_id(sources: Sources) -> str:
     """A random cluster id: 22 characters of URL-safe base64."""
     return urlsafe_b64encode(sources.uuid4().bytes).decode().rstrip("=")
 
 
+def quorum_directory(config: NodeConfig) -> str:
+    return os.path.join(config.data_dirs[0], QUORUM_FOLDER)
+
+
 def make_store(config: NodeConfig, sources: Sources) -> SqliteQuorumStore:
     """The quorum store of a process with this configuration."""
-    return SqliteQuorumStore(os.path.join(config.data_dirs[0], QUORUM_FOLDER), sources)
+    return SqliteQuorumStore(quorum_directory(config), sources)
+
+
+async def run_again_if_rebuilt(config: NodeConfig, run: Callable[[OutlivedError | None], Awaitable[None]]) -> None:
+    """`run` the process; again, with its quorum directory set aside, when the quorum was rebuilt meanwhile.
+
+    Raises:
+        OutlivedError: that is not for this node to decide.
+    """
+    await through_generations(quorum_directory(config), bool(config.bootstrap or config.initial_voters), run)
 
 
 def make_control_plane(config: NodeConfig, sources: Sources) -> ControlPlane:
@@ -105,6 +122,7 @@ class ControlPlane:
         self._transport = transport
         self._entered = False
         self.all_checks = self.checks  # of the whole process; `broker run` adds its own
+        self.before: OutlivedError | None = None  # what was just set aside, to say what the new quorum lacks of it
 
     async def __aenter__(self) -> ControlPlane:
         """Bind, open the store, serve and take part.
@@ -132,6 +150,8 @@ class ControlPlane:
         await self.node.__aenter__()  # closes the transport if it fails
         self.node.run_beside(self.controller.run(), "active controller")
         self._entered = True
+        if self.before is not None:
+            self.node.run_beside(self._tell_what_is_gone(self.before), "comparison with the generation before")
         return self
 
     async def __aexit__(
@@ -139,6 +159,19 @@ class ControlPlane:
     ) -> None:
         self._entered = False
         await self.node.__aexit__(kind, error, trace)
+
+    async def _tell_what_is_gone(self, before: OutlivedError) -> None:
+        await self.ready()
+        begins = self.node.core.history.rebuilt_at(before.newer)
+        if begins is not None and before.log_end <= begins:
+            _log.info("the rebuilt quorum has all that this node had", log_end=before.log_end, rebuilt_at=begins)
+            return
+        _log.error(
+            "metadata records that this node had are gone: they are only in the directory that was set aside",
+            from_offset="unknown" if begins is None else begins,
+            to_offset=before.log_end,
+            generation=before.generation,
+        )
 
     async def _handle(self, method: str, request: Message) -> Message:
         if method in node_service.METHODS:

@@ -7,7 +7,8 @@ left, and it says so.  What it appends to that log, in one transaction:
 - `Voters` of a new generation, with this node alone and under a new directory id: nodes of older generations are
   refused by name, and a copy of the old directory is another replica;
 - for every partition, a leader epoch 1000 higher and no leader: leaders that the lost records had made may still be
-  about, and must be fenced by every epoch to come.
+  about, and must be fenced by every epoch to come;
+- producer ids from far above those that are known to be given away: the lost records may have given more.
 
 The epoch goes up by 1000, too.  The node then starts as the only voter, and the others are added again, empty.
 """
@@ -21,7 +22,7 @@ from uuid import UUID
 from metadata.codec import encode
 from metadata.controller.replay import MetadataReplay
 from metadata.image import ClusterImage
-from metadata.records import MAX_RECORDS_PER_BATCH, NO_LEADER, PartitionChange, Reason
+from metadata.records import MAX_RECORDS_PER_BATCH, NO_LEADER, PartitionChange, ProducerIds, Reason
 from quorum.core.types import (
     Batch,
     ControlRecord,
@@ -44,6 +45,7 @@ from quorumlog.errors import ConfigError, CorruptStoreError
 from quorumlog.runtime.clock import Sources
 
 EPOCH_JUMP = 1000
+PRODUCER_ID_JUMP = 1 << 32
 READ_BYTES = 4 << 20
 
 
@@ -116,8 +118,9 @@ async def recover(
     finally:
         for found in opened:
             await found.store.close()
-    say(f"next: start node {plan.key.node_id} as before; then empty the quorum directory of every other node, start")
-    say(f"  it with --join {plan.address}, and make voters of them: kctl add-voter ID@HOST:PORT")
+    say(f"next: start node {plan.key.node_id} as before; brokers come back by themselves")
+    say("  a voter of before whose disk is still there is refused: `quorum-node set-aside --data-dir DIR`, start it")
+    say(f"  with --join {plan.address}, and make a voter of it: kctl add-voter ID@HOST:PORT")
     return True
 
 
@@ -176,6 +179,7 @@ def _plan(stored: StoredQuorum, end: LogEnd, image: ClusterImage, address: str |
     log.add_control(Voters(record.cluster_id, generation, voters))
     if history.target is not None:
         log.add_control(TargetVoters(None))
+    log.add(encode([ProducerIds(key.node_id, end.offset, image.next_producer_id + PRODUCER_ID_JUMP)]), 1)
     partitions = 0
     for changes in rebuilt_partitions(image, cause_offset=end.offset):
         log.add(encode(changes), len(changes))

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -42,9 +43,22 @@ logger = logging.getLogger(__name__)
 
 
 class StrayState(msgspec.Struct, frozen=True):
+    """is_kept: not to be deleted before somebody says so."""
+
     folder: str
     set_aside_ms: int
     is_moved: bool
+    is_kept: bool = False
+
+
+class Stray(NamedTuple):
+    """A folder that was set aside: `name` among the strays of the directory, `folder` before."""
+
+    directory_id: UUID
+    name: str
+    folder: str
+    set_aside_ms: int
+    is_kept: bool
 
 
 class LogManager:
@@ -63,6 +77,7 @@ class LogManager:
         self._flushes: dict[UUID, GroupFlush] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpointing = asyncio.Lock()
+        self._deleting = asyncio.Lock()  # strays: asked for by maintenance and by people
 
     @property
     def logs(self) -> Mapping[LogKey, PartitionLog]:
@@ -297,8 +312,9 @@ class LogManager:
 
     # -- strays
 
-    async def set_aside(self, keys: Iterable[LogKey], now_ms: int) -> None:
-        """Take these out of `logs` and `failures` and move their folders away; `delete_strays` deletes them later.
+    async def set_aside(self, keys: Iterable[LogKey], now_ms: int, keep: bool = False) -> None:
+        """Take these out of `logs` and `failures` and move their folders away; `delete_strays` deletes them later, with
+        `keep` only `purge_strays` does.
 
         Raises:
             DiskError: a directory failed.
@@ -314,7 +330,8 @@ class LogManager:
                     disk, folder = self._failed_folders.pop(key)
                 else:
                     continue
-                moves.setdefault(disk.directory_id, []).append(StrayState(folder, now_ms, is_moved=False))
+                stray = StrayState(folder, now_ms, is_moved=False, is_kept=keep)
+                moves.setdefault(disk.directory_id, []).append(stray)
             for directory_id, strays in moves.items():
                 await self._move_strays(self._disks[directory_id], strays, {})
 
@@ -357,26 +374,64 @@ class LogManager:
         await disk.flush((), (LOGS, STRAYS))
         await disk.facts.commit({f"stray/{name}": msgspec.json.encode(known[name]) for name in named})
 
-    async def delete_strays(self, before_ms: int) -> int:
-        """Delete what was set aside before `before_ms`; returns how many.
+    def strays(self) -> list[Stray]:
+        """All that was set aside and is still there."""
+        return [
+            Stray(directory_id, name, stray.folder, stray.set_aside_ms, stray.is_kept)
+            for directory_id, strays in sorted(self._strays.items())
+            for name, stray in sorted(strays.items())
+        ]
+
+    async def keep_strays(self) -> None:
+        """From now on no stray that is there now is deleted by `delete_strays`; durable on return.
 
         Raises:
             DiskError: a directory failed.
         """
+        async with self._deleting:
+            for directory_id, strays in self._strays.items():
+                kept = {name: msgspec.structs.replace(stray, is_kept=True) for name, stray in strays.items()}
+                if kept and directory_id not in self._failed_disks:
+                    facts: dict[str, bytes | None] = {
+                        f"stray/{name}": msgspec.json.encode(stray) for name, stray in kept.items()
+                    }
+                    await self._disks[directory_id].facts.commit(facts)
+                    strays.update(kept)
+
+    async def delete_strays(self, before_ms: int) -> int:
+        """Delete what was set aside before `before_ms` and is not to be kept; returns how many.
+
+        Raises:
+            DiskError: a directory failed.
+        """
+        return await self._delete_strays(lambda stray: stray.set_aside_ms < before_ms and not stray.is_kept)
+
+    async def purge_strays(self) -> int:
+        """Delete everything that was set aside; returns how many.
+
+        Raises:
+            DiskError: a directory failed.
+        """
+        return await self._delete_strays(lambda stray: True)
+
+    async def _delete_strays(self, is_due: Callable[[StrayState], bool]) -> int:
         loop = asyncio.get_running_loop()
         count = 0
-        for directory_id, strays in self._strays.items():
-            disk = self._disks[directory_id]
-            old = [name for name, stray in strays.items() if stray.set_aside_ms < before_ms]
-            for name in old:
-                await loop.run_in_executor(None, disk.remove_tree, f"{STRAYS}/{name}")
-                logger.info("stray deleted directory_id=%s name=%s", directory_id, name)
-            if old:
-                await disk.sync_dir(STRAYS)
-                await disk.facts.commit(dict.fromkeys(f"stray/{name}" for name in old))
-            for name in old:
-                del strays[name]
-            count += len(old)
+        async with self._deleting:
+            for directory_id, strays in self._strays.items():
+                if directory_id in self._failed_disks:
+                    continue
+                disk = self._disks[directory_id]
+                due = [name for name, stray in strays.items() if is_due(stray)]
+                for name in due:
+                    await loop.run_in_executor(None, disk.remove_tree, f"{STRAYS}/{name}")
+                    logger.info("stray deleted directory_id=%s name=%s", directory_id, name)
+                if due:
+                    await disk.sync_dir(STRAYS)
+                    await disk.facts.commit(dict.fromkeys(f"stray/{name}" for name in due))
+                for name in due:
+                    del strays[name]
+                count += len(due)
         return count
 
     # -- failure

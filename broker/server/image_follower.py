@@ -11,6 +11,9 @@ Nothing is carried out before this process's own registration has been replayed 
 incarnation led or followed is history, and a leadership counts only when its record is younger than the registration.
 From that moment the image is complete as far as this broker goes, so what is on disk and not in it is a stray.
 
+When the quorum was rebuilt by hand since a data directory was last used, the image may lack what was true before
+(design §4.11): then every stray, found now or earlier, is kept until somebody says otherwise.
+
 A leadership change touches no file: the epoch goes into memory, and into the log with the first batch.
 """
 
@@ -35,12 +38,14 @@ from metadata.image import ClusterImage, PartitionImage, delta, indexes
 from metadata.records import ConfigScope, Record
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import now_ms
-from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.disk import Disk, DiskError
 from quorumlog.runtime.logging import get_logger
 
 log = get_logger("broker")
 
 SLICE_S = 0.01
+GENERATION = "broker/generation"
+"""Fact: the generation of the quorum under which the directory's strays were last looked for."""
 
 
 class ImageFollower:
@@ -56,7 +61,8 @@ class ImageFollower:
         progress: Progress,
         applied: AppliedBatches,
         *,
-        directory_ids: Sequence[UUID],
+        disks: Sequence[Disk],
+        generation: Callable[[], int],
         lag_max_ms: int,
         on_applied: Callable[[int], None],
         on_unassigned: Callable[[LogKey, UUID], None],
@@ -67,7 +73,9 @@ class ImageFollower:
         self._watermarks = watermarks
         self._progress = progress
         self._applied = applied
-        self._directory_ids = tuple(directory_ids)
+        self._disks = tuple(disks)
+        self._directory_ids = tuple(disk.directory_id for disk in disks)
+        self._generation = generation
         self._lag_max_ms = lag_max_ms
         self._on_applied = on_applied
         self._on_unassigned = on_unassigned
@@ -81,6 +89,7 @@ class ImageFollower:
         self._news = asyncio.Event()
         self._log_configs: dict[UUID, LogConfig] = {}
         self._strays_done = False
+        self.strays_known = False  # what on the disks is a stray has been found out, from a complete image
 
     # -- what the replay says
 
@@ -381,15 +390,40 @@ class ImageFollower:
         known = {hosted.key for hosted in self._replicas.hosted.values()}
         logs = self._replicas.logs
         strays = sorted(key for key in (*logs.logs, *logs.failures) if key not in known)
-        if not strays:
-            return
-        log.warning("strays set aside", count=len(strays))
-        for key in strays:
-            self._watermarks.forget(key)
+        generation = self._generation()
+        working = [disk for disk in self._disks if disk.directory_id not in logs.failed_disks]
+        rebuilt = [disk for disk in working if _fact_number(disk, GENERATION) < generation]
         try:
-            await self._replicas.logs.set_aside(strays, self._replicas.sources.wall_ms())
+            if rebuilt:
+                await logs.keep_strays()
+            if strays:
+                self._tell_strays(strays, rebuilt=bool(rebuilt))
+                for key in strays:
+                    self._watermarks.forget(key)
+                await logs.set_aside(strays, self._replicas.sources.wall_ms(), keep=bool(rebuilt))
+            for disk in rebuilt:
+                await disk.facts.commit({GENERATION: b"%d" % generation})
         except DiskError as error:
             log.error("strays not set aside", count=len(strays), cause=str(error))
+            return
+        self.strays_known = True
+
+    def _tell_strays(self, strays: list[LogKey], rebuilt: bool) -> None:
+        if not rebuilt:
+            log.warning("strays set aside", count=len(strays))
+            return
+        named = [each.topic for key in strays if (each := self._replicas.logs.get(key)) is not None]
+        log.error(
+            "the rebuilt quorum does not know these replicas: set aside, and kept",
+            count=len(strays),
+            topics=",".join(sorted(set(named))[:20]),
+            next="look at them; `kctl brokers purge-strays` deletes them",
+        )
+
+
+def _fact_number(disk: Disk, name: str) -> int:
+    value = disk.facts.load(name).get(name, b"")
+    return int(value) if value.isdigit() else 0
 
 
 def _assignment(partition: PartitionImage) -> Assignment:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
+from broker.log.manager import STRAYS
+from broker.log.types import parse_folder_name
 from broker.server.hosted import Hosted
 from broker.server.replica_manager import ReplicaManager
+from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.v1 import node_pb2 as pb
 
 BATCHES_KEPT = 10_000
@@ -84,6 +88,28 @@ class NodeView:
 
     def applied_batches(self, from_offset: int) -> tuple[int, list[pb.AppliedBatch]]:
         return self._applied.kept_from, self._applied.since(from_offset)
+
+    def strays(self) -> list[pb.Stray]:
+        found = []
+        for stray in self._replicas.logs.strays():
+            identity = parse_folder_name(stray.folder)
+            found.append(
+                pb.Stray(
+                    topic=identity[1] if identity is not None else stray.folder,
+                    index=identity[0].index if identity is not None else -1,
+                    path=os.path.join(self._names.get(stray.directory_id, ""), STRAYS, stray.name),
+                    set_aside_ms=stray.set_aside_ms,
+                    kept=stray.is_kept,
+                )
+            )
+        return found
+
+    async def purge_strays(self) -> str:
+        try:
+            await self._replicas.logs.purge_strays()
+        except DiskError as error:
+            return str(error)
+        return ""
 
     def failed_directories(self) -> list[str]:
         return sorted(self._names.get(each, str(each)) for each in self._replicas.logs.failed_disks)

@@ -109,6 +109,7 @@ class BrokerProcess:
             self.plane.replay,
             self._call,
             limits,
+            generation=lambda: self.plane.node.core.generation,
         )
         self.kafka = KafkaServer(
             self.role.replicas,

@@ -77,7 +77,9 @@ class BrokerRole:
         replay: Replay,
         call: Call,
         limits: ReplicaLimits | None = None,
+        generation: Callable[[], int] = lambda: 0,
     ) -> None:
+        """generation: of the quorum, asked for once it has been joined."""
         limits = limits or ReplicaLimits()
         # A follower that waits in a long poll for longer than a lagging one is borne would seem to have fallen silent.
         limits = replace(limits, fetcher_wait_ms=min(limits.fetcher_wait_ms, max(1, config.lag_max_ms // 3)))
@@ -107,7 +109,8 @@ class BrokerRole:
             self.watermarks,
             self.progress,
             self.applied_batches,
-            directory_ids=self._directory_ids,
+            disks=self._disks,
+            generation=generation,
             lag_max_ms=config.lag_max_ms,
             on_applied=self._on_applied,
             on_unassigned=self._on_unassigned,
@@ -321,7 +324,8 @@ class BrokerRole:
             wall_ms = self._sources.wall_ms()
             try:
                 await self.logs.maintain(wall_ms)
-                await self.logs.delete_strays(wall_ms - STRAYS_KEPT_MS)
+                if self.follower.strays_known:
+                    await self.logs.delete_strays(wall_ms - STRAYS_KEPT_MS)
             except DiskError as error:
                 log.error("maintenance failed", cause=str(error))
 

@@ -1,4 +1,5 @@
-"""The `Node` service of every process: what this node knows and says of itself, never forwarded.
+"""The `Node` service of every process: what this node knows and says of itself, never forwarded.  The one thing that
+it is told to do is to delete what lies on its own disks and is of no partition (`PurgeStrays`).
 
 It reads the log and the snapshots of its own disk, so its answers are as of what is committed and applied here, and say
 at which offset that is.  Large questions come one after the other and give the loop back (`History`); the number of
@@ -61,6 +62,14 @@ class BrokerView(Protocol):
 
     def failed_directories(self) -> list[str]:
         """Paths of data directories that this process does not use any more."""
+        ...
+
+    def strays(self) -> list[pb.Stray]:
+        """Replicas that were set aside."""
+        ...
+
+    async def purge_strays(self) -> str:
+        """Delete them all; what went wrong, or nothing."""
         ...
 
 
@@ -243,6 +252,15 @@ class NodeService:
             return Outcome(Word.POLICY_VIOLATION, text, "name the topics that you want to see")
         return pb.DescribeReplicasReply(result=result(OK), is_broker=True, replicas=replicas)
 
+    async def _purge_strays(self, request: pb.PurgeStraysRequest) -> Message | Outcome:
+        if self.broker is None:
+            return pb.PurgeStraysReply(result=result(OK), is_broker=False)
+        strays = self.broker.strays()
+        problem = "" if request.dry_run else await self.broker.purge_strays()
+        if problem:
+            return Outcome(Word.STORAGE_ERROR, problem, "look at the disk of that broker")
+        return pb.PurgeStraysReply(result=result(OK), is_broker=True, strays=strays)
+
 
 def _batch(batch: Batch) -> pb.MetadataBatch:
     message = pb.MetadataBatch(
@@ -286,5 +304,6 @@ METHODS: dict[str, _Method] = {
         pb.ListAppliedBatchesRequest, pb.ListAppliedBatchesReply, NodeService._applied_batches
     ),
     "DescribeReplicas": _Method(pb.DescribeReplicasRequest, pb.DescribeReplicasReply, NodeService._describe_replicas),
+    "PurgeStrays": _Method(pb.PurgeStraysRequest, pb.PurgeStraysReply, NodeService._purge_strays),
 }
 """Every method of the service."""

@@ -83,7 +83,8 @@ class Elections(Reads):
             return None
         if known.generation > self.generation:
             return self._refuse(
-                f"the quorum was rebuilt: it is at generation {known.generation}, this node at {self.generation}"
+                f"the quorum was rebuilt: it is at generation {known.generation}, this node at {self.generation}",
+                known.generation,
             )
         if not self.epoch <= known.epoch <= EPOCH_MAX:
             return None

@@ -388,9 +388,12 @@ class Joined:
 @dataclass(frozen=True, slots=True)
 class Refused:
     """This node cannot take part, for a reason that waiting will not mend (another cluster's id, an older generation,
-    another voter list).  The shell ends the process with this message."""
+    another voter list).  The shell ends the process with this message.
+
+    newer_generation: that of the quorum, when the reason is that it was rebuilt."""
 
     message: str
+    newer_generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

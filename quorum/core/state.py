@@ -327,11 +327,11 @@ class CoreState:
 
     # Transitions.  Each leaves the epoch as given, and never lowers it.
 
-    def _refuse(self, message: str) -> None:
+    def _refuse(self, message: str, newer_generation: int | None = None) -> None:
         """This node cannot take part: say so once, then do nothing more."""
         if self.refused is None:
             self.refused = message
-            self._effects.append(Refused(message))
+            self._effects.append(Refused(message, newer_generation))
 
     def _enter_epoch(self, epoch: int, leader_id: int | None = None) -> None:
         """Adopt `epoch` and, if it is known, its leader, once and for all."""

@@ -94,6 +94,11 @@ class VoterHistory:
             return False
         return key in self._voters[-2][1].voters and key not in self.current
 
+    def rebuilt_at(self, generation: int) -> int | None:
+        """Offset where this generation of the quorum began; None when the log does not go back so far."""
+        at = next((at for at, (_, record) in enumerate(self._voters) if record.generation >= generation), 0)
+        return self._voters[at][0] if at > 0 else None
+
     @property
     def changed_at(self) -> int:
         """Offset of the last record that changed the voters or their target; -1 if there is none."""

@@ -76,3 +76,65 @@ async def describe(context: Context, broker_id: int) -> None:
         context.output.document(documents[0])
     else:
         _table(context, documents)
+
+
+@group.command("purge-strays")
+@click.option("--broker", "broker_id", type=click.IntRange(0, 2**31 - 1), help="Only of this broker (default: of all).")
+@click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Only show them.")
+@with_loop
+async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -> None:
+    """Delete the replicas that were set aside because the metadata does not know them.
+
+    After the quorum was rebuilt (docs/recovery.md) they are kept until this is said; look at them first.
+    """
+    from quorumlog.wire.v1 import node_pb2
+
+    rows: list[dict[str, Any]] = []
+    async with context.client() as client:
+        nodes = await node_addresses(client, context.deadline_s)
+        wanted = [one["id"] for one in await fetch(context, client) if broker_id in (None, one["id"])]
+        if not wanted and broker_id is not None:
+            raise ClusterError("BROKER_ID_NOT_REGISTERED", f"no broker {broker_id} is registered", "kctl brokers list")
+        unreached = []
+        for broker in wanted:
+            try:
+                if broker not in nodes:
+                    raise ClusterError("UNAVAILABLE", f"no control address of broker {broker} is known", retriable=True)
+                request = node_pb2.PurgeStraysRequest(dry_run=dry_run)
+                reply = await client.ask_node(nodes[broker], "PurgeStrays", request, context.deadline_s)
+            except ClusterError as error:
+                context.output.message(f"broker {broker}: {error.message}")
+                unreached.append(broker)
+                continue
+            rows += [_stray(broker, stray) for stray in reply.strays]
+    columns = ("broker", "topic", "partition", "path", "set_aside_at", "kept")
+    if context.output.is_json:
+        context.output.document({"changed": bool(rows) and not dry_run, "strays": rows})
+    elif rows:
+        context.output.table(columns, [[row[column] for column in columns] for row in rows])
+        context.output.message(f"{len(rows)} strays {'would be' if dry_run else 'were'} deleted")
+    else:
+        context.output.text("there are no strays")
+    if unreached:
+        named = ", ".join(map(str, unreached))
+        raise ClusterError("UNAVAILABLE", f"nothing was done on: {named}", "say it again when they run", retriable=True)
+
+
+async def node_addresses(client: Any, timeout_s: float) -> dict[int, str]:
+    """Control address of every node that the quorum's leader knows, by node id."""
+    reply = await client.describe_quorum(timeout_s)
+    replicas = [status.replica for status in (*reply.voters, *reply.observers)]
+    return {replica.key.node_id: replica.address for replica in replicas if replica.address}
+
+
+def _stray(broker_id: int, stray: Any) -> dict[str, Any]:
+    from quorumlog.runtime.logging import rfc3339
+
+    return {
+        "broker": broker_id,
+        "topic": stray.topic,
+        "partition": stray.index,
+        "path": stray.path,
+        "set_aside_at": rfc3339(stray.set_aside_ms),
+        "kept": stray.kept,
+    }

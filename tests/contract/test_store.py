@@ -97,6 +97,29 @@ def test_many_writes_take_effect_in_order(stores: StoreKind) -> None:
     stores.run(scenario)
 
 
+def test_k11_what_is_read_while_the_log_is_cut_and_grows_is_of_one_moment(stores: StoreKind) -> None:
+    """KAFKA-18723: never two epochs that did not follow each other, never half a batch."""
+
+    async def scenario() -> None:
+        store = stores.store()
+        batches = await fill(store)
+        longer = tuple(data(offset, epoch=2, payload=b"other" * 50) for offset in range(3, 40))
+        reads = []
+        for epoch in range(2, 12):
+            replaced = tuple(replace(batch, epoch=epoch) for batch in longer)
+            writing = asyncio.ensure_future(store.write([StoreWrite(state(40, epoch=epoch), 3, replaced)]))
+            reads += [asyncio.ensure_future(store.read(0, 100, 1 << 20)) for _ in range(3)]
+            await writing
+        for found in await asyncio.gather(*reads):
+            whole = [epoch for epoch in range(2, 12) if found == batches[:2] + found[2:3] + tuple(
+                replace(batch, epoch=epoch) for batch in longer
+            )]
+            assert found == batches or len(whole) == 1, found
+        await store.close()
+
+    stores.run(scenario)
+
+
 def test_an_empty_list_of_writes_changes_nothing(stores: StoreKind) -> None:
     async def scenario() -> None:
         store = stores.store()

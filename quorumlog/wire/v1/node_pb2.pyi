@@ -243,3 +243,35 @@ class DescribeReplicasReply(_message.Message):
     is_broker: bool
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaDescription]
     def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., is_broker: bool = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ...) -> None: ...
+
+class PurgeStraysRequest(_message.Message):
+    __slots__ = ("header", "dry_run")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    header: _controller_pb2.RequestHeader
+    dry_run: bool
+    def __init__(self, header: _Optional[_Union[_controller_pb2.RequestHeader, _Mapping]] = ..., dry_run: bool = ...) -> None: ...
+
+class Stray(_message.Message):
+    __slots__ = ("topic", "index", "path", "set_aside_ms", "kept")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SET_ASIDE_MS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    index: int
+    path: str
+    set_aside_ms: int
+    kept: bool
+    def __init__(self, topic: _Optional[str] = ..., index: _Optional[int] = ..., path: _Optional[str] = ..., set_aside_ms: _Optional[int] = ..., kept: bool = ...) -> None: ...
+
+class PurgeStraysReply(_message.Message):
+    __slots__ = ("result", "is_broker", "strays")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    IS_BROKER_FIELD_NUMBER: _ClassVar[int]
+    STRAYS_FIELD_NUMBER: _ClassVar[int]
+    result: _controller_pb2.Result
+    is_broker: bool
+    strays: _containers.RepeatedCompositeFieldContainer[Stray]
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., is_broker: bool = ..., strays: _Optional[_Iterable[_Union[Stray, _Mapping]]] = ...) -> None: ...

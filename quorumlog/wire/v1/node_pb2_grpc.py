@@ -64,6 +64,11 @@ class NodeStub(object):
                 request_serializer=quorumlog_dot_v1_dot_node__pb2.DescribeReplicasRequest.SerializeToString,
                 response_deserializer=quorumlog_dot_v1_dot_node__pb2.DescribeReplicasReply.FromString,
                 _registered_method=True)
+        self.PurgeStrays = channel.unary_unary(
+                '/quorumlog.v1.Node/PurgeStrays',
+                request_serializer=quorumlog_dot_v1_dot_node__pb2.PurgeStraysRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_node__pb2.PurgeStraysReply.FromString,
+                _registered_method=True)
 
 
 class NodeServicer(object):
@@ -105,6 +110,12 @@ class NodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PurgeStrays(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -137,6 +148,11 @@ def add_NodeServicer_to_server(servicer, server):
                     servicer.DescribeReplicas,
                     request_deserializer=quorumlog_dot_v1_dot_node__pb2.DescribeReplicasRequest.FromString,
                     response_serializer=quorumlog_dot_v1_dot_node__pb2.DescribeReplicasReply.SerializeToString,
+            ),
+            'PurgeStrays': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeStrays,
+                    request_deserializer=quorumlog_dot_v1_dot_node__pb2.PurgeStraysRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_node__pb2.PurgeStraysReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -301,6 +317,33 @@ class Node(object):
             '/quorumlog.v1.Node/DescribeReplicas',
             quorumlog_dot_v1_dot_node__pb2.DescribeReplicasRequest.SerializeToString,
             quorumlog_dot_v1_dot_node__pb2.DescribeReplicasReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeStrays(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Node/PurgeStrays',
+            quorumlog_dot_v1_dot_node__pb2.PurgeStraysRequest.SerializeToString,
+            quorumlog_dot_v1_dot_node__pb2.PurgeStraysReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -77,6 +77,23 @@ async def test_strays_are_set_aside_then_deleted(rig: Rig) -> None:
     assert len(batches_of(rig.logs.logs[OTHER])) == 5
 
 
+async def test_strays_that_are_kept_go_only_when_they_are_purged(rig: Rig) -> None:
+    """One was set aside before it was said that they are to be kept, one after."""
+    for key in (KEY, OTHER):
+        fill(rig.create(key=key), 5)
+    await rig.logs.set_aside([KEY], now_ms=1)
+    await rig.logs.keep_strays()
+    await rig.logs.set_aside([OTHER], now_ms=1, keep=True)
+    await rig.restart(clean=False)
+    assert await rig.logs.delete_strays(before_ms=1_000_000) == 0
+    assert [(one.folder, one.is_kept) for one in rig.logs.strays()] == sorted(
+        (folder_name(key, "topic"), True) for key in (KEY, OTHER)
+    )
+    assert await rig.logs.purge_strays() == 2
+    assert (os.listdir(rig.folder / "strays"), rig.logs.strays()) == ([], [])
+    assert rig.disk.facts.load("stray/") == {}
+
+
 async def test_a_replica_may_come_back_after_it_was_set_aside(rig: Rig) -> None:
     for turn in range(3):
         log = rig.create()

@@ -266,6 +266,7 @@ def test_a_newer_generation_stops_the_node() -> None:
     effects = bench.do(Answered(fetch.call, FetchReply(ErrorCode.OLD_GENERATION, rebuilt)))
     (refused,) = [effect for effect in effects if isinstance(effect, Refused)]
     assert "rebuilt" in refused.message
+    assert refused.newer_generation == 1
 
 
 def test_a_reply_from_another_cluster_teaches_nothing() -> None:
