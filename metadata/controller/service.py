@@ -37,6 +37,8 @@ DEFAULT_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 600_000
 MAX_IN_PROGRESS = 1_000
 MAX_HEARTBEATS_IN_PROGRESS = 10_000
+REPLACED_GRACE_MS = 500
+"""How long the answer of a leader that was replaced may still be under way."""
 
 
 class Caller(Protocol):
@@ -122,7 +124,10 @@ class ControllerService:
                 if header.forwarded:
                     return NOT_CONTROLLER
                 if address is not None:
-                    return await self._forward(method, spec, request, address, remaining_ms)
+                    answer = await self._forward(method, spec, request, address, remaining_ms)
+                    if answer is None:
+                        continue
+                    return answer
             try:
                 async with asyncio.timeout_at(deadline):
                     await self.controller.changed()
@@ -131,16 +136,35 @@ class ControllerService:
 
     async def _forward(
         self, method: str, spec: _Method, request: Message, address: str, timeout_ms: float
-    ) -> Message | Outcome:
+    ) -> Message | Outcome | None:
+        """What the leader answers.  None: another leads now, and the question may be put to that one."""
         copy = spec.request()
         copy.CopyFrom(request)
         copy.header.forwarded = True
         copy.header.timeout_ms = max(1, int(timeout_ms))
+        call = asyncio.ensure_future(self._transport.call(address, method, copy, max(1, int(timeout_ms))))
         try:
-            reply = await self._transport.call(address, method, copy, max(1, int(timeout_ms)))
+            await self._answered_or_replaced(call, address)
+            if not call.done():
+                return OUTCOME_UNKNOWN if spec.changes else None
+            reply = call.result()
         except UnreachableError:
             return OUTCOME_UNKNOWN if spec.changes else NOT_CONTROLLER
+        finally:
+            call.cancel()
         return reply if isinstance(reply, spec.reply) else OUTCOME_UNKNOWN
+
+    async def _answered_or_replaced(self, call: asyncio.Future[Message], address: str) -> None:
+        """Wait for the answer, but not for that of a leader that hangs while another leads: it may never come."""
+        while not call.done() and (self._node.leader_id is None or self._node.leader_address == address):
+            changed = asyncio.ensure_future(self.controller.changed())
+            awaited: set[asyncio.Future[Any]] = {call, changed}
+            try:
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+        if not call.done():
+            await asyncio.wait({call}, timeout=REPLACED_GRACE_MS / 1000)
 
     # By method: only on the active controller
 

@@ -152,14 +152,17 @@ class FakeNode:
 
 
 class FakeTransport:
-    """Remembers what was forwarded, and answers with `answer`."""
+    """Remembers what was forwarded, and answers with `answer`; a `hanging` address never does."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, Any, int]] = []
         self.answer: Any = None
+        self.hanging: set[str] = set()
 
     async def call(self, address: str, method: str, request: Any, timeout_ms: int) -> Any:
         self.calls.append((address, method, request, timeout_ms))
+        if address in self.hanging:
+            await asyncio.Event().wait()
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer

@@ -127,6 +127,26 @@ def test_an_answer_to_something_else_is_no_answer() -> None:
     run(test())
 
 
+def test_nobody_waits_for_a_leader_that_hangs_once_another_leads() -> None:
+    async def test() -> None:
+        plane = follower()
+        plane.transport.hanging.add("there:1")
+        plane.transport.answer = pb.DescribeBrokersReply(cluster_id="cluster")
+        change = plane.start("CreateTopics", new_topic("t"))
+        read = plane.start("DescribeBrokers", pb.DescribeBrokersRequest())
+        await settle()
+        plane.node.lose()
+        plane.node.lose(2, "there:1")  # nobody, then the same again: it may still answer
+        await asyncio.sleep(1)
+        assert (change.done(), read.done()) == (False, False)
+        plane.node.lose(3, "elsewhere:1")
+        assert (await change).result.error == "OUTCOME_UNKNOWN", "the old leader may have done it"
+        assert (await read).cluster_id == "cluster", "a question may be asked again"
+        assert [address for address, *_ in plane.transport.calls] == ["there:1", "there:1", "elsewhere:1"]
+
+    run(test())
+
+
 def test_without_a_leader_a_call_waits_for_one_within_its_deadline() -> None:
     async def test() -> None:
         plane = Plane()
