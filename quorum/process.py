@@ -31,8 +31,10 @@ from quorum.generations import OutlivedError, through_generations
 from quorum.node import QuorumNode
 from quorum.ports import QuorumStore, Transport
 from quorum.snapshots import SnapshotPolicy
+from quorum.standing import FileStanding, MemoryStanding, StandingStore
 from quorum.store import SqliteQuorumStore
 from quorum.transport.grpc import GrpcTransport
+from quorum.volunteer import Volunteer
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
 from quorumlog.runtime.http import Check
@@ -44,6 +46,9 @@ QUORUM_FOLDER = "quorum"
 
 
 READY_LOOK_S = 0.5
+
+LEAVE_MAX_MS = 4_000
+"""Of the time for a graceful stop, at most so much, and a third, is for leaving the voters."""
 
 _log = get_logger("quorum")
 
@@ -120,6 +125,10 @@ class ControlPlane:
         self._sources = sources
         self._store = store
         self._transport = transport
+        self.standing: StandingStore = MemoryStanding()
+        if isinstance(store, SqliteQuorumStore):
+            self.standing = FileStanding(store.directory)
+        self._volunteer: Volunteer | None = None
         self._entered = False
         self.all_checks = self.checks  # of the whole process; `broker run` adds its own
         self.before: OutlivedError | None = None  # what was just set aside, to say what the new quorum lacks of it
@@ -149,6 +158,9 @@ class ControlPlane:
             raise
         await self.node.__aenter__()  # closes the transport if it fails
         self.node.run_beside(self.controller.run(), "active controller")
+        self._volunteer = Volunteer(self.node, self.service.call, self.standing, self._sources.random)
+        if self.config.quorum_auto_join:
+            self.node.run_beside(self._volunteer.run(), "joining the voters")
         self._entered = True
         if self.before is not None:
             self.node.run_beside(self._tell_what_is_gone(self.before), "comparison with the generation before")
@@ -158,7 +170,11 @@ class ControlPlane:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._entered = False
-        await self.node.__aexit__(kind, error, trace)
+        try:
+            if error is None and self.config.quorum_leave_on_shutdown and self._volunteer is not None:
+                await self._volunteer.leave(min(self.config.shutdown_timeout_ms // 3, LEAVE_MAX_MS))
+        finally:
+            await self.node.__aexit__(kind, error, trace)
 
     async def _tell_what_is_gone(self, before: OutlivedError) -> None:
         await self.ready()

@@ -171,6 +171,8 @@ KEYS: tuple[Key, ...] = (
     Key("quorum.election.timeout.ms", INTEGER, 1000, "a vote waits this long", BOTH, (), 50, 60_000),
     Key("quorum.fetch.timeout.ms", INTEGER, 2000, "a leader unheard for this long is lost", BOTH, (), 100, 60_000),
     Key("quorum.append.linger.ms", INTEGER, 0, "a batch waits this long for company", BOTH, (), 0, 1000),
+    Key("quorum.auto.join", BOOLEAN, False, "become a voter when caught up; not if one was taken out", BOTH, ()),
+    Key("quorum.leave.on.shutdown", BOOLEAN, False, "a voter that is stopped leaves the voters first", BOTH, ()),
     Key(
         "quorum.preference.wait.ms",
         INTEGER,
@@ -234,6 +236,8 @@ class NodeConfig:
     quorum_election_timeout_ms: int = 1000
     quorum_fetch_timeout_ms: int = 2000
     quorum_append_linger_ms: int = 0
+    quorum_auto_join: bool = False
+    quorum_leave_on_shutdown: bool = False
     quorum_preference_wait_ms: int = 30_000
     broker_heartbeat_interval_ms: int = 1000
     broker_session_timeout_ms: int = 6000
@@ -460,6 +464,8 @@ def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) 
         quorum_election_timeout_ms=values["quorum.election.timeout.ms"],
         quorum_fetch_timeout_ms=values["quorum.fetch.timeout.ms"],
         quorum_append_linger_ms=values["quorum.append.linger.ms"],
+        quorum_auto_join=values["quorum.auto.join"],
+        quorum_leave_on_shutdown=values["quorum.leave.on.shutdown"],
         quorum_preference_wait_ms=values["quorum.preference.wait.ms"],
         broker_heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],
         broker_session_timeout_ms=values["broker.session.timeout.ms"],

@@ -1,0 +1,252 @@
+"""Joining and leaving the voters without an operator: who asks, when, and who never does again."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from quorum.core.core import RaftCore
+from quorum.core.types import Batch, ReplicaKey, Voter, Voters, VoterSet
+from quorum.core.voters import VoterHistory
+from quorum.standing import FILE, FileStanding, MemoryStanding, Standing
+from quorum.volunteer import WAIT_MAX_S, Volunteer
+from quorumlog.errors import CorruptStoreError, FatalError
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.unit.metadata.fake_node import run, settle
+
+OWN = ReplicaKey(4, UUID(int=4))
+
+
+def voters(*ids: int) -> VoterSet:
+    return VoterSet(tuple(Voter(ReplicaKey(one, UUID(int=one)), f"n{one}:1") for one in ids))
+
+
+class FakeNode:
+    """An observer that is caught up; `voters_are` appends and commits a voter set."""
+
+    node_id, directory_id, address, leader_id = 4, OWN.directory_id, "n4:1", 1
+
+    def __init__(self, *ids: int) -> None:
+        self.history = VoterHistory(())
+        self.high_watermark = 0
+        self.caught_up = True
+        self._changed = asyncio.Event()
+        self.voters_are(*ids)
+
+    @property
+    def core(self) -> RaftCore:
+        parts = SimpleNamespace(met=True, key=OWN, log=SimpleNamespace(start=0), history=self.history)
+        return cast(RaftCore, parts)
+
+    def voters_are(self, *ids: int) -> None:
+        self.history.append(Batch(self.high_watermark, 1, 1, 0, control=Voters("c", 0, voters(*ids))))
+        self.high_watermark += 1
+        self.tell()
+
+    def tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def is_caught_up(self) -> bool:
+        return self.caught_up
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+
+
+class Controller:
+    """Answers with `errors`, then as a controller would."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self.node = node
+        self.errors: list[str] = []
+        self.asked: list[tuple[float, str]] = []
+        self.standing: list[Standing] = []
+        self.store = MemoryStanding()
+
+    async def __call__(self, method: str, request: Any, timeout_ms: int) -> Any:
+        kind = request.WhichOneof("change")
+        self.asked.append((asyncio.get_running_loop().time(), kind))
+        self.standing.append(self.store.standing)
+        if self.errors:
+            return pb.ChangeVotersReply(result=pb.Result(error=self.errors.pop(0), message="because", next="do it"))
+        if kind == "add":
+            assert (request.add.node_id, request.add.address, request.add.replace) == (4, "n4:1", False)
+            self.node.voters_are(1, 2, 3, 4)
+        else:
+            self.node.voters_are(1, 2, 3)
+        return pb.ChangeVotersReply(result=pb.Result(error="NONE"), changed=True)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for _, kind in self.asked]
+
+
+class Rig:
+    def __init__(self, *ids: int, standing: Standing = Standing.NEW) -> None:
+        self.node = FakeNode(*ids)
+        self.controller = Controller(self.node)
+        self.controller.store.standing = standing
+        self.volunteer = Volunteer(self.node, self.controller, self.controller.store, Random(1))
+        self.running = asyncio.ensure_future(self.volunteer.run())
+
+    @property
+    def standing(self) -> Standing:
+        return self.controller.store.standing
+
+    def restart(self) -> None:
+        self.running.cancel()
+        self.volunteer = Volunteer(self.node, self.controller, self.controller.store, Random(2))
+        self.running = asyncio.ensure_future(self.volunteer.run())
+
+
+async def a_while(seconds: float = 100.0) -> None:
+    """Virtual seconds in which everything happens that is going to."""
+    await asyncio.sleep(seconds)
+    await settle()
+
+
+def test_a_new_node_joins_once_it_is_caught_up() -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        rig.node.caught_up = False
+        await a_while()
+        assert rig.controller.asked == []
+        rig.node.caught_up = True
+        await a_while()
+        assert rig.controller.kinds == ["add"]
+        assert (rig.volunteer.is_voter, rig.standing) == (True, Standing.VOTER)
+
+    run(test())
+
+
+def test_it_asks_again_and_ever_more_rarely() -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        rig.controller.errors = ["CHANGE_PENDING", "TARGET_IN_PROGRESS", "DUPLICATE_VOTER"] * 5
+        await a_while(2000)
+        assert rig.volunteer.is_voter
+        times = [at for at, _ in rig.controller.asked]
+        gaps = [later - earlier for earlier, later in pairwise(times)]
+        assert len(gaps) == 15
+        assert gaps[0] < 1.1
+        assert all(WAIT_MAX_S / 2 <= gap <= WAIT_MAX_S + 0.1 for gap in gaps[7:]), gaps
+
+    run(test())
+
+
+def test_a_voter_that_was_taken_out_stays_out() -> None:
+    """KAFKA-19850: neither the running node nor the restarted one adds itself again, nor once the log has forgotten."""
+
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4)
+        await a_while(1)
+        assert rig.standing is Standing.VOTER
+        rig.node.voters_are(1, 2, 3)
+        await a_while()
+        rig.restart()
+        await a_while()
+        rig.node.history = VoterHistory(())
+        rig.node.voters_are(1, 2, 3)
+        rig.restart()
+        await a_while()
+        assert rig.controller.asked == []
+
+    run(test())
+
+
+def test_a_removal_that_only_the_log_knows_of_counts_too() -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4)
+        rig.node.voters_are(1, 2, 3)
+        await a_while()
+        assert (rig.controller.asked, rig.standing) == ([], Standing.NEW)
+
+    run(test())
+
+
+def test_who_has_left_by_itself_comes_back() -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4)
+        await a_while(1)
+        assert await rig.volunteer.leave(4000)
+        assert rig.controller.standing == [Standing.LEAVING], "durable before the request is sent"
+        await a_while()
+        assert rig.controller.kinds == ["remove"], "it does not come back before it was stopped"
+        rig.restart()
+        await a_while()
+        assert rig.controller.kinds == ["remove", "add"]
+        rig.node.voters_are(1, 2, 3)
+        await a_while()
+        rig.restart()
+        await a_while()
+        assert rig.controller.kinds == ["remove", "add"], "this time somebody else took it out"
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("error", "asked", "standing"),
+    [
+        ("NO_MAJORITY", 1, Standing.VOTER),
+        ("LAST_VOTER", 1, Standing.VOTER),
+        ("TARGET_IN_PROGRESS", 1, Standing.VOTER),
+        ("CHANGE_PENDING", 5, Standing.VOTER),
+        ("OUTCOME_UNKNOWN", 1, Standing.LEAVING),
+    ],
+)
+def test_a_refused_voter_stops_as_one(error: str, asked: int, standing: Standing) -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4)
+        await a_while(1)
+        rig.controller.errors = [error] * 100
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert not await rig.volunteer.leave(4000)
+        assert loop.time() - began <= 4
+        assert len(rig.controller.asked) >= asked
+        assert len(rig.controller.asked) == 1 or asked > 1
+        assert rig.standing is standing
+
+    run(test())
+
+
+def test_an_observer_has_nothing_to_leave() -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        rig.running.cancel()
+        assert await rig.volunteer.leave(4000)
+        assert (rig.controller.asked, rig.standing) == ([], Standing.NEW)
+
+    run(test())
+
+
+async def test_the_word_survives_the_process(tmp_path: Path) -> None:
+    assert await FileStanding(str(tmp_path)).load() is Standing.NEW
+    for standing in (Standing.VOTER, Standing.LEAVING):
+        await FileStanding(str(tmp_path)).save(standing)
+        assert await FileStanding(str(tmp_path)).load() is standing
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"standing": "king"}', b"\xff", b"[]", b'{"standing": []}'])
+async def test_a_damaged_word_is_not_guessed(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / FILE).write_bytes(text)
+    with pytest.raises(CorruptStoreError, match="damaged"):
+        await FileStanding(str(tmp_path)).load()
+
+
+async def test_a_disk_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("quorum.standing.os.fsync", full)
+    with pytest.raises(FatalError, match="ENOSPC"):
+        await FileStanding(str(tmp_path)).save(Standing.VOTER)
+    assert await FileStanding(str(tmp_path)).load() is Standing.NEW
