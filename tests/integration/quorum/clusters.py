@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -203,6 +203,21 @@ async def leader_of(cluster: DevCluster) -> Node:
     """Who leads now, by its own word."""
     described = await quorum_is(cluster, "a leader", lambda it: not it.paused)
     return node_of(cluster, described.known.leader_id)
+
+
+async def leads_among(nodes: Sequence[Node]) -> Node:
+    """Which of these leads, by its own word; the others are not asked."""
+    found: list[Node] = []
+
+    async def is_led() -> bool:
+        for node in nodes:
+            said = await describe(node)
+            if said.known.HasField("leader_id") and said.known.leader_id == node.id and not said.paused:
+                found.append(node)
+        return bool(found)
+
+    await wait_until(is_led, TIMEOUT_S, "one of them leads", 0.05)
+    return found[-1]
 
 
 async def reigns(node: Node) -> list[tuple[int, int]]:

@@ -8,9 +8,10 @@ printed, for a person to look at: how long it is depends on the machine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import Consumer
@@ -21,6 +22,8 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.dev_cluster import DevCluster
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.integration.quorum.clusters import everybody
+
+T = TypeVar("T")
 
 TOPIC = "load"
 PARTITIONS = 3
@@ -88,7 +91,7 @@ async def create(admin: ControllerClient, name: str, partitions: int, replicatio
     return reply.topics[0]
 
 
-async def register(admin: ControllerClient, broker_id: int) -> int:
+async def register(admin: ControllerClient, broker_id: int, timeout_s: float = ATTEMPT_S) -> int:
     """Register a broker that does not exist; its epoch, which is the offset of the record.
 
     Raises:
@@ -101,7 +104,7 @@ async def register(admin: ControllerClient, broker_id: int) -> int:
     registration.feature_max = 1
     registration.directory_ids.append(broker_id.to_bytes(16, "big"))
     registration.endpoints.add(name="default", host="127.0.0.1", port=9092, security="PLAINTEXT")
-    reply = await admin.call("RegisterBroker", request, ATTEMPT_S)
+    reply = await admin.call("RegisterBroker", request, timeout_s)
     return int(reply.broker_epoch)
 
 
@@ -109,6 +112,14 @@ async def registered(admin: ControllerClient) -> dict[int, int]:
     """Broker ids and epochs, by a current read."""
     reply = await admin.call("DescribeBrokers", pb.DescribeBrokersRequest(), ATTEMPT_S)
     return {broker.broker_id: broker.broker_epoch for broker in reply.brokers}
+
+
+async def outcome(call: Awaitable[T]) -> T | ClusterError:
+    """What a call gave, or why it was refused."""
+    try:
+        return await call
+    except ClusterError as error:
+        return error
 
 
 async def _administer(admin: ControllerClient, load: Load, ending: asyncio.Event, replication: int) -> None:

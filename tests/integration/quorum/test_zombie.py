@@ -1,0 +1,59 @@
+"""Leaders that are leaders no more and do not know it yet: stopped by a signal, or cut off by the network."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from quorumlog.client.controller import ControllerClient
+from quorumlog.errors import ClusterError
+from quorumlog.kctl import processes
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.integration.quorum import lan
+from tests.integration.quorum.clusters import describe, leader_of, leads_among, quorum_is, running, voter_ids
+from tests.integration.quorum.load import outcome, register, registered
+
+
+async def test_a_leader_that_is_cut_off(tmp_path: Path) -> None:
+    """With network namespaces: see `cut_off`."""
+    why_not = await asyncio.to_thread(lan.refusal)
+    if why_not is not None:
+        pytest.skip(why_not)
+    status, output = await lan.alone("tests.integration.quorum.cut_off", tmp_path)
+    print(output)
+    assert status == 0, output + "\n".join(await asyncio.to_thread(_logs, tmp_path))
+
+
+def _logs(folder: Path) -> list[str]:
+    return [f"{log.name}:\n{log.read_text()[-6000:]}" for log in sorted(folder.glob("*.log"))]
+
+
+async def test_a_leader_removed_while_it_was_stopped_serves_nothing_old(tmp_path: Path) -> None:
+    async with running(tmp_path) as cluster, ControllerClient([node.control for node in cluster.nodes]) as admin:
+        zombie = await leader_of(cluster)
+        others = [node for node in cluster.nodes if node is not zombie]
+        await register(admin, 1000)
+        async with ControllerClient([zombie.control]) as old, ControllerClient([it.control for it in others]) as new:
+            assert set(await registered(old)) == {1000}  # connected
+            processes.send(zombie.pid, signal.SIGSTOP)
+            waiting = asyncio.create_task(registered(old))  # in its socket when it wakes up
+            await leads_among(others)
+            await register(new, 2000)
+            waiting_change = asyncio.create_task(register(old, 3000))
+            await new.call("ChangeVoters", pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=zombie.id)), 20.0)
+            before = await describe(await leads_among(others))
+            assert voter_ids(before) == sorted(node.id for node in others)
+            processes.send(zombie.pid, signal.SIGCONT)
+            assert 2000 in await waiting, "a current read by who led before the change was acknowledged"
+            late = await outcome(waiting_change)
+            assert not isinstance(late, ClusterError) or late.retriable, late
+            found = set(await registered(old))
+            assert {1000, 2000} <= found
+            assert isinstance(late, ClusterError) or 3000 in found, "acknowledged by a leader that was none"
+        after = await quorum_is(cluster, "it observes", lambda it: len(it.observers) == 1)
+        assert after.known.epoch == before.known.epoch, "its return costs no election"
+        said = await describe(zombie)
+        assert (said.known.leader_id, said.known.epoch) == (after.known.leader_id, after.known.epoch)
