@@ -247,7 +247,8 @@ class ControlPlane:
             return Check(False, "starting or stopping")
         cluster_id = self.node.cluster_id
         if cluster_id is None or not self.node.core.met:
-            return Check(False, "has not met its cluster yet")
+            asked = [*self.config.bootstrap, *(voter.address for voter in self.config.initial_voters)]
+            return Check(False, f"has not met its cluster yet; asks {', '.join(map(str, asked)) or 'nobody'}")
         return Check(True, cluster_id)
 
     def _check_leader(self) -> Check:

@@ -28,6 +28,7 @@ from metadata.records import Endpoint
 from quorum.ports import QuorumStore, Transport
 from quorum.process import ControlPlane, make_store
 from quorum.transport.grpc import GrpcTransport
+from quorumlog.errors import StoreRefusedError
 from quorumlog.runtime.addresses import NamedAddress
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
@@ -50,13 +51,19 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
     """Lock the data directories of this configuration, formatting new ones.
 
     Raises:
-        ConfigError: one is another's, in use, of a newer format, or not writable; none stays locked.
+        ConfigError: one is another's, in use, of a newer format, not writable, or a copy of another; none stays locked.
         CorruptStoreError: one is damaged.
     """
     disks: list[FileDisk] = []
     try:
         for root in config.data_dirs:
             disks.append(FileDisk.acquire(root, config.node_id, config.cluster_id, sources.uuid4))
+            for other in disks[:-1]:
+                if other.directory_id == disks[-1].directory_id:
+                    raise StoreRefusedError(
+                        f"{root} and {other.root} are both directory {other.directory_id}: one is a copy of the other",
+                        next_step="leave one of them out; what is added must be empty",
+                    )
     except BaseException:
         for disk in disks:
             disk.close()

@@ -141,7 +141,7 @@ async def test_grpc_health_and_metrics_tell_readiness(tmp_path: Path) -> None:
     absent = Address("127.0.0.1", free_ports(1)[0])
     waiting = plane(configure(tmp_path, 2, port, bootstrap=(absent,)))
     async with waiting:
-        assert waiting.is_ready()[1]["cluster"] == "has not met its cluster yet"
+        assert waiting.is_ready()[1]["cluster"] == f"has not met its cluster yet; asks {absent}"
         assert await status(waiting.address) == health_pb2.HealthCheckResponse.NOT_SERVING
     async with plane(configure(tmp_path, 1, 0, standalone=True)) as one:
         await ready(one)

@@ -1,0 +1,35 @@
+"""The data directories of a broker, taken together."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.server.process import make_disks
+from quorumlog.errors import StoreRefusedError
+from quorumlog.runtime.addresses import DEFAULT_LISTENER, Address
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import BROKER, KafkaListener, NodeConfig
+
+SOURCES = Sources.real()
+
+
+def config(*roots: Path) -> NodeConfig:
+    listener = KafkaListener(DEFAULT_LISTENER, Address("127.0.0.1", 0))
+    return NodeConfig(BROKER, 1, tuple(map(str, roots)), standalone=True, kafka_listeners=(listener,))
+
+
+def test_a_copy_of_another_directory_is_refused_and_both_are_let_go(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    for disk in make_disks(config(first), SOURCES):
+        disk.close()
+    shutil.copytree(first, second)
+    with pytest.raises(StoreRefusedError, match=r"b and .*a are both directory .* one is a copy of the other"):
+        make_disks(config(first, second), SOURCES)
+    shutil.rmtree(second)
+    disks = make_disks(config(first, second), SOURCES)
+    assert len({disk.directory_id for disk in disks}) == 2
+    for disk in disks:
+        disk.close()
