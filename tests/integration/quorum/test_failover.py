@@ -1,0 +1,178 @@
+"""kill -9 of random voters, again and again, while clients create, delete and describe topics: could it have been so?
+
+Each topic name is a register: its value is the number of partitions that it was created with, or none.  The checker of
+the simulator judges what the clients saw.  `TEST_KILLS=200` and `TEST_SEED=…` make it longer and another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from quorumlog.client.controller import ControllerClient
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.context import wait_until
+from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire.v1 import controller_pb2 as pb
+from simulation.linearizability import Operation, check
+from tests.integration.quorum.clusters import TIMEOUT_S, everybody, kill, leader_of, node_of, ready, running, spawn
+from tests.integration.quorum.load import ATTEMPT_S, create, outcome
+
+KILLS = int(os.environ.get("TEST_KILLS", "4"))
+SEED = int(os.environ.get("TEST_SEED", "1"))
+CLIENTS = 3
+CREATIONS_MAX = 24
+"""Of one name, since each is told apart by its number of partitions."""
+
+BETWEEN_KILLS = 30
+"""Operations that are answered before the next kill."""
+
+UNKNOWN = {"OUTCOME_UNKNOWN", "TIMED_OUT", "REQUEST_TIMED_OUT"}
+NOTHING_DONE = {"NOT_CONTROLLER", "UNAVAILABLE", "INVALID_REPLICATION_FACTOR"}
+"""Refusals that change nothing; the last one when the broker has not been heard yet by a new controller."""
+
+
+@dataclass(slots=True)
+class History:
+    """What clients did to topics, and the names in use."""
+
+    random: Random
+    operations: list[Operation] = field(default_factory=list)
+    names: list[str] = field(default_factory=lambda: ["k0", "k1"])
+    creations: dict[str, int] = field(default_factory=dict)
+    answered: int = 0
+
+    def pick(self) -> str:
+        place = self.random.randrange(len(self.names))
+        if self.creations.get(self.names[place], 0) >= CREATIONS_MAX:
+            self.names[place] = f"k{len(self.creations) + len(self.names)}"
+        return self.names[place]
+
+    def next_value(self, name: str) -> int:
+        self.creations[name] = self.creations.get(name, 0) + 1
+        return self.creations[name]
+
+    @property
+    def all_names(self) -> set[str]:
+        return {operation.key for operation in self.operations}
+
+
+async def read(client: ControllerClient, history: History, name: str) -> None:
+    began = now()
+    reply = await outcome(client.call("DescribeTopics", pb.DescribeTopicsRequest(names=[name]), ATTEMPT_S))
+    if isinstance(reply, ClusterError):
+        assert reply.retriable, reply
+        return
+    (topic,) = reply.topics
+    assert topic.result.error in ("NONE", "UNKNOWN_TOPIC_OR_PARTITION"), topic
+    found = str(len(topic.partitions)) if topic.partitions else None
+    history.operations.append(Operation(name, "read", began, now(), result=found))
+
+
+async def create_topic(client: ControllerClient, history: History, name: str) -> None:
+    began, value = now(), history.next_value(name)
+    operation = Operation(name, "cas", began, inf, value=str(value), expected=None)
+    code = await _code_of_creation(client, name, value)
+    if code in UNKNOWN:
+        history.operations.append(operation)
+    elif code not in NOTHING_DONE:
+        assert code in ("NONE", "TOPIC_ALREADY_EXISTS"), code
+        history.operations.append(
+            Operation(name, "cas", began, now(), value=str(value), expected=None, result=code == "NONE")
+        )
+
+
+async def _code_of_creation(client: ControllerClient, name: str, value: int) -> str:
+    topic = await outcome(create(client, name, value, 1))
+    if isinstance(topic, ClusterError):
+        return topic.code
+    assert not topic.identical, f"{name} with {value} partitions was created twice for one request"
+    return str(topic.result.error)
+
+
+async def delete_topic(client: ControllerClient, history: History, name: str) -> None:
+    began = now()
+    reply = await outcome(client.call("DeleteTopics", pb.DeleteTopicsRequest(names=[name]), ATTEMPT_S))
+    code = reply.code if isinstance(reply, ClusterError) else reply.topics[0].result.error
+    if code in UNKNOWN:
+        history.operations.append(Operation(name, "write", began, inf, value=None))
+    elif code == "NONE":
+        history.operations.append(Operation(name, "write", began, now(), value=None))
+    elif code not in NOTHING_DONE:
+        assert code == "UNKNOWN_TOPIC_OR_PARTITION", code
+        history.operations.append(Operation(name, "read", began, now(), result=None))
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def use(cluster: DevCluster, history: History, ending: asyncio.Event) -> None:
+    """One client: one operation after the other, each through whichever node answers."""
+    addresses = everybody(cluster)
+    history.random.shuffle(addresses)
+    async with ControllerClient(addresses) as client:
+        while not ending.is_set():
+            act = history.random.choice([read, read, create_topic, delete_topic])
+            await act(client, history, history.pick())
+            history.answered += 1
+            await asyncio.sleep(0.01)  # leaves the machine to those who serve
+
+
+async def kill_some(cluster: DevCluster, history: History) -> None:
+    """Mostly the leader; sometimes two, so that nobody leads until they are back."""
+    leader = (await leader_of(cluster)).id
+    others = history.random.sample([number for number in (1, 2, 3) if number != leader], 2)
+    victims = history.random.choice([[leader], [leader], [leader, others[0]], others[:1], others])
+    nodes = [node_of(cluster, node_id) for node_id in victims]
+    for node in nodes:
+        await kill(node)
+    if len(nodes) == 1:
+        await progress(history, BETWEEN_KILLS)
+    for node in nodes:
+        await start_again(cluster, node)
+    await progress(history, BETWEEN_KILLS)
+
+
+async def start_again(cluster: DevCluster, node: Node) -> None:
+    await spawn(cluster, node)
+    await ready(node)
+
+
+async def progress(history: History, count: int) -> None:
+    """Until so many more operations were answered."""
+    wanted = history.answered + count
+
+    async def enough() -> bool:
+        return history.answered >= wanted
+
+    await wait_until(enough, TIMEOUT_S, f"{count} more operations are answered", 0.05)
+
+
+@pytest.mark.timeout(120 + KILLS * 60)
+async def test_what_clients_saw_is_linearizable_across_kills(tmp_path: Path) -> None:
+    history = History(Random(SEED))
+    async with running(tmp_path, voters=3, brokers=1) as cluster:
+        ending = asyncio.Event()
+        async with asyncio.TaskGroup() as clients:
+            for _ in range(CLIENTS):
+                clients.create_task(use(cluster, history, ending))
+            for _ in range(KILLS):
+                await kill_some(cluster, history)
+            ending.set()
+        async with ControllerClient(everybody(cluster)) as client:
+            for name in sorted(history.all_names):
+                await read(client, history, name)
+    unknown = sum(not operation.is_known for operation in history.operations)
+    print(f"{KILLS} rounds of kills, {len(history.operations)} operations, {unknown} of unknown outcome, seed {SEED}")
+    verdict = check(history.operations)
+    shown = "\n".join(str(operation) for operation in history.operations if operation.key in verdict.bad)
+    assert not verdict.bad, f"impossible:\n{shown}"
+    assert not verdict.undecided, verdict.undecided
+    assert len(history.operations) >= KILLS * BETWEEN_KILLS
