@@ -31,10 +31,14 @@ from metadata.records import (
     NO_OFFSET,
     UNASSIGNED,
     BrokerChange,
+    Config,
+    ConfigScope,
     ProducerIds,
     Reason,
+    Record,
     RegisterBroker,
     Replica,
+    UnregisterBroker,
 )
 
 PRODUCER_ID_BLOCK = 1000
@@ -221,6 +225,42 @@ def elect_leaderless(image: ClusterImage) -> Decision[None]:
     """Leaders for partitions without one that could have one: what a controller that died may have left undone."""
     changes = elections(image, cause_offset=NO_OFFSET)
     return Decision(None, tuple(changes), more=len(changes) == MAX_RECORDS_PER_BATCH)
+
+
+# Unregistering
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    outcome: Outcome
+    changed: bool = False
+
+
+def unregister(image: ClusterImage, broker_id: int, *, validate_only: bool = False) -> Decision[Unregistered]:
+    """Forget a broker for good: only one that is fenced and has no replicas left, so that nothing is lost by it.
+
+    Of a broker that is dead for good the replicas are reassigned first; partitions whose only replica was there have
+    lost their records, which is a decision about those topics and not a side effect of this.
+    """
+    broker = image.brokers.get(broker_id)
+    refusal = None
+    if broker is None:
+        refusal = Outcome(Word.BROKER_ID_NOT_REGISTERED, f"no broker {broker_id} is registered", "kctl brokers list")
+    elif not broker.fenced:
+        text = f"broker {broker_id} is unfenced"
+        refusal = Outcome(Word.BROKER_IN_USE, text, "stop it, and wait until it is fenced")
+    elif image.replica_count(broker_id):
+        names = sorted(image.topics[topic_id].name for topic_id in image.hostings(broker_id))
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more topics" if len(names) > 3 else "")
+        text = f"broker {broker_id} has {image.replica_count(broker_id)} replicas, of {shown}"
+        step = f"kctl reassign generate --topic {names[0]} --brokers … (without {broker_id}), then start"
+        refusal = Outcome(Word.BROKER_IN_USE, text, step)
+    if refusal is not None or broker is None or validate_only:
+        return Decision(Unregistered(refusal or OK))
+    records: list[Record] = [UnregisterBroker(broker_id, broker.epoch)]
+    own = image.config(ConfigScope.BROKER, str(broker_id))
+    records += [Config(ConfigScope.BROKER, str(broker_id), key, None) for key in sorted(own)]
+    return Decision(Unregistered(OK, changed=True), tuple(records))
 
 
 # Heartbeats

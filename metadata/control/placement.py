@@ -13,7 +13,7 @@ rows, which are even by themselves, repeat.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from metadata.image import BrokerImage, ClusterImage
 
@@ -50,13 +50,19 @@ class _Load:
         return self.successions.get(leader_id, 0), sum(self.successions.values()), self.broker_id
 
     def take(self, leader_id: int, place: int) -> None:
+        """A new replica goes here."""
+        self.note(leader_id, place)
+        self.replicas += 1
+        if leader_id == self.broker_id:
+            self.leaders += 1
+
+    def note(self, leader_id: int, place: int) -> None:
+        """A replica of the topic is here; of the cluster's load it is a part already, or `take` counts it."""
         if place == 1:
             self.successions[leader_id] = self.successions.get(leader_id, 0) + 1
         self.topic_replicas += 1
-        self.replicas += 1
         if leader_id == self.broker_id:
             self.topic_leaders += 1
-            self.leaders += 1
         else:
             self.pairs[leader_id] = self.pairs.get(leader_id, 0) + 1
 
@@ -65,10 +71,11 @@ class Placer:
     """Places topics one after the other, each on the load that the earlier ones made."""
 
     def __init__(self, image: ClusterImage) -> None:
-        active = [image.brokers[broker_id] for broker_id in sorted(image.brokers) if image.brokers[broker_id].active]
+        brokers = [image.brokers[broker_id] for broker_id in sorted(image.brokers)]
         self._loads = [
             _Load(broker, image.leader_count(broker.broker_id), image.replica_count(broker.broker_id))
-            for broker in active
+            for broker in brokers
+            if broker.active and image.broker_config(broker.broker_id, "cordoned") == "false"
         ]
 
     @property
@@ -76,13 +83,23 @@ class Placer:
         """How many brokers can take replicas: the highest replication factor."""
         return len(self._loads)
 
-    def place(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
-        """Broker ids of each partition's replicas; the first is the leader to be."""
+    def place(
+        self, partitions: int, replication_factor: int, beside: Iterable[Sequence[int]] = ()
+    ) -> list[tuple[int, ...]]:
+        """Broker ids of each new partition's replicas; the first is the leader to be.
+
+        beside: those of the partitions that the topic has already.
+        """
         assert 0 < replication_factor <= len(self._loads), (
             f"{replication_factor} replicas on {len(self._loads)} brokers"
         )
         for load in self._loads:
             load.begin_topic()
+        by_id = {load.broker_id: load for load in self._loads}
+        for present in beside:
+            for position, broker_id in enumerate(present):
+                if broker_id in by_id:
+                    by_id[broker_id].note(present[0], position)
         count = len(self._loads)
         affordable = KEYS_MAX // (count * count * replication_factor)
         least = count * max(1, min(ROWS_PER_BROKER, affordable))

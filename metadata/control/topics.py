@@ -15,7 +15,7 @@ from uuid import UUID
 from metadata.control.decision import Decision
 from metadata.control.errors import OK, Outcome, Word
 from metadata.control.placement import Placer
-from metadata.image import TOPIC_CONFIGS, ClusterImage, TopicImage
+from metadata.image import TOPIC_CONFIGS, ClusterImage, TopicImage, unknown_key
 from metadata.records import (
     MAX_RECORDS_PER_BATCH,
     UNASSIGNED,
@@ -30,12 +30,12 @@ from metadata.records import (
 )
 
 DEFAULT = -1
-DEFAULT_PARTITIONS = 1
-DEFAULT_REPLICATION_FACTOR = 3
 MAX_NAME_LENGTH = 249
 MAX_REPLICAS_PER_REQUEST = 100_000
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _MIN_ISR = "min.insync.replicas"
+_PARTITIONS = "num.partitions"
+_FACTOR = "default.replication.factor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def create_topics(
         if isinstance(plan, CreatedTopic):
             created.append(plan)
             continue
-        topic_id = _fresh_id(image, new_id)
+        topic_id = fresh_id(image, new_id)
         records += _records_of(image, plan, topic_id, placer)
         shown = None if validate_only else topic_id
         created.append(CreatedTopic(plan.name, OK, shown, plan.partitions, plan.replication_factor))
@@ -135,7 +135,7 @@ def _check_size(wanted: Sequence[NewTopic]) -> Outcome | None:
     return Outcome(Word.POLICY_VIOLATION, problem, "create fewer topics or partitions at a time")
 
 
-def _fresh_id(image: ClusterImage, new_id: Callable[[], UUID]) -> UUID:
+def fresh_id(image: ClusterImage, new_id: Callable[[], UUID]) -> UUID:
     topic_id = new_id()
     while topic_id in image.topics or topic_id == UNASSIGNED:
         topic_id = new_id()
@@ -150,18 +150,18 @@ def _plan(image: ClusterImage, topic: NewTopic, broker_count: int) -> NewTopic |
     existing = image.topic(topic.name)
     if existing is not None:
         return _existing(image, existing, topic)
-    checked = _check_assignment(image, topic) if topic.assignment else _check_counts(topic, broker_count)
+    checked = _check_assignment(image, topic) if topic.assignment else _check_counts(image, topic, broker_count)
     if isinstance(checked, Outcome):
         return CreatedTopic(topic.name, checked)
     refusal = _check_configs(topic.configs, checked.replication_factor)
     if refusal is not None:
         return CreatedTopic(topic.name, refusal)
     given = dict(topic.configs)
-    given.setdefault(_MIN_ISR, str(_default_min_isr(image, checked.replication_factor)))
+    given.setdefault(_MIN_ISR, str(default_min_isr(image, checked.replication_factor)))
     return replace(checked, configs=tuple(sorted(given.items())))
 
 
-def _default_min_isr(image: ClusterImage, replication_factor: int) -> int:
+def default_min_isr(image: ClusterImage, replication_factor: int) -> int:
     """The cluster's value where it is set (not above the replication factor), else 2 of 3 or more, else 1."""
     value = image.config(ConfigScope.CLUSTER, "").get(_MIN_ISR)
     if value is not None:
@@ -169,11 +169,15 @@ def _default_min_isr(image: ClusterImage, replication_factor: int) -> int:
     return 2 if replication_factor >= 3 else 1
 
 
-def _check_counts(topic: NewTopic, broker_count: int) -> NewTopic | Outcome:
-    partitions = DEFAULT_PARTITIONS if topic.partitions == DEFAULT else topic.partitions
-    factor = topic.replication_factor
+def _check_counts(image: ClusterImage, topic: NewTopic, broker_count: int) -> NewTopic | Outcome:
+    partitions, factor = topic.partitions, topic.replication_factor
+    if partitions == DEFAULT:
+        partitions = int(image.cluster_config(_PARTITIONS))
     if factor == DEFAULT:
-        factor = max(1, min(DEFAULT_REPLICATION_FACTOR, broker_count))
+        # What nobody chose is no reason to refuse a topic on a small cluster; what somebody did choose is.
+        factor = int(image.cluster_config(_FACTOR))
+        if _FACTOR not in image.config(ConfigScope.CLUSTER, ""):
+            factor = max(1, min(factor, broker_count))
     if partitions < 1:
         return Outcome(Word.INVALID_PARTITIONS, f"{partitions} partitions: there must be at least 1")
     if partitions > MAX_RECORDS_PER_BATCH:
@@ -193,13 +197,19 @@ def _check_counts(topic: NewTopic, broker_count: int) -> NewTopic | Outcome:
 def _check_assignment(image: ClusterImage, topic: NewTopic) -> NewTopic | Outcome:
     rows = topic.assignment
     factor = len(rows[0])
-    problem = None
     if topic.partitions not in (DEFAULT, 0, len(rows)) or topic.replication_factor not in (DEFAULT, 0, factor):
         return Outcome(Word.INVALID_REQUEST, "an assignment and other counts of partitions or replicas contradict")
     if len(rows) > MAX_RECORDS_PER_BATCH:
         return Outcome(Word.INVALID_PARTITIONS, f"{len(rows)} partitions: at most {MAX_RECORDS_PER_BATCH} at a time")
-    for index, row in enumerate(rows):
+    refusal = check_rows(image, rows, 0, factor)
+    return refusal or replace(topic, partitions=len(rows), replication_factor=factor)
+
+
+def check_rows(image: ClusterImage, rows: Sequence[Sequence[int]], first: int, factor: int) -> Outcome | None:
+    """Why these cannot be the replicas of partitions `first` and following, or None."""
+    for index, row in enumerate(rows, first):
         unknown = [broker_id for broker_id in row if broker_id not in image.brokers]
+        problem = None
         if not row:
             problem = f"partition {index} has no replicas"
         elif len(row) != factor:
@@ -212,7 +222,7 @@ def _check_assignment(image: ClusterImage, topic: NewTopic) -> NewTopic | Outcom
             problem = f"partition {index}: none of its brokers is unfenced"
         if problem is not None:
             return Outcome(Word.INVALID_REPLICA_ASSIGNMENT, problem)
-    return replace(topic, partitions=len(rows), replication_factor=factor)
+    return None
 
 
 def _check_configs(configs: Sequence[tuple[str, str]], replication_factor: int) -> Outcome | None:
@@ -220,8 +230,7 @@ def _check_configs(configs: Sequence[tuple[str, str]], replication_factor: int) 
     for key, value in configs:
         known = TOPIC_CONFIGS.get(key)
         if known is None:
-            text = f"{key[:60]!a} is not a topic config; there are {', '.join(TOPIC_CONFIGS)}"
-            return Outcome(Word.INVALID_CONFIG, text)
+            return Outcome(Word.INVALID_CONFIG, unknown_key(key, TOPIC_CONFIGS, "topic"))
         if counts[key] > 1:
             return Outcome(Word.INVALID_CONFIG, f"{key} is given {counts[key]} times")
         problem = known.problem(value)
@@ -266,24 +275,25 @@ def _records_of(image: ClusterImage, plan: NewTopic, topic_id: UUID, placer: Pla
     rows: Sequence[tuple[int, ...]] = plan.assignment
     if not rows:
         rows = placer.place(plan.partitions, plan.replication_factor)
+    records: list[Record] = [Topic(topic_id, plan.name), *new_partitions(image, plan.name, topic_id, 0, rows)]
+    records += [Config(ConfigScope.TOPIC, topic_id.hex, key, value) for key, value in plan.configs]
+    return records
+
+
+def new_partitions(
+    image: ClusterImage, name: str, topic_id: UUID, first: int, rows: Sequence[Sequence[int]]
+) -> list[Record]:
+    """The records of partitions `first` and following with these replicas; those that are unfenced are in sync."""
     replicas: dict[int, Replica] = {}
-    records: list[Record] = [Topic(topic_id, plan.name)]
-    for index, row in enumerate(rows):
+    records: list[Record] = []
+    for index, row in enumerate(rows, first):
         for broker_id in row:
             if broker_id not in replicas:
                 replicas[broker_id] = _new_replica(image, broker_id)
         isr = tuple([broker_id for broker_id in row if image.brokers[broker_id].active])
-        records.append(
-            Partition(
-                topic_id,
-                index,
-                tuple([replicas[broker_id] for broker_id in row]),
-                isr,
-                isr[0],
-                leader_epoch=image.first_leader_epoch(plan.name, index),
-            )
-        )
-    records += [Config(ConfigScope.TOPIC, topic_id.hex, key, value) for key, value in plan.configs]
+        assigned = tuple([replicas[broker_id] for broker_id in row])
+        epoch = image.first_leader_epoch(name, index)
+        records.append(Partition(topic_id, index, assigned, isr, isr[0], leader_epoch=epoch))
     return records
 
 

@@ -154,6 +154,11 @@ class ActiveController:
         """What is known of a broker's heartbeats."""
         return None if self._reign is None else self._reign.sessions.get(broker_id)
 
+    def forget_session(self, broker_id: int) -> None:
+        """A broker is registered no more."""
+        if self._reign is not None:
+            self._reign.sessions.drop(broker_id)
+
     async def changed(self) -> None:
         """Wait until leadership or activity changes once.  The caller sets the deadline."""
         if self._changed is None:

@@ -23,7 +23,7 @@ from metadata.control.errors import OK, Outcome, Word
 from metadata.control.partitions import alter_partition, assign_directories
 from metadata.control.preferred import Preferred, least_burdened, set_preferred
 from metadata.control.topics import CreatedTopic, DeletedTopic, create_topics, delete_topics
-from metadata.controller import convert, elections, voters
+from metadata.controller import admin, configs, convert, elections, voters
 from metadata.controller.active import NOT_CONTROLLER, OUTCOME_UNKNOWN, ActiveController
 from metadata.controller.describe import describe_brokers, describe_topics
 from metadata.controller.ports import Node
@@ -313,6 +313,17 @@ METHODS: dict[str, _Method] = {
     ),
     "DescribeBrokers": _Method(
         pb.DescribeBrokersRequest, pb.DescribeBrokersReply, ControllerService._describe_brokers, changes=False
+    ),
+    "AddPartitions": _Method(pb.AddPartitionsRequest, pb.AddPartitionsReply, _by_controller(admin.add_partitions)),
+    "RemovePartitions": _Method(
+        pb.RemovePartitionsRequest, pb.RemovePartitionsReply, _by_controller(admin.remove_partitions)
+    ),
+    "UnregisterBroker": _Method(
+        pb.UnregisterBrokerRequest, pb.UnregisterBrokerReply, _by_controller(admin.unregister_broker)
+    ),
+    "AlterConfigs": _Method(pb.AlterConfigsRequest, pb.AlterConfigsReply, _by_controller(configs.alter_configs)),
+    "DescribeConfigs": _Method(
+        pb.DescribeConfigsRequest, pb.DescribeConfigsReply, _by_controller(configs.describe_configs), changes=False
     ),
     "ElectLeaders": _Method(pb.ElectLeadersRequest, pb.ElectLeadersReply, _by_controller(elections.elect_leaders)),
     "ChangeVoters": _Method(pb.ChangeVotersRequest, pb.ChangeVotersReply, ControllerService._change_voters),

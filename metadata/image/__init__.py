@@ -4,7 +4,7 @@ from metadata.image.bits import indexes, mask_of
 from metadata.image.cluster import ClusterImage
 from metadata.image.delta import Delta, delta
 from metadata.image.model import BrokerImage, PartitionImage, TopicImage
-from metadata.image.topic_configs import BROKER_CONFIGS, CLUSTER_CONFIGS, TOPIC_CONFIGS, ConfigKey
+from metadata.image.topic_configs import BROKER_CONFIGS, CLUSTER_CONFIGS, TOPIC_CONFIGS, ConfigKey, unknown_key
 
 __all__ = [
     "BROKER_CONFIGS",
@@ -19,4 +19,5 @@ __all__ = [
     "delta",
     "indexes",
     "mask_of",
+    "unknown_key",
 ]

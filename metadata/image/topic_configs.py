@@ -6,6 +6,8 @@ the cluster or only a broker has stands in tables of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import Enum
 
 import msgspec
@@ -105,3 +107,11 @@ reassignment.throttle.bytes.per.second: what a broker copies to replicas that ar
 
 BROKER_CONFIGS: dict[str, ConfigKey] = {config.key: config for config in (_boolean("cordoned", "false"),)}
 """What a single broker has.  A cordoned broker is given no new replicas unless it is named."""
+
+
+def unknown_key(key: str, known: Iterable[str], what: str) -> str:
+    """That there is no such key, and the one that was probably meant, or all that there are."""
+    keys = list(known)
+    near = get_close_matches(key[:250], keys, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys)}"
+    return f"{key[:60]!a} is not a {what} config; {hint}"

@@ -79,6 +79,31 @@ class ControllerStub(object):
                 request_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersRequest.SerializeToString,
                 response_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersReply.FromString,
                 _registered_method=True)
+        self.AddPartitions = channel.unary_unary(
+                '/quorumlog.v1.Controller/AddPartitions',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.AddPartitionsRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.AddPartitionsReply.FromString,
+                _registered_method=True)
+        self.RemovePartitions = channel.unary_unary(
+                '/quorumlog.v1.Controller/RemovePartitions',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.RemovePartitionsRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.RemovePartitionsReply.FromString,
+                _registered_method=True)
+        self.UnregisterBroker = channel.unary_unary(
+                '/quorumlog.v1.Controller/UnregisterBroker',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.UnregisterBrokerRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.UnregisterBrokerReply.FromString,
+                _registered_method=True)
+        self.AlterConfigs = channel.unary_unary(
+                '/quorumlog.v1.Controller/AlterConfigs',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.AlterConfigsRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.AlterConfigsReply.FromString,
+                _registered_method=True)
+        self.DescribeConfigs = channel.unary_unary(
+                '/quorumlog.v1.Controller/DescribeConfigs',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribeConfigsRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribeConfigsReply.FromString,
+                _registered_method=True)
         self.ElectLeaders = channel.unary_unary(
                 '/quorumlog.v1.Controller/ElectLeaders',
                 request_serializer=quorumlog_dot_v1_dot_controller__pb2.ElectLeadersRequest.SerializeToString,
@@ -163,6 +188,36 @@ class ControllerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddPartitions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemovePartitions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnregisterBroker(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterConfigs(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeConfigs(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ElectLeaders(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -240,6 +295,31 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.DescribeBrokers,
                     request_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersRequest.FromString,
                     response_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersReply.SerializeToString,
+            ),
+            'AddPartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddPartitions,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.AddPartitionsRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.AddPartitionsReply.SerializeToString,
+            ),
+            'RemovePartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemovePartitions,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.RemovePartitionsRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.RemovePartitionsReply.SerializeToString,
+            ),
+            'UnregisterBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnregisterBroker,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.UnregisterBrokerRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.UnregisterBrokerReply.SerializeToString,
+            ),
+            'AlterConfigs': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterConfigs,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.AlterConfigsRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.AlterConfigsReply.SerializeToString,
+            ),
+            'DescribeConfigs': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeConfigs,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribeConfigsRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribeConfigsReply.SerializeToString,
             ),
             'ElectLeaders': grpc.unary_unary_rpc_method_handler(
                     servicer.ElectLeaders,
@@ -510,6 +590,141 @@ class Controller(object):
             '/quorumlog.v1.Controller/DescribeBrokers',
             quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersRequest.SerializeToString,
             quorumlog_dot_v1_dot_controller__pb2.DescribeBrokersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/AddPartitions',
+            quorumlog_dot_v1_dot_controller__pb2.AddPartitionsRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.AddPartitionsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemovePartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/RemovePartitions',
+            quorumlog_dot_v1_dot_controller__pb2.RemovePartitionsRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.RemovePartitionsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnregisterBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/UnregisterBroker',
+            quorumlog_dot_v1_dot_controller__pb2.UnregisterBrokerRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.UnregisterBrokerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterConfigs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/AlterConfigs',
+            quorumlog_dot_v1_dot_controller__pb2.AlterConfigsRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.AlterConfigsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeConfigs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/DescribeConfigs',
+            quorumlog_dot_v1_dot_controller__pb2.DescribeConfigsRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.DescribeConfigsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,253 @@
+"""Configs that are records: of topics, of single brokers, and of the cluster.
+
+Each resource of a request stands for itself: all of its changes or none.  The values in force are a topic's own, else
+the cluster's of the same key, else the default; the tables are in `metadata.image.topic_configs`.
+
+Two keys decide who may lead, so they do not change alone.  With min.insync.replicas the eligible leader replicas of the
+partitions concerned are cleared, in the same batch: they were kept under the other rule.  (When they do not fit the
+batch they are cleared in batches before it; the change itself comes last, so a controller that dies in between has done
+nothing that it did not say.)  And where an unclean election is allowed from now on, leaders are looked for afterwards.
+
+"Back to the default" of a topic's min.insync.replicas is what a new topic would be given, not the 1 of the table: a
+topic of three replicas must not lose its safety because somebody tidied its configs up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from uuid import UUID
+
+from metadata.control.decision import Decision
+from metadata.control.election import MIN_ISR
+from metadata.control.errors import OK, Outcome, Word
+from metadata.control.topics import default_min_isr
+from metadata.image import (
+    BROKER_CONFIGS,
+    CLUSTER_CONFIGS,
+    TOPIC_CONFIGS,
+    ClusterImage,
+    ConfigKey,
+    TopicImage,
+    unknown_key,
+)
+from metadata.records import MAX_RECORDS_PER_BATCH, NO_OFFSET, Config, ConfigScope, PartitionChange, Reason, Record
+
+TABLES: Mapping[ConfigScope, Mapping[str, ConfigKey]] = {
+    ConfigScope.TOPIC: TOPIC_CONFIGS,
+    ConfigScope.BROKER: BROKER_CONFIGS,
+    ConfigScope.CLUSTER: dict(sorted({**TOPIC_CONFIGS, **CLUSTER_CONFIGS}.items())),
+}
+MAX_CHANGES = 10_000
+"""Changes of configs in one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """`name`: a topic's name, a broker's id in decimal, empty for the cluster.  `scope` None: none that there is."""
+
+    scope: ConfigScope | None
+    name: str
+
+    def __str__(self) -> str:
+        kind = "no scope" if self.scope is None else self.scope.name.lower()
+        return f"{kind} {self.name[:60]!a}" if self.name else kind
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """`values`: key → value, None: back to the default.  `replace_all`: so are the keys that are not named."""
+
+    resource: Resource
+    values: tuple[tuple[str, str | None], ...]
+    replace_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """Not `changed` though ok: it was so already."""
+
+    resource: Resource
+    outcome: Outcome
+    changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    key: str
+    value: str
+    source: str
+    allowed: str
+
+
+# Change
+
+
+def alter_configs(
+    image: ClusterImage, wanted: Sequence[Changes], *, validate_only: bool = False
+) -> Decision[tuple[Altered, ...]]:
+    """Decide changes of configs, each resource all or nothing."""
+    times = Counter(each.resource for each in wanted)
+    answers: list[Altered] = []
+    configs: list[Config] = []
+    too_many = sum(len(each.values) for each in wanted) > MAX_CHANGES
+    for each in wanted:
+        if too_many:
+            text = f"one request changes at most {MAX_CHANGES} configs"
+            answers.append(Altered(each.resource, Outcome(Word.POLICY_VIOLATION, text)))
+        elif times[each.resource] > 1:
+            text = f"{each.resource} is named {times[each.resource]} times in one request"
+            answers.append(Altered(each.resource, Outcome(Word.INVALID_REQUEST, text)))
+        else:
+            found = _records(image, each)
+            refused = isinstance(found, Outcome)
+            answers.append(
+                Altered(each.resource, found if isinstance(found, Outcome) else OK, not refused and bool(found))
+            )
+            configs += [] if isinstance(found, Outcome) else found
+    if len(configs) > MAX_RECORDS_PER_BATCH:  # with replace_all there can be more than were named
+        text = f"{len(configs)} changes: one request makes at most {MAX_RECORDS_PER_BATCH}"
+        return Decision(tuple([Altered(each.resource, Outcome(Word.POLICY_VIOLATION, text)) for each in wanted]))
+    if validate_only:
+        return Decision(tuple([Altered(each.resource, each.outcome) for each in answers]))
+    return _with_clearings(image, tuple(answers), configs)
+
+
+def _with_clearings(
+    image: ClusterImage, answers: tuple[Altered, ...], configs: Sequence[Config]
+) -> Decision[tuple[Altered, ...]]:
+    room = MAX_RECORDS_PER_BATCH - len(configs)
+    clearings = list(islice(_clearings(image, configs), MAX_RECORDS_PER_BATCH + 1))
+    if len(clearings) > room:
+        part = [_cleared(*each, NO_OFFSET) for each in clearings[:MAX_RECORDS_PER_BATCH]]
+        return Decision(answers, tuple(part), more=True)
+    records: list[Record] = list(configs)
+    records += [_cleared(*each, image.end_offset + each[2]) for each in clearings]
+    return Decision(answers, tuple(records))
+
+
+_Clearing = tuple[TopicImage, int, int]
+"""(topic, partition index, which of the configs causes it)."""
+
+
+def _clearings(image: ClusterImage, configs: Sequence[Config]) -> Iterator[_Clearing]:
+    """Partitions with eligible leader replicas whose min.insync.replicas changes, each once."""
+    seen: set[UUID] = set()
+    for position, config in enumerate(configs):
+        if config.key != MIN_ISR:
+            continue
+        if config.scope is ConfigScope.TOPIC:
+            topic_ids = [UUID(config.resource)]
+        else:  # of the cluster: for those that have none of their own
+            own = image.configs
+            topic_ids = [
+                each for each in sorted(image.topics) if MIN_ISR not in own.get((ConfigScope.TOPIC, each.hex), {})
+            ]
+        for topic_id in topic_ids:
+            if topic_id in seen:
+                continue
+            seen.add(topic_id)
+            topic = image.topics[topic_id]
+            for partition in topic.partitions:
+                if partition is not None and partition.elr:
+                    yield topic, partition.index, position
+
+
+def _cleared(topic: TopicImage, index: int, position: int, cause_offset: int) -> PartitionChange:
+    partition = topic.partition(index)
+    assert partition is not None, f"{topic.name}-{index} is not there"
+    return PartitionChange(
+        topic_id=topic.topic_id,
+        index=index,
+        reason=Reason.CONFIG_CHANGED,
+        cause_offset=cause_offset,
+        previous_offset=partition.last_offset,
+        elr=(),
+    )
+
+
+def _records(image: ClusterImage, wanted: Changes) -> list[Config] | Outcome:
+    """What the changes of one resource write, in the order of the keys, or why they are refused."""
+    key = resource_key(image, wanted.resource)
+    if isinstance(key, Outcome):
+        return key
+    scope, name = key
+    times = Counter(key for key, _ in wanted.values)
+    for config, value in wanted.values:
+        known = TABLES[scope].get(config)
+        if known is None:
+            return Outcome(Word.INVALID_CONFIG, unknown_key(config, TABLES[scope], scope.name.lower()))
+        if times[config] > 1:
+            return Outcome(Word.INVALID_CONFIG, f"{config} is given {times[config]} times")
+        problem = None if value is None else known.problem(value)
+        problem = problem or _too_high(image, wanted.resource, config, value)
+        if problem is not None:
+            return Outcome(Word.INVALID_CONFIG, problem)
+    now = image.config(scope, name)
+    target = dict(wanted.values)
+    if wanted.replace_all:
+        target = {**dict.fromkeys(now), **target}
+    if scope is ConfigScope.TOPIC and MIN_ISR in target and target[MIN_ISR] is None:
+        target[MIN_ISR] = str(default_min_isr(image, _factor(image, wanted.resource.name)))
+    return [Config(scope, name, each, target[each]) for each in sorted(target) if now.get(each) != target[each]]
+
+
+def _too_high(image: ClusterImage, resource: Resource, key: str, value: str | None) -> str | None:
+    if resource.scope is not ConfigScope.TOPIC or key != MIN_ISR or value is None:
+        return None
+    factor = _factor(image, resource.name)
+    if int(value) <= factor:
+        return None
+    return f"{key} {value} is above the replication factor, {factor}: no write would be accepted"
+
+
+def _factor(image: ClusterImage, name: str) -> int:
+    """The fewest replicas that a partition of the topic has, or is to have once it is moved."""
+    topic = image.topic(name)
+    partitions = () if topic is None else topic.partitions
+    return min((len(each.replicas) - len(each.removing) for each in partitions if each is not None), default=1)
+
+
+def resource_key(image: ClusterImage, resource: Resource) -> tuple[ConfigScope, str] | Outcome:
+    """Where the configs of a resource are in the image, or why there is no such resource."""
+    name = resource.name
+    match resource.scope:
+        case ConfigScope.TOPIC:
+            topic = image.topic(name)
+            if topic is None:
+                return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}", "kctl topics list")
+            return ConfigScope.TOPIC, topic.topic_id.hex
+        case ConfigScope.BROKER:
+            if not (name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name):
+                return Outcome(Word.INVALID_REQUEST, f"{name[:60]!a} is not a broker's id")
+            if int(name) not in image.brokers:
+                return Outcome(Word.BROKER_ID_NOT_REGISTERED, f"no broker {name} is registered", "kctl brokers list")
+            return ConfigScope.BROKER, name
+        case ConfigScope.CLUSTER:
+            if name:
+                return Outcome(Word.INVALID_REQUEST, f"the cluster's configs have no name, not {name[:60]!a}")
+            return ConfigScope.CLUSTER, ""
+    return Outcome(Word.INVALID_REQUEST, "the configs of neither a topic nor a broker nor the cluster")
+
+
+# Look
+
+
+def describe_configs(image: ClusterImage, resource: Resource) -> tuple[Described, ...] | Outcome:
+    """Every config of a resource: its value in force, where that comes from, and what is allowed."""
+    key = resource_key(image, resource)
+    if isinstance(key, Outcome):
+        return key
+    scope, name = key
+    own, cluster = image.config(scope, name), image.config(ConfigScope.CLUSTER, "")
+    found = []
+    for config in TABLES[scope].values():
+        value, source = config.default, "default"
+        if config.key in own:
+            value, source = own[config.key], scope.name.lower()
+        elif scope is ConfigScope.TOPIC and config.key in cluster:
+            value, source = cluster[config.key], "cluster"
+        found.append(Described(config.key, value, source, config.allowed))
+    return tuple(found)

@@ -1,0 +1,187 @@
+"""More partitions for a topic, or fewer.
+
+More are new partitions at the end.  Fewer are the highest-numbered ones taken away, with all their records: any other
+would leave a hole in the numbers 0 to n-1, over which every client's partitioner counts.  The topic then goes on under
+another id, because a client that knows a topic by its id never believes that it has fewer partitions than before; to it
+the old topic is gone.  What stays is untouched: same identity (`created`), leaders and epochs.  If partitions come back
+later, their leader epochs go on where they were, since clients ignore lower ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from metadata.control.decision import Decision
+from metadata.control.errors import OK, Outcome, Word
+from metadata.control.placement import Placer
+from metadata.control.topics import MAX_REPLICAS_PER_REQUEST, check_rows, fresh_id, is_internal, new_partitions
+from metadata.image import ClusterImage, PartitionImage, TopicImage
+from metadata.records import MAX_RECORDS_PER_BATCH, Record, RemovePartition, RenewTopic
+
+MAX_PARTITIONS = 1_000_000
+"""Of one topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """`count` in all.  `assignment`: broker ids of each new partition, the preferred leader first; or empty."""
+
+    topic: str
+    count: int
+    assignment: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """The topic as it is afterwards.  Not `changed` though ok: it was so already."""
+
+    topic: str
+    outcome: Outcome
+    topic_id: UUID | None = None
+    partitions: int = 0
+    changed: bool = False
+
+
+# More
+
+
+def add_partitions(
+    image: ClusterImage, wanted: Sequence[NewPartitions], *, validate_only: bool = False
+) -> Decision[tuple[Resized, ...]]:
+    """Decide which partitions are added; each topic stands for itself, what can be done is done in one batch."""
+    counts = Counter(each.topic for each in wanted)
+    refusals = [_refuse_more(image, each, counts[each.topic]) for each in wanted]
+    more = [
+        (each, each.count - _size(image, each.topic))
+        for each, refusal in zip(wanted, refusals, strict=True)
+        if refusal is None
+    ]
+    records_made = sum(number for _, number in more)
+    replicas_made = sum(number * _factor(image, each.topic) for each, number in more)
+    problem = None
+    if records_made > MAX_RECORDS_PER_BATCH:
+        problem = f"the request makes {records_made} partitions, one batch holds at most {MAX_RECORDS_PER_BATCH}"
+    elif replicas_made > MAX_REPLICAS_PER_REQUEST:
+        problem = f"the request makes {replicas_made} replicas, at most {MAX_REPLICAS_PER_REQUEST} are made at a time"
+    placer = Placer(image)
+    records: list[Record] = []
+    answers: list[Resized] = []
+    for each, refusal in zip(wanted, refusals, strict=True):
+        if refusal is None and problem is not None:
+            refusal = Outcome(Word.POLICY_VIOLATION, problem, "add fewer at a time")
+        if refusal is not None:
+            answers.append(_as_it_is(image, each.topic, refusal))
+            continue
+        topic = image.topic(each.topic)
+        assert topic is not None, f"topic {each.topic} was there a moment ago"
+        added = _added(image, topic, each, placer)
+        records += added
+        answers.append(Resized(topic.name, OK, topic.topic_id, each.count, bool(added) and not validate_only))
+    return Decision(tuple(answers), () if validate_only else tuple(records))
+
+
+def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int) -> Outcome | None:
+    topic = image.topic(wanted.topic)
+    if times > 1:
+        return Outcome(Word.INVALID_REQUEST, f"topic {wanted.topic[:60]!a} is named {times} times in one request")
+    if topic is None:
+        return _no_topic(wanted.topic)
+    now, number = len(topic.partitions), wanted.count - len(topic.partitions)
+    if wanted.count < 1 or wanted.count > MAX_PARTITIONS:
+        return Outcome(Word.INVALID_PARTITIONS, f"{wanted.count} partitions: there can be 1 to {MAX_PARTITIONS}")
+    if number < 0:
+        text = f"topic {topic.name} has {now} partitions, {wanted.count} are fewer"
+        return Outcome(Word.INVALID_PARTITIONS, text, f"kctl topics remove-partitions {topic.name} --to {wanted.count}")
+    if wanted.assignment and len(wanted.assignment) != number:
+        text = f"topic {topic.name} has {now} partitions: for {wanted.count} there are {number} to place"
+        return Outcome(Word.INVALID_REPLICA_ASSIGNMENT, f"{text}, the assignment has {len(wanted.assignment)} of them")
+    factor = _factor(image, topic.name)
+    if wanted.assignment:
+        return check_rows(image, wanted.assignment, now, factor)
+    brokers = Placer(image).broker_count if number else factor
+    if factor > brokers:
+        text = f"replication factor {factor}, unfenced brokers that take replicas: {brokers}"
+        return Outcome(Word.INVALID_REPLICATION_FACTOR, text, "start more brokers, or give an assignment")
+    return None
+
+
+def _added(image: ClusterImage, topic: TopicImage, wanted: NewPartitions, placer: Placer) -> list[Record]:
+    first = len(topic.partitions)
+    rows: Sequence[tuple[int, ...]] = wanted.assignment
+    if not rows and wanted.count > first:
+        present = [partition.replica_ids for partition in topic.partitions if partition is not None]
+        rows = placer.place(wanted.count - first, _factor(image, topic.name), present)
+    return new_partitions(image, topic.name, topic.topic_id, first, rows)
+
+
+def _size(image: ClusterImage, name: str) -> int:
+    topic = image.topic(name)
+    return 0 if topic is None else len(topic.partitions)
+
+
+def _factor(image: ClusterImage, name: str) -> int:
+    """The replication factor: that of partition 0, when nothing is being moved."""
+    topic = image.topic(name)
+    first = None if topic is None else topic.partition(0)
+    assert first is not None, f"topic {name} has no partition"
+    return len(first.replicas) - len(first.removing)
+
+
+# Fewer
+
+
+def remove_partitions(
+    image: ClusterImage, name: str, count: int, new_id: Callable[[], UUID], *, validate_only: bool = False
+) -> Decision[Resized]:
+    """Decide to keep the first `count` partitions of a topic.  `new_id` draws a random uuid."""
+    topic = image.topic(name)
+    if topic is None:
+        return Decision(_as_it_is(image, name, _no_topic(name)))
+    refusal = _refuse_fewer(topic, count)
+    if refusal is not None:
+        return Decision(_as_it_is(image, name, refusal))
+    now = len(topic.partitions)
+    if count == now:
+        return Decision(Resized(name, OK, topic.topic_id, now))
+    renewed = fresh_id(image, new_id)
+    records: list[Record] = [RemovePartition(topic.topic_id, index) for index in range(now - 1, count - 1, -1)]
+    records.append(RenewTopic(topic.topic_id, renewed))
+    if validate_only:
+        return Decision(Resized(name, OK, topic.topic_id, count))
+    return Decision(Resized(name, OK, renewed, count, changed=True), tuple(records))
+
+
+def _refuse_fewer(topic: TopicImage, count: int) -> Outcome | None:
+    now = len(topic.partitions)
+    if is_internal(topic.name):
+        return Outcome(Word.POLICY_VIOLATION, f"topic {topic.name} belongs to the system")
+    if count < 1:
+        text = f"{count} partitions: at least 1 must stay"
+        return Outcome(Word.INVALID_PARTITIONS, text, f"kctl topics delete {topic.name}, for all of them")
+    if count > now:
+        text = f"topic {topic.name} has {now} partitions, {count} are more"
+        return Outcome(Word.INVALID_PARTITIONS, text, f"kctl topics add-partitions {topic.name} --to {count}")
+    if now - count >= MAX_RECORDS_PER_BATCH:
+        text = f"{now - count} partitions: at most {MAX_RECORDS_PER_BATCH - 1} are removed at a time"
+        return Outcome(Word.POLICY_VIOLATION, text, f"first --to {now - MAX_RECORDS_PER_BATCH + 1}")
+    moving = [partition.index for partition in topic.partitions[count:] if partition is not None and _moves(partition)]
+    if moving:
+        text = f"{topic.name}-{moving[0]} is being reassigned"
+        return Outcome(Word.REASSIGNMENT_IN_PROGRESS, text, "let it end, or: kctl reassign cancel")
+    return None
+
+
+def _moves(partition: PartitionImage) -> bool:
+    return bool(partition.adding or partition.removing)
+
+
+def _no_topic(name: str) -> Outcome:
+    return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}", "kctl topics list")
+
+
+def _as_it_is(image: ClusterImage, name: str, outcome: Outcome) -> Resized:
+    topic = image.topic(name)
+    return Resized(name, outcome, None if topic is None else topic.topic_id, _size(image, name))

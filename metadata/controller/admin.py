@@ -1,0 +1,78 @@
+"""What an operator asks of topics and brokers: more partitions, fewer, a broker forgotten."""
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+
+from metadata.control import partitions_count
+from metadata.control.brokers import Unregistered, unregister
+from metadata.control.decision import Decision
+from metadata.control.errors import OK, Outcome
+from metadata.control.partitions_count import NewPartitions, Resized
+from metadata.controller import convert
+from metadata.controller.active import ActiveController
+from metadata.image import ClusterImage
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+
+async def add_partitions(
+    controller: ActiveController, request: pb.AddPartitionsRequest, timeout_ms: float
+) -> Message | Outcome:
+    convert.bounded(len(request.topics), "topics")
+    convert.bounded(sum(len(topic.assignment) for topic in request.topics), "assignments")
+    wanted = [
+        NewPartitions(topic.topic, topic.count, tuple([tuple(row.values) for row in topic.assignment]))
+        for topic in request.topics
+    ]
+
+    def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[Resized, ...], int]]:
+        decision = partitions_count.add_partitions(image, wanted, validate_only=request.header.validate_only)
+        return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+
+    answer = await controller.carry_out(decide, timeout_ms)
+    if isinstance(answer, Outcome):
+        return answer
+    topics, offset = answer
+    return pb.AddPartitionsReply(result=convert.result(OK), offset=offset, topics=[_resized(each) for each in topics])
+
+
+async def remove_partitions(
+    controller: ActiveController, request: pb.RemovePartitionsRequest, timeout_ms: float
+) -> Message | Outcome:
+    def decide(image: ClusterImage, again: bool) -> Decision[tuple[Resized, int]]:
+        decision = partitions_count.remove_partitions(
+            image, request.topic, request.count, controller.new_id, validate_only=request.header.validate_only
+        )
+        return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+
+    answer = await controller.carry_out(decide, timeout_ms)
+    if isinstance(answer, Outcome):
+        return answer
+    topic, offset = answer
+    return pb.RemovePartitionsReply(result=convert.result(OK), offset=offset, topic=_resized(topic))
+
+
+def _resized(topic: Resized) -> pb.ChangedTopic:
+    return pb.ChangedTopic(
+        topic=topic.topic,
+        result=convert.result(topic.outcome),
+        topic_id=b"" if topic.topic_id is None else topic.topic_id.bytes,
+        partitions=topic.partitions,
+        changed=topic.changed,
+    )
+
+
+async def unregister_broker(
+    controller: ActiveController, request: pb.UnregisterBrokerRequest, timeout_ms: float
+) -> Message | Outcome:
+    def decide(image: ClusterImage, again: bool) -> Decision[tuple[Unregistered, int]]:
+        decision = unregister(image, request.broker_id, validate_only=request.header.validate_only)
+        return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+
+    answer = await controller.carry_out(decide, timeout_ms)
+    if isinstance(answer, Outcome):
+        return answer
+    found, offset = answer
+    if found.changed:
+        controller.forget_session(request.broker_id)
+    return pb.UnregisterBrokerReply(result=convert.result(found.outcome), changed=found.changed, offset=offset)

@@ -1,0 +1,84 @@
+"""Configs of topics, brokers and the cluster, as requests of the `Controller` service."""
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+
+from metadata.control import configs
+from metadata.control.configs import Altered, Changes, Resource
+from metadata.control.decision import Decision
+from metadata.control.errors import OK, Outcome
+from metadata.controller import convert
+from metadata.controller.active import ActiveController
+from metadata.image import ClusterImage
+from metadata.records import ConfigScope
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+_SCOPES = {scope.value: scope for scope in ConfigScope}
+
+
+async def alter_configs(
+    controller: ActiveController, request: pb.AlterConfigsRequest, timeout_ms: float
+) -> Message | Outcome:
+    convert.bounded(len(request.resources), "resources")
+    convert.bounded(sum(len(each.changes) for each in request.resources), "configs")
+    wanted = [
+        Changes(
+            _resource(each.resource),
+            tuple([(change.key, change.value if change.HasField("value") else None) for change in each.changes]),
+            each.replace_all,
+        )
+        for each in request.resources
+    ]
+
+    def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[Altered, ...], int]]:
+        decision = configs.alter_configs(image, wanted, validate_only=request.header.validate_only)
+        end_offset = image.end_offset + len(decision.records)
+        return Decision((decision.reply, end_offset), decision.records, decision.more)
+
+    answer = await controller.carry_out(decide, timeout_ms)
+    if isinstance(answer, Outcome):
+        return answer
+    altered, offset = answer
+    if any(each.changed for each in altered):
+        controller.configs_changed()
+    return pb.AlterConfigsReply(
+        result=convert.result(OK),
+        offset=offset,
+        resources=[
+            pb.AlteredConfigs(resource=message.resource, result=convert.result(each.outcome), changed=each.changed)
+            for message, each in zip(request.resources, altered, strict=True)
+        ],
+    )
+
+
+async def describe_configs(
+    controller: ActiveController, request: pb.DescribeConfigsRequest, timeout_ms: float
+) -> Message | Outcome:
+    convert.bounded(len(request.resources), "resources")
+    image = await controller.committed_image(timeout_ms)
+    if isinstance(image, Outcome):
+        return image
+    return pb.DescribeConfigsReply(
+        result=convert.result(OK),
+        offset=image.end_offset,
+        resources=[_described(image, resource) for resource in request.resources],
+    )
+
+
+def _described(image: ClusterImage, resource: pb.ConfigResource) -> pb.DescribedConfigs:
+    found = configs.describe_configs(image, _resource(resource))
+    if isinstance(found, Outcome):
+        return pb.DescribedConfigs(resource=resource, result=convert.result(found))
+    return pb.DescribedConfigs(
+        resource=resource,
+        result=convert.result(OK),
+        configs=[
+            pb.DescribedConfig(key=each.key, value=each.value, source=each.source, allowed=each.allowed)
+            for each in found
+        ],
+    )
+
+
+def _resource(message: pb.ConfigResource) -> Resource:
+    return Resource(_SCOPES.get(message.scope), message.name)

@@ -1,0 +1,215 @@
+"""Configs as records: what each resource takes, what is refused by name, and what else changes with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metadata.control.brokers import fence
+from metadata.control.configs import Altered, Changes, Described, Resource, alter_configs, describe_configs
+from metadata.control.errors import Outcome
+from metadata.control.topics import NewTopic, create_topics
+from metadata.records import ConfigScope, PartitionChange, Reason
+from tests.unit.metadata.builders import Cluster, check_invariants
+
+TOPIC = Resource(ConfigScope.TOPIC, "t")
+BROKER = Resource(ConfigScope.BROKER, "1")
+CLUSTER = Resource(ConfigScope.CLUSTER, "")
+MIN_ISR = "min.insync.replicas"
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Topic t on brokers 1 to 3, of which at least 2 must be in sync."""
+    cluster = Cluster()
+    cluster.start(1, 2, 3)
+    cluster.create("t", (1, 2, 3), configs=((MIN_ISR, "2"),))
+    return cluster
+
+
+def alter(cluster: Cluster, *wanted: Changes, validate_only: bool = False) -> list[Altered]:
+    reply: Any = cluster.carry_out(lambda image, again: alter_configs(image, wanted, validate_only=validate_only))
+    check_invariants(cluster.image)
+    return list(reply)
+
+
+def word(cluster: Cluster, resource: Resource, *values: tuple[str, str | None]) -> str:
+    before = cluster.image
+    [answer] = alter(cluster, Changes(resource, values))
+    assert cluster.image is before
+    assert "\n" not in answer.outcome.message
+    return answer.outcome.word.code
+
+
+def look(cluster: Cluster, resource: Resource) -> dict[str, Described]:
+    found = describe_configs(cluster.image, resource)
+    assert not isinstance(found, Outcome), found
+    return {each.key: each for each in found}
+
+
+def test_a_value_and_where_it_comes_from(cluster: Cluster) -> None:
+    key = "retention.ms"
+    assert (look(cluster, TOPIC)[key].value, look(cluster, TOPIC)[key].source) == ("604800000", "default")
+    alter(cluster, Changes(CLUSTER, ((key, "5000"),)))
+    assert (look(cluster, TOPIC)[key].value, look(cluster, TOPIC)[key].source) == ("5000", "cluster")
+    assert (look(cluster, CLUSTER)[key].value, look(cluster, CLUSTER)[key].source) == ("5000", "cluster")
+    [answer] = alter(cluster, Changes(TOPIC, ((key, "7000"),)))
+    assert (answer.outcome.ok, answer.changed) == (True, True)
+    assert (look(cluster, TOPIC)[key].value, look(cluster, TOPIC)[key].source) == ("7000", "topic")
+    alter(cluster, Changes(TOPIC, ((key, None),)))
+    assert look(cluster, TOPIC)[key].source == "cluster"
+    assert list(look(cluster, CLUSTER)) == sorted(look(cluster, CLUSTER))
+    assert "a whole number" in look(cluster, TOPIC)[key].allowed
+
+
+def test_what_is_so_already_changes_nothing(cluster: Cluster) -> None:
+    alter(cluster, Changes(BROKER, (("cordoned", "true"),)))
+    before = cluster.image
+    answers = alter(cluster, Changes(BROKER, (("cordoned", "true"),)), Changes(TOPIC, (("segment.ms", None),)))
+    assert [(each.outcome.ok, each.changed) for each in answers] == [(True, False), (True, False)]
+    assert cluster.image is before
+
+
+def test_a_check_changes_nothing(cluster: Cluster) -> None:
+    before = cluster.image
+    [answer] = alter(cluster, Changes(TOPIC, (("retention.ms", "1"),)), validate_only=True)
+    assert (answer.outcome.ok, answer.changed) == (True, False)
+    assert cluster.image is before
+
+
+@pytest.mark.parametrize(
+    ("resource", "values", "code"),
+    [
+        (Resource(None, ""), (), "INVALID_REQUEST"),
+        (Resource(ConfigScope.CLUSTER, "x"), (), "INVALID_REQUEST"),
+        (Resource(ConfigScope.TOPIC, ""), (), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (Resource(ConfigScope.TOPIC, "no\nsuch"), (), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (Resource(ConfigScope.BROKER, ""), (), "INVALID_REQUEST"),
+        (Resource(ConfigScope.BROKER, "-1"), (), "INVALID_REQUEST"),
+        (Resource(ConfigScope.BROKER, "01"), (), "INVALID_REQUEST"),
+        (Resource(ConfigScope.BROKER, "\uff19"), (), "INVALID_REQUEST"),
+        (Resource(ConfigScope.BROKER, "9" * 5000), (), "INVALID_REQUEST"),
+        (Resource(ConfigScope.BROKER, "99"), (), "BROKER_ID_NOT_REGISTERED"),
+        (TOPIC, (("", "1"),), "INVALID_CONFIG"),
+        (TOPIC, (("x" * 100_000, "1"),), "INVALID_CONFIG"),
+        (TOPIC, (("retention.ms", ""),), "INVALID_CONFIG"),
+        (TOPIC, (("retention.ms", "-2"),), "INVALID_CONFIG"),
+        (TOPIC, (("retention.ms", "1.5"),), "INVALID_CONFIG"),
+        (TOPIC, (("retention.ms", "9" * 400),), "INVALID_CONFIG"),
+        (TOPIC, (("write.caching", "yes\n"),), "INVALID_CONFIG"),
+        (TOPIC, ((MIN_ISR, "0"),), "INVALID_CONFIG"),
+        (TOPIC, ((MIN_ISR, "4"),), "INVALID_CONFIG"),
+        (TOPIC, (("retention.ms", "1"), ("retention.ms", "1")), "INVALID_CONFIG"),
+        (TOPIC, (("retention.ms", "1"), ("retention.ms", None)), "INVALID_CONFIG"),
+        (TOPIC, (("retention.ms", "1"), ("segment.ms", "x")), "INVALID_CONFIG"),  # all or nothing
+        (TOPIC, (("cordoned", "true"),), "INVALID_CONFIG"),
+        (TOPIC, (("num.partitions", "2"),), "INVALID_CONFIG"),
+        (BROKER, (("retention.ms", "1"),), "INVALID_CONFIG"),
+        (CLUSTER, (("cordoned", "true"),), "INVALID_CONFIG"),
+        (CLUSTER, (("leader.rebalance.interval.ms", "1"),), "INVALID_CONFIG"),
+        (TOPIC, tuple([(f"key{number}", "1") for number in range(10_001)]), "POLICY_VIOLATION"),
+    ],
+)
+def test_refused_by_name(
+    cluster: Cluster, resource: Resource, values: tuple[tuple[str, str | None], ...], code: str
+) -> None:
+    assert word(cluster, resource, *values) == code
+    if not values:
+        found = describe_configs(cluster.image, resource)
+        assert isinstance(found, Outcome)
+        assert found.word.code == code
+
+
+def test_the_nearest_key_is_named(cluster: Cluster) -> None:
+    [answer] = alter(cluster, Changes(TOPIC, (("retention_ms", "1"),)))
+    assert "did you mean retention.ms?" in answer.outcome.message
+    [answer] = alter(cluster, Changes(BROKER, (("qqqqq", "1"),)))
+    assert "there are cordoned" in answer.outcome.message
+
+
+def test_each_resource_stands_for_itself_and_none_is_named_twice(cluster: Cluster) -> None:
+    good = Changes(CLUSTER, (("retention.ms", "9"),))
+    answers = alter(cluster, Changes(TOPIC, (("segment.ms", "9"),)), good, Changes(TOPIC, (("retention.ms", "9"),)))
+    assert [each.outcome.word.code for each in answers] == ["INVALID_REQUEST", "NONE", "INVALID_REQUEST"]
+    assert look(cluster, TOPIC)["segment.ms"].source == "default"
+    assert look(cluster, CLUSTER)["retention.ms"].value == "9"
+
+
+def test_replacing_all_resets_what_is_not_named(cluster: Cluster) -> None:
+    alter(cluster, Changes(TOPIC, (("retention.ms", "1"), ("segment.ms", "2"))))
+    alter(cluster, Changes(TOPIC, (("segment.ms", "3"),), replace_all=True))
+    found = look(cluster, TOPIC)
+    assert (found["retention.ms"].source, found["segment.ms"].value) == ("default", "3")
+    assert found[MIN_ISR].value == "2"  # what a new topic of three replicas would be given
+
+
+def test_the_default_of_min_isr_is_that_of_a_new_topic(cluster: Cluster) -> None:
+    alter(cluster, Changes(TOPIC, ((MIN_ISR, "3"),)))
+    alter(cluster, Changes(TOPIC, ((MIN_ISR, None),)))
+    assert look(cluster, TOPIC)[MIN_ISR].value == "2"
+    alter(cluster, Changes(CLUSTER, ((MIN_ISR, "1"),)))
+    alter(cluster, Changes(TOPIC, ((MIN_ISR, None),)))
+    assert look(cluster, TOPIC)[MIN_ISR].value == "1"
+
+
+def test_counts_of_new_topics_are_configs(cluster: Cluster) -> None:
+    values = (("num.partitions", "4"), ("default.replication.factor", "2"))
+    alter(cluster, Changes(CLUSTER, values))
+    [created] = create_topics(cluster.image, [NewTopic("u")], cluster.new_id).reply
+    assert (created.partitions, created.replication_factor) == (4, 2)
+    alter(cluster, Changes(CLUSTER, (("default.replication.factor", "9"),)))
+    [created] = create_topics(cluster.image, [NewTopic("u")], cluster.new_id).reply
+    assert created.outcome.word.code == "INVALID_REPLICATION_FACTOR"
+
+
+def test_a_cordoned_broker_is_given_no_new_replicas(cluster: Cluster) -> None:
+    alter(cluster, Changes(BROKER, (("cordoned", "true"),)))
+    decision = create_topics(cluster.image, [NewTopic("u", 10, 2)], cluster.new_id)
+    cluster.apply(decision.records)
+    assert cluster.image.replica_count(1) == 1
+    cluster.create("named", (1, 2))
+    assert cluster.image.replica_count(1) == 2
+
+
+# What goes with min.insync.replicas
+
+
+def degraded(cluster: Cluster) -> None:
+    for broker_id in (3, 2):
+        cluster.carry_out(lambda image, again, broker_id=broker_id: fence(image, broker_id))
+    assert cluster.partition(cluster.image.topic_ids["t"]).elr == (2,)
+
+
+@pytest.mark.parametrize("value", ["1", "3"])
+def test_another_min_isr_clears_the_eligible_leader_replicas(cluster: Cluster, value: str) -> None:
+    degraded(cluster)
+    offset = cluster.image.end_offset
+    alter(cluster, Changes(TOPIC, (("retention.ms", "1"), (MIN_ISR, value))))
+    assert cluster.partition(cluster.image.topic_ids["t"]).elr == ()
+    change = cluster.log[-1]
+    assert isinstance(change, PartitionChange)
+    assert (change.reason, change.cause_offset) == (Reason.CONFIG_CHANGED, offset)  # keys in order: min isr is first
+    assert change.previous_offset < offset
+
+
+def test_the_clusters_min_isr_concerns_topics_without_their_own(cluster: Cluster) -> None:
+    degraded(cluster)
+    alter(cluster, Changes(CLUSTER, ((MIN_ISR, "3"),)))
+    assert cluster.partition(cluster.image.topic_ids["t"]).elr == (2,)
+
+
+def test_more_partitions_than_a_batch_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    cluster.start(1, 2)
+    cluster.create("t", *[(1, 2)] * 7, configs=((MIN_ISR, "2"),))
+    cluster.carry_out(lambda image, again: fence(image, 2))
+    monkeypatch.setattr("metadata.control.configs.MAX_RECORDS_PER_BATCH", 3)
+    before = len(cluster.log)
+    [answer] = alter(cluster, Changes(TOPIC, ((MIN_ISR, "1"),)))
+    assert answer.changed
+    assert len(cluster.log) == before + 8
+    assert all(
+        partition and partition.elr == () for partition in cluster.image.topics[cluster.image.topic_ids["t"]].partitions
+    )
+    assert look(cluster, TOPIC)[MIN_ISR].value == "1"
