@@ -4,10 +4,9 @@ Theory of operation.  One task owns the core: it takes what has arrived (request
 steps the core with each, and carries the effects out in the order given; when nothing waits any more and the core's
 deadline has come, it steps a tick.  Carrying out never waits.  What waits lives in tasks of its own:
 
-- the writer merges all writes that wait into one `store.write`, so that one fsync serves them all (group commit), and
-  feeds `Written` back; effects with `after` are held until that write is durable;
-- each request of ours is a short task; requests of others are futures that the core answers some time later;
-- the reader fetches old batches from the store for replicas that lag;
+- writing and reading the log (`log_disk.py`): many writes share an fsync, `Written` comes back as an event;
+- requests of ours and of others (`exchange.py`): a message with `after` is held until that write is durable;
+- questions to the core (`questions.py`), snapshots (`snapshots.py`);
 - the applier hands committed batches to the state machine, in order, each once, and lets others run every 10 ms.
 
 `append` steps the core at once, in the caller's turn of the loop: nothing else can run in between, so the caller's
@@ -23,7 +22,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from itertools import count
 from types import TracebackType
 from typing import Any, Protocol, assert_never
 from uuid import UUID
@@ -33,16 +31,13 @@ from quorum.core.core import RaftCore
 from quorum.core.events import (
     AdvanceHighWatermark,
     Answer,
-    Answered,
     Appended,
     Ask,
-    Asked,
     ControlApplied,
     Effect,
     Event,
     Joined,
     LoadSnapshot,
-    LogRead,
     NotAppended,
     Propose,
     ReadConfirmed,
@@ -57,7 +52,6 @@ from quorum.core.events import (
     StoreSnapshotPart,
     Tick,
     Transferred,
-    Unanswered,
     VotersChanged,
     Write,
     Written,
@@ -65,26 +59,24 @@ from quorum.core.events import (
 from quorum.core.messages import (
     DescribeQuorum,
     DescribeQuorumReply,
-    EndQuorumEpoch,
-    ErrorCode,
     FetchReply,
     Reply,
     Request,
 )
 from quorum.core.roles import Leader
 from quorum.core.types import Batch, LogBase, LogEnd, Role, StoredQuorum
+from quorum.exchange import Exchange
 from quorum.generations import outlived
+from quorum.log_disk import LogDisk
 from quorum.node_metrics import NodeMetrics
 from quorum.ports import (
     LeadershipLostError,
     NotLeaderError,
     QuorumStore,
-    StoreWrite,
     Transport,
     UnreachableError,
 )
 from quorum.questions import Inquirer
-from quorum.recent import RecentBatches
 from quorum.snapshots import SnapshotMachine, SnapshotPolicy, Snapshotter
 from quorum.transport.convert import TOOL
 from quorum.waiters import OffsetWaiters
@@ -92,16 +84,8 @@ from quorumlog.errors import ConfigError
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.logging import get_logger
 
-RECENT_MAX_BYTES = 16 << 20
-"""Batches near the log's end that are kept in memory for the applier and for lagging replicas."""
 READ_MAX_BYTES = 1 << 20
 """Bytes that the applier reads from the store at once."""
-REQUESTS_MAX = 8192
-"""Requests of others in progress; a further one is turned away as if this node could not be reached."""
-ASKS_MAX = 1024
-"""Requests of ours in progress; a further one fails at once."""
-REQUEST_MAX_S = 30.0
-"""A request of another node that the core has not answered by then is given up."""
 APPEND_MAX_BYTES = 8 << 20
 APPLY_SLICE_S = 0.010
 FSYNCS_KEPT = 256
@@ -145,7 +129,6 @@ class QuorumNode(Inquirer):
         self._sources = sources
         self._snapshots = Snapshotter(store, machine, sources, self._post, snapshots or SnapshotPolicy())
         self._core: RaftCore | None = None
-        self._recent: RecentBatches | None = None
         self._group = asyncio.TaskGroup()
         self._main: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -159,20 +142,9 @@ class QuorumNode(Inquirer):
         self._timer_ms = 0
         self._outcome: Appended | NotAppended | None = None
 
-        self._writes: deque[Write] = deque()
-        self._write_wake = asyncio.Event()
-        self._durable_write = 0
-        self._held: dict[int, list[Ask | Answer]] = {}
-
-        self._reads: deque[ReadLog] = deque()
-        self._read_wake = asyncio.Event()
-
-        self._call_numbers = count(1)
-        self._requests: dict[int, asyncio.Future[Reply]] = {}
-        self._asks: dict[int, asyncio.Task[None]] = {}
+        self._exchange = Exchange(transport, self._post, self._group.create_task, self._heard)
+        self._opened_disk: LogDisk | None = None
         self._reset: asyncio.Task[None] | None = None
-        self._farewells = 0
-        self._farewell_done = asyncio.Event()
 
         self._high_watermark = 0
         self._apply_wake = asyncio.Event()
@@ -191,7 +163,7 @@ class QuorumNode(Inquirer):
         self._commit_latency_s: float | None = None
         self._fsync_s: float | None = None
         self.recent_fsyncs_s: deque[float] = deque(maxlen=FSYNCS_KEPT)
-        self._appends = self._fsyncs = self._role_changes = self._failed_requests = 0
+        self._appends = self._fsyncs = self._role_changes = 0
 
     # Life
 
@@ -217,7 +189,7 @@ class QuorumNode(Inquirer):
                     f"node {config.node_id} has never met its cluster, and was not told where to find it",
                     next_step="give --join HOST:PORT of any node, --initial-voters, or --standalone",
                 )
-            self._recent = RecentBatches(stored.log_end, RECENT_MAX_BYTES)
+            self._opened_disk = LogDisk(self._store, stored.log_end, self._post, self._linger_ms, self._on_fsync)
             self._transport.serve(self.handle)
             await self._transport.start()
         except BaseException:
@@ -226,7 +198,7 @@ class QuorumNode(Inquirer):
         await self._group.__aenter__()
         self._main = [
             self._group.create_task(work(), name=f"quorum {work.__name__.strip('_')}")
-            for work in (self._run_core, self._run_writer, self._run_reader, self._run_applier)
+            for work in (self._run_core, self._disk.run_writer, self._disk.run_reader, self._run_applier)
         ]
         self._main += [
             self._group.create_task(work, name=name) for name, work in self._snapshots.tasks(self._snapshot_base)
@@ -256,9 +228,9 @@ class QuorumNode(Inquirer):
         except asyncio.CancelledError as cancelled:
             kind, error, trace = type(cancelled), cancelled, cancelled.__traceback__
         self._stopping = True
-        for task in [*self._main, *self._asks.values()]:
+        for task in self._main:
             task.cancel()
-        self._give_up_requests()
+        self._exchange.stop()
         self._questions.fail(NotLeaderError("this node is stopping"))
         try:
             await self._group.__aexit__(kind, error, trace)
@@ -349,19 +321,10 @@ class QuorumNode(Inquirer):
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Write():
-                assert self._recent is not None
-                self._recent.add(effect)
-                self._writes.append(effect)
-                self._write_wake.set()
+            case Write() | ReadLog():
+                self._disk.submit(effect)
             case Ask() | Answer():
-                if effect.after is not None and effect.after > self._durable_write:
-                    self._held.setdefault(effect.after, []).append(effect)
-                else:
-                    self._send(effect)
-            case ReadLog():
-                self._reads.append(effect)
-                self._read_wake.set()
+                self._exchange.submit(effect)
             case Appended() | NotAppended():
                 self._outcome = effect
             case AdvanceHighWatermark(offset):
@@ -394,48 +357,25 @@ class QuorumNode(Inquirer):
             case _:
                 assert_never(effect)
 
-    # Sending
+    # Messages and the disk
 
     def _release(self, write_id: int) -> None:
         """Write `write_id` and all before it are durable: what waited for them may leave."""
-        assert self._recent is not None
-        self._durable_write = write_id
-        self._recent.written(write_id)
-        for after in sorted(after for after in self._held if after <= write_id):
-            for effect in self._held.pop(after):
-                self._send(effect)
+        self._disk.written(write_id)
+        self._exchange.release(write_id)
 
-    def _send(self, effect: Ask | Answer) -> None:
-        if isinstance(effect, Answer):
-            future = self._requests.pop(effect.call, None)
-            if future is not None and not future.done():
-                future.set_result(effect.reply)
-            return
-        if len(self._asks) >= ASKS_MAX:
-            self._failed_requests += 1
-            self._post(Unanswered(effect.call, f"{ASKS_MAX} requests are in progress"))
-            return
-        self._farewells += isinstance(effect.request, EndQuorumEpoch)
-        self._asks[effect.call] = self._group.create_task(self._ask(effect))
+    def _heard(self, reply: FetchReply) -> None:
+        self._leader_watermark = (reply.known.epoch, reply.high_watermark)
+        self._tell_changed()
 
-    async def _ask(self, ask: Ask) -> None:
-        try:
-            reply = await self._transport.ask(ask.to, ask.request, ask.timeout_ms)
-        except UnreachableError as error:
-            self._failed_requests += 1
-            _log.debug("no answer", request=type(ask.request).__name__, reason=str(error))
-            self._post(Unanswered(ask.call, str(error)))
-        else:
-            if isinstance(reply, FetchReply) and reply.error is ErrorCode.NONE:
-                self._leader_watermark = (reply.known.epoch, reply.high_watermark)
-                self._tell_changed()
-            self._post(Answered(ask.call, reply))
-        finally:
-            del self._asks[ask.call]
-            if isinstance(ask.request, EndQuorumEpoch):
-                self._farewells -= 1
-                if self._farewells == 0:
-                    self._farewell_done.set()
+    def _on_fsync(self, seconds: float) -> None:
+        self._fsync_s = seconds
+        self.recent_fsyncs_s.append(seconds)
+        self._fsyncs += 1
+        self.on_fsync(seconds)
+
+    def _linger_ms(self) -> int:
+        return self._config.append_linger_ms if self.role is Role.LEADER else 0
 
     async def handle(self, request: Request) -> Reply:
         """Answer another node.
@@ -447,63 +387,7 @@ class QuorumNode(Inquirer):
             return self.describe()
         if self._is_ending:
             raise UnreachableError("this node is stopping")
-        if len(self._requests) >= REQUESTS_MAX:
-            raise UnreachableError(f"{REQUESTS_MAX} requests are in progress here")
-        call = next(self._call_numbers)
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._requests[call] = future
-        self._post(Asked(call, request))
-        try:
-            async with asyncio.timeout(REQUEST_MAX_S):
-                return await future
-        except TimeoutError:
-            raise UnreachableError(f"no answer to {type(request).__name__} within {REQUEST_MAX_S} s") from None
-        finally:
-            self._requests.pop(call, None)
-
-    def _give_up_requests(self) -> None:
-        requests, self._requests = self._requests, {}
-        for future in requests.values():
-            if not future.done():
-                future.set_exception(UnreachableError("this node is stopping"))
-
-    # The disk
-
-    async def _run_writer(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._write_wake.wait()
-            self._write_wake.clear()
-            while self._writes:
-                if self._config.append_linger_ms and self.role is Role.LEADER and all(map(_is_data, self._writes)):
-                    await asyncio.sleep(self._config.append_linger_ms / 1000)  # for more to share the fsync
-                writes = list(self._writes)
-                self._writes.clear()
-                began = loop.time()
-                await self._store.write(
-                    [StoreWrite(one.state, one.truncate_to, one.batches, one.base) for one in writes]
-                )
-                self._fsync_s = loop.time() - began
-                self.recent_fsyncs_s.append(self._fsync_s)
-                self._fsyncs += 1
-                self.on_fsync(self._fsync_s)
-                self._post(Written(writes[-1].id))
-
-    async def _run_reader(self) -> None:
-        """Batches that the core no longer holds, for replicas that lag; one read at a time, which bounds the memory."""
-        while True:
-            await self._read_wake.wait()
-            self._read_wake.clear()
-            while self._reads:
-                read = self._reads.popleft()
-                batches = await self._read(read.start, read.end, read.max_bytes)
-                self._post(LogRead(read.read_id, batches))
-
-    async def _read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
-        assert self._recent is not None
-        if start >= self._recent.start:
-            return self._recent.read(start, end, max_bytes)
-        return await self._store.read(start, min(end, self._recent.start), max_bytes)
+        return await self._exchange.handle(request)
 
     # History, for tools
 
@@ -519,7 +403,7 @@ class QuorumNode(Inquirer):
         """
         if not self.log_start <= start < self._high_watermark:
             return ()
-        batches = await self._read(start, self._high_watermark, max_bytes)
+        batches = await self._disk.read(start, self._high_watermark, max_bytes)
         return batches if batches and batches[0].base_offset <= start < batches[0].end_offset else ()
 
     async def state_below(self, offset: int) -> tuple[int, Any] | None:
@@ -538,7 +422,7 @@ class QuorumNode(Inquirer):
                 if self._is_behind_start():
                     self._install_snapshot()
                     continue
-                batches = await self._read(self.applied_offset, self._high_watermark, READ_MAX_BYTES)
+                batches = await self._disk.read(self.applied_offset, self._high_watermark, READ_MAX_BYTES)
                 assert batches or self._is_behind_start(), (
                     f"nothing at {self.applied_offset}, below the high watermark {self._high_watermark}"
                 )
@@ -608,7 +492,7 @@ class QuorumNode(Inquirer):
         self._appended_at.clear()
         self._commit_waiters.fail(LeadershipLostError(f"{change.role.value} in epoch {change.epoch}: {change.reason}"))
         if change.role is not Role.RESIGNED:
-            self._farewell_done.set()
+            self._exchange.end_farewells()
         self._machine.leadership(change.epoch, change.leader_id, change.leader_address, is_leader)
         self._tell_changed()
 
@@ -683,14 +567,12 @@ class QuorumNode(Inquirer):
         """Give leadership up, if this node leads, and wait until the other voters know, or an election timeout."""
         if self.role is not Role.LEADER or self._stopping:
             return
-        self._farewell_done.clear()
+        self._exchange.begin_farewells()
         self._step(Resign(reason))
         self._wake.set()
-        if self._farewells == 0:
-            return
         try:
             async with asyncio.timeout(self._config.election_timeout_ms / 1000):
-                await self._farewell_done.wait()
+                await self._exchange.farewells_ended()
         except TimeoutError:
             _log.warning("not every voter has heard that this leader resigns", epoch=self.epoch)
 
@@ -733,8 +615,8 @@ class QuorumNode(Inquirer):
             appends=self._appends,
             fsyncs=self._fsyncs,
             role_changes=self._role_changes,
-            failed_requests=self._failed_requests,
-            requests_in_progress=len(self._requests),
+            failed_requests=self._exchange.failed_requests,
+            requests_in_progress=self._exchange.requests_in_progress,
         )
 
     @property
@@ -745,6 +627,11 @@ class QuorumNode(Inquirer):
     def core(self) -> RaftCore:
         assert self._core is not None, "the node is not open"
         return self._core
+
+    @property
+    def _disk(self) -> LogDisk:
+        assert self._opened_disk is not None, "the node is not open"
+        return self._opened_disk
 
     @property
     def node_id(self) -> int:
@@ -799,8 +686,3 @@ class QuorumNode(Inquirer):
 
 def _ignore(_: float) -> None:
     pass
-
-
-def _is_data(write: Write) -> bool:
-    """Whether a write holds nothing but data batches: votes, truncations and control records never linger."""
-    return bool(write.batches) and write.truncate_to is None and all(one.control is None for one in write.batches)

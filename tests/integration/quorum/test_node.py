@@ -287,7 +287,7 @@ async def test_observers_follow_and_catch_up(cluster: Cluster) -> None:
 
 
 async def test_old_batches_come_from_the_store(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorum.node.RECENT_MAX_BYTES", 1000)
+    monkeypatch.setattr("quorum.log_disk.RECENT_MAX_BYTES", 1000)
     await cluster.voters(1, 2, 3)
     for one in cluster.running.values():
         one.node.core.log._recent_max_bytes = 1000
