@@ -26,6 +26,7 @@ from immutables import Map
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from metadata.image.bits import flip_mask
 from metadata.image.editor import Masks
+from metadata.image.model import REASSIGNING
 from metadata.records import ConfigScope, Replica
 from quorumlog.errors import CorruptStoreError
 
@@ -434,6 +435,8 @@ class ImageLoader:
         lists: dict[int, tuple[Replica, ...]] = {}
         for index, partition in enumerate(partitions):
             leads.setdefault(partition.leader, []).append(index)
+            if partition.adding or partition.removing:
+                leads.setdefault(REASSIGNING, []).append(index)
             replicas = partition.replicas  # one object for all partitions of a chunk with the same list
             placed.setdefault(id(replicas), []).append(index)
             lists[id(replicas)] = replicas

@@ -4,7 +4,7 @@ Theory of operation.  A leader must hold every committed record.  Those that sur
 after them, the eligible leader replicas (ELR): what is committed is what the whole ISR holds, and nothing more is
 committed while the ISR is smaller than min.insync.replicas.  Therefore whoever leaves an ISR that falls below that size
 still holds all that there is, until the ISR is large enough again; it is remembered in the ELR.  The size in force is
-never above the number of replicas, for the leader and here alike.
+never above the number of replicas (without those that a reassignment is adding), for the leader and here alike.
 
 The rules, which `elect` applies to whatever a decision wants the replicas and the ISR to be:
 
@@ -96,6 +96,7 @@ def elect(
     *,
     min_isr: int,
     replicas: Sequence[Replica] | None = None,
+    adding: Collection[int] | None = None,
     lost: Collection[int] = (),
 ) -> Elected:
     """Leader, ISR and ELR of a partition that is about to change.
@@ -103,10 +104,12 @@ def elect(
     isr: the in-sync replicas as they are to be; empty or all lost: those of before stay, unless they are lost too.
     min_isr: min.insync.replicas as configured, see `min_isr_of`.
     replicas: the assignment as it is to be; None: as it is.  Who is not in it is in neither ISR nor ELR.
+    adding: of `replicas`, those that are only being added, which do not count for the size in force; None: as it is.
     lost: brokers whose replica does not hold its data any more.
     """
     order = partition.replicas if replicas is None else replicas
-    wanted = min(min_isr, len(order))
+    newcomers = partition.adding if adding is None else adding
+    wanted = min(min_isr, len(order) - len(newcomers))
     sound = [each.broker_id for each in order if each.broker_id not in lost]
     in_sync = tuple([each for each in sound if each in isr]) or tuple([each for each in sound if each in partition.isr])
     former = [each for each in sound if each in partition.isr or each in partition.elr]
@@ -119,7 +122,7 @@ def elect(
                 alone = (replica.broker_id,)
                 return Elected(replica.broker_id, alone, _left(former, alone, wanted))
     if policy is Policy.UNCLEAN:
-        for replica in order:
+        for replica in sorted(order, key=lambda each: each.broker_id in newcomers):  # they may have next to nothing
             if eligible(replica):
                 return Elected(replica.broker_id, (replica.broker_id,), unclean=True)
     return Elected(NO_LEADER, in_sync, _left(former, in_sync, wanted))

@@ -5,6 +5,9 @@ Ahead of us: this controller is the stale one, ask another (NOT_CONTROLLER).  Be
 Behind in partition epoch: it decided on an ISR that has changed since; read the log, then decide anew.  Ineligible: the
 member it wants to add may not be in sync now; forget the proposal.
 
+An ISR change that completes a reassignment (see `reassign`) is written together with what that changes, the leader
+perhaps among it; the answer says how the partition is then.
+
 A broker that finds a replica damaged or gone, while the directory works, reports the directory `LOST`: from then on
 the replica is in neither ISR nor ELR, even as the last, so nothing is ever elected that does not hold what it seems to
 hold.  When it is healed the broker reports the real directory again, and it comes back through the ISR like any other.
@@ -17,10 +20,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from metadata.control.brokers import check_broker
 from metadata.control.decision import Decision
 from metadata.control.election import Eligibility, Eligible, Policy, change_to, elect, min_isr_of, policy_of
 from metadata.control.errors import OK, Outcome, Word
+from metadata.control.reassign import CHANGES_MAX, completed, ended
 from metadata.image import BrokerImage, ClusterImage, PartitionImage
 from metadata.records import (
     LOST,
@@ -85,10 +91,11 @@ def alter_partition(
 ) -> Decision[AlterPartitionAnswer]:
     """Decide the ISR changes of one leader broker; each item stands for itself."""
     refusal = check_broker(image, broker_id, broker_epoch)
-    if refusal is None and len(changes) > MAX_RECORDS_PER_BATCH:
+    if refusal is None and len(changes) > CHANGES_MAX:
         refusal = _too_many(len(changes))
     if refusal is not None:
         return Decision(AlterPartitionAnswer(refusal))
+    reassigned = 0
     records: list[Record] = []
     items: list[IsrChanged] = []
     seen: set[tuple[UUID, int]] = set()
@@ -104,20 +111,33 @@ def alter_partition(
         if partition is None:
             items.append(IsrChanged(*key, outcome))
             continue
-        epoch, isr = partition.partition_epoch, partition.isr
+        after = partition
         if outcome.ok:
             # Also for the ISR as it is: a leader whose earlier proposal was never answered asks for a partition epoch
             # past every copy of it that may still be on its way.
             record = _isr_record(image, change, partition, eligible)
-            isr = record.isr or ()
-            epoch += 1
+            after = _after(partition, record)
+            reassigned += partition.reassigning and not after.reassigning
             records.append(record)
-        items.append(IsrChanged(*key, outcome, partition.leader, partition.leader_epoch, epoch, isr))
-    return Decision(AlterPartitionAnswer(OK, tuple(items)), tuple(records))
+        items.append(IsrChanged(*key, outcome, after.leader, after.leader_epoch, after.partition_epoch, after.isr))
+    return Decision(AlterPartitionAnswer(OK, tuple(items)), (*records, *ended(image, reassigned)))
 
 
-def _too_many(count: int) -> Outcome:
-    return Outcome(Word.POLICY_VIOLATION, f"{count} partitions: one request changes at most {MAX_RECORDS_PER_BATCH}")
+def _too_many(count: int, most: int = CHANGES_MAX) -> Outcome:
+    return Outcome(Word.POLICY_VIOLATION, f"{count} partitions: one request changes at most {most}")
+
+
+def _after(partition: PartitionImage, record: PartitionChange) -> PartitionImage:
+    """What is answered of the partition as it is after the record."""
+    return msgspec.structs.replace(
+        partition,
+        isr=partition.isr if record.isr is None else record.isr,
+        adding=partition.adding if record.adding is None else record.adding,
+        removing=partition.removing if record.removing is None else record.removing,
+        leader=partition.leader if record.leader is None else record.leader,
+        leader_epoch=partition.leader_epoch + (record.leader is not None),
+        partition_epoch=partition.partition_epoch + 1,
+    )
 
 
 def _isr_record(
@@ -127,6 +147,9 @@ def _isr_record(
     min_isr = min_isr_of(image, change.topic_id)
     elected = elect(partition, wanted, eligible, Policy.OFFLINE, min_isr=min_isr)
     assert elected.leader == partition.leader, f"{partition} with the isr {wanted} would be led by {elected.leader}"
+    done = completed(image, change.topic_id, partition, elected, eligible)
+    if done is not None:
+        return done
     return PartitionChange(
         topic_id=change.topic_id,
         index=partition.index,
@@ -198,7 +221,7 @@ def assign_directories(
     """
     refusal = check_broker(image, broker_id, broker_epoch)
     if refusal is None and len(assignments) > MAX_RECORDS_PER_BATCH:
-        refusal = _too_many(len(assignments))
+        refusal = _too_many(len(assignments), MAX_RECORDS_PER_BATCH)
     if refusal is not None:
         return Decision(refusal)
     broker = image.brokers[broker_id]

@@ -289,19 +289,12 @@ def new_partitions(
     for index, row in enumerate(rows, first):
         for broker_id in row:
             if broker_id not in replicas:
-                replicas[broker_id] = _new_replica(image, broker_id)
+                replicas[broker_id] = image.brokers[broker_id].new_replica()
         isr = tuple([broker_id for broker_id in row if image.brokers[broker_id].active])
         assigned = tuple([replicas[broker_id] for broker_id in row])
         epoch = image.first_leader_epoch(name, index)
         records.append(Partition(topic_id, index, assigned, isr, isr[0], leader_epoch=epoch))
     return records
-
-
-def _new_replica(image: ClusterImage, broker_id: int) -> Replica:
-    """A broker with one working directory has no choice to make, and so none to report."""
-    broker = image.brokers[broker_id]
-    online = [directory for directory in broker.directory_ids if broker.directory_online(directory)]
-    return Replica(broker_id, online[0]) if len(broker.directory_ids) == len(online) == 1 else Replica(broker_id)
 
 
 # Delete

@@ -36,7 +36,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from metadata.codec import encode
-from metadata.control import brokers
+from metadata.control import brokers, reassign
 from metadata.control.brokers import Heartbeat, HeartbeatAnswer, Registered
 from metadata.control.decision import Decision
 from metadata.control.errors import Outcome, Word
@@ -46,7 +46,7 @@ from metadata.controller.ports import Node
 from metadata.controller.replay import MetadataReplay, Prepared
 from metadata.controller.sessions import Session, Sessions
 from metadata.image import ClusterImage
-from metadata.records import MAX_RECORDS_PER_BATCH, Record, RegisterBroker
+from metadata.records import MAX_RECORDS_PER_BATCH, BrokerChange, Config, Record, RegisterBroker
 from quorum.core.types import Batch
 from quorum.ports import LeadershipLostError, NotLeaderError
 from quorumlog.runtime.logging import get_logger
@@ -100,6 +100,7 @@ class _Reign:
         self.timer: asyncio.TimerHandle | None = None
         self.memory_timer: asyncio.TimerHandle | None = None
         self.balance: LeaderBalance | None = None
+        self.progress_due = False
         self.gone_since: dict[str, float] = {}  # topic name → loop time when it was first seen to be gone
 
 
@@ -282,6 +283,8 @@ class ActiveController:
         assert found == base_offset, f"decided for offset {base_offset}, appended at {found}"
         reign.prepared[base_offset] = Prepared(base_offset, reign.epoch, payload, records, after)
         reign.pending = after
+        if after.reassigning_count and any(isinstance(record, BrokerChange | Config) for record in records):
+            self._progress_soon(reign)
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
@@ -437,6 +440,25 @@ class ActiveController:
             log.info("leaders elected", partitions=len(decision.records))
         if decision.more:
             asyncio.get_running_loop().call_soon(self._elect_step, reign)
+        else:
+            self._progress_soon(reign)
+
+    def _progress_soon(self, reign: _Reign) -> None:
+        """Look for reassignments that something else than an ISR change has made complete, or an earlier controller
+        has left so."""
+        if not reign.progress_due and reign.pending.reassigning_count:
+            reign.progress_due = True
+            asyncio.get_running_loop().call_soon(self._progress_step, reign)
+
+    def _progress_step(self, reign: _Reign) -> None:
+        reign.progress_due = False
+        decision = self._background(reign, lambda image, again: reassign.progress(image))
+        if decision is None:
+            return
+        if decision.records:
+            log.info("reassignments completed", partitions=decision.reply)
+        if decision.more:
+            self._progress_soon(reign)
 
     def _look_for_gone_names(self, reign: _Reign) -> None:
         """Forget the leader epochs of topic names that have been gone for long enough; look again after a while."""

@@ -23,7 +23,7 @@ from metadata.control.errors import OK, Outcome, Word
 from metadata.control.partitions import alter_partition, assign_directories
 from metadata.control.preferred import Preferred, least_burdened, set_preferred
 from metadata.control.topics import CreatedTopic, DeletedTopic, create_topics, delete_topics
-from metadata.controller import admin, configs, convert, elections, voters
+from metadata.controller import admin, configs, convert, elections, reassignments, voters
 from metadata.controller.active import NOT_CONTROLLER, OUTCOME_UNKNOWN, ActiveController
 from metadata.controller.describe import describe_brokers, describe_topics
 from metadata.controller.ports import Node
@@ -244,7 +244,7 @@ class ControllerService:
         if to == self._node.node_id or (request.header.validate_only and known):
             return await self._confirmed(pb.TransferLeaderReply(result=convert.result(OK)), deadline)
         if not known:
-            unknown = Outcome(Word.VOTER_NOT_FOUND, f"node {to} is no voter")
+            unknown = Outcome(Word.VOTER_NOT_FOUND, f"node {to} is no voter", "see `kctl quorum status` for the voters")
             return await self._confirmed(_reply(METHODS["TransferLeader"], unknown), deadline)
         answer = await self._node.transfer_leader(to, int(timeout_ms))
         if answer.error is VoterChangeError.NONE or answer.error in voters.UNSETTLED:
@@ -326,6 +326,17 @@ METHODS: dict[str, _Method] = {
         pb.DescribeConfigsRequest, pb.DescribeConfigsReply, _by_controller(configs.describe_configs), changes=False
     ),
     "ElectLeaders": _Method(pb.ElectLeadersRequest, pb.ElectLeadersReply, _by_controller(elections.elect_leaders)),
+    "AlterReassignments": _Method(
+        pb.AlterReassignmentsRequest,
+        pb.AlterReassignmentsReply,
+        _by_controller(reassignments.alter_reassignments),
+    ),
+    "ListReassignments": _Method(
+        pb.ListReassignmentsRequest,
+        pb.ListReassignmentsReply,
+        _by_controller(reassignments.describe_reassignments),
+        changes=False,
+    ),
     "ChangeVoters": _Method(pb.ChangeVotersRequest, pb.ChangeVotersReply, ControllerService._change_voters),
     "TransferLeader": _Method(pb.TransferLeaderRequest, pb.TransferLeaderReply, ControllerService._transfer_leader),
     "SetPreferredControllers": _Method(

@@ -26,7 +26,7 @@ import msgspec
 from immutables import Map
 
 from metadata.image.editor import Masks, apply_records
-from metadata.image.model import BrokerImage, PartitionImage, TopicImage
+from metadata.image.model import REASSIGNING, BrokerImage, PartitionImage, TopicImage
 from metadata.image.topic_configs import BROKER_CONFIGS, CLUSTER_CONFIGS, TOPIC_CONFIGS
 from metadata.records import ConfigScope, Record
 
@@ -80,6 +80,15 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
     def leaderships(self, broker_id: int) -> Map[UUID, int]:
         """Topic id → bitmask of the partitions that this broker leads; for `NO_LEADER`, those that nobody leads."""
         return self.leader_masks.get(broker_id, _NO_MASKS).by_topic
+
+    @property
+    def reassigning(self) -> Map[UUID, int]:
+        """Topic id → bitmask of the partitions whose reassignment is going on."""
+        return self.leaderships(REASSIGNING)
+
+    @property
+    def reassigning_count(self) -> int:
+        return self.leader_count(REASSIGNING)
 
     def hostings(self, broker_id: int) -> Map[UUID, int]:
         """Topic id → bitmask of the partitions that this broker has a replica of."""

@@ -13,7 +13,7 @@ import msgspec
 from immutables import Map
 
 from metadata.image.bits import flip_mask
-from metadata.image.model import BrokerImage, PartitionImage, TopicImage
+from metadata.image.model import REASSIGNING, BrokerImage, PartitionImage, TopicImage
 from metadata.records import (
     BrokerChange,
     Config,
@@ -75,10 +75,15 @@ class _OpenTopic:
         for replica in replicas:
             self.hosts.setdefault(replica.broker_id, []).append(index)
 
+    def flip_reassigning(self, index: int) -> None:
+        self.leads.setdefault(REASSIGNING, []).append(index)
+
     def take_out(self, index: int) -> PartitionImage:
         """Remove one partition and give what it was."""
         partition = self.existing(index)
         self.leads.setdefault(partition.leader, []).append(index)
+        if partition.reassigning:
+            self.flip_reassigning(index)
         self.flip_hosts(index, partition.replicas)
         self.partitions[index] = None
         return partition
@@ -90,6 +95,8 @@ class _OpenTopic:
             if partition is not None:
                 for topic in (self, moved):
                     topic.leads.setdefault(partition.leader, []).append(partition.index)
+                    if partition.reassigning:
+                        topic.flip_reassigning(partition.index)
                     topic.flip_hosts(partition.index, partition.replicas)
         self.partitions = []
         self.removed = True
@@ -210,6 +217,8 @@ class _Editor:
         )
         topic.leads.setdefault(record.leader, []).append(index)
         topic.flip_hosts(index, record.replicas)
+        if record.adding or record.removing:
+            topic.flip_reassigning(index)
 
     def _change_partition(self, record: PartitionChange, offset: int) -> None:
         topic = self._topic(record.topic_id)
@@ -221,7 +230,7 @@ class _Editor:
         if record.replicas is not None:
             topic.flip_hosts(index, old.replicas)
             topic.flip_hosts(index, record.replicas)
-        topic.partitions[index] = PartitionImage(
+        new = PartitionImage(
             index,
             old.created,
             old.replicas if record.replicas is None else record.replicas,
@@ -234,6 +243,9 @@ class _Editor:
             old.partition_epoch + 1,
             offset,
         )
+        topic.partitions[index] = new
+        if (record.adding is not None or record.removing is not None) and new.reassigning != old.reassigning:
+            topic.flip_reassigning(index)
 
     def _remove_partition(self, record: RemovePartition, offset: int) -> None:
         topic = self._topic(record.topic_id)

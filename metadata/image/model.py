@@ -12,6 +12,9 @@ import msgspec
 
 from metadata.records import NO_LEADER, UNASSIGNED, Endpoint, Replica
 
+REASSIGNING = -2
+"""In the masks by leader: not a leader, but the partitions whose reassignment is going on, beside those by leader."""
+
 
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     """One partition, at the image's offset.
@@ -36,6 +39,16 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     def replica_ids(self) -> tuple[int, ...]:
         """Broker ids in assignment order; the first is the preferred leader."""
         return tuple([replica.broker_id for replica in self.replicas])
+
+    @property
+    def reassigning(self) -> bool:
+        """A reassignment of it is going on."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def settled_count(self) -> int:
+        """Replicas that count as such: not those that are being added.  min.insync.replicas in force is never above."""
+        return len(self.replicas) - len(self.adding)
 
     def replica(self, broker_id: int) -> Replica | None:
         """This broker's replica, or None if it has none here."""
@@ -88,6 +101,12 @@ class BrokerImage(msgspec.Struct, frozen=True, gc=False):
     def active(self) -> bool:
         """May hold leaderships and ISR membership: unfenced and not on its way out."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    def new_replica(self) -> Replica:
+        """One to be made here.  A broker with one working directory has no choice to make, and so none to report."""
+        online = [each for each in self.directory_ids if self.directory_online(each)]
+        alone = len(self.directory_ids) == len(online) == 1
+        return Replica(self.broker_id, online[0] if alone else UNASSIGNED)
 
     def directory_online(self, directory_id: UUID) -> bool:
         """A replica on this directory can be served.  One that has no directory yet can, wherever it will live."""

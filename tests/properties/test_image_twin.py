@@ -183,6 +183,9 @@ class Twin:
             assert image.replica_count(broker_id) == len(hosts)
             assert 0 not in image.leaderships(broker_id).values()
             assert 0 not in image.hostings(broker_id).values()
+        moving = {key for key, partition in self.partitions.items() if partition["adding"] or partition["removing"]}
+        assert {(each, i) for each, mask in image.reassigning.items() for i in indexes(mask)} == moving
+        assert image.reassigning_count == len(moving)
 
 
 NAMES = ("a", "b", "c")

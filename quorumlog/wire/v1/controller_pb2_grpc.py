@@ -109,6 +109,16 @@ class ControllerStub(object):
                 request_serializer=quorumlog_dot_v1_dot_controller__pb2.ElectLeadersRequest.SerializeToString,
                 response_deserializer=quorumlog_dot_v1_dot_controller__pb2.ElectLeadersReply.FromString,
                 _registered_method=True)
+        self.AlterReassignments = channel.unary_unary(
+                '/quorumlog.v1.Controller/AlterReassignments',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.AlterReassignmentsRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.AlterReassignmentsReply.FromString,
+                _registered_method=True)
+        self.ListReassignments = channel.unary_unary(
+                '/quorumlog.v1.Controller/ListReassignments',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.ListReassignmentsRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.ListReassignmentsReply.FromString,
+                _registered_method=True)
         self.ChangeVoters = channel.unary_unary(
                 '/quorumlog.v1.Controller/ChangeVoters',
                 request_serializer=quorumlog_dot_v1_dot_controller__pb2.ChangeVotersRequest.SerializeToString,
@@ -224,6 +234,18 @@ class ControllerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterReassignments(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReassignments(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ChangeVoters(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -325,6 +347,16 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.ElectLeaders,
                     request_deserializer=quorumlog_dot_v1_dot_controller__pb2.ElectLeadersRequest.FromString,
                     response_serializer=quorumlog_dot_v1_dot_controller__pb2.ElectLeadersReply.SerializeToString,
+            ),
+            'AlterReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterReassignments,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.AlterReassignmentsRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.AlterReassignmentsReply.SerializeToString,
+            ),
+            'ListReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReassignments,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.ListReassignmentsRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.ListReassignmentsReply.SerializeToString,
             ),
             'ChangeVoters': grpc.unary_unary_rpc_method_handler(
                     servicer.ChangeVoters,
@@ -752,6 +784,60 @@ class Controller(object):
             '/quorumlog.v1.Controller/ElectLeaders',
             quorumlog_dot_v1_dot_controller__pb2.ElectLeadersRequest.SerializeToString,
             quorumlog_dot_v1_dot_controller__pb2.ElectLeadersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/AlterReassignments',
+            quorumlog_dot_v1_dot_controller__pb2.AlterReassignmentsRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.AlterReassignmentsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/ListReassignments',
+            quorumlog_dot_v1_dot_controller__pb2.ListReassignmentsRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.ListReassignmentsReply.FromString,
             options,
             channel_credentials,
             insecure,

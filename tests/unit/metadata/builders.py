@@ -10,6 +10,7 @@ from metadata.control.brokers import Heartbeat, HeartbeatAnswer, Registered, hea
 from metadata.control.decision import Decision
 from metadata.control.topics import NewTopic, create_topics
 from metadata.image import ClusterImage, PartitionImage
+from metadata.image.model import REASSIGNING
 from metadata.records import Endpoint, Record, RegisterBroker
 
 FAR = 2**62
@@ -117,9 +118,12 @@ def check_invariants(image: ClusterImage) -> None:
             assert set(partition.isr) <= set(partition.replica_ids)
             assert set(partition.elr) <= set(partition.replica_ids).difference(partition.isr)
             min_isr = int(image.topic_config(topic_id, "min.insync.replicas"))
-            assert not partition.elr or len(partition.isr) < min(min_isr, len(partition.replicas)), partition
+            assert not partition.elr or len(partition.isr) < min(min_isr, partition.settled_count), partition
             assert partition.leader == -1 or partition.leader in partition.isr
+            assert set(partition.adding) | set(partition.removing) <= set(partition.replica_ids)
             leads.setdefault(partition.leader, set()).add((topic_id, index))
+            if partition.adding or partition.removing:
+                leads.setdefault(REASSIGNING, set()).add((topic_id, index))
             for broker_id in partition.replica_ids:
                 hosts.setdefault(broker_id, set()).add((topic_id, index))
             for member in partition.isr:
@@ -129,7 +133,7 @@ def check_invariants(image: ClusterImage) -> None:
         (leads, image.leaderships, image.leader_count),
         (hosts, image.hostings, image.replica_count),
     ):
-        for broker_id in {*wanted, *image.brokers, -1}:
+        for broker_id in {*wanted, *image.brokers, -1, REASSIGNING}:
             bits = {
                 (topic_id, i)
                 for topic_id, mask in found(broker_id).items()

@@ -45,6 +45,8 @@ REQUESTS = {
     "AlterConfigs": pb.AlterConfigsRequest(),
     "DescribeConfigs": pb.DescribeConfigsRequest(),
     "ElectLeaders": pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_PREFERRED),
+    "AlterReassignments": pb.AlterReassignmentsRequest(partitions=[pb.Reassignment(topic="t", replicas=[1])]),
+    "ListReassignments": pb.ListReassignmentsRequest(),
     "ChangeVoters": pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=2)),
     "TransferLeader": pb.TransferLeaderRequest(to=2),
     "SetPreferredControllers": pb.SetPreferredControllersRequest(node_ids=[2]),
@@ -116,7 +118,7 @@ def test_a_leader_that_does_not_answer_leaves_changes_unknown(method: str) -> No
         plane = follower()
         plane.transport.answer = UnreachableError("gone")
         reply = await plane.call(method, REQUESTS[method])
-        changes = not method.startswith("Describe")
+        changes = not method.startswith(("Describe", "List"))
         assert reply.result.error == ("OUTCOME_UNKNOWN" if changes else "NOT_CONTROLLER")
         assert reply.result.retriable
 

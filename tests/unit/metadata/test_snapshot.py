@@ -48,7 +48,9 @@ def example(topics: int = 3, partitions: int = 4) -> ClusterImage:
         for index in range(partitions if number == 0 else number % 3):
             members = [(number + index + step) % 5 for step in range(3)]
             replicas = tuple(Replica(broker, directory(broker)) for broker in members)
-            records.append(Partition(topic_id(number), index, replicas, tuple(members), members[0], adding=(4,)))
+            records.append(
+                Partition(topic_id(number), index, replicas, tuple(members), members[0], adding=(members[0],))
+            )
     records += [
         Config(ConfigScope.CLUSTER, "", "retention.ms", "1000"),
         Config(ConfigScope.BROKER, "3", "retention.ms", "1000"),

@@ -1,0 +1,100 @@
+"""Reassignments that an operator asks for, and what is going on."""
+
+from __future__ import annotations
+
+import asyncio
+
+from google.protobuf.message import Message
+
+from metadata.control.decision import Decision
+from metadata.control.errors import OK, Outcome, Word
+from metadata.control.reassign import NO_THROTTLE, THROTTLE, Ongoing, Reassigned, Wanted, list_reassignments
+from metadata.control.reassign import alter_reassignments as decide
+from metadata.controller import convert
+from metadata.controller.active import ActiveController
+from metadata.image import ClusterImage
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+log = get_logger("controller")
+
+MAX_IN_REPLY = 50_000
+_PER_TURN = 1_000
+
+
+def wanted_from(request: pb.AlterReassignmentsRequest) -> list[Wanted]:
+    """Raises: RemoteProtocolError: more than one request may name, or a negative number."""
+    convert.bounded(len(request.partitions), "partitions")
+    convert.bounded(sum(len(each.replicas) for each in request.partitions), "replicas")
+    for each in request.partitions:
+        if each.index < 0 or any(broker_id < 0 for broker_id in each.replicas):
+            raise RemoteProtocolError(f"{each.topic[:60]!a}-{each.index}: a negative partition or broker")
+    return [Wanted(each.topic, each.index, tuple(each.replicas)) for each in request.partitions]
+
+
+async def alter_reassignments(
+    controller: ActiveController, request: pb.AlterReassignmentsRequest, timeout_ms: float
+) -> Message | Outcome:
+    wanted = wanted_from(request)
+    throttle = request.throttle if request.HasField("throttle") else None
+    validate_only = request.header.validate_only
+
+    def step(image: ClusterImage, again: bool) -> Decision[tuple[Reassigned, int]]:
+        decision = decide(image, wanted, replace=request.replace, throttle=throttle, validate_only=validate_only)
+        return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+
+    answer = await controller.carry_out(step, timeout_ms)
+    if isinstance(answer, Outcome):
+        return answer
+    reassigned, offset = answer
+    if reassigned.changed:
+        changed = sum(each.changed for each in reassigned.partitions)
+        log.info("reassignments altered", partitions=changed, throttle=throttle)
+    return pb.AlterReassignmentsReply(
+        result=convert.result(reassigned.outcome),
+        changed=reassigned.changed,
+        offset=offset,
+        partitions=[
+            pb.AlteredReassignment(
+                topic=each.topic, index=each.index, result=convert.result(each.outcome), changed=each.changed
+            )
+            for each in reassigned.partitions
+        ],
+    )
+
+
+async def describe_reassignments(
+    controller: ActiveController, request: pb.ListReassignmentsRequest, timeout_ms: float
+) -> Message | Outcome:
+    convert.bounded(len(request.partitions), "partitions")
+    image = await controller.committed_image(timeout_ms)
+    if isinstance(image, Outcome):
+        return image
+    if not request.partitions and image.reassigning_count > MAX_IN_REPLY:
+        text = f"{image.reassigning_count} reassignments, one answer describes at most {MAX_IN_REPLY}"
+        return Outcome(Word.POLICY_VIOLATION, text, "ask for single partitions by name")
+    reply = pb.ListReassignmentsReply(
+        result=convert.result(OK),
+        offset=image.end_offset,
+        throttle=int(image.cluster_config(THROTTLE)) if image.reassigning_count else NO_THROTTLE,
+    )
+    found = list_reassignments(image, [(each.topic, each.index) for each in request.partitions])
+    for done, ongoing in enumerate(found):
+        reply.partitions.append(_ongoing(ongoing))
+        if done % _PER_TURN == _PER_TURN - 1:
+            await asyncio.sleep(0)
+    return reply
+
+
+def _ongoing(ongoing: Ongoing) -> pb.OngoingReassignment:
+    partition = ongoing.partition
+    return pb.OngoingReassignment(
+        topic=ongoing.topic,
+        index=partition.index,
+        replicas=partition.replica_ids,
+        adding=partition.adding,
+        removing=partition.removing,
+        isr=partition.isr,
+        leader=partition.leader,
+    )

@@ -1,0 +1,521 @@
+"""Decisions on reassignments: what is refused, when one is complete, how it is cancelled and replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata.control.balance import elect_leaders
+from metadata.control.brokers import fence
+from metadata.control.election import Policy
+from metadata.control.errors import Word
+from metadata.control.partitions import AlterPartitionAnswer, IsrChange, Member, alter_partition
+from metadata.control.reassign import (
+    CHANGES_MAX,
+    NO_THROTTLE,
+    THROTTLE,
+    Reassigned,
+    Wanted,
+    alter_reassignments,
+    list_reassignments,
+    progress,
+)
+from metadata.control.topics import delete_topics
+from metadata.image import PartitionImage
+from metadata.records import NO_LEADER, Config, ConfigScope, PartitionChange, Reason
+from tests.unit.metadata.builders import Cluster, check_invariants, directory
+
+
+class Case:
+    """Brokers 1 to 6 and a topic `t` of one partition."""
+
+    def __init__(self, *row: int, configs: tuple[tuple[str, str], ...] = ()) -> None:
+        self.cluster = Cluster()
+        self.cluster.start(1, 2, 3, 4, 5, 6)
+        self.topic = self.cluster.create("t", row or (1, 2, 3), configs=configs)
+
+    @property
+    def now(self) -> PartitionImage:
+        return self.cluster.partition(self.topic)
+
+    @property
+    def lists(self) -> tuple[tuple[int, ...], ...]:
+        """replicas, adding, removing, isr"""
+        return self.now.replica_ids, self.now.adding, self.now.removing, self.now.isr
+
+    def ask(self, *wanted: Wanted, **options: object) -> Reassigned:
+        decision = alter_reassignments(self.cluster.image, wanted, **options)  # type: ignore[arg-type]
+        self.cluster.apply(decision.records)
+        check_invariants(self.cluster.image)
+        return decision.reply
+
+    def move(self, *replicas: int, **options: object) -> Reassigned:
+        return self.ask(Wanted("t", 0, replicas), **options)
+
+    def word(self, *replicas: int, **options: object) -> Word:
+        """Of a request that is refused, and changes nothing."""
+        before = self.cluster.image
+        answer = self.move(*replicas, **options)
+        assert not answer.outcome.ok
+        assert not answer.changed
+        assert self.cluster.image is before
+        return answer.outcome.word
+
+    def isr(self, *members: int) -> AlterPartitionAnswer:
+        """The leader proposes an ISR."""
+        now = self.now
+        change = IsrChange(
+            self.topic,
+            0,
+            now.leader_epoch,
+            now.partition_epoch,
+            tuple([Member(each, self.cluster.epoch(each)) for each in members]),
+        )
+        decision = alter_partition(self.cluster.image, now.leader, self.cluster.epoch(now.leader), [change])
+        self.cluster.apply(decision.records)
+        check_invariants(self.cluster.image)
+        assert decision.reply.items[0].outcome.ok, decision.reply
+        return decision.reply
+
+    def fence(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.cluster.carry_out(lambda image, again, each=broker_id: fence(image, each))
+            check_invariants(self.cluster.image)
+
+    def progress(self) -> int:
+        done = self.cluster.carry_out(lambda image, again: progress(image))
+        check_invariants(self.cluster.image)
+        assert isinstance(done, int)
+        return done
+
+    @property
+    def last(self) -> PartitionChange:
+        return [record for record in self.cluster.log if isinstance(record, PartitionChange)][-1]
+
+
+# From start to end
+
+
+def test_new_replicas_are_added_and_the_old_ones_leave_when_all_new_ones_are_in_sync() -> None:
+    case = Case(1, 2, 3)
+    answer = case.move(4, 5, 6)
+    assert (answer.outcome.ok, answer.changed, answer.partitions[0].changed) == (True, True, True)
+    assert case.lists == ((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3), (1, 2, 3))
+    assert (case.now.leader, case.now.leader_epoch, case.last.reason) == (1, 0, Reason.REASSIGNMENT)
+    assert case.now.replica(4).directory_id == directory(4)  # type: ignore[union-attr]
+    case.isr(1, 2, 3, 4)
+    case.isr(1, 2, 3, 4, 5)
+    assert case.lists == ((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3), (4, 5, 1, 2, 3))
+    item = case.isr(1, 2, 3, 4, 5, 6).items[0]
+    assert case.lists == ((4, 5, 6), (), (), (4, 5, 6))
+    assert (case.now.leader, case.now.leader_epoch, case.last.reason) == (4, 1, Reason.REASSIGNMENT_COMPLETED)
+    # The old leader asked, and is told that it leads no more.
+    assert (item.leader, item.leader_epoch, item.partition_epoch, item.isr) == (
+        4,
+        1,
+        case.now.partition_epoch,
+        (4, 5, 6),
+    )
+    assert not case.cluster.image.reassigning
+
+
+def test_a_leader_of_both_sets_stays_and_begins_a_new_epoch() -> None:
+    case = Case(1, 2, 3)
+    case.move(4, 1, 2)
+    case.isr(1, 2, 3, 4)
+    assert case.lists == ((4, 1, 2), (), (), (4, 1, 2))
+    assert (case.now.leader, case.now.leader_epoch) == (1, 1)
+
+
+def test_an_order_of_the_same_replicas_is_changed_at_once() -> None:
+    case = Case(1, 2, 3)
+    assert case.move(3, 1, 2).changed
+    assert case.lists == ((3, 1, 2), (), (), (3, 1, 2))
+    assert (case.now.leader, case.now.leader_epoch, case.last.reason) == (1, 0, Reason.REASSIGNMENT_COMPLETED)
+    assert elect_leaders(case.cluster.image, Policy.PREFERRED, []).reply[0].leader == 3
+
+
+def test_the_order_of_a_partition_without_a_leader_is_changed_too() -> None:
+    case = Case(1, 2)
+    case.fence(2, 1)
+    assert case.move(2, 1).changed
+    assert (case.now.replica_ids, case.now.isr, case.now.leader) == ((2, 1), (1,), NO_LEADER)
+
+
+def test_fewer_replicas_are_there_at_once() -> None:
+    case = Case(1, 2, 3)
+    case.move(2)
+    assert case.lists == ((2,), (), (), (2,))
+    assert (case.now.leader, case.now.leader_epoch) == (2, 1)
+
+
+def test_more_replicas_end_without_a_new_epoch() -> None:
+    case = Case(1)
+    case.move(1, 2, 3)
+    assert case.lists == ((1, 2, 3), (2, 3), (), (1,))
+    case.isr(1, 2, 3)
+    assert case.lists == ((1, 2, 3), (), (), (1, 2, 3))
+    assert (case.now.leader, case.now.leader_epoch) == (1, 0)
+
+
+def test_replicas_being_added_do_not_count_for_the_minimum() -> None:
+    """A topic with one replica and a minimum above that stays writable while others are added."""
+    case = Case(1)
+    case.cluster.apply([Config(ConfigScope.CLUSTER, "", "min.insync.replicas", "2")])
+    case.cluster.apply([Config(ConfigScope.TOPIC, case.topic.hex, "min.insync.replicas", None)])
+    case.move(2, 3)
+    assert case.now.settled_count == 1
+    case.fence(2)
+    assert (case.now.isr, case.now.elr, case.now.leader) == ((1,), (), 1)
+
+
+def test_what_is_so_already_is_a_success_that_says_so() -> None:
+    case = Case(1, 2, 3)
+    before = case.cluster.image
+    answer = case.move(1, 2, 3)
+    assert (answer.outcome.ok, answer.changed) == (True, False)
+    assert "is there already" in answer.partitions[0].outcome.message
+    case.move(4, 2, 3)
+    again = case.move(4, 2, 3)
+    assert (again.outcome.ok, again.changed) == (True, False)
+    assert "being moved there already" in again.partitions[0].outcome.message
+    assert case.cluster.image.end_offset == before.end_offset + 1
+
+
+def test_validate_only_changes_nothing_and_says_what_would() -> None:
+    case = Case(1, 2, 3)
+    before = case.cluster.image
+    answer = case.move(4, 2, 3, validate_only=True, throttle=1000)
+    assert (answer.outcome.ok, answer.changed, answer.partitions[0].changed) == (True, False, True)
+    assert case.cluster.image is before
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("replicas", "part"),
+    [((4, 4), "twice"), ((1, 2, 9), "not registered"), ((6, 2, 3), "broker 6 is fenced")],
+)
+def test_targets_that_are_refused(replicas: tuple[int, ...], part: str) -> None:
+    case = Case(1, 2, 3)
+    case.fence(6)
+    assert case.word(*replicas) is Word.INVALID_REPLICA_ASSIGNMENT
+    assert part in case.move(*replicas).outcome.message
+
+
+def test_a_replica_on_a_broker_that_is_down_may_stay_but_not_where_completing_needs_it() -> None:
+    case = Case(1, 2, 3)
+    case.fence(3)
+    assert case.move(4, 2, 3).outcome.ok
+    case.isr(1, 2, 4)
+    assert case.lists == ((4, 2, 3), (), (), (4, 2))
+    assert case.word(4, 3) is Word.INVALID_REPLICA_ASSIGNMENT  # a smaller set is complete once all of it is in sync
+
+
+def test_a_broker_that_is_shutting_down_takes_no_replica() -> None:
+    case = Case(1, 2, 3)
+    case.cluster.beat(4, want_shutdown=True, others_applied=0)
+    assert case.word(4, 2, 3) is Word.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_partitions_that_are_not_there() -> None:
+    case = Case(1, 2, 3)
+    for wanted in (Wanted("other", 0, (1,)), Wanted("t", 1, (1,)), Wanted("t", -1, (1,)), Wanted("", 0)):
+        answer = case.ask(wanted)
+        assert answer.outcome.word is Word.UNKNOWN_TOPIC_OR_PARTITION
+        assert not answer.changed
+
+
+def test_a_second_reassignment_is_refused_unless_it_replaces() -> None:
+    case = Case(1, 2, 3)
+    case.move(4, 2, 3)
+    assert case.word(5, 2, 3) is Word.REASSIGNMENT_IN_PROGRESS
+    assert case.move(5, 2, 3, replace=True).changed
+    assert case.lists == ((5, 2, 3, 1), (5,), (1,), (2, 3, 1))
+
+
+def test_a_request_is_carried_out_whole_or_not_at_all() -> None:
+    case = Case(1, 2, 3)
+    case.cluster.create("u", (1, 2), (2, 3))
+    before = case.cluster.image
+    answer = case.ask(
+        Wanted("u", 0, (3, 4)), Wanted("u", 7, (1, 2)), Wanted("t", 0, (1, 1)), Wanted("u", 1), Wanted("u", 0, (1, 4))
+    )
+    assert case.cluster.image is before
+    words = [each.outcome.word for each in answer.partitions]
+    assert words == [
+        Word.OPERATION_NOT_ATTEMPTED,
+        Word.UNKNOWN_TOPIC_OR_PARTITION,
+        Word.INVALID_REPLICA_ASSIGNMENT,
+        Word.NO_REASSIGNMENT_IN_PROGRESS,
+        Word.INVALID_REQUEST,
+    ]
+    assert answer.outcome.word is Word.UNKNOWN_TOPIC_OR_PARTITION
+    assert "nothing was changed" in answer.outcome.message
+
+
+def test_more_than_one_batch_holds_is_refused() -> None:
+    case = Case()
+    wanted = [Wanted("t", index, (1, 2, 4)) for index in range(CHANGES_MAX + 1)]
+    answer = case.ask(*wanted)
+    assert answer.outcome.word is Word.POLICY_VIOLATION
+    assert not answer.partitions
+
+
+def test_as_many_as_one_batch_holds_are_moved_and_complete_in_one() -> None:
+    case = Case()
+    topics = {name: case.cluster.create(name, *[(1,)] * count) for name, count in (("a", 5_000), ("b", 4_999))}
+    everything = [(name, index) for name in topics for index in range(5_000 if name == "a" else 4_999)]
+    assert len(everything) == CHANGES_MAX
+    assert case.ask(*[Wanted(*each, (2,)) for each in everything], throttle=10_000).changed
+    assert case.cluster.image.reassigning_count == CHANGES_MAX
+    members = (Member(1, case.cluster.epoch(1)), Member(2, case.cluster.epoch(2)))
+    changes = [IsrChange(topics[name], index, 0, 1, members) for name, index in everything]
+    decision = alter_partition(case.cluster.image, 1, case.cluster.epoch(1), changes)
+    case.cluster.apply(decision.records)
+    assert case.cluster.image.reassigning_count == 0
+    assert case.cluster.image.leader_count(2) == CHANGES_MAX
+    assert case.cluster.image.cluster_config(THROTTLE) == "-1"
+
+
+# When it is complete
+
+
+def test_kafka_15665_a_target_replica_that_is_dead_and_not_being_added_holds_nothing_up() -> None:
+    case = Case(1, 2, 3)
+    case.fence(3)
+    case.move(2, 3, 4)
+    case.isr(1, 2, 4)
+    assert case.lists == ((2, 3, 4), (), (), (2, 4))
+
+
+def test_kafka_19975_a_smaller_set_waits_until_all_of_it_is_in_sync() -> None:
+    case = Case(1, 2, 3, 4, 5)
+    case.move(3, 4, 5, 6)
+    case.fence(3, 4, 5)
+    case.isr(1, 2, 6)
+    assert case.now.reassigning
+    case.cluster.beat(3)
+    case.cluster.beat(4)
+    case.isr(1, 2, 6, 3, 4)
+    assert case.now.reassigning
+    case.cluster.beat(5)
+    case.isr(1, 2, 6, 3, 4, 5)
+    assert case.lists == ((3, 4, 5, 6), (), (), (3, 4, 5, 6))
+
+
+def test_it_waits_while_it_would_end_below_the_minimum() -> None:
+    case = Case(1, 2, 3)
+    assert case.cluster.image.topic_config(case.topic, "min.insync.replicas") == "2"
+    case.move(4, 2, 3)
+    case.fence(2, 3)
+    case.isr(1, 4)
+    assert case.lists == ((4, 2, 3, 1), (4,), (1,), (4, 1))
+    case.cluster.beat(2)
+    case.isr(1, 4, 2)
+    assert case.lists == ((4, 2, 3), (), (), (4, 2))
+
+
+def test_a_lower_minimum_lets_it_end() -> None:
+    case = Case(1, 2, 3)
+    case.move(4, 2, 3)
+    case.fence(2, 3)
+    case.isr(1, 4)
+    assert case.progress() == 0
+    case.cluster.apply([Config(ConfigScope.TOPIC, case.topic.hex, "min.insync.replicas", "1")])
+    assert case.progress() == 1
+    assert case.lists == ((4, 2, 3), (), (), (4,))
+    assert case.now.leader == 4
+
+
+def test_a_target_broker_that_dies_midway_is_waited_for() -> None:
+    case = Case(1, 2, 3)
+    case.move(4, 5, 6)
+    case.isr(1, 2, 3, 4, 5)
+    case.fence(4)
+    case.isr(1, 2, 3, 5, 6)
+    assert case.now.reassigning
+    assert case.progress() == 0
+    case.cluster.beat(4)
+    case.isr(1, 2, 3, 4, 5, 6)
+    assert case.lists == ((4, 5, 6), (), (), (4, 5, 6))
+
+
+def test_it_ends_under_a_new_leader_when_the_old_one_dies() -> None:
+    case = Case(1, 2, 3)
+    case.move(4, 5, 6)
+    case.isr(1, 2, 3, 4)
+    case.fence(1)
+    assert case.now.leader in (2, 3, 4)
+    case.isr(2, 3, 4, 5, 6)
+    assert case.lists == ((4, 5, 6), (), (), (4, 5, 6))
+
+
+def test_an_unclean_election_prefers_those_that_were_there() -> None:
+    case = Case(1, 2, configs=(("unclean.leader.election.enable", "true"), ("min.insync.replicas", "1")))
+    case.move(4, 5)
+    case.fence(2, 1)
+    assert case.now.leader == 4  # nobody else is there, and it is allowed
+    other = Case(1, 2, 3, configs=(("unclean.leader.election.enable", "true"), ("min.insync.replicas", "1")))
+    other.fence(3, 2)
+    other.move(4, 5, 3, 2)
+    other.cluster.beat(2)
+    other.fence(1)
+    assert other.now.leader == 2
+
+
+def test_a_new_controller_completes_what_it_finds_complete() -> None:
+    """As after a crash between any two records: the decision is made on the image alone."""
+    case = Case(1, 2, 3)
+    case.move(4, 2, 3, throttle=5)
+    change = replace_isr(case)
+    case.cluster.apply([change])
+    assert case.now.reassigning
+    assert case.progress() == 1
+    assert case.lists == ((4, 2, 3), (), (), (4, 2, 3))
+    assert case.cluster.image.cluster_config(THROTTLE) == "-1"
+    assert case.progress() == 0
+
+
+def replace_isr(case: Case) -> PartitionChange:
+    """An ISR change that was written without looking whether it completes something."""
+    now = case.now
+    return PartitionChange(case.topic, 0, Reason.ISR_EXPAND, -1, now.last_offset, isr=now.replica_ids)
+
+
+# Cancel
+
+
+def test_cancelled_midway_and_twice() -> None:
+    case = Case(1, 2, 3)
+    case.move(4, 5, 3)
+    case.isr(1, 2, 3, 4)
+    assert case.move().changed
+    assert case.lists == ((3, 1, 2), (), (), (3, 1, 2))
+    assert (case.now.leader, case.now.leader_epoch, case.last.reason) == (1, 1, Reason.REASSIGNMENT_CANCELLED)
+    assert case.word() is Word.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def test_cancelled_after_the_leader_has_moved() -> None:
+    case = Case(1, 2, 3)
+    case.move(4, 5, 3)
+    case.isr(1, 2, 3, 4)
+    elections = elect_leaders(case.cluster.image, Policy.PREFERRED, [("t", 0)])
+    case.cluster.apply(elections.records)
+    assert case.now.leader == 4
+    assert case.move().changed
+    assert (case.now.replica_ids, case.now.leader, case.now.leader_epoch) == ((3, 1, 2), 3, 2)
+
+
+def test_cancelling_is_refused_when_only_new_replicas_hold_everything() -> None:
+    case = Case(1)
+    case.move(4, 5)
+    case.isr(1, 4)
+    case.fence(1)
+    assert (case.now.leader, case.now.isr) == (4, (4,))
+    assert case.word() is Word.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    case.cluster.beat(1)
+    case.isr(4, 1)
+    assert case.move().changed
+    assert (case.now.replica_ids, case.now.isr, case.now.leader) == ((1,), (1,), 1)
+
+
+def test_a_partition_without_a_leader_is_given_back() -> None:
+    case = Case(1)
+    case.move(4)
+    case.fence(1)
+    assert case.now.leader == NO_LEADER
+    assert case.move().changed
+    assert (case.now.replica_ids, case.now.isr, case.now.leader) == ((1,), (1,), NO_LEADER)
+    case.cluster.beat(1)
+    assert case.now.leader == 1
+
+
+# Replace
+
+
+def test_replacing_keeps_members_of_the_isr_until_the_end() -> None:
+    case = Case(1, 2, 3)
+    case.move(4, 5, 3)
+    case.isr(1, 2, 3, 4)
+    case.move(6, 2, 3, replace=True)
+    assert case.lists == ((6, 2, 3, 1, 4), (6, 4), (1, 4), (2, 3, 1, 4))
+    assert case.now.leader_epoch == 1  # 5 has left
+    case.isr(1, 2, 3, 4, 6)
+    assert case.lists == ((6, 2, 3), (), (), (6, 2, 3))
+
+
+def test_a_replaced_reassignment_is_cancelled_back_to_where_it_began() -> None:
+    case = Case(1, 2, 3)
+    case.move(4, 5, 3)
+    case.isr(1, 2, 3, 4)
+    case.move(6, 2, 3, replace=True)
+    case.move()
+    assert set(case.now.replica_ids) == {1, 2, 3}
+    assert case.lists[1:3] == ((), ())
+
+
+def test_replacing_by_where_it_began_ends_at_once() -> None:
+    case = Case(1, 2, 3)
+    case.move(4, 5, 3, throttle=7)
+    case.isr(1, 2, 3, 4)
+    case.move(1, 2, 3, replace=True)
+    assert case.lists == ((1, 2, 3), (), (), (1, 2, 3))
+    assert case.cluster.image.cluster_config(THROTTLE) == "-1"
+
+
+# Throttle
+
+
+def test_the_throttle_goes_with_the_last_reassignment() -> None:
+    case = Case(1, 2, 3)
+    case.cluster.create("u", (1, 2, 3))
+    case.ask(Wanted("t", 0, (4, 2, 3)), Wanted("u", 0, (4, 2, 3)), throttle=1_000_000)
+    image = case.cluster.image
+    assert (image.cluster_config(THROTTLE), image.reassigning_count) == ("1000000", 2)
+    case.isr(1, 2, 3, 4)
+    assert case.cluster.image.cluster_config(THROTTLE) == "1000000"
+    case.ask(throttle=2_000_000)
+    assert case.cluster.image.cluster_config(THROTTLE) == "2000000"
+    case.ask(Wanted("u", 0))
+    assert THROTTLE not in case.cluster.image.config(ConfigScope.CLUSTER, "")
+
+
+def test_the_throttle_alone() -> None:
+    case = Case(1, 2, 3)
+    assert case.ask(throttle=5).outcome.word is Word.NO_REASSIGNMENT_IN_PROGRESS
+    assert case.ask().outcome.word is Word.INVALID_REQUEST
+    case.move(4, 2, 3, throttle=5)
+    for bad in (0, -2, 2**63):
+        assert case.ask(throttle=bad).outcome.word is Word.INVALID_REQUEST
+    assert case.ask(throttle=NO_THROTTLE).changed
+    assert THROTTLE not in case.cluster.image.config(ConfigScope.CLUSTER, "")
+
+
+def test_a_throttle_that_somebody_has_set_stays_when_nothing_is_moved() -> None:
+    case = Case(1, 2, 3)
+    case.cluster.apply([Config(ConfigScope.CLUSTER, "", THROTTLE, "9")])
+    case.move(1, 2, 3)
+    assert case.cluster.image.cluster_config(THROTTLE) == "9"
+
+
+# What is going on
+
+
+def test_reassignments_are_listed_by_name() -> None:
+    case = Case(1, 2, 3)
+    case.cluster.create("a", (1, 2), (2, 3))
+    case.ask(Wanted("t", 0, (4, 2, 3)), Wanted("a", 1, (2, 4)))
+    image = case.cluster.image
+    assert [(each.topic, each.partition.index) for each in list_reassignments(image, [])] == [("a", 1), ("t", 0)]
+    named = [("t", 0), ("a", 0), ("none", 3), ("t", 5)]
+    assert [(each.topic, each.partition.index) for each in list_reassignments(image, named)] == [("t", 0)]
+
+
+def test_a_deleted_topic_is_not_being_reassigned() -> None:
+    case = Case(1, 2, 3)
+    case.move(4, 2, 3)
+    case.cluster.apply(delete_topics(case.cluster.image, ["t"], []).records)
+    check_invariants(case.cluster.image)
+    assert case.cluster.image.reassigning_count == 0
+    assert case.progress() == 0
