@@ -17,7 +17,10 @@ SEGMENT_SIZE_LIMIT = 2**31 - 1  # positions in an index have 32 bits
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogKey:
-    """One replica of one partition, for ever.  `created`: offset of its Partition record, its identity (design §5)."""
+    """One replica of one partition, for ever.  `created`: offset of its Partition record, its identity (design §5).
+
+    topic_id: the id that the topic was created with, whatever it is now.
+    """
 
     topic_id: UUID
     index: int

@@ -35,6 +35,8 @@ class ParkedProduce:
 class Hosted:
     """All that a broker has of one replica.  At most one of `leader` and `follower` is set; none while it is offline.
 
+    key: names its log for ever; its topic id is the one that the topic was created with.
+    topic_id: the one that the topic has now, by which everybody else names the partition.
     log: None when the replica is offline; `offline` then says why.
     sessions: the sessions that list this partition, with the key that they use for it.
     """
@@ -54,10 +56,12 @@ class Hosted:
         "role_epoch",
         "sessions",
         "topic",
+        "topic_id",
     )
 
-    def __init__(self, key: LogKey, topic: str, image: PartitionImage) -> None:
+    def __init__(self, key: LogKey, topic_id: UUID, topic: str, image: PartitionImage) -> None:
         self.key = key
+        self.topic_id = topic_id
         self.topic = topic
         self.image = image
         self.log: PartitionLog | None = None
@@ -75,7 +79,20 @@ class Hosted:
 
     @property
     def partition(self) -> PartitionKey:
-        return PartitionKey(self.key.topic_id, self.key.index)
+        return PartitionKey(self.topic_id, self.key.index)
+
+    def renewed(self, topic_id: UUID, image: PartitionImage) -> Hosted:
+        """The same replica under the topic's new id, without a role yet; this one serves no more.
+
+        The roles begin anew, since everything under way (proposals, fetches) names the old id.  Whoever fetches by the
+        topic's name goes on watching.
+        """
+        moved = Hosted(self.key, topic_id, self.topic, image)
+        moved.log, moved.offline = self.log, self.offline
+        moved.sessions = {session: key for session, key in self.sessions.items() if isinstance(key[0], str)}
+        self.log, self.offline = None, "its topic has another id now"
+        self.leader = self.follower = None
+        return moved
 
     def __repr__(self) -> str:
         role = "leader" if self.leader else "follower" if self.follower else "offline" if self.offline else "idle"

@@ -15,6 +15,9 @@ When the quorum was rebuilt by hand since a data directory was last used, the im
 (design §4.11): then every stray, found now or earlier, is kept until somebody says otherwise.
 
 A leadership change touches no file: the epoch goes into memory, and into the log with the first batch.
+
+A topic that gets another id (it has fewer partitions now) keeps its replicas: folders are named with the id that it was
+created with.  Under the new id their roles begin anew, as after a short absence.
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ class ImageFollower:
         generation: Callable[[], int],
         lag_max_ms: int,
         on_applied: Callable[[int], None],
-        on_unassigned: Callable[[LogKey, UUID], None],
+        on_unassigned: Callable[[PartitionKey, UUID], None],
     ) -> None:
         self._replicas = replicas
         self._fetchers = fetchers
@@ -121,6 +124,10 @@ class ImageFollower:
         for topic_id in change.topics_removed:
             for index in range(len(old.topics[topic_id].partitions)):
                 self._touched[PartitionKey(topic_id, index)] = None
+        for topic_id, new_id in change.topics_renewed.items():
+            for index in range(len(old.topics[topic_id].partitions)):
+                self._touched[PartitionKey(topic_id, index)] = None
+                self._touched[PartitionKey(new_id, index)] = None
         for topic_id, touched in change.partitions.items():
             for index in touched:
                 self._touched[PartitionKey(topic_id, index)] = None
@@ -177,6 +184,7 @@ class ImageFollower:
         self._touched.clear()
         changed_brokers, self._brokers = self._brokers, set()
         self._refresh_configs(image)
+        self._renew(touched, image)
         # What goes, goes first: a topic that was made anew has the name of the one before.
         gone = [key for key in touched if self._is_gone(key, image)]
         if gone:
@@ -211,6 +219,25 @@ class ImageFollower:
             return False
         partition = self._mine(key, image)
         return partition is None or partition.created != hosted.key.created
+
+    def _renew(self, touched: list[PartitionKey], image: ClusterImage) -> None:
+        """Bring replicas of topics that have another id now under that id."""
+        for key in touched:
+            hosted = self._replicas.hosted.get(key)
+            topic = None if hosted is None else image.topic(hosted.topic)
+            if hosted is None or topic is None or topic.topic_id == key.topic_id:
+                continue
+            new_key = PartitionKey(topic.topic_id, key.partition_index)
+            partition = self._mine(new_key, image)
+            if partition is None or (topic.origin, partition.created) != (hosted.key.topic_id, hosted.key.created):
+                continue
+            self._fetchers.remove(hosted)
+            moved = hosted.renewed(topic.topic_id, partition)
+            del self._replicas.hosted[key]
+            self._replicas.hosted[new_key] = moved
+            self._replicas.by_name[(topic.name, key.partition_index)] = moved
+            self._replicas.on_role_changed(hosted)
+            self._replicas.ensure_flush(moved)
 
     async def _remove(self, keys: list[PartitionKey]) -> None:
         """Stop serving these replicas and set their folders aside; they are deleted later."""
@@ -252,9 +279,10 @@ class ImageFollower:
             self._replicas.take_offline(hosted, error)
 
     def _open(self, key: PartitionKey, partition: PartitionImage, image: ClusterImage) -> Hosted:
-        topic = image.topics[key.topic_id].name
-        log_key = LogKey(key.topic_id, key.partition_index, partition.created)
-        hosted = Hosted(log_key, topic, partition)
+        found_topic = image.topics[key.topic_id]
+        topic = found_topic.name
+        log_key = LogKey(found_topic.origin, key.partition_index, partition.created)
+        hosted = Hosted(log_key, key.topic_id, topic, partition)
         self._replicas.hosted[key] = hosted
         self._replicas.by_name[(topic, key.partition_index)] = hosted
         logs = self._replicas.logs
@@ -276,7 +304,7 @@ class ImageFollower:
             found.config = self._config(key.topic_id)
         found.advance_high_watermark(min(self._watermarks.restored(log_key), found.end_offset))
         if replica.directory_id != found.directory_id:
-            self._on_unassigned(log_key, found.directory_id)
+            self._on_unassigned(key, found.directory_id)
         hosted.log = found
         return hosted
 
@@ -323,7 +351,7 @@ class ImageFollower:
             flushed_end=partition_log.flushed_offset,
             high_watermark=watermark,
             cluster=self._replicas.brokers,
-            limits=self._limits(hosted.key.topic_id),
+            limits=self._limits(hosted.topic_id),
             now_ms=now_ms(),
         )
         hosted.follower = None
@@ -366,7 +394,7 @@ class ImageFollower:
 
     def _refresh_configs(self, image: ClusterImage) -> None:
         if self._all_configs:
-            changed = {hosted.key.topic_id for hosted in self._replicas.hosted.values()}
+            changed = {hosted.topic_id for hosted in self._replicas.hosted.values()}
             self._log_configs.clear()
         else:
             changed = self._configs

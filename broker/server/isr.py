@@ -142,7 +142,7 @@ class IsrKeeper:
         )
         for hosted, _, proposal, _ in asked:
             item = request.items.add(
-                topic_id=hosted.key.topic_id.bytes,
+                topic_id=hosted.topic_id.bytes,
                 index=hosted.key.index,
                 leader_epoch=proposal.leader_epoch,
                 partition_epoch=proposal.partition_epoch,
@@ -153,7 +153,7 @@ class IsrKeeper:
         whole = reply.result.error
         words = {(item.topic_id, item.index): item.result.error for item in reply.items} if whole == "NONE" else {}
         for hosted, leader, proposal, change in asked:
-            word = words.get((hosted.key.topic_id.bytes, hosted.key.index), "") if whole == "NONE" else whole
+            word = words.get((hosted.topic_id.bytes, hosted.key.index), "") if whole == "NONE" else whole
             self._on_answer(hosted, leader, proposal, change, word)
 
     def _on_answer(self, hosted: Hosted, leader: LeaderState, proposal: Proposal, change: int, word: str) -> None:

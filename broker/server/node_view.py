@@ -71,7 +71,7 @@ class NodeView:
     def _describe(self, hosted: Hosted) -> pb.ReplicaDescription:
         message = pb.ReplicaDescription(
             topic=hosted.topic,
-            topic_id=hosted.key.topic_id.bytes,
+            topic_id=hosted.topic_id.bytes,
             index=hosted.key.index,
             leader_epoch=hosted.role_epoch,
         )

@@ -17,7 +17,8 @@ from typing import Protocol
 from uuid import UUID
 
 from broker.core.errors import Code
-from broker.log import LogKey, LogManager
+from broker.core.fetch_session import PartitionKey
+from broker.log import LogManager
 from broker.server.api import ProducerIdResult, ReplicaLimits
 from broker.server.fetchers import Fetchers
 from broker.server.image_follower import ImageFollower
@@ -118,7 +119,7 @@ class BrokerRole:
         self.lifecycle: LifecycleRunner | None = None
         self._closed = False
         self._previous_epoch = -1
-        self._unassigned: dict[LogKey, UUID] = {}
+        self._unassigned: dict[PartitionKey, UUID] = {}
         self._unassigned_news = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -285,7 +286,7 @@ class BrokerRole:
 
     # -- directories of replicas
 
-    def _on_unassigned(self, key: LogKey, directory_id: UUID) -> None:
+    def _on_unassigned(self, key: PartitionKey, directory_id: UUID) -> None:
         self._unassigned[key] = directory_id
         self._unassigned_news.set()
 
@@ -300,7 +301,9 @@ class BrokerRole:
                     broker_id=self.config.broker_id, broker_epoch=self.replicas.broker_epoch
                 )
                 for key, directory_id in batch:
-                    request.items.add(topic_id=key.topic_id.bytes, index=key.index, directory_id=directory_id.bytes)
+                    request.items.add(
+                        topic_id=key.topic_id.bytes, index=key.partition_index, directory_id=directory_id.bytes
+                    )
                 reply: pb.AssignDirectoriesReply = await self._call("AssignDirectories", request, ASSIGN_TIMEOUT_MS)
                 if reply.result.error == "NONE":
                     for key, directory_id in batch:
@@ -311,9 +314,8 @@ class BrokerRole:
                 await asyncio.sleep(ASSIGN_RETRY_S)
 
     def _drop_departed(self) -> None:
-        present = {hosted.key for hosted in self.replicas.hosted.values()}
         for key in list(self._unassigned):
-            if key not in present:
+            if key not in self.replicas.hosted:
                 del self._unassigned[key]
 
     # -- maintenance and marks

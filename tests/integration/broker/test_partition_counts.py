@@ -1,0 +1,210 @@
+"""Fewer partitions, under way: the topic has another id, what stays is the same on disk, what goes is set aside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from harness import Broker, Cluster, batch, values_of
+
+from broker.core.errors import Code
+from broker.core.fetch_session import PartitionKey
+from broker.server.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
+from metadata.control.partitions_count import NewPartitions, add_partitions, remove_partitions
+
+BROKERS = (1, 2, 3)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as running:
+        yield running
+
+
+def resize(cluster: Cluster, name: str, count: int) -> UUID:
+    """Add or remove partitions; returns the topic's id afterwards."""
+    numbers = iter(range(cluster.controller.image.end_offset << 8, 1 << 60))
+    topic = cluster.controller.image.topic(name)
+    assert topic is not None
+    if count > len(topic.partitions):
+        wanted = [NewPartitions(name, count, (BROKERS,) * (count - len(topic.partitions)))]
+        answer = cluster.controller.decide(lambda image, _: add_partitions(image, wanted))[0]
+    else:
+        answer = cluster.controller.decide(
+            lambda image, _: remove_partitions(image, name, count, lambda: UUID(int=next(numbers)))
+        )
+    assert answer.outcome.ok, answer
+    assert answer.topic_id is not None
+    return answer.topic_id  # type: ignore[no-any-return]
+
+
+async def write(broker: Broker, value: bytes, index: int = 0, timeout_ms: int = 10_000) -> ProduceResult:
+    return await broker.replicas.produce("t", index, memoryview(batch(value)), -1, timeout_ms)
+
+
+async def written(cluster: Cluster, value: bytes, index: int = 0) -> int:
+    """Write to whoever leads, again while the roles change; returns the offset."""
+    result: list[ProduceResult] = []
+
+    async def attempt() -> bool:
+        topic = cluster.controller.image.topic("t")
+        assert topic is not None
+        partition = topic.partition(index)
+        assert partition is not None
+        result[:] = [await write(cluster[partition.leader], value, index)]
+        return result[0].error_code == Code.NONE
+
+    async with asyncio.timeout(20):
+        while not await attempt():
+            assert result[0].error_code in (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_OR_PARTITION), result
+            await asyncio.sleep(0.005)
+    return result[0].base_offset
+
+
+async def carried_out(cluster: Cluster, topic_id: UUID, count: int, *broker_ids: int) -> None:
+    """These brokers have these partitions of the topic under this id, in their roles, and no others."""
+    wanted = {PartitionKey(topic_id, index) for index in range(count)}
+
+    def is_so() -> bool:
+        hosted = [cluster[each].replicas.hosted for each in broker_ids or BROKERS]
+        roles = [one.leader or one.follower for each in hosted for one in each.values()]
+        return all(set(each) == wanted for each in hosted) and all(roles)
+
+    await cluster.until(is_so, "all carried out")
+
+
+def everywhere(cluster: Cluster, values: list[bytes], index: int = 0) -> bool:
+    return all(
+        (found := broker.replicas.find("t", index)) is not None and found.log is not None and values_of(found) == values
+        for broker in cluster.brokers.values()
+    )
+
+
+async def test_what_stays_goes_on_and_what_goes_is_set_aside(cluster: Cluster) -> None:
+    first = cluster.controller.create("t", BROKERS, (2, 3, 1), (3, 1, 2))
+    await carried_out(cluster, first, 3)
+    for index in range(3):
+        assert await written(cluster, b"a%d" % index, index) == 0
+    folders = sorted(path.name for path in (cluster[1].root / "logs").iterdir())
+    second = resize(cluster, "t", 1)
+    assert second != first
+    await carried_out(cluster, second, 1)
+    assert await written(cluster, b"b") == 1
+    assert everywhere(cluster, [b"a0", b"b"])
+    assert (await write(cluster[2], b"x", 1)).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    kept = [path.name for path in (cluster[1].root / "logs").iterdir()]
+    assert kept == folders[:1]
+    assert len(list((cluster[1].root / "strays").iterdir())) == 2
+    partition = cluster.controller.partition(second)
+    await cluster.controller.until(lambda image: set(cluster.controller.partition(second).isr) == set(BROKERS))
+    assert partition.leader_epoch == 0
+
+
+async def test_partitions_that_come_back_are_empty_and_their_epochs_go_on(cluster: Cluster) -> None:
+    cluster.controller.create("t", BROKERS, (2, 3, 1))
+    await written(cluster, b"old", 1)
+    resize(cluster, "t", 1)
+    third = resize(cluster, "t", 2)
+    await carried_out(cluster, third, 2)
+    assert cluster.controller.partition(third, 1).leader_epoch == 1
+    assert await written(cluster, b"new", 1) == 0
+    assert everywhere(cluster, [b"new"], 1)
+
+
+async def test_a_broker_that_was_off_meanwhile_keeps_what_stays(cluster: Cluster) -> None:
+    cluster.controller.create("t", BROKERS, (2, 3, 1))
+    for index in range(2):
+        await written(cluster, b"a", index)
+    await cluster[3].stop()
+    resize(cluster, "t", 1)
+    again = resize(cluster, "t", 2)
+    last = resize(cluster, "t", 1)
+    assert again != last
+    await carried_out(cluster, last, 1, 1, 2)
+    await written(cluster, b"b")
+    await cluster[3].start()
+    await carried_out(cluster, last, 1)
+    await cluster.until(lambda: everywhere(cluster, [b"a", b"b"]), "copied, and nothing twice")
+    assert len(list((cluster[3].root / "strays").iterdir())) == 1
+    await cluster.controller.until(lambda image: 3 in cluster.controller.partition(last).isr)
+
+
+async def test_after_a_restart_of_all_the_folders_are_found_by_the_first_id(cluster: Cluster) -> None:
+    cluster.controller.create("t", BROKERS, (2, 3, 1))
+    await written(cluster, b"a")
+    last = resize(cluster, "t", 1)
+    await carried_out(cluster, last, 1)
+    await written(cluster, b"b")
+    for broker_id in BROKERS:
+        await cluster[broker_id].stop(clean=False)
+        cluster.controller.fence(broker_id)
+    for broker_id in BROKERS:
+        await cluster[broker_id].start()
+    await cluster.controller.until(lambda image: cluster.controller.partition(last).leader >= 0)
+    assert await written(cluster, b"c") == 2
+    await cluster.until(lambda: everywhere(cluster, [b"a", b"b", b"c"]), "the same on every disk")
+
+
+async def test_a_topic_of_the_same_name_is_another(cluster: Cluster) -> None:
+    """It was renewed, deleted and made again: nothing of the old one is served."""
+    cluster.controller.create("t", BROKERS, (2, 3, 1))
+    await written(cluster, b"old")
+    last = resize(cluster, "t", 1)
+    cluster.controller.delete(last)
+    anew = cluster.controller.create("t", BROKERS)
+    await carried_out(cluster, anew, 1)
+    assert await written(cluster, b"new") == 0
+    assert everywhere(cluster, [b"new"])
+
+
+async def test_a_consumer_by_name_goes_on_and_one_by_id_is_told(cluster: Cluster) -> None:
+    first = cluster.controller.create("t", BROKERS, (2, 3, 1))
+    await carried_out(cluster, first, 2)
+    await written(cluster, b"a")
+    leader = cluster[1]
+
+    async def fetch(topic_id: UUID | None, topic: str | None, wait_ms: int) -> FetchResult:
+        plan = FetchPlan(
+            (FetchPartition(topic_id, topic, 0, 1, 1 << 20),), max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20
+        )
+        return (await leader.replicas.fetch(plan)).results[0]
+
+    by_id = asyncio.create_task(fetch(first, None, 20_000))
+    await cluster.until(lambda: leader.replicas.fetch_service.parked >= 3, "parked, with both followers")
+    second = resize(cluster, "t", 1)
+    await carried_out(cluster, second, 1)
+    assert (await by_id).error_code == Code.UNKNOWN_TOPIC_ID
+    await cluster.until(lambda: leader.replicas.leads(leader.hosted("t")) is not None, "it leads again")
+    waiting = asyncio.create_task(fetch(None, "t", 20_000))
+    await written(cluster, b"b")
+    found = await waiting
+    assert (found.error_code, found.high_watermark) == (Code.NONE, 2)
+    assert len(found.records) > 0
+
+
+async def test_writes_under_way_are_acknowledged_or_refused_and_what_was_acknowledged_stays(cluster: Cluster) -> None:
+    cluster.controller.create("t", BROKERS, (2, 3, 1), (3, 1, 2), (1, 3, 2))
+    await written(cluster, b"first")
+    acknowledged: list[bytes] = []
+
+    async def writer(number: int) -> None:
+        for count in range(30):
+            value = b"%d/%d" % (number, count)
+            if (await write(cluster[1], value)).error_code == Code.NONE:
+                acknowledged.append(value)
+
+    writers = [asyncio.create_task(writer(number)) for number in range(5)]
+    for count in (3, 2, 1):
+        await asyncio.sleep(0.02)
+        last = resize(cluster, "t", count)
+        await carried_out(cluster, last, count)
+    await asyncio.gather(*writers)
+    await written(cluster, b"last")
+    mine = values_of(cluster[1].hosted("t"))
+    assert set(acknowledged) <= set(mine)
+    assert len(acknowledged) > 10
+    assert len(mine) == len(set(mine))
+    await cluster.until(lambda: everywhere(cluster, mine), "all alike")
