@@ -14,6 +14,7 @@ from quorum.core.events import (
     Joined,
     LoadSnapshot,
     NotAppended,
+    Odd,
     ReadConfirmed,
     ReadLog,
     ReadRefused,
@@ -154,6 +155,8 @@ def describe(effect: Effect) -> str:
             return f"load snapshot {_end(effect.snapshot)}"
         case ResetConnections():
             return "reset connections"
+        case Odd():
+            return f"odd: {effect.message}"
         case _:
             assert_never(effect)
 

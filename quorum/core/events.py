@@ -468,6 +468,13 @@ class ResetConnections:
     """No voter can be reached: drop all outgoing connections and resolve addresses anew (`Transport.reset`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """Something was handled that no correct peer and disk bring about: a person should look at it."""
+
+    message: str
+
+
 Effect = (
     Ask
     | Answer
@@ -489,6 +496,7 @@ Effect = (
     | StoreSnapshotPart
     | LoadSnapshot
     | ResetConnections
+    | Odd
 )
 
 __all__ = [
@@ -510,6 +518,7 @@ __all__ = [
     "LoadSnapshot",
     "LogRead",
     "NotAppended",
+    "Odd",
     "Peer",
     "Prefer",
     "Propose",

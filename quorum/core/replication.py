@@ -24,6 +24,7 @@ from quorum.core.events import (
     Appended,
     LogRead,
     NotAppended,
+    Odd,
     Peer,
     Propose,
     ReadLog,
@@ -79,6 +80,7 @@ class Replication(Snapshots):
         key = request.sender.key
         progress = self._progress_of(leader, key, request.address)
         previous_ms, progress.last_fetch_ms = progress.last_fetch_ms, now_ms
+        self._note_disk(leader, key, request.address, now_ms)
         progress.round = max(progress.round, request.round)
         if key in leader.announcements:
             leader.announcements[key].due_ms = now_ms + self.config.fetch_timeout_ms // 2
@@ -89,6 +91,8 @@ class Replication(Snapshots):
         diverging = self._divergence(request)
         if diverging is not None:
             return self._answer(call, self._reply(leader, diverging=diverging))
+        if request.offset < progress.end and key in self.history.current:
+            self._note_fall(progress, key, request.offset)
         self._acknowledge(leader, progress, request.offset, previous_ms, now_ms)
         overtaken = leader.parked.pop(key, None)
         if overtaken is not None:
@@ -144,6 +148,12 @@ class Replication(Snapshots):
         progress.address = address
         return progress
 
+    def _note_disk(self, leader: Leader, key: ReplicaKey, address: str, now_ms: int) -> None:
+        """Another disk of a voter's node runs at the voter's address: whatever it fetched before, that voter is gone."""
+        voter = self.history.current.by_id(key.node_id)
+        if voter is not None and voter.key != key and voter.address == address:
+            leader.displaced[voter.key] = now_ms
+
     def _forget_silent_observers(self, leader: Leader) -> None:
         if len(leader.replicas) < self.config.observers_max:
             return
@@ -157,7 +167,7 @@ class Replication(Snapshots):
     ) -> None:
         """Take a valid fetch position: all below `offset` is durable at the fetcher.
 
-        It may be lower than before: a late duplicate, or a disk that lost its end.  The high watermark stays.
+        It may be lower than before (see `_note_fall`).  The high watermark stays.
         """
         if offset >= self.log.end:
             progress.last_caught_up_ms = now_ms
@@ -169,6 +179,17 @@ class Replication(Snapshots):
         progress.end = offset
         progress.log_end_at_fetch = self.log.end
         self._commit(leader)
+
+    def _note_fall(self, progress: Progress, key: ReplicaKey, offset: int) -> None:
+        """A voter fetches from below what it has acknowledged.  Said once; a late fetch looks the same."""
+        if not progress.fell_back:
+            progress.fell_back = True
+            self._effects.append(
+                Odd(
+                    f"voter {key} fetches from {offset}, but has acknowledged {progress.end}: a fetch that came late, "
+                    f"or its disk was put back to an earlier state.  Such a disk may vote twice: replace it"
+                )
+            )
 
     def _commit(self, leader: Leader) -> None:
         """Advance the high watermark to what a majority of the voters in force holds durably."""

@@ -104,6 +104,7 @@ class Progress:
 
     address: str
     end: int = 0  # durable there, by its last valid fetch
+    fell_back: bool = False  # it has fetched from below what it had acknowledged
     last_fetch_ms: int | None = None
     last_caught_up_ms: int | None = None
     log_end_at_fetch: int = 0  # the leader's, at that last fetch
@@ -178,6 +179,7 @@ class Leader:
     epoch_start: int
     since_ms: int
     replicas: dict[ReplicaKey, Progress] = field(default_factory=dict)
+    displaced: dict[ReplicaKey, int] = field(default_factory=dict)  # since when another disk runs at a voter's address
     announcements: dict[ReplicaKey, Errand] = field(default_factory=dict)  # BeginQuorumEpoch, by voter
     parked: dict[ReplicaKey, Parked] = field(default_factory=dict)
     reads: dict[int, ReplicaKey] = field(default_factory=dict)

@@ -20,6 +20,7 @@ wait on the wire, writes are pending, and no time passes.
     cut 1 2 / heal         lose all between these nodes and the others from now on; no more
     sever 1 2              lose all between these two, until `heal`
     written [1] [one]      the pending writes of one or all nodes, oldest first (only one of them), are durable
+    backup 1 / restore 1   copy the node's disk; a crashed node gets the copy back
     hang 1 / unhang 1      the node's disk makes nothing durable; it does again
     read 1                 the node's disk answers a ReadLog or ReadSnapshot
     snapshot 1             the node takes a snapshot of what it has applied
@@ -80,7 +81,7 @@ from quorum.core.events import (
 from quorum.core.messages import DescribeQuorum, DescribeQuorumReply
 from quorum.core.types import LogEnd, ReplicaKey
 from tests.scenarios.checker import Checker
-from tests.scenarios.lab import Lab, Message, founded_disks
+from tests.scenarios.lab import Disk, Lab, Message, founded_disks
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 
@@ -102,6 +103,7 @@ class Scenario:
         self.side: set[int] = set()
         self.severed: set[frozenset[int]] = set()
         self.hung: set[int] = set()
+        self.copies: dict[int, Disk] = {}
         self.asked: list[tuple[int, Message]] = []  # with the time when the asker gives it up
         self.checker = Checker()
         self.lab = self.checker.lab = Lab(self.trace)
@@ -134,6 +136,8 @@ class Scenario:
             "crash": lambda words: [self.lab.crash(int(word)) for word in words] and None,
             "start": lambda words: [self.start(int(word)) for word in words] and None,
             "wipe": self.wipe,
+            "backup": self.backup,
+            "restore": self.restore,
             "elapse": self.elapse,
             "deliver": lambda words: self.on_wire(words, self.deliver),
             "drop": lambda words: self.on_wire(words, lambda message: None),
@@ -239,6 +243,15 @@ class Scenario:
         self.lab.wipe(int(words[0]), 100 + self.wiped)
         node.config = replace(node.config, new_cluster_id=f"made-by-{node.id}-again")
         self.checker.wiped(int(words[0]), lost)
+
+    def backup(self, words: list[str]) -> None:
+        disk = self.lab.nodes[int(words[0])].disk
+        self.copies[disk.node_id] = replace(disk, batches=list(disk.batches), pending=[], parts={})
+
+    def restore(self, words: list[str]) -> None:
+        node = self.lab.nodes[int(words[0])]
+        assert node.core is None, f"{node.id} runs"
+        node.disk = self.copies.pop(node.id)
 
     def heal(self, words: list[str]) -> None:
         self.side.clear()

@@ -1,0 +1,104 @@
+"""docs/known_failures.md: every test that it names exists, and nothing is missing from its tables."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+DOCUMENT = (TESTS.parent / "docs" / "known_failures.md").read_text()
+
+QUORUM = [*map(str, range(1, 29)), "17b", "25b", "39", "40", "42"]
+"""The numbers that concern Raft, log, snapshots and membership."""
+QUORUM_INPUTS = [*range(14, 42), *range(87, 104)]
+
+
+class Row(NamedTuple):
+    number: str
+    failure: str
+    answer: str
+    tests: tuple[str, ...]
+
+
+def table(title: str) -> list[Row]:
+    section = DOCUMENT.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")][1:]  # without the heads
+    rows = []
+    for line in lines:
+        number, failure, answer, tests = (cell.strip() for cell in line.strip("|").split(" | "))
+        names = re.findall(r"`([^`]*)`", tests)
+        assert re.sub(r"`[^`]*`|[ ,]", "", tests) == "", f"row {number}: {tests}"
+        rows.append(Row(number, failure, answer, tuple(names)))
+    return rows
+
+
+FAILURES = {title: table(title) for title in ("Raft, log, snapshots, membership", "Controller and brokers")}
+INPUTS = table("Bad input")
+
+
+@cache
+def functions(path: Path) -> frozenset[str]:
+    """The tests of a file: functions at its top, as pytest collects them."""
+    tree = ast.parse(path.read_text())
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def exists(name: str) -> bool:
+    if name.startswith("scenarios/"):
+        return (TESTS / f"{name}.txt").is_file()
+    path, _, function = name.partition("::")
+    file = TESTS / path
+    collected = file.name.startswith("test_") and function.startswith("test_")
+    return collected and file.is_file() and function in functions(file)
+
+
+def numbers_of(row: Row) -> set[str]:
+    """The row's number and those of the issues that it names, as they are in the names of tests."""
+    issues = re.findall(r"K-(\d+)", row.failure)
+    return {f"k{number}_" for number in (row.number, *issues)}
+
+
+@pytest.mark.parametrize(
+    "row", [row for rows in (*FAILURES.values(), INPUTS) for row in rows], ids=lambda row: row.number
+)
+def test_every_test_that_is_named_exists(row: Row) -> None:
+    assert row.tests, f"{row.number} names no test"
+    assert [name for name in row.tests if not exists(name)] == []
+
+
+@pytest.mark.parametrize("row", [row for rows in FAILURES.values() for row in rows], ids=lambda row: row.number)
+def test_each_known_failure_has_a_test_named_after_it(row: Row) -> None:
+    last = [re.split(r"/|::test_", name)[-1] for name in row.tests]
+    assert any(name.startswith(tuple(numbers_of(row))) for name in last), row.tests
+
+
+def test_no_number_is_missing_or_twice() -> None:
+    assert [row.number for row in FAILURES["Raft, log, snapshots, membership"]] == sorted(QUORUM, key=place)
+    others = [row.number for row in FAILURES["Controller and brokers"]]
+    assert others == sorted(set(others) - set(QUORUM), key=place)
+    numbers = [int(row.number) for row in INPUTS]
+    assert numbers == sorted(set(numbers))
+    assert set(QUORUM_INPUTS) <= set(numbers)
+
+
+def place(number: str) -> tuple[int, str]:
+    digits = re.match(r"\d+", number)
+    assert digits is not None
+    return int(digits[0]), number
+
+
+def test_every_test_that_carries_a_number_is_in_the_tables() -> None:
+    """A file or function called k17_… is of use only to who finds it."""
+    named = {name for rows in FAILURES.values() for row in rows for name in row.tests}
+    scenarios = {f"scenarios/{path.stem}" for path in (TESTS / "scenarios").glob("k[0-9]*_*.txt")}
+    found = scenarios | {
+        f"{path.relative_to(TESTS).as_posix()}::{function}"
+        for path in TESTS.rglob("test_*.py")
+        for function in re.findall(r"^(?:async )?def (test_k\d+b?_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert found - named == set()
