@@ -338,9 +338,10 @@ class QuorumNode(Inquirer):
                 if replaced is not None:
                     address = self._config.address
                     _log.warning(
-                        "this disk takes the place of a voter's that is gone; it takes part as an observer",
-                        lost=str(replaced),
-                        next=f"kctl add-voter {self.node_id}@{address} --replace",
+                        "a voter of this id has another disk; this node takes part as an observer",
+                        voter=str(replaced),
+                        next=f"if that disk is gone for good: kctl add-voter {self.node_id}@{address} --replace; "
+                        "if that voter still runs: give this node another id",
                     )
                 self._joined.set()
                 self._tell_changed()

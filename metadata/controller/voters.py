@@ -30,6 +30,16 @@ _WORDS = {
     VoterChangeError.TIMED_OUT: Word.REQUEST_TIMED_OUT,
 }
 
+_TRANSFER_ADVICE = {
+    VoterChangeError.PAUSED: "see `kctl quorum status`, and that a majority of the voters runs",
+    VoterChangeError.CHANGE_PENDING: "try again in a moment",
+    VoterChangeError.VOTER_NOT_FOUND: "see `kctl quorum status` for the voters",
+    VoterChangeError.NOT_CAUGHT_UP: "see that it runs and fetches (`kctl quorum status`), then try again",
+    VoterChangeError.LAST_VOTER: "add a voter first: kctl add-voter",
+    VoterChangeError.TIMED_OUT: "see `kctl quorum status` for who leads",
+    VoterChangeError.OUTCOME_UNKNOWN: "see `kctl quorum status` for who leads",
+}
+
 UNSETTLED = {
     VoterChangeError.NOT_LEADER,
     VoterChangeError.PAUSED,
@@ -69,7 +79,8 @@ def changed(result: VoterChangeResult) -> pb.ChangeVotersReply:
 
 
 def transferred(answer: Transferred) -> pb.TransferLeaderReply:
-    outcome = OK if answer.error is VoterChangeError.NONE else _outcome(answer.error, answer.message, "")
+    advice = _TRANSFER_ADVICE.get(answer.error, "")
+    outcome = OK if answer.error is VoterChangeError.NONE else _outcome(answer.error, answer.message, advice)
     return pb.TransferLeaderReply(result=convert.result(outcome))
 
 

@@ -86,7 +86,8 @@ class Founding(Membership):
         founders = self.config.founders
         if None not in (expected, met) and expected != met and (founders or not reply.newborn):
             return self._refuse(
-                f"this node belongs to cluster {expected}, node {reply.key.node_id} at {to.address} to cluster {met}"
+                f"this node belongs to cluster {expected}, node {reply.key.node_id} at {to.address} to cluster {met}: "
+                "give it the addresses of its own cluster, or another data dir"
             )
         if not reply.newborn:
             return self._take_place(newborn, reply)
@@ -98,7 +99,7 @@ class Founding(Membership):
         if theirs != founders:
             return self._refuse(
                 f"node {reply.key.node_id} at {to.address} was given another voter list: "
-                f"{_names(theirs)} there, {_names(founders)} here"
+                f"{_names(theirs)} there, {_names(founders)} here; start all of them with the same --initial-voters"
             )
         newborn.answers[to.address] = reply
         return None
@@ -138,12 +139,9 @@ class Founding(Membership):
         cluster_id, founding = reply.known.cluster_id, reply.founding
         if cluster_id is None or len(reply.voters) == 0:
             return None  # has not found its own place yet
-        if not self.config.founders:
-            return self._settle(newborn, None, cluster_id, reply.known.generation)
-        if founding is None:  # no one has the log's beginning any more: what a snapshot says of the voters holds
-            lost = reply.voters.by_id(self.key.node_id)
-            newborn.replaced = lost.key if lost is not None and lost.key != self.key else None
-            return self._settle(newborn, None, cluster_id, reply.known.generation)
+        if not self.config.founders or founding is None:
+            # Without a founding no one has the log's beginning any more: what a snapshot says of the voters holds.
+            return self._observe(newborn, reply, cluster_id)
         if not isinstance(founding.control, Voters):
             return None
         record = founding.control
@@ -152,9 +150,13 @@ class Founding(Membership):
             return None
         if self.key in record.voters:
             return self._settle(newborn, founding, cluster_id, record.generation)
-        lost = reply.voters.by_id(self.key.node_id)
-        newborn.replaced = lost.key if lost is not None and lost.key != self.key else None
-        return self._settle(newborn, None, cluster_id, reply.known.generation)
+        return self._observe(newborn, reply, cluster_id)
+
+    def _observe(self, newborn: Newborn, reply: IntroduceReply, cluster_id: str) -> None:
+        """Join as an observer; if a voter of this id has another disk, somebody shall be told."""
+        voter = reply.voters.by_id(self.key.node_id)
+        newborn.replaced = voter.key if voter is not None and voter.key != self.key else None
+        self._settle(newborn, None, cluster_id, reply.known.generation)
 
     def _settle(self, newborn: Newborn, founding: Batch | None, cluster_id: str, generation: int) -> None:
         """Make the place durable; `_on_settled` takes it."""

@@ -109,7 +109,8 @@ class Membership(Handovers):
         target = self.history.target
         if target is not None and not targets:
             message = f"the voters are being changed from {names(self.history.current)} to {names(target)}"
-            return Verdict(VoterChangeError.TARGET_IN_PROGRESS, message, "wait, set another target, or cancel it")
+            advice = "wait (`kctl alter-quorum --wait`), set another target, or `kctl alter-quorum --cancel`"
+            return Verdict(VoterChangeError.TARGET_IN_PROGRESS, message, advice)
         if self._is_uncommitted and not targets:
             message = f"the last change, to voters {names(self.history.current)}, is not committed yet"
             return Verdict(VoterChangeError.CHANGE_PENDING, message, "try again when it is")
@@ -280,7 +281,7 @@ class Membership(Handovers):
         if found is None:
             return None
         if isinstance(found, Verdict):
-            if same and found.error is VoterChangeError.UNREACHABLE:
+            if same and not change.replace and found.error is VoterChangeError.UNREACHABLE:
                 return Verdict(
                     VoterChangeError.NONE, f"node {change.node_id} is a voter already; it does not answer now"
                 )
@@ -296,7 +297,7 @@ class Membership(Handovers):
             return Verdict(
                 VoterChangeError.DUPLICATE_VOTER,
                 f"node {change.node_id} is a voter with another disk: {present.key}; {found} answers now",
-                "with --replace it takes that one's place",
+                self._other_disk_words(leader, present.key, now_ms),
             )
         if (lag := self._measure(leader, work, found, now_ms)) is not None:
             return lag if lag.error is not VoterChangeError.NONE else None
@@ -310,12 +311,18 @@ class Membership(Handovers):
         refusal = refuse_without_majority(between, live) or refuse_without_majority(after, live)
         return refusal or TargetVoters(after)
 
+    def _other_disk_words(self, leader: Leader, voter: ReplicaKey, now_ms: int) -> str:
+        """What to do about a voter's id that answers from another disk."""
+        if self._is_live(leader, voter, now_ms):
+            return f"two nodes run with id {voter.node_id}: give one another id, or stop the old one and use --replace"
+        return "if the old disk is lost for good: the same with --replace"
+
     def _decide_remove(self, leader: Leader, change: RemoveVoter, now_ms: int) -> Verdict | ControlRecord:
         current = self.history.current
         voter = current.by_id(change.node_id)
         if voter is None or change.directory_id not in (None, voter.key.directory_id):
             if self.history.was_voter(change.node_id, change.directory_id):
-                return Verdict(VoterChangeError.NONE, f"node {change.node_id} is no voter any more")
+                return Verdict(VoterChangeError.NONE, f"node {change.node_id} was a voter, and is none already")
             which = f" with directory id {change.directory_id}" if change.directory_id is not None else ""
             message = f"node {change.node_id}{which} is not among the voters {names(current)}"
             return Verdict(VoterChangeError.VOTER_NOT_FOUND, message, "see `kctl quorum status`")
@@ -383,7 +390,7 @@ class Membership(Handovers):
         for voter in self.history.current:
             if voter.address == address and voter.key.node_id != node_id:
                 message = f"{address} is the address of voter {voter.key.node_id}"
-                return Verdict(VoterChangeError.INVALID_REQUEST, message)
+                return Verdict(VoterChangeError.INVALID_REQUEST, message, f"give the address of node {node_id}")
         return None
 
     def _identify(
@@ -413,11 +420,11 @@ class Membership(Handovers):
     def _refuse_newcomer(self, reply: IntroduceReply, node_id: int, address: str) -> Verdict | None:
         if reply.key.node_id != node_id:
             message = f"node {reply.key.node_id} answers at {address}, not node {node_id}"
-            return Verdict(VoterChangeError.WRONG_NODE, message)
+            return Verdict(VoterChangeError.WRONG_NODE, message, "see `kctl quorum status` for who is where")
         theirs = reply.known.cluster_id
         if theirs not in (None, self.cluster_id):
             message = f"node {node_id} at {address} belongs to cluster {theirs}, not {self.cluster_id}"
-            return Verdict(VoterChangeError.WRONG_CLUSTER, message)
+            return Verdict(VoterChangeError.WRONG_CLUSTER, message, "give a node of this cluster, see `kctl quorum status`")
         if theirs is None or reply.newborn:
             message = f"node {node_id} at {address} has not joined the cluster yet"
             return Verdict(

@@ -105,7 +105,11 @@ async def alter_quorum(
     reply = await _change(context, request, dry_run)
     names = join([one.node_id for one in target or ()])
     if wait and target is not None and not dry_run:
-        await _reached(context, [one.node_id for one in target], reply.offset)
+        described = await _reached(context, [one.node_id for one in target], reply.offset)
+        now = [
+            pb.VoterAddress(node_id=one.replica.key.node_id, address=one.replica.address) for one in described.voters
+        ]
+        reply = pb.ChangeVotersReply(result=reply.result, changed=reply.changed, offset=reply.offset, voters=now)
     return _report(
         context,
         reply,
@@ -229,7 +233,14 @@ def _report(
         return
     said = done if reply.changed else reply.result.message or (planned if dry_run else already)
     context.output.text(said)
-    context.output.message("voters: " + (",".join(f"{voter.node_id}@{voter.address}" for voter in reply.voters)))
+    listed = ",".join(f"{voter.node_id}@{voter.address}" for voter in reply.voters)
+    context.output.message(f"voters: {listed} ({_arithmetic(len(reply.voters))})")
+
+
+def _arithmetic(count: int) -> str:
+    """What a voter set of this size survives."""
+    majority = count // 2 + 1
+    return f"{majority} of {count} must be up, {count - majority or 'none'} may fail"
 
 
 def _document(voter: Any) -> dict[str, Any]:
