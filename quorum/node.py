@@ -39,6 +39,7 @@ from quorum.core.events import (
     Joined,
     LoadSnapshot,
     NotAppended,
+    Odd,
     Propose,
     ReadConfirmed,
     ReadLog,
@@ -351,6 +352,8 @@ class QuorumNode(Inquirer):
                 raise ConfigError(message)
             case VotersChanged() | Transferred() | ReadConfirmed() | ReadRefused():
                 self._questions.answer(effect)
+            case Odd(message):
+                _log.warning("odd", node_id=self.node_id, what=message)
             case ResetConnections():
                 self._reset_connections()
             case ReadSnapshot() | ReceiveSnapshot() | StoreSnapshotPart() | LoadSnapshot():
