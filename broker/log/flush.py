@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from broker.log.partition_log import FlushTicket, PartitionLog
+from broker.log.state import folder_fact
 from quorumlog.runtime.disk import Disk, DiskError
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,11 @@ class GroupFlush:
             await self._disk.flush((), gone)
         folders = {folder: None for ticket in tickets for folder in ticket.folders if folder not in gone}
         await self._disk.flush([file for ticket in tickets for file in ticket.files], folders)
+        made = [ticket.log for ticket in tickets if ticket.new_folder and not ticket.log.is_closed]
+        if made:  # once in the life of a folder, all new ones in one transaction
+            await self._disk.facts.commit({folder_fact(log.folder): b"" for log in made})
+            for log in made:
+                log.folder_known = True
 
     def _fail(self, error: DiskError) -> None:
         if self.failure is not None:

@@ -27,9 +27,11 @@ class Recovered(NamedTuple):
 
 
 def recover_log(
-    disk: Disk, key: LogKey, topic: str, folder: str, config: LogConfig, state: LogState | None
+    disk: Disk, key: LogKey, topic: str, folder: str, config: LogConfig, state: LogState | None, committed: int = 0
 ) -> Generator[None, None, Recovered]:
     """Read what lies after the recovery point in `state`, or everything without one; yields between chunks.
+
+    committed: everything below this offset is known to have been durable here: a log that ends before has lost it.
 
     Raises:
         CorruptStoreError: something durable is missing or damaged.
@@ -63,8 +65,13 @@ def recover_log(
         )
     log.epochs.truncate_to(point.offset)
     bases = [one for one in bases if one >= point.segment]
-    torn = yield from _recover_tail(disk, path, log.epochs, state, segments, bases, config)
+    torn = yield from _recover_tail(disk, path, log.epochs, state, segments, bases, config, committed)
+    if log.end_offset < committed:
+        missing = segment_path(path, log.end_offset, "log")
+        raise CorruptStoreError(f"{missing} is missing: all below offset {committed} was durable and committed")
     log.recovered(segments, flushed_offset=point.offset)
+    if committed:
+        log.restore_watermark(committed)
     return Recovered(log, torn)
 
 
@@ -76,6 +83,7 @@ def _recover_tail(
     segments: list[Segment],
     bases: list[int],
     config: LogConfig,
+    committed: int,
 ) -> Generator[None, None, TornTail | None]:
     """Recover the segments from the recovery point on, adding them to `segments`; returns the torn tail, if any."""
     point = state.recovery
@@ -94,6 +102,7 @@ def _recover_tail(
             offset=epochs.end_offset,
             epoch=epochs.latest,
             index_interval=config.index_interval,
+            committed=committed,
         )
         segment = Segment(
             disk,

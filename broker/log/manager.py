@@ -5,6 +5,8 @@
     opened                the directory has been used before, so that without `clean` the last stop was none
     clean                 the last stop was clean: every `log/` fact is exact, no file has to be looked at
     log/<folder>          the log's state (`state.py`), written at checkpoints
+    folder/<folder>       the folder exists
+    watermark/<log>       everything below it was durable and committed (written by `broker.server.watermarks`)
     stray/<name>          a folder that was set aside: when, and whether it has been moved yet
 
 **Order.**  Facts change before files go: a segment that the facts know is never missing, and one that they do not know
@@ -27,7 +29,16 @@ import msgspec
 from broker.log.flush import GroupFlush
 from broker.log.loading import recover_log
 from broker.log.partition_log import LOGS, PartitionLog
-from broker.log.state import decode_state, empty_state, encode_state
+from broker.log.state import (
+    FOLDER,
+    WATERMARK,
+    LogState,
+    decode_state,
+    empty_state,
+    encode_state,
+    folder_fact,
+    watermark_fact,
+)
 from broker.log.types import LogConfig, LogKey, folder_name, parse_folder_name
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import Disk, DiskError
@@ -38,6 +49,11 @@ OPENED = "opened"
 CHECKPOINT_BYTES = 8 << 20  # about as much is read again for each log after a stop that was not clean
 YIELD_MS = 10
 INDEX_MEMORY_MAX = 64 << 20  # of segments that grow no more, over all logs
+
+NEXT_STEP = (
+    "restore it, or have the replica made anew from its leader: reassign it to another broker and back "
+    "(`kctl reassign start`); what is left of it is set aside then"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -123,28 +139,44 @@ class LogManager:
             await disk.facts.commit({CLEAN: None, OPENED: b""})
         self.clean_start = self.clean_start and (was_clean or is_new)
         await self._finish_strays(disk)
+        known = {name.removeprefix(FOLDER) for name in disk.facts.load(FOLDER)}
+        watermarks = disk.facts.load(WATERMARK)
+        there = set(disk.list(LOGS))
         turn = _Turn()
-        for folder in sorted({*disk.list(LOGS), *states}):
+        for folder in sorted({*there, *states, *known}):
             if (identity := parse_folder_name(folder)) is None:
                 logger.warning("folder ignored directory_id=%s folder=%s", disk.directory_id, folder)
                 continue
             key, topic = identity
+            fact = states.get(folder)
             try:
-                await self._open_log(disk, key, topic, folder, states.get(folder), was_clean, turn)
+                state = None if fact is None else decode_state(f"log/{folder}", fact)
+                if folder not in there and (folder in known or (state is not None and state.segments)):
+                    raise CorruptStoreError(f"{LOGS}/{folder} is missing, although it held a replica", NEXT_STEP)
+                if was_clean and state is not None:
+                    self._adopt_clean(PartitionLog(disk, key, topic, folder, LogConfig(), state))
+                    await turn.passed()
+                else:
+                    watermark = watermarks.get(watermark_fact(key), b"")
+                    committed = int(watermark) if watermark.isdigit() else 0
+                    await self._recover(disk, key, topic, folder, state, committed, turn)
+                self._logs[key].folder_known = folder in known
             except CorruptStoreError as error:
                 self._offline(disk, key, folder, error)
 
-    async def _open_log(
-        self, disk: Disk, key: LogKey, topic: str, folder: str, fact: bytes | None, was_clean: bool, turn: _Turn
-    ) -> None:
-        state = None if fact is None else decode_state(f"log/{folder}", fact)
+    def _adopt_clean(self, log: PartitionLog) -> None:
+        self._check_single(log.key, log.folder)
+        self._adopt(log)
+
+    def _check_single(self, key: LogKey, folder: str) -> None:
         if key in self._logs or key in self._failures:
             raise CorruptStoreError(f"{folder} is in two data directories")
-        if was_clean and state is not None:
-            self._adopt(PartitionLog(disk, key, topic, folder, LogConfig(), state))
-            await turn.passed()
-            return
-        recovering = recover_log(disk, key, topic, folder, LogConfig(), state)
+
+    async def _recover(
+        self, disk: Disk, key: LogKey, topic: str, folder: str, state: LogState | None, committed: int, turn: _Turn
+    ) -> None:
+        self._check_single(key, folder)
+        recovering = recover_log(disk, key, topic, folder, LogConfig(), state, committed)
         while True:
             await turn.passed()
             try:
@@ -225,15 +257,16 @@ class LogManager:
     async def lower_truncation_floor(self, log: PartitionLog, offset: int) -> None:
         """Allow `truncate_to(offset)` below what is committed: first the facts forget that it is."""
         async with self._checkpointing:
-            log.high_watermark = min(log.high_watermark, offset)
-            await self._write_states(self._disks[log.directory_id], [log])
+            log.lower_watermark(offset)
+            await self._write_states(self._disks[log.directory_id], [log], {watermark_fact(log.key): None})
 
     async def reset_to(self, log: PartitionLog, offset: int) -> bool:
         """Drop everything and go on at `offset`; False when the log has changed meanwhile, and nothing was done."""
         async with self._checkpointing:
             before = (log.generation, log.end_offset)
             disk = self._disks[log.directory_id]
-            await disk.facts.commit({_fact(log): encode_state(empty_state(offset))})
+            empty = encode_state(empty_state(offset))
+            await disk.facts.commit({_fact(log): empty, watermark_fact(log.key): None})
             if (log.generation, log.end_offset) != before:
                 await disk.facts.commit({_fact(log): encode_state(log.take_state())})
                 return False
@@ -285,8 +318,10 @@ class LogManager:
                 if self._logs.get(log.key) is log:
                     log.remove_below_start()
 
-    async def _write_states(self, disk: Disk, logs: list[PartitionLog]) -> None:
-        states: dict[str, bytes | None] = {}
+    async def _write_states(
+        self, disk: Disk, logs: list[PartitionLog], with_these: Mapping[str, bytes | None] = MappingProxyType({})
+    ) -> None:
+        states: dict[str, bytes | None] = {**with_these}
         for log in logs:
             if self._logs.get(log.key) is log:
                 with self._guarded(log):
@@ -365,7 +400,9 @@ class LogManager:
             named[name] = stray
             known[name] = msgspec.structs.replace(stray, is_moved=True)
             changes[f"stray/{name}"] = msgspec.json.encode(stray)
-            changes[f"log/{stray.folder}"] = None
+            changes[f"log/{stray.folder}"] = changes[folder_fact(stray.folder)] = None
+            if (identity := parse_folder_name(stray.folder)) is not None:
+                changes[watermark_fact(identity[0])] = None
         await disk.facts.commit(changes)
         for name, stray in named.items():
             if disk.exists(f"{LOGS}/{stray.folder}"):

@@ -6,10 +6,10 @@ counts only for the *generation* of the log that it was taken from: every trunca
 records that were cut off never vouches for others that took their offsets.
 
 **Three marks.**  `flushed_offset`: durable up to here.  `high_watermark`: committed up to here, as the caller tells.
-`truncation_floor`: the recovery point that is, or is just being, written among the facts.  A restart trusts what is
-below the recovery point unseen, so nothing below it is cut without first lowering it, in
-`LogManager.lower_truncation_floor`.  Since it stays below the watermark, and committed records are never cut, that is
-for unclean elections only.
+`truncation_floor`: the recovery point, or the watermark, that is, or is just being, written among the facts.  A restart
+trusts what is below the recovery point unseen, and insists on finding what is below the watermark, so nothing below is
+cut without first lowering it, in `LogManager.lower_truncation_floor`.  Since it stays below the watermark, and
+committed records are never cut, that is for unclean elections only.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class FlushTicket(NamedTuple):
     folders: tuple[str, ...]
     folders_first: bool  # files were deleted: that is durable before what was appended since
     close: tuple[DiskFile, ...]
+    new_folder: bool  # whose existence is not among the facts
 
 
 class PartitionLog:
@@ -59,6 +60,9 @@ class PartitionLog:
         self.high_watermark = state.high_watermark
         self.epochs = EpochCache(state.epochs, state.end_offset)
         self.truncation_floor = state.recovery.offset
+        self.folder_known = False  # its existence is among the facts
+        self.is_closed = False
+        self._written_watermark = 0  # among the facts
         self.generation = 0
         self.waiters: list[tuple[int, asyncio.Future[bool]]] = []  # of `LogManager.flushed`
         self.on_flushed: Callable[[int], None] | None = None
@@ -271,6 +275,7 @@ class PartitionLog:
             folders=tuple(folders),
             folders_first=self._folders_first,
             close=tuple(self._files_to_close.values()),
+            new_folder=self._parent_dirty and not self.folder_known,
         )
         self._dirty_files, self._files_to_close = {}, {}
         self._folder_dirty = self._parent_dirty = self._folders_first = False
@@ -412,6 +417,7 @@ class PartitionLog:
         remove_snapshots(self._disk, self.folder, above=-1)
         self.epochs = EpochCache((), offset)
         self.start_offset = self.high_watermark = self._flushed_offset = self.truncation_floor = offset
+        self._written_watermark = 0
         self._producers, self._producerless_offset = None, offset
         self.generation += 1
         self._folders_first = self._has_folder
@@ -464,7 +470,7 @@ class PartitionLog:
         self.is_changed = False
         self.appended_since_checkpoint = 0
         recovery = self._recovery_point()
-        self.truncation_floor = recovery.offset
+        self.truncation_floor = max(recovery.offset, self._written_watermark)
         self.written_start_offset = self.start_offset
         return LogState(
             version=STATE_VERSION,
@@ -480,6 +486,26 @@ class PartitionLog:
             epochs=list(self.epochs.entries),
             producerless_offset=self._producerless_offset,
         )
+
+    def take_watermark(self) -> int:
+        """What to write among the facts now as the watermark up to which everything is durable."""
+        self._written_watermark = min(self.high_watermark, self._flushed_offset)
+        self.truncation_floor = max(self.truncation_floor, self._written_watermark)
+        return self._written_watermark
+
+    def lower_watermark(self, offset: int) -> None:
+        """Forget that what is above `offset` is committed; the facts forget the watermark with it."""
+        if self.start_offset <= offset < self.end_offset:  # of the batch that holds it nothing will stay
+            segment = self._segments[self._segment_at(offset)]
+            offset = segment.header_at(segment.position_of(offset)).base_offset
+        self.high_watermark = min(self.high_watermark, offset)
+        self._written_watermark = 0
+
+    def restore_watermark(self, offset: int) -> None:
+        """The facts say that this is one, and the log was found to reach it."""
+        self.advance_high_watermark(offset)
+        self._written_watermark = offset
+        self.truncation_floor = max(self.truncation_floor, offset)
 
     def _recovery_point(self) -> RecoveryPoint:
         offset = min(self._flushed_offset, self.high_watermark)
@@ -525,6 +551,7 @@ class PartitionLog:
 
     def close(self) -> None:
         """Close the files and answer who still waits; nothing is flushed."""
+        self.is_closed = True
         for _, future in self.waiters:
             if not future.done():
                 future.set_result(False)

@@ -3,7 +3,8 @@
 From the recovery point on every batch is read and checked.  The first bad one is a *torn tail* when nothing good comes
 after it: a crash cut the last appends short, which nobody was told of.  When a good batch follows, what was good has
 become bad: the middle is *damaged*, and cutting there would silently drop records that were acknowledged.  A file that
-ends below its recovery point is damaged, too.
+ends below its recovery point is damaged, too, and so is whatever would be cut off of what is known to have been durable
+and committed: that tells a flipped bit in the very last batch from an append that was cut short.
 
 All are generators that yield between chunks, so that whoever drives them can let other work on.
 """
@@ -44,12 +45,16 @@ class TornTail(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a walk begins: what is before `position` is good and durable; `epoch` is that of the batch before."""
+    """Where a walk begins: what is before `position` is good and durable; `epoch` is that of the batch before.
+
+    committed: what is below this offset is known to have been durable; nothing of it is a torn tail.
+    """
 
     position: int
     offset: int
     epoch: int
     index_interval: int
+    committed: int = 0
 
 
 class RecoveredSegment(NamedTuple):
@@ -123,6 +128,8 @@ def recover_segment(
     if walked.problem is None:
         return RecoveredSegment(None, epochs)
     where = f"{segment.path} at position {walked.end}, offset {walked.end_offset}: {walked.problem}"
+    if walked.end_offset < start.committed:
+        raise CorruptStoreError(f"{where}, but all below offset {start.committed} was durable and committed")
     for one, position in [(file, walked.end), *((one, 0) for one in later)]:
         good = yield from find_batch(one, position, walked.end_offset)
         if good is not None:

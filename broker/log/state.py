@@ -1,15 +1,22 @@
 """What is kept of a log among the facts of its directory, so that a start reads no file of an idle log.
 
-Written at checkpoints: after a clean stop it says all; after any other it says from where to look.
+The state is written at checkpoints: after a clean stop it says all; after any other it says from where to look.
+
+Two smaller facts tell, after a stop that was not clean, what is gone from what never was.  `folder/<folder>` is written
+once, before anything in a new folder is acknowledged: the folder must be there.  `watermark/<log>`, written every few
+seconds, is a watermark below which everything was durable here: the log must reach it.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from broker.log.types import LogKey
 from quorumlog.errors import CorruptStoreError
 
 STATE_VERSION = 1
+FOLDER = "folder/"
+WATERMARK = "watermark/"
 
 
 class SegmentState(msgspec.Struct, frozen=True, array_like=True):
@@ -46,6 +53,16 @@ class LogState(msgspec.Struct, frozen=True):
     segments: list[SegmentState]
     epochs: list[tuple[int, int]]
     producerless_offset: int
+
+
+def folder_fact(path: str) -> str:
+    """The key of the fact that the folder of a log exists; `path` may be its path or only its name."""
+    return FOLDER + path.rpartition("/")[2]
+
+
+def watermark_fact(key: LogKey) -> str:
+    """The key of the fact that holds a log's watermark."""
+    return f"{WATERMARK}{key.topic_id.hex}/{key.index}/{key.created}"
 
 
 _encoder = msgspec.json.Encoder()

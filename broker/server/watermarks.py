@@ -1,7 +1,8 @@
 """Watermarks across restarts: written to the data directories' facts now and then, read at start.
 
 A watermark that is too low costs a new leader a round of fetches, one that is too high would show what was never
-committed; so what is written is always one that was in force, and an old one is as good as none.
+committed; so what is written is always one that was in force, and an old one is as good as none.  It never exceeds what
+is durable here, because after a crash it also tells what must still be there (`broker.log.state`).
 """
 
 from __future__ import annotations
@@ -12,19 +13,15 @@ from uuid import UUID
 
 from broker.core.fetch_session import PartitionKey
 from broker.log import LogKey
+from broker.log.state import WATERMARK, watermark_fact
 from broker.server.hosted import Hosted
 from quorumlog.runtime.disk import Disk, DiskError
 from quorumlog.runtime.logging import get_logger
 
 log = get_logger("broker")
 
-PREFIX = "watermark/"
 MAX_CHANGES = 10_000
 """Facts in one transaction; what is left is written by the next."""
-
-
-def fact_key(key: LogKey) -> str:
-    return f"{PREFIX}{key.topic_id.hex}/{key.index}/{key.created}"
 
 
 class Watermarks:
@@ -38,18 +35,18 @@ class Watermarks:
     def load(self) -> None:
         """Read what was written before; once, at start."""
         for directory_id, disk in self._disks.items():
-            for name, value in disk.facts.load(PREFIX).items():
+            for name, value in disk.facts.load(WATERMARK).items():
                 if value.isdigit():
                     self._restored[name] = int(value)
                     self._found_in[name] = directory_id
 
     def restored(self, key: LogKey) -> int:
         """What was in force at some time before this start; 0 when unknown.  To be read once."""
-        return self._restored.pop(fact_key(key), 0)
+        return self._restored.pop(watermark_fact(key), 0)
 
     def forget(self, key: LogKey) -> None:
         """The replica is gone: so is its fact, with the next `save`."""
-        name = fact_key(key)
+        name = watermark_fact(key)
         self._restored.pop(name, None)
         directory_id = self._found_in.pop(name, None)
         if directory_id is not None:
@@ -57,25 +54,30 @@ class Watermarks:
 
     async def save(self, unsaved: dict[PartitionKey, None]) -> None:
         """Write the watermarks of `unsaved`, which is emptied as they are taken."""
-        changes: dict[UUID, dict[str, bytes | None]] = {each: {} for each in self._disks}
-        for directory_id, names in self._forgotten.items():
-            changes[directory_id].update(dict.fromkeys(sorted(names)))
-            names.clear()
+        due: dict[UUID, list[Hosted]] = {each: [] for each in self._disks}
         for key in list(unsaved)[:MAX_CHANGES]:
             del unsaved[key]
             hosted = self._hosted.get(key)
-            if hosted is None or hosted.log is None:
-                continue
-            name = fact_key(hosted.key)
-            directory_id = hosted.log.directory_id
-            changes[directory_id][name] = b"%d" % min(hosted.log.high_watermark, hosted.log.flushed_offset)
-            self._found_in[name] = directory_id
-        for directory_id, each in changes.items():
-            if each:
+            if hosted is not None and hosted.log is not None:
+                due[hosted.log.directory_id].append(hosted)
+        for directory_id, disk in self._disks.items():
+            # Read at the moment of the commit: a truncation that comes later then also commits later.
+            changes = self._changes(directory_id, due[directory_id])
+            if changes:
                 try:
-                    await self._disks[directory_id].facts.commit(each)
+                    await disk.facts.commit(changes)
                 except DiskError as error:
                     log.error("watermarks not written", directory=str(directory_id), cause=str(error))
+
+    def _changes(self, directory_id: UUID, due: list[Hosted]) -> dict[str, bytes | None]:
+        changes: dict[str, bytes | None] = dict.fromkeys(sorted(self._forgotten[directory_id]))
+        self._forgotten[directory_id].clear()
+        for hosted in due:
+            if hosted.log is not None and hosted.log.directory_id == directory_id:
+                name = watermark_fact(hosted.key)
+                changes[name] = b"%d" % hosted.log.take_watermark()
+                self._found_in[name] = directory_id
+        return changes
 
     async def run(self, unsaved: dict[PartitionKey, None], interval_ms: int) -> None:
         """`save` at each interval, until cancelled."""

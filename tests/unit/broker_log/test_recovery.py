@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
 
-from broker.log import LogConfig
+from broker.log import LogConfig, LogKey, PartitionLog
+from broker.log.state import watermark_fact
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.file_disk import FileDisk
 from quorumlog.wire.record_batch import LENGTH_END
@@ -284,3 +287,149 @@ async def test_folders_of_others_are_left_alone(rig: Rig) -> None:
     assert not rig.logs.logs
     assert not rig.logs.failures
     assert (rig.folder / "logs" / "topic-1.nonsense").exists()
+
+
+# What is gone, and was there: the facts know, also when no checkpoint was written
+
+
+async def write_watermark(rig: Rig, log: PartitionLog) -> None:
+    """As the broker does every few seconds."""
+    await rig.disk.facts.commit({watermark_fact(log.key): b"%d" % log.take_watermark()})
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_flipped_bit_in_the_last_batch_is_damage_if_it_was_committed(rig: Rig, committed: bool) -> None:
+    log = rig.create(ONE_SEGMENT)
+    batches = fill(log, 6)
+    await rig.settle(log)
+    if committed:
+        await write_watermark(rig, log)
+    end = log.end_offset
+    (path,) = rig.files(log)
+    damaged = bytearray(path.read_bytes())
+    damaged[-3] ^= 1
+    await restart_with(rig, path, bytes(damaged))
+    if committed:
+        assert f"but all below offset {end} was durable and committed" in str(rig.logs.failures[KEY])
+        assert f"{path.name} at position {len(damaged) - len(batches[-1])}" in str(rig.logs.failures[KEY])
+        assert path.read_bytes() == damaged
+    else:
+        assert batches_of(rig.log) == batches[:-1]
+
+
+async def test_a_folder_that_vanished_is_not_made_anew(rig: Rig) -> None:
+    """After the first acknowledgement already: nothing but the flush has written anything down."""
+    log = rig.create()
+    fill(log, 3)
+    assert await rig.logs.flushed(log, log.end_offset)
+    await rig.kill()
+    shutil.rmtree(rig.folder / log.folder)
+    for clean in (False, True):
+        await rig.start()
+        assert f"{log.folder} is missing, although it held a replica" in str(rig.logs.failures[KEY])
+        assert not (rig.folder / log.folder).exists()
+        await (rig.stop() if clean else rig.kill())
+    await rig.start()
+    await rig.logs.set_aside([KEY], now_ms=1)  # what a reassignment does: told to begin anew
+    assert await rig.logs.delete_strays(before_ms=2) == 1
+    fill(rig.create(), 3)
+    await rig.restart(clean=False)
+    assert not rig.logs.failures
+
+
+async def test_a_folder_that_vanished_after_a_clean_stop_is_missed_at_once(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 3)
+    await rig.settle(log)
+    await rig.stop()
+    shutil.rmtree(rig.folder / log.folder)
+    await rig.start()
+    assert f"{log.folder} is missing" in str(rig.logs.failures[KEY])
+
+
+@pytest.mark.parametrize("gone", [1, 3, None])
+async def test_segments_that_vanished_from_the_end_are_missed(rig: Rig, gone: int | None) -> None:
+    log = rig.create()
+    fill(log, 30)
+    await rig.settle(log)
+    await write_watermark(rig, log)
+    end = log.end_offset
+    paths = rig.files(log)[-gone:] if gone else rig.files(log)
+    await rig.kill()
+    for path in paths:
+        path.unlink()
+    await rig.start()
+    problem = f"{paths[0].name} is missing: all below offset {end} was durable and committed"
+    assert problem in str(rig.logs.failures[KEY])
+
+
+async def test_what_an_unclean_election_cut_is_not_missed(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 30)
+    await rig.settle(log)
+    await write_watermark(rig, log)
+    end = log.end_offset
+    assert log.truncation_floor == end
+    await rig.logs.lower_truncation_floor(log, 10)
+    log.truncate_to(10)
+    cut = log.end_offset
+    await rig.restart(clean=False)
+    assert (rig.log.end_offset, rig.logs.failures) == (cut, {})
+    assert rig.log.high_watermark <= cut < end
+
+
+async def test_what_a_restart_at_the_leaders_start_dropped_is_not_missed(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 30)
+    await rig.settle(log)
+    await write_watermark(rig, log)
+    assert await rig.logs.reset_to(log, 5)
+    await rig.restart(clean=False)
+    assert (rig.log.end_offset, rig.logs.failures) == (5, {})
+
+
+async def test_a_replica_that_comes_back_empty_is_not_measured_by_the_one_before(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 30)
+    await rig.settle(log)
+    await write_watermark(rig, log)
+    await rig.logs.set_aside([KEY], now_ms=1)
+    rig.create()
+    await rig.restart(clean=False)
+    assert rig.logs.failures == {}
+
+
+async def test_a_watermark_below_which_all_was_durable_is_in_force_again(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 5)
+    await rig.settle(log)
+    await write_watermark(rig, log)
+    end = log.end_offset
+    fill(log, 5)
+    await rig.restart(clean=False)
+    assert (rig.log.high_watermark, rig.log.truncation_floor) == (end, end)
+    assert rig.log.end_offset > end
+
+
+async def test_many_new_partitions_share_the_transactions_that_say_they_exist(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = 0
+    commit = rig.disk.facts.commit
+
+    async def counted(changes: dict[str, bytes | None]) -> None:
+        nonlocal commits
+        commits += 1
+        await commit(changes)
+
+    monkeypatch.setattr(rig.disk.facts, "commit", counted)
+    made = [rig.create(key=LogKey(KEY.topic_id, index, 42)) for index in range(300)]
+    for log in made:
+        fill(log, 1)
+    assert all(await asyncio.gather(*(rig.logs.flushed(log, log.end_offset) for log in made)))
+    assert 1 <= commits <= 2
+    for log in made:
+        fill(log, 1)
+        log.begin_epoch(1)
+    assert all(await asyncio.gather(*(rig.logs.flushed(log, log.end_offset) for log in made)))
+    assert commits <= 2
