@@ -18,9 +18,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from itertools import count, islice
 
-from quorum.core.types import Role
 from simulation import chaos, mutants
-from simulation.invariants import TRANSITIONS
+from simulation.coverage import ROWS, Row, describe
 from simulation.plan import KINDS, Plan, draw
 from simulation.quorum_world import Result, play
 from simulation.shrink import shrink
@@ -37,7 +36,7 @@ class Totals:
         self.virtual_s = 0.0
         self.faults: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
-        self.transitions: Counter[tuple[Role | None, Role]] = Counter()
+        self.transitions: Counter[Row] = Counter()
 
     def add(self, result: Result) -> None:
         self.seeds += 1
@@ -53,8 +52,7 @@ class Totals:
 
     def report(self) -> str:
         took = max(time.monotonic() - self.began, 1e-9)
-        table = [(before, after) for before, allowed in TRANSITIONS.items() for after in allowed]
-        missed = [_arrow(*one) for one in table if self.transitions[one] == 0]
+        missed = [row for row in ROWS if self.transitions[row] == 0]
         lines = [
             f"seeds         {self.seeds} in {took:.1f} s ({self.seeds / took:.1f} per second), "
             f"{self.virtual_s:.0f} s of virtual time",
@@ -62,16 +60,12 @@ class Totals:
             f"operations    {self.operations}, acknowledged {self.acknowledged}, histories undecided {self.undecided}",
             "faults        " + ", ".join(f"{kind} {self.faults[kind]}" for kind in KINDS if self.faults[kind]),
             "seen          " + ", ".join(f"{what} {times}" for what, times in sorted(self.seen.items())),
-            f"transitions   {len(table) - len(missed)} of {len(table)}: "
-            + ", ".join(f"{_arrow(*one)} {self.transitions[one]}" for one in table if self.transitions[one]),
+            f"transitions   {len(ROWS) - len(missed)} of {len(ROWS)} rows of the table: "
+            + ", ".join(f"{describe(row)} {self.transitions[row]}" for row in ROWS if self.transitions[row]),
         ]
         if missed:
-            lines.append("never seen    " + ", ".join(missed))
+            lines.append("never seen    " + ", ".join(describe(row) for row in missed))
         return "\n".join(lines)
-
-
-def _arrow(before: Role | None, after: Role) -> str:
-    return f"{before.value if before else 'start'}>{after.value}"
 
 
 def play_calmly(plan: Plan) -> Result:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -21,6 +21,7 @@ from quorum.core.core import RaftCore
 from quorum.core.events import (
     AdvanceHighWatermark,
     Appended,
+    Asked,
     ConfirmRead,
     Effect,
     Event,
@@ -29,24 +30,24 @@ from quorum.core.events import (
     Tick,
     Write,
 )
-from quorum.core.messages import Fetch, Reply, Request, Vote, VoteReply
+from quorum.core.messages import (
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    Fetch,
+    FetchSnapshot,
+    Reply,
+    Request,
+    Vote,
+    VoteReply,
+)
 from quorum.core.roles import Leader
-from quorum.core.types import Batch, LogBase, ReplicaKey, Role, Voters
+from quorum.core.types import Batch, Election, LogBase, LogEnd, ReplicaKey, Role, Voters
 from quorum.ports import StoreWrite
+from simulation.coverage import TRANSITIONS, Row, row_of
+from simulation.images import CommittedImages
 
 MARK = re.compile(rb"<(\d+)>")
 """How the operations of clients can be told in a payload."""
-
-TRANSITIONS: dict[Role | None, tuple[Role, ...]] = {
-    None: (Role.UNATTACHED, Role.FOLLOWER, Role.RESIGNED),
-    Role.UNATTACHED: (Role.UNATTACHED, Role.PROSPECTIVE, Role.CANDIDATE, Role.FOLLOWER),
-    Role.PROSPECTIVE: (Role.PROSPECTIVE, Role.CANDIDATE, Role.FOLLOWER, Role.UNATTACHED),
-    Role.CANDIDATE: (Role.LEADER, Role.PROSPECTIVE, Role.CANDIDATE, Role.UNATTACHED, Role.FOLLOWER),
-    Role.LEADER: (Role.RESIGNED, Role.UNATTACHED, Role.FOLLOWER),
-    Role.RESIGNED: (Role.UNATTACHED, Role.FOLLOWER, Role.CANDIDATE),
-    Role.FOLLOWER: (Role.FOLLOWER, Role.PROSPECTIVE, Role.UNATTACHED, Role.CANDIDATE),
-}
-"""The table of transitions; None is the start of a process."""
 
 
 class Violation(AssertionError):
@@ -74,6 +75,25 @@ class Run:
     bases: set[int] = field(default_factory=set)  # ends of the snapshots that its log went on from
 
 
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A request of an older epoch, and what it found."""
+
+    request: Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot
+    election: Election
+    log_end: int
+    progress: tuple[int, int | None] | None
+
+
+_OF_AN_EPOCH = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot
+
+
+def _progress(core: RaftCore, key: ReplicaKey) -> tuple[int, int | None] | None:
+    """What a leader counts of a replica: its log end, and when it was last heard."""
+    found = core.role.replicas.get(key) if isinstance(core.role, Leader) else None
+    return None if found is None else (found.end, found.last_fetch_ms)
+
+
 class DurableDisk:
     """What a disk has made durable, also after it was lost: a lost disk can break no promise by coming back."""
 
@@ -96,14 +116,15 @@ class Watch:
 
     def __init__(self, fetch_timeout_ms: int) -> None:
         self.seen: Counter[str] = Counter()  # how often the rare things happened
-        self.transitions: Counter[tuple[Role | None, Role]] = Counter()
+        self.transitions: Counter[Row] = Counter()
+        self.images = CommittedImages()
         self.steps = 0
         self.committed: dict[int, Batch] = {}  # by base offset
         self.committed_end = 0
         self.marks: set[int] = set()  # operations in committed batches
         self.closed = False
         self.on_violation: Callable[[str], None] = lambda _: None
-        self._fetch_timeout_ms = fetch_timeout_ms
+        self.fetch_timeout_ms = fetch_timeout_ms
         self._leaders: dict[int, int] = {}
         self._votes: dict[tuple[UUID, int], ReplicaKey] = {}
         self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}
@@ -147,9 +168,39 @@ class Watch:
 
     # Steps
 
-    def stepped(self, run: Run, event: Event, effects: list[Effect], now_ms: int) -> None:
+    def before(self, run: Run, event: Event) -> Stale | None:
+        """Before a step: what a request of an older epoch must leave as it is, if the event is one."""
+        if not isinstance(event, Asked) or not isinstance(event.request, _OF_AN_EPOCH):
+            return None
+        core = run.core
+        if event.request.epoch >= core.epoch:
+            return None
+        self.seen["request of an older epoch"] += 1
+        return Stale(event.request, core.election, core.log.end, _progress(core, event.request.sender.key))
+
+    def _is_fenced(self, run: Run, stale: Stale) -> None:
+        """I10: a request of an older epoch changes nothing."""
+        core = run.core
+        self._check(
+            core.election == stale.election,
+            lambda: f"I10: {run.node_id} goes from {stale.election} to {core.election} for {stale.request}",
+        )
+        self._check(
+            core.log.end == stale.log_end or isinstance(core.role, Leader),
+            lambda: (
+                f"I10: the log end of {run.node_id} goes from {stale.log_end} to {core.log.end} for {stale.request}"
+            ),
+        )
+        self._check(
+            _progress(core, stale.request.sender.key) == stale.progress,
+            lambda: f"I10: {run.node_id} counts {stale.request} in epoch {core.epoch}",
+        )
+
+    def stepped(self, run: Run, event: Event, effects: list[Effect], now_ms: int, stale: Stale | None) -> None:
         """After each step, before its effects are carried out."""
         self.steps += 1
+        if stale is not None:
+            self._is_fenced(run, stale)
         if isinstance(event, ConfirmRead):
             run.asked[event.call] = self.committed_end
         run.ticks += isinstance(event, Tick)
@@ -166,8 +217,9 @@ class Watch:
                 case AdvanceHighWatermark(offset):
                     self._watermark(run, offset)
                 case Appended():
-                    self._decided(run, now_ms)
+                    self._decided(run, now_ms, "decides")
                 case ReadConfirmed(call, offset):
+                    self._decided(run, now_ms, "confirms a read")
                     self._read(run, call, offset)
         if isinstance(core.role, Leader):
             self.seen["paused"] += core.role.paused
@@ -267,7 +319,7 @@ class Watch:
 
     def _role(self, run: Run, change: RoleChanged, now_ms: int) -> None:
         before, run.role = run.role, change.role
-        self.transitions[before, change.role] += 1
+        self.transitions[row_of(before, change)] += 1
         voters = {voter.key for voter in run.core.history.current}
         self._check(
             change.role in TRANSITIONS[before],
@@ -324,6 +376,7 @@ class Watch:
         self._check(batch.base_offset == end, lambda: f"I8: {run.node_id} commits {batch} after {end}")
         self.committed[batch.base_offset] = batch
         self.committed_end = batch.end_offset
+        self.images.commit(batch)
         self.marks.update(int(number) for number in MARK.findall(batch.payload))
         return True
 
@@ -334,8 +387,9 @@ class Watch:
             lambda: f"I6: {batch} is committed, but of {keys} only {holders} hold it durably",
         )
 
-    def _decided(self, run: Run, now_ms: int) -> None:
-        """I9: a leader that no majority has fetched from within the fetch timeout decides nothing."""
+    def _decided(self, run: Run, now_ms: int, what: str) -> None:
+        """I9: a leader that no majority has fetched from within the fetch timeout decides nothing, and confirms no
+        current read."""
         core = run.core
         voters = core.history.current
         others = [voter.key for voter in voters if voter.key != core.key]
@@ -345,8 +399,8 @@ class Watch:
         contacts = sorted((run.fetched_ms.get(key, run.since_ms) for key in others), reverse=True)
         silent_ms = now_ms - contacts[needed - 1]
         self._check(
-            silent_ms <= self._fetch_timeout_ms,
-            lambda: f"I9: {run.node_id} decides in epoch {core.epoch}; no majority has fetched for {silent_ms} ms",
+            silent_ms <= self.fetch_timeout_ms,
+            lambda: f"I9: {run.node_id} {what} in epoch {core.epoch}; no majority has fetched for {silent_ms} ms",
         )
 
     # Disks
@@ -432,6 +486,17 @@ class Watch:
         same = self.committed.get(batch.base_offset)
         self._check(same == batch, lambda: f"I8: {run.node_id} applies {batch} where {same} is committed")
         run.applied = batch.end_offset
+
+    def is_whole(self, run: Run, pairs: Sequence[tuple[str | None, str | None]]) -> None:
+        """I16: what one request wrote is there as a whole or not at all."""
+        halves = [pair for pair in pairs if pair[0] != pair[1]]
+        self._check(not halves, lambda: f"I16: {run.node_id} shows {halves} at {run.applied}")
+
+    def snapshot(self, node_id: int, end: LogEnd, data: bytes) -> None:
+        """I13: a snapshot, taken or received, is the replay of the log."""
+        self.seen["snapshot compared with the log"] += 1
+        problem = self.images.snapshot_problem(end, data)
+        self._check(problem is None, lambda: f"I13: snapshot {end} of {node_id}: {problem}")
 
     def acknowledged(self, number: int) -> None:
         """A client is about to be told that operation `number` is done."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
-from quorum.core.events import AddVoter, RemoveVoter, SetTarget, VoterChange
+from metadata.control.preferred import set_preferred
+from quorum.core.events import AddVoter, CancelTarget, RemoveVoter, SetTarget, VoterChange
 from quorum.core.types import Role
 from quorum.node import QuorumNode
 from simulation.plan import LEADER, Fault
@@ -50,6 +52,8 @@ class Nemesis:
             "skew": self._skew,
             "burst": self._burst,
             "zombie": self._zombie,
+            "move": self._move,
+            "torn write": self._torn_write,
             "fsync fails": self._fsync_fails,
             "slow disk": self._slow_disk,
             "disk hangs": self._disk_hangs,
@@ -60,6 +64,9 @@ class Nemesis:
             "remove voter": self._change,
             "replace voter": self._change,
             "target": self._change,
+            "cancel target": self._change,
+            "prefer": self._prefer,
+            "grow and shrink": self._grow_and_shrink,
         }
 
     async def rage(self) -> None:
@@ -229,7 +236,40 @@ class Nemesis:
     async def _burst(self, fault: Fault) -> None:
         self.world.burst(self._host(fault), int(fault.amount))
 
+    async def _move(self, fault: Fault) -> None:
+        """The node is stopped, and started again at another address; the others' configurations are brought up to date.
+
+        Not while a cluster is being founded, which nobody could find then, and not while another's new address is not
+        known everywhere: two voters that know nothing of each other can agree on no leader.
+        """
+        world, host = self.world, self._host(fault)
+        running = [one for one in world.hosts.values() if one.process is not None]
+        if not all(one.node is not None and one.node.core.met for one in running) or not world.may_move(host):
+            return
+        host.down += 1
+        self.world.kill(host.node_id)
+        world.move(host)
+        await self._for(min(fault.length_s, 1.0))
+        host.down -= 1
+        world.start(host.node_id)
+
     # Disks
+
+    async def _torn_write(self, fault: Fault) -> None:
+        """Power fails in the middle of a transaction."""
+        host = self._host(fault)
+        writes = asyncio.Event()
+        host.disk.on_write = writes.set
+        try:
+            async with asyncio.timeout(fault.length_s):
+                await writes.wait()
+        except TimeoutError:
+            pass
+        else:
+            self.world.kill(host.node_id)
+            await self._for(fault.amount)
+        host.disk.on_write = None
+        self.world.start(host.node_id)
 
     async def _fsync_fails(self, fault: Fault) -> None:
         """The next write fails and the process ends; it comes back after a while."""
@@ -273,10 +313,10 @@ class Nemesis:
 
     # Orders: what operators do meanwhile.  They are given to the leader, or to whoever takes itself for it.
 
-    async def _order(self, fault: Fault, give: Callable[[QuorumNode], Coroutine[Any, Any, Any]]) -> None:
+    async def _order(self, length_s: float, give: Callable[[QuorumNode], Coroutine[Any, Any, Any]]) -> None:
         """Given in the process of whoever leads, at once after its election too; and again until it is carried out."""
         world, outcomes = self.world, list[str]()
-        end = asyncio.get_running_loop().time() + fault.length_s
+        end = asyncio.get_running_loop().time() + length_s
 
         async def ordered(node: QuorumNode) -> None:
             outcome = await give(node)
@@ -293,20 +333,52 @@ class Nemesis:
 
     async def _transfer(self, fault: Fault) -> None:
         to = fault.nodes[0] if fault.nodes[0] != LEADER else None
-        await self._order(fault, lambda node: node.transfer_leader(to, ORDER_MS))
+        await self._order(fault.length_s, lambda node: node.transfer_leader(to, ORDER_MS))
 
     async def _change(self, fault: Fault) -> None:
         change = self._voter_change(fault)
         dry_run = fault.amount < 0.1
-        await self._order(fault, lambda node: node.change_voters(change, dry_run=dry_run, timeout_ms=ORDER_MS))
+        await self._order(fault.length_s, lambda node: node.change_voters(change, dry_run=dry_run, timeout_ms=ORDER_MS))
+
+    async def _grow_and_shrink(self, fault: Fault) -> None:
+        """One voter, three, five, and back, each step begun whether or not the one before has come to its end."""
+        sizes = [size for size in (1, 3, 5, 3, 1) if size <= len(fault.nodes)]
+        for size in sizes if fault.amount < 0.5 else sizes[1:-1]:
+            change = self._target(fault.nodes[:size])
+            given = partial(QuorumNode.change_voters, change=change, dry_run=False, timeout_ms=ORDER_MS)
+            await self._order(fault.length_s / len(sizes), given)
+
+    def _target(self, nodes: tuple[int, ...]) -> SetTarget:
+        hosts = [self.world.hosts[node] for node in nodes]
+        return SetTarget(tuple((host.node_id, host.address) for host in hosts))
+
+    async def _prefer(self, fault: Fault) -> None:
+        """The record is written like any other; who is no voter at that moment cannot be preferred."""
+        host = self.world.leader()
+        if host is None or host.process is None:
+            return
+        host.process.start(self._set_preferred(host, fault.nodes))
+        await self._for(fault.length_s)
+
+    async def _set_preferred(self, host: Host, nodes: tuple[int, ...]) -> None:
+        node, controller = host.node, host.controller
+        assert node is not None
+        assert controller is not None
+        voters = node.voter_ids
+        wanted = tuple(one for one in nodes if one in voters)
+        answer = await controller.carry_out(
+            lambda image, again: set_preferred(image, wanted, voters, validate_only=False), ORDER_MS
+        )
+        self.world.note(f"PREFER {wanted} {answer}")
 
     def _voter_change(self, fault: Fault) -> VoterChange:
-        world = self.world
         host = self._host(fault)
         match fault.kind:
             case "remove voter":
                 return RemoveVoter(host.node_id)
             case "target":
-                return SetTarget(tuple((node, world.hosts[node].address) for node in fault.nodes))
+                return self._target(fault.nodes)
+            case "cancel target":
+                return CancelTarget()
             case _:
                 return AddVoter(host.node_id, host.address, None, fault.kind == "replace voter")

@@ -12,9 +12,18 @@ from random import Random
 FIRST_OBSERVER = 11
 
 LINK_FAULTS = ("slow", "loss", "duplicate", "late", "cut", "one way", "isolate", "split", "no replies", "flap")
-NODE_FAULTS = ("kill", "kill all", "restart", "pause", "pause all", "skew", "burst", "zombie")
-DISK_FAULTS = ("fsync fails", "slow disk", "disk hangs", "disk full", "wipe")
-ORDERS = ("transfer", "add voter", "remove voter", "replace voter", "target")
+NODE_FAULTS = ("kill", "kill all", "restart", "pause", "pause all", "skew", "burst", "zombie", "move")
+DISK_FAULTS = ("torn write", "fsync fails", "slow disk", "disk hangs", "disk full", "wipe")
+ORDERS = (
+    "transfer",
+    "prefer",
+    "add voter",
+    "remove voter",
+    "replace voter",
+    "target",
+    "cancel target",
+    "grow and shrink",
+)
 """Not faults, but what operators do meanwhile."""
 LEADER = 0
 """Stands for whichever node leads when the fault begins."""
@@ -70,7 +79,7 @@ def draw(seed: int) -> Plan:
     plan = Plan(
         seed=seed,
         voters=voters,
-        observers=random.choice((0, 0, 1, 2, 3)),
+        observers=random.choice((0, 0, 1, 2, 3, 4)),
         chaos_s=random.uniform(3, 9),
         op_gap_s=random.choice((0.04, 0.1, 0.3)),
         quick=random.random() < 0.7,
@@ -123,6 +132,8 @@ def _draw_fault(random: Random, plan: Plan, kind: str) -> Fault:
             amount = random.choice((20, 200, 1500))
         case "wipe":
             nodes = (random.randint(1, plan.voters),)
-        case "target":
+        case "target" | "prefer":
             nodes = tuple(sorted(random.sample(ids, random.randint(1, min(5, len(ids))))))
+        case "grow and shrink":
+            nodes, length_s = tuple(random.sample(ids, min(5, len(ids)))), random.uniform(3, 8)
     return Fault(0, kind, at_s, length_s, nodes, amount)

@@ -11,10 +11,13 @@ nodes must be quiet; and the clients' history must be linearizable.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -28,13 +31,14 @@ from metadata.controller.replay import MetadataReplay
 from metadata.image import ClusterImage
 from metadata.records import Config, ConfigScope
 from quorum.core.config import RaftConfig
-from quorum.core.events import Effect, Event
-from quorum.core.types import Batch, Role
+from quorum.core.events import CancelTarget, Effect, Event
+from quorum.core.types import Batch, VoterSet
 from quorum.node import QuorumNode
 from quorum.ports import NotLeaderError, UnreachableError
 from quorum.snapshots import SnapshotPolicy
 from quorumlog.errors import FatalError
 from quorumlog.runtime.clock import Sources, now_ms
+from simulation.coverage import Row
 from simulation.invariants import Run, Violation, Watch
 from simulation.linearizability import Operation, check
 from simulation.loop import Process, SimulatedLoop
@@ -47,9 +51,16 @@ CLIENTS = 3
 READER = "c3"
 """A client that only reads, and so is never kept waiting by a leader that cannot commit any more."""
 KEYS = ("x", "y", "z")
+TWIN = " again"
+"""A key that is written together with another has its name and this."""
 REQUEST_MS = 1500
 SHORT = SnapshotPolicy(log_bytes=3000, interval_ms=1000, retain_ms=0, retain_bytes=1)
+STEP_BACKOFF_MAX_MS = 2000
+STEADY_MS = 2000
+PREFERENCE_WAIT_MAX_MS = 4000
+FETCH_TIMEOUT_MS = 2000
 LEADER_S = 10.0
+SETTLE_S = 60.0
 CONVERGE_S = 30.0
 QUIET_S = 2.0
 QUIET_TICKS_PER_S = 60
@@ -110,7 +121,7 @@ class Result:
     virtual_s: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     seen: Counter[str] = field(default_factory=Counter)
-    transitions: Counter[tuple[Role | None, Role]] = field(default_factory=Counter)
+    transitions: Counter[Row] = field(default_factory=Counter)
     digest: str = ""
     lines: list[str] = field(default_factory=list)
 
@@ -124,6 +135,9 @@ class _Replay(MetadataReplay):
     def apply(self, batch: Batch) -> None:
         self.watch.applied(self.run, batch)
         super().apply(batch)
+        if batch.control is None:
+            configs = self.image.config(ConfigScope.CLUSTER, "")
+            self.watch.is_whole(self.run, [(configs.get(key), configs.get(key + TWIN)) for key in KEYS])
 
 
 class QuorumWorld:
@@ -141,11 +155,12 @@ class QuorumWorld:
         self.history: list[Operation] = []
         self._unknown: list[tuple[int, Operation]] = []
         self.acknowledged = self.operations = 0
+        self._serve_numbers = count()
+        self._serving: dict[int, tuple[Process | None, float]] = {}
+        self.watch = Watch(FETCH_TIMEOUT_MS // 3 if plan.quick else FETCH_TIMEOUT_MS)
+        self.watch.on_violation = self._break
         self.hosts: dict[int, Host] = {}
         self._add_hosts()
-        fetch_timeout_ms = self.hosts[1].config.fetch_timeout_ms
-        self.watch = Watch(fetch_timeout_ms)
-        self.watch.on_violation = self._break
         self.violation: str | None = None
         network, watch = self.network, self.watch
         network.watch_request = lambda name, request: watch.leaves(_id_of(name), request)
@@ -165,11 +180,18 @@ class QuorumWorld:
                 initial_voters=() if observer else listed,
                 new_cluster_id="simulated",
                 election_timeout_ms=300 if plan.quick else 1000,
-                fetch_timeout_ms=600 if plan.quick else 2000,
+                fetch_timeout_ms=self.watch.fetch_timeout_ms,
                 request_timeout_ms=300 if plan.quick else 1000,
                 voter_wait_ms=200 if plan.quick else 500,
                 fetch_max_bytes=300 if plan.small_fetches else 1 << 20,
                 recent_max_bytes=0 if plan.small_fetches else 4 << 20,
+                step_timeout_ms=3000,
+                step_backoff_ms=100 if plan.quick else 300,
+                step_backoff_max_ms=STEP_BACKOFF_MAX_MS,
+                steady_ms=STEADY_MS,
+                preference_wait_ms=1000,
+                preference_wait_max_ms=PREFERENCE_WAIT_MAX_MS,
+                reset_interval_ms=1000,
             )
             self.hosts[node_id] = Host(node_id, address, config, self.new_disk(node_id))
 
@@ -182,7 +204,20 @@ class QuorumWorld:
             self.watch.durable(node_id, disk.directory_id, write)
 
         disk.watch = durable
+        disk.torn = self.watch.seen
+        disk.watch_snapshot = partial(self.watch.snapshot, node_id)
         return disk
+
+    def move(self, host: Host) -> None:
+        """Give the node another address; whoever is started from now on is configured with it."""
+        name, _, port = host.address.rpartition(":")
+        host.address = f"{name}:{int(port) + 1}"
+        host.config = replace(host.config, address=host.address)
+        for one in self.hosts.values():
+            listed = tuple((node_id, self.hosts[node_id].address) for node_id, _ in one.config.initial_voters)
+            known = tuple(self.hosts[node_id].address for node_id in range(1, self.plan.voters + 1))
+            observer = one.node_id >= FIRST_OBSERVER
+            one.config = replace(one.config, initial_voters=listed, bootstrap=known if observer else ())
 
     def note(self, line: str) -> None:
         if self.traced:
@@ -230,6 +265,7 @@ class QuorumWorld:
         transport = SimulatedTransport(self.network, host.address)
         replay = _Replay()
         replay.watch = self.watch
+        replay.subscribe(lambda old, new, *_: self._prefer(node, old, new))
         policy = SHORT if self.plan.snapshots else None
         node = QuorumNode(host.config, SimulatedStore(host.disk), transport, replay, sources, policy)
         controller = ActiveController(node, replay, sources.uuid4)
@@ -248,14 +284,20 @@ class QuorumWorld:
             process.kill()
             self._gone(host)
 
+    @staticmethod
+    def _prefer(node: QuorumNode, old: ClusterImage, new: ClusterImage) -> None:
+        if old.preferred_controllers != new.preferred_controllers:
+            node.prefer(new.preferred_controllers)
+
     def _watched(self, node: QuorumNode, disk: QuorumDisk) -> Run:
         core, watch = node.core, self.watch
         run = watch.started(core, disk.batches, disk.base)
         step = core.step
 
         def watched(event: Event, now: int) -> list[Effect]:
+            stale = watch.before(run, event)
             effects = step(event, now)
-            watch.stepped(run, event, effects, now)
+            watch.stepped(run, event, effects, now, stale)
             if self.traced:
                 for effect in effects:
                     self.note(f"  n{run.node_id} {effect}")
@@ -270,7 +312,22 @@ class QuorumWorld:
     # Clients
 
     async def serve(self, host: Host, wish: Wish) -> tuple[str, Any]:
-        """At the node: carry a client's wish out like any request for a change."""
+        """At the node: carry a client's wish out like any request for a change.  What it does not end in time counts
+        against it (L6)."""
+        process = host.process
+        number = next(self._serve_numbers)
+        self._serving[number] = (process, self.loop.time())
+        try:
+            return await self._carry_out(host, wish)
+        finally:
+            self._serving.pop(number, None)
+
+    def _check_calls_end(self) -> None:
+        for process, began in self._serving.values():
+            if process is not None and process.alive and self.loop.time() - began > 2 * REQUEST_MS / 1000:
+                raise Violation(f"L6: {process.host} has not answered a call of {began:.3f} s")
+
+    async def _carry_out(self, host: Host, wish: Wish) -> tuple[str, Any]:
         controller, node = host.controller, host.node
         if controller is None or node is None:
             return "refused", None
@@ -398,9 +455,97 @@ class QuorumWorld:
         before = self.acknowledged
         await self.until(lambda: self.acknowledged >= before + CLIENTS, "L2: clients are answered", LEADER_S)
         stop.set()
+        await self._settle()
+        await self._help_the_lost()
         await self.until(self._converged, "L2: all nodes are caught up", CONVERGE_S)
         await self._stay_quiet()
         self._judge()
+
+    async def _settle(self) -> None:
+        """L3: what was begun comes to its end.  A target that cannot be reached says why, and can be cancelled."""
+        await self.until(self._is_at_target, "L3: the target is reached, or says what is in its way", SETTLE_S)
+        leader = self._leading()
+        if leader is not None and leader.core.history.target is not None:
+            self.watch.seen["target cancelled at the end"] += 1
+            await self.until(self._cancelled(), "L3: the target is cancelled", SETTLE_S)
+        await self.until(self._addresses_are_right, "L3: the voters are at the addresses that the log says", SETTLE_S)
+        await self.until(self._preference_is_kept, "a preferred controller leads", SETTLE_S)
+
+    async def _help_the_lost(self) -> None:
+        """Whom nobody could tell where the only voter has moved to needs an operator, who starts it anew."""
+        with contextlib.suppress(Violation):
+            await self.until(self._converged, "all nodes are caught up", CONVERGE_S / 3)
+        leader = self.leader()
+        for host in self.hosts.values():
+            if leader is not None and self._misplaced(host.disk.state.voters):
+                self.watch.seen["told an address by its operator"] += 1
+                host.config = replace(host.config, bootstrap=(leader.address,))
+                self.kill(host.node_id)
+                self.start(host.node_id)
+        if self.broken.is_set():
+            raise Violation(self.violation)
+
+    def _leading(self) -> QuorumNode | None:
+        host = self.leader()
+        return None if host is None else host.node
+
+    def _is_at_target(self) -> bool:
+        node = self._leading()
+        if node is None or node.high_watermark <= node.core.history.changed_at:
+            return False
+        return node.core.history.target is None or node.core.target_problem is not None
+
+    def _cancelled(self) -> Callable[[], bool]:
+        """Ask each leader that there is to cancel the target; whether there is none any more."""
+        asked: set[tuple[int, int]] = set()
+
+        async def cancel(node: QuorumNode) -> None:
+            await node.change_voters(CancelTarget(), dry_run=False, timeout_ms=REQUEST_MS)
+
+        def is_cancelled() -> bool:
+            host = self.leader()
+            if host is None or host.node is None or host.process is None:
+                return False
+            if host.node.core.history.target is None:
+                return host.node.high_watermark > host.node.core.history.changed_at
+            if (host.node_id, host.node.epoch) not in asked:
+                asked.add((host.node_id, host.node.epoch))
+                host.process.start(cancel(host.node))
+            return False
+
+        return is_cancelled
+
+    def _addresses_are_right(self) -> bool:
+        node = self._leading()
+        return node is not None and not self._misplaced(node.core.history.current)
+
+    def may_move(self, host: Host) -> bool:
+        """Whether every disk has the present addresses of all other voters."""
+        return not any(self._misplaced(one.disk.state.voters) - {host.node_id} for one in self.hosts.values())
+
+    def _misplaced(self, voters: VoterSet) -> set[int]:
+        """Of the voters that have their disks, those that are not where the set says."""
+        present = self._present_disks()
+        return {
+            voter.key.node_id
+            for voter in voters
+            if (voter.key.node_id, voter.key.directory_id) in present
+            and voter.address != self.hosts[voter.key.node_id].address
+        }
+
+    def _preference_is_kept(self) -> bool:
+        """A preferred voter leads, if one has its disk."""
+        host = self.leader()
+        if host is None or host.node is None or host.replay is None:
+            return False
+        voters = self._present_voters(host.node)
+        preferred = [one for one in host.replay.image.preferred_controllers if one in voters]
+        return not preferred or host.node_id in preferred
+
+    def _present_voters(self, node: QuorumNode) -> list[int]:
+        """Voters whose disk is still there."""
+        keys = [voter.key for voter in node.core.history.current]
+        return [key.node_id for key in keys if (key.node_id, key.directory_id) in self._present_disks()]
 
     def _majority_is_left(self) -> bool:
         """Whether enough of the voters in force still have their disks: voters may have been removed meanwhile."""
@@ -416,6 +561,7 @@ class QuorumWorld:
         before = {host.node_id: host.run.ticks for host in self.hosts.values() if host.run is not None}
         await asyncio.sleep(QUIET_S)
         await self.until(self._converged, "L2: all nodes stay caught up", 1.0)
+        self._check_calls_end()
         for host in self.hosts.values():
             ticks = (host.run.ticks if host.run is not None else 0) - before[host.node_id]
             if ticks > QUIET_S * QUIET_TICKS_PER_S:
@@ -423,8 +569,8 @@ class QuorumWorld:
 
     def _judge(self) -> None:
         digests = {host.replay.image.digest() for host in self.hosts.values() if host.replay is not None}
-        if len(digests) != 1:
-            raise Violation(f"I13: images differ: {sorted(digests)}")
+        if digests != {self.watch.images.digest(self.watch.committed_end)}:
+            raise Violation(f"I13: images differ, from each other or from what the log says: {sorted(digests)}")
         # What is not in the log now has not happened, and will not.
         self.history += [operation for number, operation in self._unknown if number in self.watch.marks]
         verdict = check(self.history)
@@ -477,9 +623,9 @@ def _decide(image: ClusterImage, wish: Wish) -> Decision[tuple[Any]]:
     """What a register does.  Reads, too, leave a record: that makes them current under any leader."""
     value = image.config(ConfigScope.CLUSTER, "").get(wish.key)
     sets = wish.kind == "write" or (wish.kind == "cas" and value == wish.expected)
-    record = Config(ConfigScope.CLUSTER, "", wish.key if sets else "mark", wish.value)
+    keys = (wish.key, wish.key + TWIN) if sets else ("mark",)
     found: Any = value if wish.kind == "read" else sets
-    return Decision((found,), (record,))
+    return Decision((found,), tuple(Config(ConfigScope.CLUSTER, "", key, wish.value) for key in keys))
 
 
 def _state(node: QuorumNode) -> str:

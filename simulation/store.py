@@ -8,6 +8,7 @@ transaction that is gone though nobody was told, and its mirror image one that i
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -38,6 +39,9 @@ class QuorumDisk:
     fails: bool = False  # the next write fails; what is kept of it is for chance to say
     watch: Callable[[StoreWrite], None] | None = None  # told of each write when it has become durable
     in_flight: Sequence[StoreWrite] = ()
+    on_write: Callable[[], None] | None = None  # called when a write begins
+    torn: Counter[str] = field(default_factory=Counter)  # what became of the writes that a crash cut off
+    watch_snapshot: Callable[[LogEnd, bytes], None] | None = None  # shown each snapshot that is finished
     base: LogBase | None = None
     snapshots: dict[LogEnd, bytes] = field(default_factory=dict)
     parts: dict[LogEnd, bytes] = field(default_factory=dict)  # of snapshots that are being written
@@ -53,8 +57,11 @@ class QuorumDisk:
     def crash(self) -> None:
         """The process is gone.  The transaction that was being written is kept or lost, whole."""
         writes, self.in_flight = self.in_flight, ()
-        if writes and self.random.random() < 0.5:
-            self.apply_all(writes)
+        if writes:
+            kept = self.random.random() < 0.5
+            self.torn["torn write kept" if kept else "torn write lost"] += 1
+            if kept:
+                self.apply_all(writes)
         self.locked_by = None
         self.fails = False
 
@@ -123,6 +130,8 @@ class SimulatedStore:
         assert disk.locked_by is self, "two processes on one disk"
         assert not disk.in_flight, "two transactions at once"
         disk.in_flight = writes
+        if disk.on_write is not None:
+            disk.on_write()
         await asyncio.sleep(disk.random.uniform(*disk.fsync_ms) / 1000)
         while disk.hangs:  # noqa: ASYNC110
             await asyncio.sleep(HANG_LOOK_S)
@@ -173,6 +182,8 @@ class SimulatedStore:
                 del disk.snapshots[end]  # resumed from there
             raise BadSnapshotError(str(error)) from error
         disk.snapshots[end] = data
+        if disk.watch_snapshot is not None:
+            disk.watch_snapshot(end, data)
         return info
 
     async def abandon_snapshot(self, end: LogEnd) -> None:

@@ -122,6 +122,7 @@ class Elections(Reads):
             error = ErrorCode.INVALID_REQUEST
         granted = False
         if error is ErrorCode.NONE:
+            self._note_address(request)
             if request.epoch > self.epoch:
                 kind = "pre-vote" if request.pre_vote else "vote"
                 self._become_unattached(
@@ -167,6 +168,18 @@ class Elections(Reads):
         self._become(Unattached(self._election_deadline(now_ms)), now_ms, reason)
         return True
 
+    def _note_address(self, request: Vote) -> None:
+        """A voter that was started at another address can tell no leader when there is none: it tells whom it asks."""
+        voter = self.history.current.by_id(request.sender.key.node_id)
+        if voter is not None and voter.key == request.sender.key and request.address:
+            self._heard_at[voter.key] = (voter.address, request.address)
+
+    def _where(self, voter: ReplicaKey, failures: int) -> Peer:
+        """Where to ask for its vote: at the address that it gave since the log's was written, at the log's in turn."""
+        by_log = self._peer(voter)
+        before, heard = self._heard_at.get(voter, ("", ""))
+        return by_log if before != by_log.address or failures % 2 else Peer(voter.node_id, heard)
+
     # Votes sought
 
     def _stand(self, now_ms: int, reason: str) -> None:
@@ -183,8 +196,8 @@ class Elections(Reads):
         pre_vote = isinstance(standing, Prospective)
         for voter, ballot in standing.ballots.items():
             if ballot.is_due(now_ms):
-                request = Vote(self._sender, voter, self.epoch, self.log.last, pre_vote)
-                to = self._peer(voter)
+                request = Vote(self._sender, voter, self.epoch, self.log.last, pre_vote, self.config.address)
+                to = self._where(voter, ballot.failures)
                 self._ask(ballot, Purpose.VOTE, to, request, now_ms, voter=voter, after=self._after_election)
 
     def _on_vote_reply(

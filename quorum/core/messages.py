@@ -53,13 +53,17 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """A vote or pre-vote (KIP-996) for `sender.key` in `epoch`, which for a pre-vote is the epoch it has now."""
+    """A vote or pre-vote (KIP-996) for `sender.key` in `epoch`, which for a pre-vote is the epoch it has now.
+
+    address: where the sender is, which the log may not know yet; empty if it does not say.
+    """
 
     sender: Sender
     target: ReplicaKey
     epoch: int
     log_end: LogEnd
     pre_vote: bool
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ def _vote_to(request: m.Vote) -> pb.VoteRequest:
         epoch=request.epoch,
         log_end=codec.log_end_to(request.log_end),
         pre_vote=request.pre_vote,
+        address=request.address,
     )
 
 
@@ -138,6 +139,7 @@ def _vote_from(message: pb.VoteRequest) -> m.Vote:
         epoch,
         codec.log_end_from(message.log_end, "log_end"),
         message.pre_vote,
+        codec.check_address(message.address, "address") if message.address else "",
     )
 
 

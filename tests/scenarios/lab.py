@@ -239,6 +239,10 @@ class Lab:
         assert node.core is None, f"{node_id} runs"
         node.disk = Disk(node_id, directory(number))
 
+    def _absent(self, node_id: int | None) -> int:
+        """Who is meant by an address where nobody is: a node that is not there yet; nobody, if it has moved."""
+        return NOBODY if node_id is None or node_id in self.nodes else node_id
+
     def node_at(self, address: str) -> int | None:
         return next((node.id for node in self.nodes.values() if node.config.address == address), None)
 
@@ -340,7 +344,7 @@ class Lab:
                 assert all(effect.id > write.id for write in node.disk.pending), f"write {effect.id} out of order"
                 node.disk.pending.append(effect)
             case Ask():
-                target = self.node_at(effect.to.address) or effect.to.node_id or NOBODY
+                target = self.node_at(effect.to.address) or self._absent(effect.to.node_id)
                 call, request, timeout_ms = effect.call, effect.request, effect.timeout_ms
                 message = Message(node.id, node.incarnation, target, call, request, timeout_ms)
                 self._send(node, message, effect.after)

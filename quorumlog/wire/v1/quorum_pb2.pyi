@@ -169,20 +169,22 @@ class QuorumStateMessage(_message.Message):
     def __init__(self, version: _Optional[int] = ..., cluster_id: _Optional[str] = ..., generation: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., voted: _Optional[_Union[ReplicaKey, _Mapping]] = ..., applied_offset: _Optional[int] = ..., current_voters: _Optional[_Union[VoterSet, _Mapping]] = ..., target_voters: _Optional[_Union[VoterSet, _Mapping]] = ...) -> None: ...
 
 class VoteRequest(_message.Message):
-    __slots__ = ("correlation_id", "sender", "target", "epoch", "log_end", "pre_vote")
+    __slots__ = ("correlation_id", "sender", "target", "epoch", "log_end", "pre_vote", "address")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LOG_END_FIELD_NUMBER: _ClassVar[int]
     PRE_VOTE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     sender: Sender
     target: ReplicaKey
     epoch: int
     log_end: LogEnd
     pre_vote: bool
-    def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ..., target: _Optional[_Union[ReplicaKey, _Mapping]] = ..., epoch: _Optional[int] = ..., log_end: _Optional[_Union[LogEnd, _Mapping]] = ..., pre_vote: bool = ...) -> None: ...
+    address: str
+    def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ..., target: _Optional[_Union[ReplicaKey, _Mapping]] = ..., epoch: _Optional[int] = ..., log_end: _Optional[_Union[LogEnd, _Mapping]] = ..., pre_vote: bool = ..., address: _Optional[str] = ...) -> None: ...
 
 class VoteReply(_message.Message):
     __slots__ = ("correlation_id", "error", "known", "granted")
