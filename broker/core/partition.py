@@ -56,6 +56,8 @@ class Assignment(NamedTuple):
     leader: int
     leader_epoch: int
     partition_epoch: int
+    adding: tuple[int, ...] = ()
+    """Of the replicas, those that a reassignment is adding."""
 
 
 class Cluster(Protocol):
@@ -161,6 +163,7 @@ class LeaderState:
         assert flushed_end <= log_end, (flushed_end, log_end)
         self.broker_id = broker_id
         self.replicas = assignment.replicas
+        self.adding = assignment.adding
         self.isr = assignment.isr
         self.leader_epoch = assignment.leader_epoch
         self.partition_epoch = assignment.partition_epoch
@@ -200,11 +203,22 @@ class LeaderState:
 
     @property
     def min_isr(self) -> int:
-        return min(self.limits.min_isr, len(self.replicas))
+        """In force: replicas that are only being added do not count, as the controller does not count them."""
+        return min(self.limits.min_isr, len(self.replicas) - len(self.adding))
 
     @property
     def under_replicated(self) -> bool:
+        """Somebody is not in the ISR, those being added among them."""
         return len(self.isr) < len(self.replicas)
+
+    @property
+    def lacks_replicas(self) -> bool:
+        """Somebody has left the ISR: those being added were never in it."""
+        return any(id_ not in self.isr and id_ not in self.adding for id_ in self.replicas)
+
+    def is_joining(self, broker_id: int) -> bool:
+        """Is being added, and not in the ISR yet: what it fetches is the reassignment's."""
+        return broker_id in self.adding and broker_id not in self.isr
 
     @property
     def open_ballot(self) -> bool:
@@ -258,6 +272,7 @@ class LeaderState:
             return False
         self.partition_epoch = assignment.partition_epoch
         self.replicas = assignment.replicas
+        self.adding = assignment.adding
         self.isr = assignment.isr
         self._ballot = _Ballot()
         known = self.followers

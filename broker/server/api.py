@@ -242,6 +242,8 @@ class ReplicaCounters:
     produced_batches: int = 0
     fetched_bytes: int = 0
     replicated_bytes: int = 0
+    reassignment_in_bytes: int = 0
+    reassignment_out_bytes: int = 0
     isr_shrinks: int = 0
     isr_expands: int = 0
     truncations: int = 0

@@ -219,9 +219,16 @@ class FetchService:
             entry.told_high_watermark = result.high_watermark
             entry.told_log_start = result.log_start_offset
             entry.told_code = result.error_code
-            self._replicas.counters.fetched_bytes += len(result.records)
+            self._count(session, key, len(result.records))
         session.full = False
         return FetchReply(int(Code.NONE), session.session_id, tuple(results.values()))
+
+    def _count(self, session: Session, key: AskedKey, size: int) -> None:
+        self._replicas.counters.fetched_bytes += size
+        if size and session.replica_id != CONSUMER:
+            hosted = self._replicas.find(*key)
+            if hosted is not None and hosted.leader is not None and hosted.leader.is_joining(session.replica_id):
+                self._replicas.counters.reassignment_out_bytes += size
 
     def _silent(self, entry: Entry[AskedKey], replica_id: int) -> FetchResult:
         found = self._serving(entry, replica_id)

@@ -14,6 +14,10 @@ When a partition is added, or its position changes, while a fetch is parked at t
 session goes out at once on the fetcher's other connection; the leader then answers the parked one.  A new leader thus
 hears from its followers within a round trip, not within the long poll.
 
+A replica that a reassignment is adding copies at the cluster's throttle, all such replicas of this broker together.
+What it has copied is counted when it is there; while too much has been, such partitions are left out of the fetch.  Not
+those that have caught up: they are about to join the ISR, or have, and writes would wait for them.
+
 Failures: a partition that its leader refuses is left out for a short while; a connection that fails, or a session that
 the leader does not know, means a full fetch, after a back-off that doubles up to a bound.
 """
@@ -38,6 +42,7 @@ from broker.core.partition import (
     StandBack,
     TruncateTo,
 )
+from broker.core.throttle import Throttle
 from broker.log import PartitionLog, Refused
 from broker.server.api import FetchPartition, ForgottenPartition
 from broker.server.hosted import Hosted
@@ -79,14 +84,19 @@ class _Round:
 class Fetcher:
     """Copies from one leader broker, as long as there is something to copy; owned by `Fetchers`."""
 
-    def __init__(self, leader_id: int, replicas: ReplicaManager, resolve: Resolve) -> None:
+    def __init__(self, leader_id: int, replicas: ReplicaManager, resolve: Resolve, brake: Brake) -> None:
         self.leader_id = leader_id
         self._replicas = replicas
+        self._brake = brake
         self._limits = replicas.limits
         self._resolve = resolve
         self._session = FetcherSession()
         self._hosted: dict[PartitionKey, Hosted] = {}
         self._standing_back: dict[PartitionKey, asyncio.TimerHandle] = {}
+        self._held: dict[PartitionKey, None] = {}
+        """Being added, and left out until the throttle allows more."""
+        self._in_step: set[PartitionKey] = set()
+        """Being added, and at the leader's watermark."""
         self._news = asyncio.Event()
         self._lines: list[KafkaConnection | None] = [None, None]
         self._address: tuple[str, int] | None = None
@@ -118,8 +128,26 @@ class Fetcher:
         if timer is not None:
             timer.cancel()
         self._refusals.pop(key, None)
+        self._held.pop(key, None)
+        self._in_step.discard(key)
         self._session.drop(key)
         self._news.set()
+
+    def reconsider(self, key: PartitionKey) -> None:
+        """Whether this partition is being added may have changed."""
+        if key in self._held:
+            self._want(key, self._hosted[key])
+
+    def release(self) -> None:
+        """The throttle allows more, or is another."""
+        held, self._held = list(self._held), {}
+        for key in held:
+            if key not in self._standing_back:
+                self._want(key, self._hosted[key])
+
+    def _is_joining(self, hosted: Hosted) -> bool:
+        own_id, image = self._replicas.broker_id, hosted.image
+        return own_id in image.adding and own_id not in image.isr
 
     def _want(self, key: PartitionKey, hosted: Hosted) -> None:
         partition_log, follower = hosted.log, hosted.follower
@@ -129,14 +157,18 @@ class Fetcher:
             self._session.drop(key)
             self._replicas.ensure_flush(hosted)  # which calls `add` when it is done
             return
+        size_max = self._limits.fetch_partition_bytes
+        self._held.pop(key, None)
+        if self._is_joining(hosted) and key not in self._in_step:
+            if self._brake.must_wait():
+                self._held[key] = None
+                self._session.drop(key)
+                self._news.set()
+                return
+            size_max = self._brake.portion(size_max)
         end = partition_log.end_offset
-        wish = Wish(
-            follower.leader_epoch,
-            end,
-            _last_epoch(partition_log),
-            partition_log.start_offset,
-            self._limits.fetch_partition_bytes,
-        )
+        epoch = _last_epoch(partition_log)
+        wish = Wish(follower.leader_epoch, end, epoch, partition_log.start_offset, size_max)
         if self._session.wish(key) != wish:
             self._session.want(key, wish)
             self._news.set()
@@ -289,7 +321,14 @@ class Fetcher:
                         self._stand_back(key)
                         return
                     self._replicas.counters.replicated_bytes += len(records)
+                    if self._is_joining(hosted):
+                        self._replicas.counters.reassignment_in_bytes += len(records)
+                        self._brake.spend(len(records))
                     appended.append((key, hosted, partition_log))
+                if partition_log.end_offset < watermark:
+                    self._in_step.discard(key)
+                elif self._is_joining(hosted):
+                    self._in_step.add(key)
                 if part.log_start_offset > partition_log.start_offset:
                     partition_log.advance_start_offset(min(part.log_start_offset, partition_log.end_offset))
                 if follower.watermark_after(watermark, partition_log.end_offset):
@@ -410,6 +449,50 @@ class Fetcher:
                 await connection.close()
 
 
+class Brake:
+    """The throttle of reassignments on this broker; `release` is called when those that wait may go on."""
+
+    PORTION_MIN = 4096
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._throttle = Throttle()
+        self._release = release
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set_rate(self, rate: int) -> None:
+        """Bytes a second; below 0: none."""
+        if self._throttle.set_rate(rate, asyncio.get_running_loop().time()):
+            self.stop()
+            self._release()
+
+    def spend(self, size: int) -> None:
+        self._throttle.spend(size, asyncio.get_running_loop().time())
+
+    def portion(self, most: int) -> int:
+        """How much to ask for at a time: a tenth of a second's worth, so that what is overdrawn stays small."""
+        rate = self._throttle.rate
+        return most if rate < 0 else min(most, max(self.PORTION_MIN, rate // 10))
+
+    def must_wait(self) -> bool:
+        """Whether to ask for nothing now; `release` comes then."""
+        loop = asyncio.get_running_loop()
+        wait_s = self._throttle.wait_s(loop.time())
+        if wait_s == 0.0:
+            return False
+        if wait_s is not None and self._timer is None:
+            self._timer = loop.call_later(wait_s, self._on_time)
+        return True
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._release()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class Fetchers:
     """The fetchers of this broker, by leader.  Tasks belong to the group given to `start`."""
 
@@ -421,6 +504,7 @@ class Fetchers:
         self._leaders: dict[PartitionKey, int] = {}
         self._group: asyncio.TaskGroup | None = None
         self._closed = False
+        self._brake = Brake(self._release)
         replicas.on_follower_flushed = self.assign
 
     def start(self, group: asyncio.TaskGroup) -> None:
@@ -440,6 +524,20 @@ class Fetchers:
         self._leaders[key] = leader_id
         self._fetcher(leader_id).add(hosted)
 
+    def set_throttle(self, rate: int) -> None:
+        """Bytes a second for all replicas of this broker that are being added; below 0: none."""
+        self._brake.set_rate(rate)
+
+    def reconsider(self, hosted: Hosted) -> None:
+        """Its metadata has changed, under the same leader epoch."""
+        leader_id = self._leaders.get(hosted.partition, -1)
+        if leader_id >= 0:
+            self._fetchers[leader_id].reconsider(hosted.partition)
+
+    def _release(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.release()
+
     def remove(self, hosted: Hosted) -> None:
         leader_id = self._leaders.pop(hosted.partition, -1)
         if leader_id >= 0:
@@ -453,7 +551,7 @@ class Fetchers:
         fetcher = self._fetchers.get(leader_id)
         if fetcher is None:
             assert self._group is not None, "start() comes first"
-            fetcher = Fetcher(leader_id, self._replicas, self._resolve)
+            fetcher = Fetcher(leader_id, self._replicas, self._resolve, self._brake)
             self._fetchers[leader_id] = fetcher
             self._tasks[leader_id] = self._group.create_task(fetcher.run(), name=f"fetcher-{leader_id}")
         return fetcher
@@ -465,6 +563,7 @@ class Fetchers:
 
     async def stop(self) -> None:
         """End all fetchers; a replica that is assigned later starts one again."""
+        self._brake.stop()
         for fetcher in self._fetchers.values():
             await fetcher.stop()
         tasks = list(self._tasks.values())

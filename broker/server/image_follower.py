@@ -184,6 +184,7 @@ class ImageFollower:
         self._touched.clear()
         changed_brokers, self._brokers = self._brokers, set()
         self._refresh_configs(image)
+        self._fetchers.set_throttle(int(image.cluster_config("reassignment.throttle.bytes.per.second")))
         self._renew(touched, image)
         # What goes, goes first: a topic that was made anew has the name of the one before.
         gone = [key for key in touched if self._is_gone(key, image)]
@@ -367,6 +368,7 @@ class ImageFollower:
         assert hosted.log is not None, hosted
         follower = hosted.follower
         if follower is not None and hosted.role_epoch == partition.leader_epoch:
+            self._fetchers.reconsider(hosted)
             return
         hosted.leader = None
         hosted.follower = FollowerState(partition.leader, partition.leader_epoch, hosted.log.high_watermark)
@@ -456,7 +458,12 @@ def _fact_number(disk: Disk, name: str) -> int:
 
 def _assignment(partition: PartitionImage) -> Assignment:
     return Assignment(
-        partition.replica_ids, partition.isr, partition.leader, partition.leader_epoch, partition.partition_epoch
+        partition.replica_ids,
+        partition.isr,
+        partition.leader,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        partition.adding,
     )
 
 

@@ -21,8 +21,13 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     gauge("broker_partitions_led", "Partitions that this broker leads.", lambda: len(led()))
     gauge(
         "broker_partitions_under_replicated",
-        "Partitions led here whose ISR is smaller than their replicas.",
-        lambda: sum(leader.under_replicated for leader in led()),
+        "Partitions led here whose ISR is smaller than their replicas, not counting those being added.",
+        lambda: sum(leader.lacks_replicas for leader in led()),
+    )
+    gauge(
+        "broker_partitions_reassigning",
+        "Partitions led here whose reassignment is going on.",
+        lambda: sum(each.leader is not None and each.image.reassigning for each in replicas.hosted.values()),
     )
     gauge(
         "broker_partitions_under_min_isr",
@@ -46,6 +51,10 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     counter("broker_produced_batches", "Requests appended as leader.", lambda: counters.produced_batches)
     counter("broker_fetched_bytes", "Given to consumers and followers.", lambda: counters.fetched_bytes)
     counter("broker_replicated_bytes", "Appended as follower.", lambda: counters.replicated_bytes)
+    counter(
+        "broker_reassignment_in_bytes", "Appended as a replica being added.", lambda: counters.reassignment_in_bytes
+    )
+    counter("broker_reassignment_out_bytes", "Given to replicas being added.", lambda: counters.reassignment_out_bytes)
     counter("broker_isr_shrinks", "ISR members removed.", lambda: counters.isr_shrinks)
     counter("broker_isr_expands", "ISR members added.", lambda: counters.isr_expands)
     counter("broker_truncations", "Logs cut at a leader's word.", lambda: counters.truncations)

@@ -25,6 +25,7 @@ from metadata.control import brokers as control_brokers
 from metadata.control.decision import Decision
 from metadata.control.errors import OK, Outcome, Word
 from metadata.control.partitions import alter_partition, assign_directories
+from metadata.control.reassign import Reassigned, Wanted, alter_reassignments
 from metadata.control.topics import NewTopic, create_topics, delete_topics
 from metadata.controller import convert
 from metadata.image import ClusterImage, PartitionImage
@@ -117,6 +118,13 @@ class Controller:
         created = self.decide(lambda image, _: create_topics(image, [topic], new_id))[0]
         assert created.outcome.ok, created
         return created.topic_id
+
+    def reassign(self, topic: str, *replicas: int, index: int = 0, **options: Any) -> Reassigned:
+        """Without replicas: cancel."""
+        wanted = [Wanted(topic, index, replicas)]
+        answer: Reassigned = self.decide(lambda image, _: alter_reassignments(image, wanted, **options))
+        assert answer.outcome.ok, answer
+        return answer
 
     def delete(self, topic_id: UUID) -> None:
         answers = self.decide(lambda image, _: delete_topics(image, [], [topic_id]))

@@ -1,0 +1,63 @@
+"""The throttle: on average the rate, whatever the size of a reply."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.throttle import KEPT_S, NONE, Throttle
+
+
+def test_without_a_rate_nothing_waits() -> None:
+    throttle = Throttle()
+    throttle.spend(1 << 30, 0.0)
+    assert throttle.wait_s(0.0) == 0.0
+
+
+def test_what_is_overdrawn_is_waited_for() -> None:
+    throttle = Throttle()
+    assert throttle.set_rate(1000, 100.0)
+    assert not throttle.set_rate(1000, 100.0)
+    assert throttle.wait_s(100.0) == 0.0
+    throttle.spend(2500, 100.0)
+    assert throttle.wait_s(100.0) == 2.5
+    assert throttle.wait_s(101.0) == 1.5
+    assert throttle.wait_s(102.5) == 0.0
+
+
+def test_only_a_second_is_kept() -> None:
+    throttle = Throttle()
+    throttle.set_rate(1000, 0.0)
+    throttle.spend(1000, 60.0)
+    assert throttle.wait_s(60.0) == 0.0
+    throttle.spend(500, 60.0)
+    assert throttle.wait_s(60.0) == 0.5
+
+
+def test_another_rate_counts_at_once() -> None:
+    throttle = Throttle()
+    throttle.set_rate(1000, 0.0)
+    throttle.spend(10_000, 0.0)
+    throttle.set_rate(10_000, 0.0)
+    assert throttle.wait_s(0.0) == 1.0
+    throttle.set_rate(0, 0.0)
+    assert throttle.wait_s(1e9) is None
+    throttle.set_rate(NONE, 0.0)
+    assert throttle.wait_s(0.0) == 0.0
+    throttle.set_rate(5, 0.0)
+    assert throttle.wait_s(0.0) == 0.0  # what was copied without a throttle is not held against it
+
+
+@given(st.integers(1, 10_000), st.lists(st.integers(0, 50_000), min_size=1, max_size=40))
+def test_whoever_waits_as_told_keeps_the_rate(rate: int, sizes: list[int]) -> None:
+    throttle = Throttle()
+    throttle.set_rate(rate, 0.0)
+    now = 0.0
+    for size in sizes:
+        wait = throttle.wait_s(now)
+        assert wait is not None
+        now += wait
+        throttle.spend(size, now)
+    rest = throttle.wait_s(now)
+    assert rest is not None
+    assert sum(sizes) <= rate * (now + rest + KEPT_S) + 1
