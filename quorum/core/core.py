@@ -36,6 +36,7 @@ from quorum.core.events import (
     Joined,
     LogRead,
     NotAppended,
+    Odd,
     Peer,
     Prefer,
     Propose,
@@ -91,6 +92,8 @@ from quorum.core.types import Election, ReplicaKey, StoredQuorum, Voter
 
 IDLE_TICK_MS = 10_000
 """A tick is asked for this often even when nothing is due."""
+STRANGERS_MAX = 100
+"""So many addresses of other clusters are told of."""
 
 
 class RaftCore(Founding):
@@ -266,6 +269,8 @@ class RaftCore(Founding):
 
     def _on_reply(self, number: int, call: Call, reply: Reply, now_ms: int) -> None:
         self._learn(reply.known, now_ms)
+        if reply.error is ErrorCode.INCONSISTENT_CLUSTER_ID and self.met:
+            self._note_stranger(call.to.address, reply.known.cluster_id)
         if call.purpose is Purpose.PROBE and self.refused is None:
             return self._on_probe_reply(number, call, reply, now_ms)
         errand = self._errand_of(call)
@@ -291,6 +296,15 @@ class RaftCore(Founding):
             case _:
                 self._on_no_reply(number, call, now_ms)  # a reply of another kind is none
         return None
+
+    def _note_stranger(self, address: str, cluster_id: str | None) -> None:
+        """Another cluster answers where this node looks for its own: only a person can say which of them is wrong."""
+        if address in self._strangers or len(self._strangers) >= STRANGERS_MAX:
+            return
+        self._strangers.add(address)
+        self._effects.append(
+            Odd(f"{address} belongs to cluster {cluster_id}, this node to {self.cluster_id}: it follows nobody there")
+        )
 
     def _on_no_reply(self, number: int, call: Call, now_ms: int) -> None:
         if call.purpose is Purpose.PROBE:
