@@ -22,7 +22,7 @@ from __future__ import annotations
 from quorum.core.events import Joined, Peer
 from quorum.core.membership import Membership
 from quorum.core.messages import ErrorCode, Introduce, IntroduceReply
-from quorum.core.roles import Errand, Newborn, Unattached
+from quorum.core.roles import Errand, Leader, Newborn, Unattached
 from quorum.core.state import Purpose
 from quorum.core.types import FOUNDING_EPOCH, Batch, ReplicaKey, Voter, Voters, VoterSet
 
@@ -198,6 +198,9 @@ class Founding(Membership):
         )
         if newborn is not None:
             self._hear_of(newborn, request.sender.key, failed_only=True, now_ms=now_ms)
+        elif isinstance(self.role, Leader) and error is ErrorCode.NONE:  # an empty disk says at which address it is
+            address = dict(request.initial_voters).get(request.sender.key.node_id, "")
+            self._note_disk(self.role, request.sender.key, address, now_ms)
 
     def _hear_of(self, newborn: Newborn, key: ReplicaKey, *, failed_only: bool, now_ms: int) -> None:
         """A founder is up: ask it without waiting out the pause.

@@ -103,11 +103,15 @@ class Handovers(Elections):
         return VoterChangeError.NONE, "", max(ready, key=lambda key: (leader.replicas[key].end, -key.node_id))
 
     def _is_live(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
-        """Whether the replica has fetched within the fetch timeout; a leader itself always has."""
+        """Whether the replica has fetched within the fetch timeout, and its address is not known to be another disk's
+        since; a leader itself is alive."""
         if key == self.key:
             return True
         progress = leader.replicas.get(key)
         if progress is None or progress.last_fetch_ms is None:
+            return False
+        displaced_ms = leader.displaced.get(key)
+        if displaced_ms is not None and displaced_ms >= progress.last_fetch_ms:
             return False
         return now_ms - progress.last_fetch_ms < self.config.fetch_timeout_ms
 
@@ -122,6 +126,9 @@ class Handovers(Elections):
         progress = leader.replicas.get(key)
         if progress is None or progress.last_fetch_ms is None:
             return f"node {key.node_id} does not fetch from this leader"
+        displaced_ms = leader.displaced.get(key)
+        if displaced_ms is not None and displaced_ms >= progress.last_fetch_ms:
+            return f"node {key.node_id} has another disk now than {key}"
         lag = max(0, self.log.end - progress.end)
         return f"node {key.node_id} lags by {lag} records and last fetched {now_ms - progress.last_fetch_ms} ms ago"
 

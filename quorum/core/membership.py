@@ -12,7 +12,8 @@ step of its own (`leader.step`).  Both go through the same gate, `_decide`, each
 Nothing is believed that can be asked.  The leader asks the advertised address who answers there (Introduce): that
 proves it reachable, keeps a mistyped one out of the log, and finds the directory id, which nobody has to type.  A
 newcomer counts as caught up by a fetch that was sent after the measuring began, from under that directory id.  A change
-that would leave no majority of live voters is refused with the arithmetic.
+that would leave no majority of live voters is refused with the arithmetic: alive is who has fetched within the fetch
+timeout, unless another disk was met at that voter's address since.
 
 A target (`TargetVoters`) is a record: whoever leads reads the next step off the two sets and takes it, so the work
 survives any leader.  Putting a new disk in an old one's place is such a target, too: it takes two steps, and is not
@@ -424,7 +425,9 @@ class Membership(Handovers):
         theirs = reply.known.cluster_id
         if theirs not in (None, self.cluster_id):
             message = f"node {node_id} at {address} belongs to cluster {theirs}, not {self.cluster_id}"
-            return Verdict(VoterChangeError.WRONG_CLUSTER, message, "give a node of this cluster, see `kctl quorum status`")
+            return Verdict(
+                VoterChangeError.WRONG_CLUSTER, message, "give a node of this cluster, see `kctl quorum status`"
+            )
         if theirs is None or reply.newborn:
             message = f"node {node_id} at {address} has not joined the cluster yet"
             return Verdict(
@@ -474,6 +477,7 @@ class Membership(Handovers):
             probe.call = None
             if isinstance(reply, IntroduceReply):
                 probe.reply, probe.due_ms = reply, None
+                self._note_disk(leader, reply.key, call.to.address, now_ms)
             else:
                 probe.failures += 1
                 probe.due_ms = now_ms + self._backoff_ms(probe.failures) if probe.failures < PROBES_MAX else None

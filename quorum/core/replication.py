@@ -149,7 +149,7 @@ class Replication(Snapshots):
         return progress
 
     def _note_disk(self, leader: Leader, key: ReplicaKey, address: str, now_ms: int) -> None:
-        """Another disk of a voter's node runs at the voter's address: whatever it fetched before, that voter is gone."""
+        """Another disk of a voter's node runs at the voter's address: whatever it fetched before, it is gone."""
         voter = self.history.current.by_id(key.node_id)
         if voter is not None and voter.key != key and voter.address == address:
             leader.displaced[voter.key] = now_ms

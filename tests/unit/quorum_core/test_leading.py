@@ -8,6 +8,7 @@ import pytest
 
 from quorum.core import RaftConfig
 from quorum.core.events import (
+    AddVoter,
     Answer,
     Answered,
     Appended,
@@ -17,9 +18,14 @@ from quorum.core.events import (
     NotAppended,
     Propose,
     ReadLog,
+    RemoveVoter,
     Resign,
     SetTarget,
+    Transfer,
+    Transferred,
     Unanswered,
+    VoterChangeError,
+    VotersChanged,
     Written,
 )
 from quorum.core.membership import PROBES_MAX
@@ -370,6 +376,48 @@ def test_what_holds_a_target_up_is_described() -> None:
     assert (found.target_step, found.target_problem) == (None, "nobody answers at n4:1")
     bench.do(Resign("test"))
     assert bench.core.describe(bench.now_ms).target_problem is None, "that is the leader's to say"
+
+
+def remove(bench: Bench, node_id: int) -> VoterChangeError:
+    effects = bench.do(ChangeVoters(9, RemoveVoter(node_id), True, 10_000))
+    (told,) = [effect for effect in effects if isinstance(effect, VotersChanged)]
+    return told.result.error
+
+
+def test_a_voter_whose_disk_was_just_lost_counts_no_more() -> None:
+    """It fetched a moment ago, but its node has come back with another disk: 1 and 3 would be no majority."""
+    bench = leading()
+    bench.fetch(2, 2)
+    bench.fetch(3, 2)
+    bench.until(bench.now_ms + 100)
+    assert remove(bench, 2) is VoterChangeError.NONE
+    bench.fetch(3, 0, 0, sender=sender(3, disk=33), address="n3:9")
+    assert remove(bench, 2) is VoterChangeError.NONE, "somebody of the same id elsewhere proves nothing"
+    bench.fetch(3, 0, 0, sender=sender(3, disk=33))
+    assert remove(bench, 2) is VoterChangeError.NO_MAJORITY
+    assert bench.core.describe(bench.now_ms).voters[2].last_fetch_ms == 100
+    transferred = [effect for effect in bench.do(Transfer(5, 3)) if isinstance(effect, Transferred)]
+    assert [(one.error, "another disk" in one.message) for one in transferred] == [
+        (VoterChangeError.NOT_CAUGHT_UP, True)
+    ]
+    bench.until(bench.now_ms + 1)
+    bench.fetch(3, 2)
+    assert remove(bench, 2) is VoterChangeError.NONE, "it is there after all"
+
+
+def test_a_probe_that_meets_another_disk_counts_too() -> None:
+    bench = leading()
+    bench.fetch(2, 2)
+    bench.fetch(3, 2)
+    bench.take(Introduce)
+    bench.do(ChangeVoters(1, AddVoter(3, "n3:1"), True, 10_000))
+    (ask,) = bench.take(Introduce)
+    known = replace(KNOWN, epoch=bench.core.epoch)
+    reply = IntroduceReply(ErrorCode.NONE, known, key(3, 33), False, (), None, VoterSet())
+    effects = bench.do(Answered(ask.call, reply))
+    (told,) = [effect for effect in effects if isinstance(effect, VotersChanged)]
+    assert told.result.error is VoterChangeError.DUPLICATE_VOTER
+    assert remove(bench, 2) is VoterChangeError.NO_MAJORITY
 
 
 def test_a_stranger_learns_only_what_every_reply_says() -> None:
