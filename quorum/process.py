@@ -157,6 +157,7 @@ class ControlPlane:
             await self._transport.close()
             raise
         await self.node.__aenter__()  # closes the transport if it fails
+        self._tell_who_is_waited_for()
         self.node.run_beside(self.controller.run(), "active controller")
         self._volunteer = Volunteer(self.node, self.service.call, self.standing, self._sources.random)
         if self.config.quorum_auto_join:
@@ -175,6 +176,17 @@ class ControlPlane:
                 await self._volunteer.leave(min(self.config.shutdown_timeout_ms // 3, LEAVE_MAX_MS))
         finally:
             await self.node.__aexit__(kind, error, trace)
+
+    def _tell_who_is_waited_for(self) -> None:
+        """A node without a cluster waits for others, without end: whoever looks at its log shall see for whom."""
+        if self.node.core.newborn is None or self.config.standalone:
+            return
+        if self.config.initial_voters:
+            voters = ",".join(f"{voter.node_id}@{voter.address}" for voter in self.config.initial_voters)
+            _log.info("in no cluster yet: waits until every listed voter answers, with the same list", voters=voters)
+        else:
+            nodes = ",".join(map(str, self.config.bootstrap))
+            _log.info("in no cluster yet: waits until one of these nodes answers", nodes=nodes)
 
     async def _tell_what_is_gone(self, before: OutlivedError) -> None:
         await self.ready()
