@@ -78,6 +78,25 @@ async def describe(context: Context, broker_id: int) -> None:
         _table(context, documents)
 
 
+@group.command("unregister")
+@click.argument("broker_id", metavar="ID", type=click.IntRange(0, 2**31 - 1))
+@click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Check, but change nothing.")
+@with_loop
+async def unregister(context: Context, broker_id: int, dry_run: bool) -> None:
+    """Forget a broker that is gone for good: one that is fenced and has no replicas left."""
+    from quorumlog.wire.v1 import controller_pb2
+
+    header = controller_pb2.RequestHeader(validate_only=dry_run)
+    async with context.client() as client:
+        request = controller_pb2.UnregisterBrokerRequest(header=header, broker_id=broker_id)
+        reply = await client.call("UnregisterBroker", request, context.deadline_s)
+    document = {"changed": reply.changed, "offset": reply.offset, "id": broker_id}
+    if context.output.is_json:
+        context.output.document(document)
+    else:
+        context.output.text(f"broker {broker_id} {'would be' if dry_run else 'is'} forgotten")
+
+
 @group.command("purge-strays")
 @click.option("--broker", "broker_id", type=click.IntRange(0, 2**31 - 1), help="Only of this broker (default: of all).")
 @click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Only show them.")

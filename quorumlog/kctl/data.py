@@ -33,7 +33,7 @@ FETCH_SIZE_MAX_BYTES = 1 << 20
 
 
 @asynccontextmanager
-async def _open(context: Context, topic: str) -> AsyncIterator[tuple[Cluster, int]]:
+async def open_cluster(context: Context, topic: str) -> AsyncIterator[tuple[Cluster, int]]:
     """The brokers that the control plane knows, as a Kafka client's view; and the topic's number of partitions.
 
     Raises:
@@ -107,7 +107,7 @@ async def produce(
     )
     timeout_s = context.deadline_s
     written = 0
-    async with _open(context, topic) as (cluster, count):
+    async with open_cluster(context, topic) as (cluster, count):
         _check_partition(topic, partition, count)
         target = _Target(topic, partition, count)
         level = {"0": 0, "1": 1, "all": -1}[acks]
@@ -277,7 +277,7 @@ async def _consume(
 ) -> None:
     from quorumlog.client.consumer import EARLIEST, LATEST, Consumer
 
-    async with _open(context, topic) as (cluster, count):
+    async with open_cluster(context, topic) as (cluster, count):
         _check_partition(topic, partition, count)
         indexes = range(count) if partition is None else [partition]
         consumer = Consumer(cluster, timeout_s=context.deadline_s)

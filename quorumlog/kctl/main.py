@@ -10,7 +10,20 @@ from collections.abc import Sequence
 import click
 
 import quorumlog
-from quorumlog.kctl import brokers, cluster, completion, data, dev, exits, quorum, topics, voters
+from quorumlog.kctl import (
+    brokers,
+    cluster,
+    completion,
+    configs,
+    data,
+    dev,
+    elections,
+    exits,
+    partition_counts,
+    quorum,
+    topics,
+    voters,
+)
 from quorumlog.kctl.context import Context, Root
 from quorumlog.kctl.output import Output, dumps
 
@@ -32,7 +45,11 @@ cli.add_command(voters.alter_quorum)
 cli.add_command(voters.transfer_leader)
 cli.add_command(voters.preferred)
 cli.add_command(topics.group)
+topics.group.add_command(partition_counts.add_partitions)
+topics.group.add_command(partition_counts.remove_partitions)
 cli.add_command(brokers.group)
+cli.add_command(configs.group)
+cli.add_command(elections.elect_leaders)
 cli.add_command(cluster.group)
 cli.add_command(dev.group)
 cli.add_command(data.produce)

@@ -1,4 +1,4 @@
-"""kctl topics: create, list, describe, delete."""
+"""kctl topics: create, list, describe, delete; `partition_counts` adds two."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def group() -> None:
     """Topics and their partitions."""
 
 
-def _parse_assignment(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[list[int]] | None:
+def parse_assignment(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[list[int]] | None:
     """`1:2,2:3`: the brokers of each partition, the preferred leader first."""
     if text is None:
         return None
@@ -33,7 +33,7 @@ def _parse_assignment(_context: click.Context, _parameter: click.Parameter, text
     return rows
 
 
-def _parse_configs(
+def parse_configs(
     _context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]
 ) -> list[tuple[str, str]]:
     pairs = []
@@ -47,16 +47,18 @@ def _parse_configs(
     return pairs
 
 
-_dry_run = click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Check, but change nothing.")
+dry_run_option = click.option(
+    "--dry-run", "--validate-only", "dry_run", is_flag=True, help="Check, but change nothing."
+)
 
 
 @group.command("create")
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1, 1_000_000), help="Number of partitions (default: the cluster's).")
 @click.option("--replication-factor", type=click.IntRange(1, 32_767), help="Copies of each (default: the cluster's).")
-@click.option("--assignment", callback=_parse_assignment, metavar="1:2,2:3", help="Brokers of each partition instead.")
-@click.option("--config", "configs", multiple=True, callback=_parse_configs, metavar="key=value", help="Topic config.")
-@_dry_run
+@click.option("--assignment", callback=parse_assignment, metavar="1:2,2:3", help="Brokers of each partition instead.")
+@click.option("--config", "configs", multiple=True, callback=parse_configs, metavar="key=value", help="Topic config.")
+@dry_run_option
 @click.option("--wait", is_flag=True, help="Return once every partition has a leader.")
 @with_loop
 async def create(
@@ -92,7 +94,7 @@ async def create(
         if wait and not dry_run:
             left = max(deadline - asyncio.get_running_loop().time(), 0.1)
             await wait_until(
-                lambda: _has_leaders(client, name, left), left, f"topic {name}: a leader for each partition"
+                lambda: has_leaders(client, name, left), left, f"topic {name}: a leader for each partition"
             )
     changed = is_new and not dry_run
     document = {
@@ -116,7 +118,7 @@ async def create(
         context.output.text(f"topic {name} exists already, just as asked: {shape}")
 
 
-async def _has_leaders(client: Any, name: str, timeout_s: float) -> bool:
+async def has_leaders(client: Any, name: str, timeout_s: float) -> bool:
     from quorumlog.wire.v1 import controller_pb2
 
     reply = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(names=[name]), timeout_s)
@@ -214,7 +216,7 @@ def topic_document(topic: Any) -> dict[str, Any]:
 @group.command("delete")
 @click.argument("name")
 @click.option("--if-exists", is_flag=True, help="Succeed when there is no such topic.")
-@_dry_run
+@dry_run_option
 @click.option("--wait", is_flag=True, help="Accepted for symmetry: a deletion is committed when this returns.")
 @with_loop
 async def delete(context: Context, name: str, if_exists: bool, dry_run: bool, wait: bool) -> None:

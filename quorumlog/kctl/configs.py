@@ -1,0 +1,138 @@
+"""kctl configs: what is set for a topic, a broker or the whole cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.topics import dry_run_option, parse_configs, refusal
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group("configs", cls=Group)
+def group() -> None:
+    """Configs of topics, brokers and the cluster.  Those of a node itself are in its file."""
+
+
+def _of_resource(function: F) -> F:
+    options = (
+        click.option("--topic", metavar="T", help="Of this topic."),
+        click.option("--broker", metavar="ID", type=click.IntRange(0, 2**31 - 1), help="Of this broker."),
+        click.option(
+            "--cluster", is_flag=True, help="Of the cluster: what topics without their own value have, and more."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _resource(topic: str | None, broker: int | None, cluster: bool) -> Any:
+    from quorumlog.wire.v1 import controller_pb2, metadata_pb2
+
+    given = [topic is not None, broker is not None, cluster]
+    if sum(given) != 1:
+        raise click.UsageError("give one of --topic T, --broker ID and --cluster")
+    scope = metadata_pb2.Config.SCOPE_CLUSTER
+    name = ""
+    if topic is not None:
+        scope, name = metadata_pb2.Config.SCOPE_TOPIC, topic
+    elif broker is not None:
+        scope, name = metadata_pb2.Config.SCOPE_BROKER, str(broker)
+    return controller_pb2.ConfigResource(scope=scope, name=name)
+
+
+def _names(topic: str | None, broker: int | None) -> dict[str, Any]:
+    """What the change was made to, for its document."""
+    return {"topic": topic, "broker": broker}
+
+
+@group.command("get")
+@click.argument("key", required=False)
+@_of_resource
+@with_loop
+async def get(context: Context, key: str | None, topic: str | None, broker: int | None, cluster: bool) -> None:
+    """All configs, or one: the value in force and where it comes from."""
+    from quorumlog.wire.v1 import controller_pb2
+
+    request = controller_pb2.DescribeConfigsRequest(resources=[_resource(topic, broker, cluster)])
+    async with context.client() as client:
+        (described,) = (await client.call("DescribeConfigs", request, context.deadline_s)).resources
+    if described.result.error != "NONE":
+        raise refusal(described.result)
+    found = [config for config in described.configs if key in (None, config.key)]
+    if not found:
+        known = ", ".join(config.key for config in described.configs)
+        raise ClusterError("INVALID_CONFIG", f"there is no config {key!a} here; there are {known}")
+    if context.output.is_json:
+        context.output.document([{"name": each.key, "value": each.value, "source": each.source} for each in found])
+    else:
+        rows = [(each.key, each.value, each.source, each.allowed) for each in found]
+        context.output.table(("name", "value", "source", "allowed"), rows)
+
+
+@group.command("set")
+@click.argument("pairs", nargs=-1, required=True, metavar="key=value…", callback=parse_configs)
+@_of_resource
+@dry_run_option
+@with_loop
+async def set_(
+    context: Context, pairs: list[tuple[str, str]], topic: str | None, broker: int | None, cluster: bool, dry_run: bool
+) -> None:
+    """Set configs: all that are given, or none."""
+    changes: list[tuple[str, str | None]] = [*pairs]
+    await _alter(context, changes, topic, broker, cluster, dry_run)
+
+
+@group.command("unset")
+@click.argument("keys", nargs=-1, required=True, metavar="key…")
+@_of_resource
+@dry_run_option
+@with_loop
+async def unset(
+    context: Context, keys: tuple[str, ...], topic: str | None, broker: int | None, cluster: bool, dry_run: bool
+) -> None:
+    """Go back to the default: of a topic the cluster's value, else the built-in one."""
+    await _alter(context, [(key, None) for key in keys], topic, broker, cluster, dry_run)
+
+
+async def _alter(
+    context: Context,
+    changes: list[tuple[str, str | None]],
+    topic: str | None,
+    broker: int | None,
+    cluster: bool,
+    dry_run: bool,
+) -> None:
+    from quorumlog.wire.v1 import controller_pb2
+
+    wanted = controller_pb2.ConfigChanges(
+        resource=_resource(topic, broker, cluster),
+        changes=[controller_pb2.ConfigChange(key=key, value=value) for key, value in changes],
+    )
+    header = controller_pb2.RequestHeader(validate_only=dry_run)
+    async with context.client() as client:
+        request = controller_pb2.AlterConfigsRequest(header=header, resources=[wanted])
+        reply = await client.call("AlterConfigs", request, context.deadline_s)
+    (altered,) = reply.resources
+    if altered.result.error != "NONE":
+        raise refusal(altered.result)
+    document = {
+        "changed": altered.changed,
+        "offset": reply.offset,
+        **_names(topic, broker),
+        "configs": [{"name": key, "value": value} for key, value in changes],
+    }
+    whose = f"topic {topic}" if topic is not None else "the cluster" if broker is None else f"broker {broker}"
+    shown = ", ".join(key if value is None else f"{key}={value}" for key, value in changes)
+    if context.output.is_json:
+        context.output.document(document)
+    elif dry_run:
+        context.output.text(f"{whose}: {shown} would be accepted")
+    else:
+        context.output.text(f"{whose}: {shown}" + ("" if altered.changed else ", as it was already"))

@@ -1,0 +1,110 @@
+"""kctl elect-leaders: back to the preferred leaders, or to any that lives where nobody in sync does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.context import Command, Context, with_loop
+from quorumlog.kctl.output import node_or_none
+from quorumlog.kctl.topics import dry_run_option, refusal
+
+ROUNDS_MAX = 200
+"""Requests for all partitions that need it; each elects at most one batch of them."""
+
+
+@click.command("elect-leaders", cls=Command)
+@click.option("--preferred", is_flag=True, help="The first replica of each partition, where it is in sync.")
+@click.option("--unclean", is_flag=True, help="Any live replica of partitions without a leader: records may be lost.")
+@click.option("--topic", metavar="T", help="Only this topic (default: all partitions that need it).")
+@click.option("--partition", metavar="P", type=click.IntRange(0, 2**31 - 1), help="Only this partition of the topic.")
+@dry_run_option
+@with_loop
+async def elect_leaders(
+    context: Context, preferred: bool, unclean: bool, topic: str | None, partition: int | None, dry_run: bool
+) -> None:
+    """Have leaders elected.  A partition that needs no election is a success that says so.
+
+    --unclean gives up acknowledged records that only the absent replicas hold; what was in sync stays in the chain that
+    `kctl explain` shows.
+    """
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    if preferred == unclean:
+        raise click.UsageError("give one of --preferred and --unclean")
+    if partition is not None and topic is None:
+        raise click.UsageError("--partition needs --topic")
+    policy = pb.ElectLeadersRequest.POLICY_UNCLEAN if unclean else pb.ElectLeadersRequest.POLICY_PREFERRED
+    request = pb.ElectLeadersRequest(header=pb.RequestHeader(validate_only=dry_run), policy=policy)
+    async with context.client() as client:
+        if topic is not None:
+            indexes = [partition] if partition is not None else await _partitions(context, client, topic)
+            request.partitions.extend([pb.TopicPartition(topic=topic, index=index) for index in indexes])
+        if unclean and not dry_run:
+            context.output.message("warning: records that only the absent replicas hold are given up")
+        changed, offset, elected = await _elect(context, client, request)
+    _report(context, elected, changed, offset, dry_run, named=topic is not None)
+
+
+async def _partitions(context: Context, client: Any, topic: str) -> list[int]:
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    reply = await client.call("DescribeTopics", pb.DescribeTopicsRequest(names=[topic]), context.deadline_s)
+    (described,) = reply.topics
+    if described.result.error != "NONE":
+        raise refusal(described.result)
+    return [each.index for each in described.partitions]
+
+
+async def _elect(context: Context, client: Any, request: Any) -> tuple[bool, int, list[Any]]:
+    """What was elected; for all partitions that need it, as often as something is."""
+    changed, elected = False, []
+    for _ in range(ROUNDS_MAX):
+        reply = await client.call("ElectLeaders", request, context.deadline_s)
+        changed = changed or reply.changed
+        elected += reply.partitions
+        if request.partitions or not reply.changed:
+            break
+    return changed, reply.offset, elected
+
+
+def _report(context: Context, elected: list[Any], changed: bool, offset: int, dry_run: bool, *, named: bool) -> None:
+    failed = [each for each in elected if each.result.error not in ("NONE", "ELECTION_NOT_NEEDED")]
+    if named and failed and len(failed) == len(elected):
+        raise refusal(failed[0].result)
+    if context.output.is_json:
+        partitions = [
+            {
+                "topic": each.topic,
+                "partition": each.index,
+                "leader": node_or_none(each.leader),
+                "leader_epoch": each.leader_epoch,
+                "unclean": each.unclean,
+                "error": None if each.result.error == "NONE" else each.result.error,
+            }
+            for each in elected
+        ]
+        context.output.document({"changed": changed, "offset": offset, "partitions": partitions})
+    else:
+        would = "would be led" if dry_run else "is led"
+        for each in elected:
+            text = f"{each.topic}-{each.index} {would} by {each.leader}{' (unclean)' if each.unclean else ''}"
+            context.output.text(
+                text
+                if each.result.error == "NONE"
+                else f"not needed: {each.result.message}"
+                if each.result.error == "ELECTION_NOT_NEEDED"
+                else f"refused: {each.result.message}"
+            )
+        if not elected:
+            context.output.text("no partition needs an election")
+    if failed:
+        first = failed[0].result
+        raise ClusterError(
+            first.error,
+            f"{len(failed)} of {len(elected)} partitions: {first.message}",
+            first.next,
+            retriable=first.retriable,
+        )

@@ -1,0 +1,166 @@
+"""kctl topics add-partitions and remove-partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import click
+
+from quorumlog.errors import ClusterError, QuorumlogError
+from quorumlog.kctl.context import Command, Context, wait_until, with_loop
+from quorumlog.kctl.data import open_cluster
+from quorumlog.kctl.output import uuid_text
+from quorumlog.kctl.topics import dry_run_option, has_leaders, parse_assignment, refusal
+
+MAX_PARTITIONS = 1_000_000
+
+
+@click.command("add-partitions", cls=Command)
+@click.argument("name")
+@click.option("--to", "count", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="Partitions in all.")
+@click.option(
+    "--assignment",
+    callback=parse_assignment,
+    metavar="1:2,2:3",
+    help="Brokers of each new partition (default: placed).",
+)
+@dry_run_option
+@click.option("--wait", is_flag=True, help="Return once every partition has a leader.")
+@with_loop
+async def add_partitions(
+    context: Context, name: str, count: int, assignment: list[list[int]] | None, dry_run: bool, wait: bool
+) -> None:
+    """Add partitions at the end.  As many as there are already is a success that says so."""
+    from quorumlog.wire.v1 import controller_pb2, metadata_pb2
+
+    wanted = controller_pb2.NewPartitions(
+        topic=name, count=count, assignment=[metadata_pb2.IntList(values=row) for row in assignment or []]
+    )
+    header = controller_pb2.RequestHeader(validate_only=dry_run)
+    async with context.client() as client:
+        deadline = asyncio.get_running_loop().time() + context.deadline_s
+        request = controller_pb2.AddPartitionsRequest(header=header, topics=[wanted])
+        reply = await client.call("AddPartitions", request, context.deadline_s)
+        (topic,) = reply.topics
+        if topic.result.error != "NONE":
+            raise refusal(topic.result)
+        if wait and not dry_run:
+            left = max(deadline - asyncio.get_running_loop().time(), 0.1)
+            await wait_until(
+                lambda: has_leaders(client, name, left), left, f"topic {name}: a leader for each partition"
+            )
+    if context.output.is_json:
+        context.output.document(_document(name, topic, reply.offset))
+    elif dry_run:
+        context.output.text(f"topic {name} would have {topic.partitions} partitions")
+    elif topic.changed:
+        context.output.text(f"topic {name} has {topic.partitions} partitions now")
+    else:
+        context.output.text(f"topic {name} has {topic.partitions} partitions already")
+
+
+@click.command("remove-partitions", cls=Command)
+@click.argument("name")
+@click.option("--to", "count", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="Partitions that stay.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@click.option("--wait", is_flag=True, help="Return once every live broker has carried it out.")
+@with_loop
+async def remove_partitions(context: Context, name: str, count: int, yes: bool, dry_run: bool, wait: bool) -> None:
+    """Remove the highest-numbered partitions of a topic, with all their records.
+
+    The topic gets another id, so that clients accept that it has fewer partitions.  What is lost is said first, and has
+    to be confirmed (or --yes).
+    """
+    from quorumlog.wire.v1 import controller_pb2
+
+    async with context.client() as client:
+        deadline = asyncio.get_running_loop().time() + context.deadline_s
+        request = controller_pb2.RemovePartitionsRequest(
+            header=controller_pb2.RequestHeader(validate_only=True), topic=name, count=count
+        )
+        checked = await client.call("RemovePartitions", request, context.deadline_s)
+        if checked.topic.result.error != "NONE":
+            raise refusal(checked.topic.result)
+        described = await client.call(
+            "DescribeTopics", controller_pb2.DescribeTopicsRequest(names=[name]), context.deadline_s
+        )
+        now = len(described.topics[0].partitions)
+        lost = None
+        if count < now:
+            lost = await _lost_records(context, name, range(count, now))
+            context.output.message(_warning(name, count, now, lost))
+            if not (yes or dry_run):
+                _confirm(context, name)
+        request.header.validate_only = dry_run
+        reply = await client.call("RemovePartitions", request, context.deadline_s)
+        if reply.topic.result.error != "NONE":
+            raise refusal(reply.topic.result)
+        if wait and reply.topic.changed:
+            left = max(deadline - asyncio.get_running_loop().time(), 0.1)
+            await wait_until(lambda: _carried_out(client, reply.offset, left), left, "carried out by every live broker")
+    document = {**_document(name, reply.topic, reply.offset), "removed": now - count, "records": lost}
+    if context.output.is_json:
+        context.output.document(document)
+    elif count == now:
+        context.output.text(f"topic {name} has {now} partitions already")
+    elif dry_run:
+        context.output.text(f"topic {name} would keep {count} of {now} partitions")
+    else:
+        context.output.text(f"topic {name} has {count} partitions now, and the id {document['topic_id']}")
+
+
+def _document(name: str, topic: Any, offset: int) -> dict[str, Any]:
+    return {
+        "changed": topic.changed,
+        "offset": offset,
+        "name": name,
+        "topic_id": uuid_text(topic.topic_id),
+        "partitions": topic.partitions,
+    }
+
+
+async def _lost_records(context: Context, name: str, indexes: range) -> int | None:
+    """How many offsets these partitions hold; None when one of them does not say (nobody leads it)."""
+    from quorumlog.client.consumer import EARLIEST, LATEST, Consumer
+
+    try:
+        async with (
+            asyncio.timeout(min(context.deadline_s / 2, 10)),
+            open_cluster(context, name) as (cluster, _),
+        ):
+            consumer = Consumer(cluster)
+            first = await consumer.list_offsets({(name, index): EARLIEST for index in indexes})
+            end = await consumer.list_offsets({(name, index): LATEST for index in indexes})
+    except (QuorumlogError, TimeoutError, OSError):
+        return None
+    return sum(int(end[key].offset - first[key].offset) for key in first)
+
+
+def _warning(name: str, count: int, now: int, lost: int | None) -> str:
+    gone = f"{name}-{count}" if now - count == 1 else f"{name}-{count} to {name}-{now - 1}"
+    records = "all their records (how many is not known: not every partition answers)"
+    if lost is not None:
+        records = f"{lost} records"
+    return (
+        f"warning: {gone} will be gone for good, with {records}; positions that consumers keep for them"
+        " (this cluster keeps none) mean nothing any more"
+    )
+
+
+def _confirm(context: Context, name: str) -> None:
+    if not sys.stdin.isatty():
+        raise ClusterError(
+            "CONFIRMATION_NEEDED", f"removing partitions of {name} loses records and is not confirmed", "add --yes"
+        )
+    context.interrupted = "nothing was changed"
+    click.confirm("remove them?", abort=True, err=True)
+
+
+async def _carried_out(client: Any, offset: int, timeout_s: float) -> bool:
+    from quorumlog.wire.v1 import controller_pb2
+
+    reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), timeout_s)
+    return all(broker.metadata_offset >= offset for broker in reply.brokers if broker.state != "fenced")
