@@ -146,7 +146,11 @@ class Membership(Handovers):
             if reached and self.high_watermark >= max(work.end, self.history.changed_at + 1):
                 self._end_change(leader, work, None, now_ms)
             elif work.call is not None and now_ms >= work.deadline_ms:
-                unknown = Verdict(VoterChangeError.OUTCOME_UNKNOWN, "not committed in time; it may still be")
+                unknown = Verdict(
+                    VoterChangeError.OUTCOME_UNKNOWN,
+                    "not committed in time; it may still be",
+                    "see in `kctl quorum status` which voters fetch; it is done once a majority of the new set does",
+                )
                 self._end_change(leader, work, unknown, now_ms)
             return
         outcome: Verdict | ControlRecord | None
