@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,6 +114,40 @@ def named(cluster: DevCluster, *node_ids: int) -> str:
 def everybody(cluster: DevCluster) -> list[str]:
     """Every node's control address: any of them will do for kctl."""
     return [node.control for node in cluster.nodes]
+
+
+def another_node(cluster: DevCluster, node_id: int, *options: str) -> Node:
+    """A quorum node beside the cluster, with a disk and addresses of its own, not started yet.
+
+    options: how it finds a cluster, `--join` and the like.
+    """
+    home = Path(cluster.dir) / f"another-{node_id}-{len(cluster.nodes)}"
+    home.mkdir()
+    control, http = (f"{dev_cluster.HOST}:{port}" for port in islice(dev_cluster._free_ports(PORT_BASE + 50), 2))
+    command = [sys.executable, "-P", "-m", "quorum.cli", "run", "--data-dir", str(home / "data")]
+    command += ["--node-id", str(node_id), "--listen", control, "--http", http, *options]
+    node = Node("voter", node_id, control, http, str(home / "data"), str(home / "log"), command)
+    cluster.nodes.append(node)
+    return node
+
+
+async def refuses_to_run(node: Node) -> str:
+    """Start a node that must end with status 2, wrong configuration; what it said last."""
+    process = await asyncio.create_subprocess_exec(
+        *node.command,
+        env=dev_cluster._environment(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 2, said.decode()
+    return said.decode().splitlines()[-1]
 
 
 class Said(NamedTuple):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from quorumlog.kctl import processes
 from tests.integration.quorum.clusters import kctl, kill, node_of, quorum_is, running, start, voter_ids
+from tests.integration.quorum.load import under_load
 
 
 async def test_a_quorum_grows_and_shrinks_by_kctl(tmp_path: Path) -> None:
@@ -48,13 +49,15 @@ async def test_a_target_is_worked_towards_and_leadership_handed_over(tmp_path: P
         assert (code, unknown["error"]) == (3, "VOTER_NOT_FOUND"), unknown
 
 
-async def test_a_lost_disk_is_replaced_by_one_command(tmp_path: Path) -> None:
-    async with running(tmp_path, voters=3) as cluster:
+async def test_a_lost_disk_is_replaced_by_one_command_while_clients_write(tmp_path: Path) -> None:
+    async with running(tmp_path, voters=3) as cluster, under_load(cluster):
         described = await quorum_is(cluster, "a leader", lambda it: True)
         lost = node_of(cluster, next(one for one in (1, 2, 3) if one != described.known.leader_id))
         await kill(lost)
         shutil.rmtree(lost.data_dir)
         await start(cluster)
+        code, absent = await kctl(cluster, "add-voter", f"{lost.id}@127.0.0.1:1", "--replace")
+        assert (code, absent["error"]) == (5, "UNREACHABLE"), absent
         assert any("--replace" in line for line in processes.last_lines(Path(lost.log), 50)), "the node says what to do"
         code, refused = await kctl(cluster, "add-voter", f"{lost.id}@{lost.control}")
         assert (code, refused["error"]) == (5, "DUPLICATE_VOTER"), refused
