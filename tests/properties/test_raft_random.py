@@ -24,6 +24,7 @@ from quorum.core.events import (
     Prefer,
     Propose,
     ReadLog,
+    ReadSnapshot,
     RemoveVoter,
     Resign,
     SetTarget,
@@ -123,9 +124,44 @@ class World:
                 self.checker.seen["read"] += 1
                 self.at(self.random.randrange(self.faults.disk_ms + 1), self.reading(node, effect))
             node.reads.clear()
+            if node.receiving and self.receiving.get(node.id) != node.incarnation:
+                self.receiving[node.id] = node.incarnation
+                self.at(self.random.randrange(self.faults.disk_ms + 1), self.receive(node))
             self.arm(node.id)
 
-    def reading(self, node: Node, effect: ReadLog) -> Callable[[], None]:
+    receiving: dict[int, int]
+
+    def receive(self, node: Node) -> Callable[[], None]:
+        """The node does the next thing to receive a snapshot."""
+        incarnation = node.incarnation
+
+        def work() -> None:
+            if self.receiving.get(node.id) == incarnation:
+                del self.receiving[node.id]
+            if node.core is not None and node.incarnation == incarnation and node.receiving:
+                self.lab.receive(node.id)
+                self.wrote(node.id)
+
+        return work
+
+    def snapshot(self) -> None:
+        """Somebody takes a snapshot, and lets the log start after it or an older one; some are deleted."""
+        running = [node for node in self.lab.nodes.values() if node.core is not None and node.applied > node.disk.start]
+        if running:
+            node = self.random.choice(running)
+            disk = node.disk
+            if all(end.offset < node.applied for end in disk.snapshots):
+                self.lab.take_snapshot(node.id)
+                self.checker.seen["snapshot taken"] += 1
+            if disk.usable and self.random.random() < 0.7:
+                self.lab.trim(node.id, self.random.choice(disk.usable))
+            for end in disk.usable[:-1]:
+                if self.random.random() < 0.5:
+                    del disk.snapshots[end]
+            self.wrote(node.id)
+        self.at(self.random.randrange(10, 1500), self.snapshot)
+
+    def reading(self, node: Node, effect: ReadLog | ReadSnapshot) -> Callable[[], None]:
         """The disk answers a little later, when the node may be something else."""
         incarnation = node.incarnation
 
@@ -225,7 +261,7 @@ class World:
         if self.lab.now_ms >= CHAOS_MS:
             return
         random = self.random
-        match random.randrange(12):
+        match random.randrange(14):
             case 0 | 1:
                 node_id = random.choice(self.ids)
                 self.crash(node_id)
@@ -251,7 +287,7 @@ class World:
                     self.wrote(node.id)
             case 8:
                 self.prefer(tuple(random.sample(self.ids, min(len(self.ids), random.randint(0, 2)))))
-            case 9:
+            case 9 | 12 | 13:
                 self.transfer()
             case 10:
                 self.lose_a_disk()
@@ -315,7 +351,7 @@ class World:
         if node is not None:
             self.calls += 1
             self.checker.changes(node.id, self.calls)
-            to = self.random.choice([None, *self.ids])
+            to = self.random.choice([None, None, None, *self.ids])
             self.ask(node.id, Transfer(self.calls, to, self.random.choice([100, 5000])))
 
     def prefer(self, wanted: tuple[int, ...]) -> None:
@@ -371,10 +407,12 @@ class World:
 def run(seed: int) -> Counter[str]:
     """One run; returns how often the rare things happened."""
     world = World(seed)
-    world.armed, world.on_disk = {}, set()
+    world.armed, world.on_disk, world.receiving = {}, set(), {}
     world.at(world.random.randrange(3000), world.chaos)
     world.at(500, world.propose)
     world.at(500, world.read)
+    if world.random.random() < 0.5:
+        world.at(500, world.snapshot)
     if world.changing:
         world.at(1000, world.change)
     world.run(CHAOS_MS)
@@ -414,5 +452,15 @@ def test_promises_hold_and_work_goes_on(seeds: range) -> None:
             raise AssertionError(f"RAFT_SEEDS={seed}: {failure}") from failure
     if len(seeds) == BLOCK:
         rare = ("leader", "truncation", "crash", "paused", "resigned", "read", "committed")
-        for what in (*rare, "reconfiguration", "changed", "transfer NONE", "confirmed read", "refused read"):
+        for what in (
+            *rare,
+            "snapshot taken",
+            "trimmed",
+            "snapshot loaded",
+            "reconfiguration",
+            "changed",
+            "transfer NONE",
+            "confirmed read",
+            "refused read",
+        ):
             assert seen[what] > 0, f"{what} never happened in seeds {seeds}: the faults have grown tame"

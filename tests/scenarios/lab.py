@@ -135,10 +135,12 @@ class Disk:
         )
 
     def content(self, end: LogEnd) -> bytes:
-        """The state below `end`: what the snapshot at the log's start holds, and the log from there."""
-        before = [self.snapshots[self.base.end]] if self.base is not None else []
-        batches = [batch for batch in self.batches if batch.end_offset <= end.offset]
-        assert (batches[-1].end_offset if batches else self.start) == end.offset, f"{end} is no end of a batch"
+        """The state below `end`: what the newest snapshot up to there holds, and the log after it."""
+        older = [one for one in self.usable if one.offset <= end.offset]
+        start = older[-1].offset if older else 0
+        before = [self.snapshots[older[-1]]] if older else []
+        batches = [batch for batch in self.batches if start <= batch.base_offset and batch.end_offset <= end.offset]
+        assert (batches[-1].end_offset if batches else start) == end.offset, f"{end} is no end of a batch"
         return b" ".join(before + [batch.payload or type(batch.control).__name__.encode() for batch in batches])
 
     def read(self, effect: ReadLog | ReadSnapshot) -> LogRead | SnapshotRead:
