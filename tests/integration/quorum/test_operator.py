@@ -34,7 +34,7 @@ FETCH_TIMEOUT_MS = 2000
 
 def silent_ms(described: Any, node_id: int) -> int:
     """For how long this voter has not fetched."""
-    return max(voter.last_fetch_ms for voter in described.voters if voter.replica.key.node_id == node_id)
+    return max(int(one.last_fetch_ms) for one in described.voters if one.replica.key.node_id == node_id)
 
 
 async def test_the_active_controller_is_taken_out_and_back_in(tmp_path: Path) -> None:
