@@ -100,6 +100,8 @@ class Elections(Reads):
         if epoch == self.epoch and self.election.leader_id not in (None, leader_id):
             return False
         if epoch == self.epoch:
+            if self._farewell is not None and self._farewell[0] == epoch:
+                return True  # it has resigned; who says otherwise has not heard it yet
             match self.role:
                 case Follower() as follower:
                     moved = follower.leader.address != address and follower.fetch.failures > 0
