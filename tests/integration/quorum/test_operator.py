@@ -27,7 +27,6 @@ from tests.integration.quorum.clusters import (
 )
 from tests.integration.quorum.load import register, registered
 
-
 FETCH_TIMEOUT_MS = 2000
 """The default: who has not fetched for so long does not count as alive."""
 
