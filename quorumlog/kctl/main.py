@@ -21,6 +21,7 @@ from quorumlog.kctl import (
     exits,
     partition_counts,
     quorum,
+    reassign,
     topics,
     voters,
 )
@@ -47,6 +48,7 @@ cli.add_command(voters.preferred)
 cli.add_command(topics.group)
 topics.group.add_command(partition_counts.add_partitions)
 topics.group.add_command(partition_counts.remove_partitions)
+cli.add_command(reassign.group)
 cli.add_command(brokers.group)
 cli.add_command(configs.group)
 cli.add_command(elections.elect_leaders)

@@ -1,0 +1,419 @@
+"""kctl reassign: move replicas to other brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl import brokers as brokers_module
+from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.reassign_plan import ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
+from quorumlog.kctl.reassign_progress import Key, Sizes, Watch, list_ongoing, state_of
+from quorumlog.kctl.topics import dry_run_option
+
+NO_THROTTLE = -1
+
+
+@click.group("reassign", cls=Group)
+def group() -> None:
+    """Move replicas to other brokers, while reads and writes go on.
+
+    `generate` makes a plan, `start` begins to carry one out, `status` says how far it is, `cancel` returns to the
+    replicas of before, `verify` compares a plan with what there is.  Plans have the form of Kafka's own tool.
+    """
+
+
+def _broker_ids(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        ids = tuple(int(each) for each in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not like 1,2,3 (broker ids)") from None
+    if len(set(ids)) != len(ids):
+        raise click.BadParameter(f"{text!r} names a broker twice")
+    if any(not 0 <= each <= ID_MAX for each in ids):
+        raise click.BadParameter(f"{text!r} has a broker id out of range 0..{ID_MAX}")
+    return ids
+
+
+def _bytes(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    """`50000000`, `50M`, `50MiB`; `none`."""
+    if text is None:
+        return None
+    if text.lower() in ("none", "-1"):
+        return NO_THROTTLE
+    units = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+    digits = text.rstrip("kKmMgGiIbB")
+    factor = units.get(text[len(digits) :].lower())
+    if factor is None or not (digits.isascii() and digits.isdigit()) or not 0 < int(digits) * factor < 2**63:
+        raise click.BadParameter(f"{text!r} is not like 50000000, 50M or 50MiB (bytes a second), or none")
+    return int(digits) * factor
+
+
+def _load(path: str | None) -> list[Move] | None:
+    """Raises: ClusterError: INVALID_PLAN."""
+    if path is None:
+        return None
+    try:
+        text = sys.stdin.read(PLAN_SIZE_MAX + 1) if path == "-" else _read(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterError("INVALID_PLAN", f"{path!r} cannot be read: {error}", "name a file, or - for input") from None
+    if len(text) > PLAN_SIZE_MAX:
+        raise ClusterError("INVALID_PLAN", f"the plan is larger than {PLAN_SIZE_MAX} bytes", "split it")
+    return parse(text)
+
+
+def _read(path: str) -> str:
+    with Path(path).open(encoding="utf-8") as file:
+        return file.read(PLAN_SIZE_MAX + 1)
+
+
+_plan_option = click.option("--plan", "path", metavar="FILE.json", help="A plan; - reads standard input.")
+_topic_option = click.option("--topic", "topics", multiple=True, metavar="T", help="All partitions of a topic.")
+_brokers_option = click.option(
+    "--brokers", callback=_broker_ids, metavar="1,2,3", help="Brokers for the topic's replicas."
+)
+_factor_option = click.option(
+    "--replication-factor", type=click.IntRange(1, 32_767), help="Copies of each partition (default: as many as now)."
+)
+_throttle_option = click.option(
+    "--throttle",
+    callback=_bytes,
+    metavar="BYTES",
+    help="Bytes a second that a broker copies at most, until the last reassignment has ended; none takes it away.",
+)
+
+
+# generate
+
+
+@group.command("generate")
+@_topic_option
+@_brokers_option
+@_factor_option
+@_plan_option
+@with_loop
+async def generate(
+    context: Context,
+    topics: tuple[str, ...],
+    brokers: tuple[int, ...] | None,
+    replication_factor: int | None,
+    path: str | None,
+) -> None:
+    """Make a plan that spreads a topic's replicas evenly over brokers and racks, moving as few as possible.
+
+    The plan goes to standard output; the assignment of now, to return to, to standard error.  With `-o json` both are
+    in one document, which `start --plan` takes as well.  Without --brokers: all that are unfenced.  With --plan
+    instead of --topic: the partitions that it names.
+    """
+    plan = _load(path)
+    if bool(topics) == (plan is not None):
+        raise click.UsageError("give --topic, or --plan whose partitions are to be placed anew")
+    async with context.client() as client:
+        current = await _current(client, context, topics or {move.topic for move in plan or ()})
+        if plan is not None:
+            current = _named(current, plan)
+        planned = await _proposed(client, context, current, brokers, replication_factor)
+    copied, changed = moved(current, planned)
+    if context.output.is_json:
+        context.output.document(
+            {"plan": document(planned), "current": document(current), "replicas_moved": copied, "changed": changed}
+        )
+        return
+    context.output.text(json.dumps(document(planned)))
+    context.output.message(f"as it is now, to return to: {json.dumps(document(current))}")
+    context.output.message(f"{copied} replicas would be copied, {changed} of {len(current)} partitions changed")
+
+
+def _named(current: Sequence[Move], plan: Sequence[Move]) -> list[Move]:
+    known = {(move.topic, move.partition): move for move in current}
+    missing = [move for move in plan if (move.topic, move.partition) not in known]
+    if missing:
+        name = f"{missing[0].topic}-{missing[0].partition}"
+        raise ClusterError("UNKNOWN_TOPIC_OR_PARTITION", f"there is no partition {name}", "kctl topics describe")
+    return [known[move.topic, move.partition] for move in plan]
+
+
+async def _current(client: Any, context: Context, topics: Any) -> list[Move]:
+    """The replicas that there are, or that a reassignment is working towards, of all partitions of the topics."""
+    return [
+        Move(topic.name, each.index, tuple(r.broker_id for r in each.replicas if r.broker_id not in each.removing))
+        for topic in await _described(client, context, topics)
+        for each in topic.partitions
+    ]
+
+
+async def _described(client: Any, context: Context, topics: Any) -> list[Any]:
+    from quorumlog.kctl.topics import refusal
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    request = pb.DescribeTopicsRequest(names=sorted(set(topics)))
+    reply = await client.call("DescribeTopics", request, context.deadline_s)
+    for topic in reply.topics:
+        if topic.result.error not in ("NONE", ""):
+            raise refusal(topic.result)
+    return list(reply.topics)
+
+
+async def _proposed(
+    client: Any, context: Context, current: list[Move], wanted: tuple[int, ...] | None, factor: int | None
+) -> list[Move]:
+    known = {each["id"]: each for each in await brokers_module.fetch(context, client)}
+    ids = wanted if wanted is not None else [id_ for id_ in sorted(known) if known[id_]["state"] == "unfenced"]
+    missing = [id_ for id_ in ids if id_ not in known]
+    if missing:
+        text = f"broker {','.join(map(str, missing[:20]))} is not registered"
+        raise ClusterError("INVALID_REPLICA_ASSIGNMENT", text, "kctl brokers list")
+    return propose(current, {id_: known[id_]["rack"] for id_ in ids}, factor)
+
+
+# start
+
+
+@group.command("start")
+@_plan_option
+@_topic_option
+@_brokers_option
+@_factor_option
+@_throttle_option
+@click.option("--replace", is_flag=True, help="Give an unfinished reassignment another target.")
+@dry_run_option
+@click.option("--wait", is_flag=True, help="Until all is moved, with progress on standard error.")
+@with_loop
+async def start(
+    context: Context,
+    path: str | None,
+    topics: tuple[str, ...],
+    brokers: tuple[int, ...] | None,
+    replication_factor: int | None,
+    throttle: int | None,
+    replace: bool,
+    dry_run: bool,
+    wait: bool,
+) -> None:
+    """Begin to move replicas: all that is asked for, or nothing.  `--throttle` alone changes the one in force."""
+    plan = _load(path)
+    _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + context.deadline_s
+    async with context.client() as client:
+        moves = plan or []
+        if topics:
+            moves = await _proposed(
+                client, context, await _current(client, context, topics), brokers, replication_factor
+            )
+        reply = await _alter(client, context, moves, dry_run, throttle=throttle, replace=replace)
+        keys = [(move.topic, move.partition) for move in moves]
+        if wait and keys and not dry_run:
+            await Watch(context, client, keys).run(max(deadline - loop.time(), 0.1))
+    _report(context, reply, moves, dry_run, done="moved" if wait else "being moved", planned="would be moved")
+
+
+def _check_sources(
+    plan: object, topics: object, brokers: object, factor: object = None, *, alone: bool = False
+) -> None:
+    if (plan is not None) and topics:
+        raise click.UsageError("give --plan or --topic, not both")
+    if plan is None and not topics and not alone:
+        raise click.UsageError("give --plan FILE.json, or --topic T with --brokers 1,2,3")
+    if topics and brokers is None and factor is None:
+        raise click.UsageError("--topic needs --brokers 1,2,3 (or --replication-factor)")
+    if plan is not None and (brokers is not None or factor is not None):
+        raise click.UsageError("a plan names the brokers itself")
+
+
+async def _alter(client: Any, context: Context, moves: Sequence[Move], dry_run: bool, **options: Any) -> Any:
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    request = pb.AlterReassignmentsRequest(header=pb.RequestHeader(validate_only=dry_run), **options)
+    for move in moves:
+        request.partitions.add(topic=move.topic, index=move.partition, replicas=move.replicas)
+    return await client.call("AlterReassignments", request, context.deadline_s)
+
+
+def _report(context: Context, reply: Any, moves: Sequence[Move], dry_run: bool, *, done: str, planned: str) -> None:
+    wanted = {(move.topic, move.partition): list(move.replicas) or None for move in moves}
+    if context.output.is_json:
+        rows = [
+            {
+                "topic": each.topic,
+                "partition": each.index,
+                "replicas": wanted[each.topic, each.index],
+                "changed": each.changed and not dry_run,
+            }
+            for each in reply.partitions
+        ]
+        context.output.document({"changed": reply.changed, "offset": reply.offset or None, "partitions": rows})
+        return
+    changed = sum(each.changed for each in reply.partitions)
+    so_already = [each.result.message for each in reply.partitions if not each.changed and each.result.message]
+    for text in so_already[:5]:
+        context.output.message(text)
+    if not moves:
+        context.output.text("the throttle is changed" if reply.changed else "the throttle is so already")
+    elif changed:
+        context.output.text(f"{changed} of {len(moves)} partitions {planned if dry_run else done}")
+    else:
+        context.output.text("nothing to do: all is so already")
+
+
+# status
+
+
+@group.command("status")
+@_plan_option
+@_topic_option
+@_brokers_option
+@with_loop
+async def status(context: Context, path: str | None, topics: tuple[str, ...], brokers: tuple[int, ...] | None) -> None:
+    """What is going on: who is added and removed, who is in sync, and how many bytes there are to copy yet.
+
+    state: copying; waiting (all that are added are in sync, but too few would be left); no_leader.
+    """
+    plan = _load(path)
+    async with context.client() as client:
+        keys = {(move.topic, move.partition) for move in plan or ()}
+        ongoing, throttle = await list_ongoing(client, keys, context.deadline_s)
+        ongoing = [each for each in ongoing if _is_wanted(each, topics, brokers)]
+        left = await Sizes(client).left(ongoing, context.deadline_s) if ongoing else {}
+    rows = [
+        {
+            "topic": each.topic,
+            "partition": each.index,
+            "adding": list(each.adding),
+            "removing": list(each.removing),
+            "isr": list(each.isr),
+            "bytes_left": left[each.topic, each.index],
+            "state": state_of(each),
+        }
+        for each in ongoing
+    ]
+    if context.output.is_json:
+        context.output.document(rows)
+    elif not rows:
+        context.output.text("no reassignment is going on")
+    else:
+        columns = ("topic", "partition", "adding", "removing", "isr", "bytes_left", "state")
+        context.output.table(columns, [[row[column] for column in columns] for row in rows])
+        context.output.message(f"throttle: {'none' if throttle < 0 else f'{throttle} bytes a second a broker'}")
+
+
+def _is_wanted(ongoing: Any, topics: Sequence[str], brokers: tuple[int, ...] | None) -> bool:
+    if topics and ongoing.topic not in topics:
+        return False
+    return brokers is None or not set(brokers).isdisjoint((*ongoing.adding, *ongoing.removing))
+
+
+# cancel
+
+
+@group.command("cancel")
+@_plan_option
+@_topic_option
+@click.option("--all", "everything", is_flag=True, help="All that is going on.")
+@dry_run_option
+@click.option("--wait", is_flag=True, help="Accepted for symmetry: it is cancelled when this returns.")
+@with_loop
+async def cancel(
+    context: Context, path: str | None, topics: tuple[str, ...], everything: bool, dry_run: bool, wait: bool
+) -> None:
+    """Return to the replicas of before; refused where only new ones hold all acknowledged records."""
+    plan = _load(path)
+    if (plan is not None) + bool(topics) + everything != 1:
+        raise click.UsageError("give one of --plan FILE.json, --topic T and --all")
+    async with context.client() as client:
+        moves = [Move(move.topic, move.partition, ()) for move in plan or ()]
+        if plan is None:
+            if topics:
+                await _described(client, context, topics)
+            ongoing, _ = await list_ongoing(client, (), context.deadline_s)
+            moves = [Move(each.topic, each.index, ()) for each in ongoing if everything or each.topic in topics]
+        if not moves:
+            raise ClusterError("NO_REASSIGNMENT_IN_PROGRESS", "no reassignment is going on", "kctl reassign status")
+        reply = await _alter(client, context, moves, dry_run)
+    _report(context, reply, moves, dry_run, done="are as they were", planned="would be as they were")
+
+
+# verify
+
+
+@group.command("verify")
+@_plan_option
+@_topic_option
+@_brokers_option
+@with_loop
+async def verify(context: Context, path: str | None, topics: tuple[str, ...], brokers: tuple[int, ...] | None) -> None:
+    """Compare a plan, or a topic and its brokers, with what there is.
+
+    state: complete; in_progress (exit code 4); different (exit code 1); missing (exit code 3).
+    """
+    plan = _load(path)
+    _check_sources(plan, topics, brokers)
+    async with context.client() as client:
+        if topics:
+            await _described(client, context, topics)
+        found = await _actual(client, context, topics or sorted({move.topic for move in plan or ()}))
+    wanted = plan or [Move(topic, index, brokers or ()) for topic, index in sorted(found)]
+    rows = [_verified(move, found.get((move.topic, move.partition)), exact=plan is not None) for move in wanted]
+    if context.output.is_json:
+        context.output.document(rows)
+    else:
+        columns = ("topic", "partition", "replicas", "wanted", "adding", "removing", "isr", "state")
+        context.output.table(columns, [[row[column] for column in columns] for row in rows])
+    _judge(rows)
+
+
+async def _actual(client: Any, context: Context, topics: Sequence[str]) -> dict[Key, Any]:
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    reply = await client.call("DescribeTopics", pb.DescribeTopicsRequest(names=topics), context.deadline_s)
+    return {(topic.name, each.index): each for topic in reply.topics for each in topic.partitions}
+
+
+def _verified(move: Move, found: Any, exact: bool) -> dict[str, Any]:
+    """`exact`: these replicas in this order; else any of these brokers."""
+    if found is None:
+        state, replicas, target = "missing", [], ()
+    else:
+        replicas = [each.broker_id for each in found.replicas]
+        target = tuple(each for each in replicas if each not in found.removing)
+        matches = target == move.replicas if exact else set(target) <= set(move.replicas)
+        under_way = bool(found.adding or found.removing)
+        state = "different" if not matches else "in_progress" if under_way else "complete"
+    return {
+        "topic": move.topic,
+        "partition": move.partition,
+        "replicas": replicas,
+        "wanted": list(move.replicas),
+        "adding": [] if found is None else list(found.adding),
+        "removing": [] if found is None else list(found.removing),
+        "isr": [] if found is None else list(found.isr),
+        "state": state,
+    }
+
+
+def _judge(rows: Sequence[dict[str, Any]]) -> None:
+    """Raises: ClusterError: not all is as it should be."""
+    by_state = {
+        state: [row for row in rows if row["state"] == state] for state in ("missing", "different", "in_progress")
+    }
+
+    def names(state: str) -> str:
+        shown = ", ".join(f"{row['topic']}-{row['partition']}" for row in by_state[state][:5])
+        return shown + (f" and {len(by_state[state]) - 5} more" if len(by_state[state]) > 5 else "")
+
+    if by_state["missing"]:
+        raise ClusterError("UNKNOWN_TOPIC_OR_PARTITION", f"not there: {names('missing')}", "kctl topics list")
+    if by_state["different"]:
+        raise ClusterError("VERIFICATION_FAILED", f"not as planned: {names('different')}", "kctl reassign start")
+    if by_state["in_progress"]:
+        text = f"still being moved: {names('in_progress')}"
+        raise ClusterError("REASSIGNMENT_IN_PROGRESS", text, "kctl reassign status", retriable=True)

@@ -1,0 +1,237 @@
+"""Plans of reassignments: the JSON form, which is that of Kafka's own tool, and how one is made.
+
+A plan that is made keeps as many replicas where they are as it may: first each partition keeps those of its replicas
+that are on the wanted brokers, as long as no broker gets more than its share; what is missing goes to the least loaded
+broker of the least used rack; what is still uneven is moved, one replica at a time.  A spread over racks outranks an
+even load.  In the end the leaders are made even, by the order of the replicas alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quorumlog.errors import ClusterError
+
+ID_MAX = 2**31 - 1
+NAME_MAX = 249
+REPLICAS_MAX = 32_767
+PLAN_PARTITIONS_MAX = 100_000
+PLAN_SIZE_MAX = 64 << 20
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One partition of a plan; the first replica is the preferred leader."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+
+
+# The JSON form
+
+
+def parse(text: str) -> list[Move]:
+    """A plan: `{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}`, or what `generate -o json` prints.
+
+    Raises:
+        ClusterError: INVALID_PLAN, naming what is wrong where.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _invalid(f"not JSON: {error}") from None
+    if isinstance(document, dict) and "plan" in document:
+        document = document["plan"]
+    _require(isinstance(document, dict), "it is not an object with `partitions`")
+    _known(document, ("version", "partitions"), "the plan")
+    version = document.get("version", 1)
+    _require(_is_int(version) and version == 1, f"version {_show(version)}; this program knows 1")
+    rows = document.get("partitions")
+    _require(isinstance(rows, list), "`partitions` is not a list")
+    _require(bool(rows), "it names no partitions")
+    _require(len(rows) <= PLAN_PARTITIONS_MAX, f"it names {len(rows)} partitions, at most {PLAN_PARTITIONS_MAX}")
+    moves = [_move(row, number) for number, row in enumerate(rows)]
+    twice = [key for key, count in Counter((move.topic, move.partition) for move in moves).items() if count > 1]
+    _require(not twice, f"it names {'-'.join(map(str, twice[0])) if twice else ''} more than once")
+    return moves
+
+
+def _move(row: Any, number: int) -> Move:
+    where = f"partitions[{number}]"
+    _require(isinstance(row, dict), f"{where} is not an object")
+    _known(row, ("topic", "partition", "replicas", "log_dirs"), where)
+    topic, partition, replicas = row.get("topic"), row.get("partition"), row.get("replicas")
+    _require(isinstance(topic, str) and 0 < len(topic) <= NAME_MAX, f"{where}.topic {_show(topic)} is no topic name")
+    _require(_is_id(partition), f"{where}.partition {_show(partition)} is no partition number")
+    _require(isinstance(replicas, list) and bool(replicas), f"{where}.replicas {_show(replicas)} is no list of brokers")
+    _require(len(replicas) <= REPLICAS_MAX, f"{where}.replicas names {len(replicas)} brokers")
+    strange = [broker for broker in replicas if not _is_id(broker)]
+    _require(not strange, f"{where}.replicas: {_show(strange[0]) if strange else ''} is no broker id")
+    twice = [broker for broker, count in Counter(replicas).items() if count > 1]
+    _require(not twice, f"{where}.replicas: broker {twice[0] if twice else ''} is named twice")
+    directories = row.get("log_dirs", [])
+    anywhere = isinstance(directories, list) and all(each == "any" for each in directories)
+    _require(anywhere, f"{where}.log_dirs: brokers choose their directories themselves; leave it out")
+    return Move(topic, partition, tuple(replicas))
+
+
+def document(moves: Iterable[Move]) -> dict[str, Any]:
+    """The JSON form of a plan."""
+    return {
+        "version": 1,
+        "partitions": [
+            {"topic": move.topic, "partition": move.partition, "replicas": list(move.replicas)} for move in moves
+        ],
+    }
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= ID_MAX
+
+
+def _known(found: dict[str, Any], keys: Sequence[str], where: str) -> None:
+    unknown = [key for key in found if key not in keys]
+    _require(not unknown, f"{where} has an unknown key, {_show(unknown[0]) if unknown else ''}")
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise _invalid(problem)
+
+
+def _show(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def _invalid(problem: str) -> ClusterError:
+    next_step = "`kctl reassign generate` makes one"
+    return ClusterError("INVALID_PLAN", f"the plan is refused: {problem}", next_step)
+
+
+# Making one
+
+
+def propose(
+    current: Sequence[Move], brokers: Mapping[int, str | None], replication_factor: int | None = None
+) -> list[Move]:
+    """The same partitions on these brokers (id → rack), moving as little as an even spread allows.
+
+    replication_factor: None: as many replicas as each has.
+
+    Raises:
+        ClusterError: INVALID_REPLICATION_FACTOR: more replicas than brokers.
+    """
+    factors = [replication_factor or len(move.replicas) for move in current]
+    most = max(factors, default=0)
+    if most > len(brokers):
+        raise ClusterError(
+            "INVALID_REPLICATION_FACTOR",
+            f"{most} replicas are wanted on {len(brokers)} brokers",
+            "name more brokers, or ask for fewer replicas (--replication-factor)",
+        )
+    spread = _Spread(current, brokers, factors)
+    spread.keep()
+    spread.fill()
+    spread.even_out()
+    spread.order()
+    return [Move(move.topic, move.partition, tuple(row)) for move, row in zip(current, spread.rows, strict=True)]
+
+
+class _Spread:
+    """Rows of brokers, one a partition, being made."""
+
+    def __init__(self, current: Sequence[Move], brokers: Mapping[int, str | None], factors: Sequence[int]) -> None:
+        self.current = current
+        self.racks = brokers
+        self.factors = factors
+        self.rows: list[list[int]] = [[] for _ in current]
+        self.load = dict.fromkeys(sorted(brokers), 0)
+        self.leads = dict.fromkeys(sorted(brokers), 0)
+
+    def keep(self) -> None:
+        share = -(-sum(self.factors) // len(self.load)) if self.load else 0
+        for row, move, factor in zip(self.rows, self.current, self.factors, strict=True):
+            for broker in move.replicas:
+                fits = broker in self.load and len(row) < factor and self.load[broker] < share
+                if fits and self._crowding(row, broker) == self._least_crowding(row):
+                    self._add(row, broker)
+
+    def fill(self) -> None:
+        for row, move, factor in zip(self.rows, self.current, self.factors, strict=True):
+            while len(row) < factor:
+                free = [broker for broker in self.load if broker not in row]
+                self._add(row, min(free, key=lambda each: self._wish(row, move, each)))
+
+    def _wish(self, row: Sequence[int], move: Move, broker: int) -> tuple[int, int, bool, int]:
+        return self._crowding(row, broker), self.load[broker], broker not in move.replicas, broker
+
+    def even_out(self) -> None:
+        """Move replicas from the most loaded brokers to the least loaded, where no rack gets more of a partition."""
+        progress = True
+        while progress:
+            progress = False
+            for row in self.rows:
+                for place, high in enumerate(row):
+                    others = row[:place] + row[place + 1 :]
+                    free = [
+                        each
+                        for each in self.load
+                        if each not in row
+                        and self.load[each] <= self.load[high] - 2
+                        and self._crowding(others, each) <= self._crowding(others, high)
+                    ]
+                    if free:
+                        low = min(free, key=lambda each: (self.load[each], each))
+                        row[place] = low
+                        self.load[high] -= 1
+                        self.load[low] += 1
+                        progress = True
+
+    def order(self) -> None:
+        """The replicas that stay come first, in their order; then leaders are made even."""
+        for row, move in zip(self.rows, self.current, strict=True):
+            kept = [broker for broker in move.replicas if broker in row]
+            row[:] = kept + [broker for broker in row if broker not in kept]
+            if row:
+                self.leads[row[0]] += 1
+        progress = True
+        while progress:
+            progress = False
+            for row in self.rows:
+                place = min(range(len(row)), key=lambda at: (self.leads[row[at]], at)) if row else 0
+                if row and self.leads[row[place]] <= self.leads[row[0]] - 2:
+                    self.leads[row[0]] -= 1
+                    self.leads[row[place]] += 1
+                    row.insert(0, row.pop(place))
+                    progress = True
+
+    def _crowding(self, row: Sequence[int], broker: int) -> int:
+        """How many of the row's brokers share the rack.  Brokers without a rack count as one rack together."""
+        rack = self.racks[broker]
+        return sum(self.racks[each] == rack for each in row)
+
+    def _least_crowding(self, row: Sequence[int]) -> int:
+        free = [each for each in self.load if each not in row]
+        return min((self._crowding(row, each) for each in free), default=0)
+
+    def _add(self, row: list[int], broker: int) -> None:
+        row.append(broker)
+        self.load[broker] += 1
+
+
+def moved(current: Sequence[Move], planned: Sequence[Move]) -> tuple[int, int]:
+    """How many replicas are copied, and in how many partitions anything changes."""
+    pairs = list(zip(current, planned, strict=True))
+    copied = sum(len(set(new.replicas) - set(old.replicas)) for old, new in pairs)
+    return copied, sum(old.replicas != new.replicas for old, new in pairs)

@@ -1,0 +1,253 @@
+"""How far reassignments are: what the controller and the brokers say of them, and bars on standard error.
+
+The cluster works on by itself, under whichever controller; whoever watches only looks.  Bytes are those of the leader's
+log that the replica being added does not have yet; a broker that does not answer leaves them unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.brokers import node_addresses
+from quorumlog.kctl.context import Context
+
+LOOK_S = 0.5
+ASK_S = 5.0
+LAST_LOOK_S = 3.0
+BARS_MAX = 12
+NO_LEADER = -1
+
+Key = tuple[str, int]
+
+
+def state_of(ongoing: Any) -> str:
+    """no_leader: waits for one.  copying: not all new replicas are in sync.  waiting: they are, but what remains would
+    be fewer in sync than wanted."""
+    if ongoing.leader == NO_LEADER:
+        return "no_leader"
+    missing = set(ongoing.adding).difference(ongoing.isr, ongoing.removing)
+    return "copying" if missing else "waiting"
+
+
+async def list_ongoing(client: Any, keys: Iterable[Key], timeout_s: float) -> tuple[list[Any], int]:
+    """What is going on of these partitions, or of all; and the throttle, -1 for none."""
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    named = [pb.TopicPartition(topic=topic, index=index) for topic, index in sorted(keys)]
+    reply = await client.call("ListReassignments", pb.ListReassignmentsRequest(partitions=named), timeout_s)
+    return list(reply.partitions), int(reply.throttle)
+
+
+class Sizes:
+    """Bytes of replicas, asked of the brokers that have them."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._addresses: dict[int, str] = {}
+
+    async def left(self, ongoing: Sequence[Any], timeout_s: float) -> dict[Key, int | None]:
+        """Bytes to copy yet, by partition; None where somebody did not say."""
+        topics = sorted({each.topic for each in ongoing})
+        brokers = {each.leader for each in ongoing} | {broker for each in ongoing for broker in each.adding}
+        timeout_s = min(timeout_s, ASK_S)
+        if brokers - {NO_LEADER} - self._addresses.keys():
+            await self._find(timeout_s)
+        asked = sorted((brokers - {NO_LEADER}) & self._addresses.keys())
+        answers = await asyncio.gather(*(self._ask(broker, topics, timeout_s) for broker in asked))
+        sizes = dict(zip(asked, answers, strict=True))
+        return {(each.topic, each.index): _left(each, sizes) for each in ongoing}
+
+    async def _find(self, timeout_s: float) -> None:
+        with contextlib.suppress(ClusterError):
+            self._addresses.update(await node_addresses(self._client, timeout_s))
+
+    async def _ask(self, broker_id: int, topics: Sequence[str], timeout_s: float) -> dict[Key, int] | None:
+        from quorumlog.wire.v1 import node_pb2 as pb
+
+        try:
+            request = pb.DescribeReplicasRequest(topics=topics)
+            reply = await self._client.ask_node(self._addresses[broker_id], "DescribeReplicas", request, timeout_s)
+        except ClusterError:
+            return None
+        return {(each.topic, each.index): each.bytes for each in reply.replicas}
+
+
+def _left(ongoing: Any, sizes: dict[int, dict[Key, int] | None]) -> int | None:
+    key = (ongoing.topic, ongoing.index)
+    whole = (sizes.get(ongoing.leader) or {}).get(key)
+    if whole is None:
+        return None
+    left = 0
+    for broker in ongoing.adding:
+        if broker in ongoing.isr or broker in ongoing.removing:
+            continue
+        known = sizes.get(broker)
+        if known is None:
+            return None
+        left += max(0, whole - known.get(key, 0))
+    return left
+
+
+# Waiting
+
+
+class Watch:
+    """Follows some partitions until nothing of them is going on.  Ctrl-C ends the watching only."""
+
+    def __init__(self, context: Context, client: Any, keys: Iterable[Key]) -> None:
+        self._context = context
+        self._client = client
+        self._keys = frozenset(keys)
+        self._sizes = Sizes(client)
+        self._view = _view(context, len(self._keys))
+
+    async def run(self, timeout_s: float) -> None:
+        """Raises: ClusterError: TIMED_OUT; the reassignments go on."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        self._context.interrupted = "the reassignment goes on"
+        left = len(self._keys)
+        try:
+            with self._view:
+                while True:
+                    remaining_s = deadline - loop.time()
+                    try:
+                        ongoing, _ = await list_ongoing(self._client, self._keys, max(remaining_s, 0.1))
+                        left = len(ongoing)
+                        if not left:
+                            self._view.end()
+                            return
+                        self._view.show(ongoing, await self._sizes.left(ongoing, max(remaining_s, 0.1)))
+                    except ClusterError as error:
+                        if not error.retriable:
+                            raise
+                        self._view.tell(f"waiting: {error.message}")
+                    if loop.time() >= deadline:
+                        raise self._late(left)
+                    await asyncio.sleep(min(LOOK_S, max(deadline - loop.time(), 0.001)))
+        except asyncio.CancelledError:
+            self._context.interrupted = await self._last_look()
+            raise
+
+    def _late(self, left: int) -> ClusterError:
+        after = f"{self._context.deadline_s:g} s"
+        text = f"{left} of {len(self._keys)} partitions are still being moved after {after}; that goes on"
+        return ClusterError("TIMED_OUT", text, "kctl reassign status", retriable=True)
+
+    async def _last_look(self) -> str:
+        try:
+            ongoing, _ = await list_ongoing(self._client, self._keys, LAST_LOOK_S)
+        except ClusterError as error:
+            return f"whether the reassignment is complete could not be found out: {error.message}; it was not cancelled"
+        if not ongoing:
+            return "the reassignment is complete"
+        return (
+            f"the reassignment is not complete: {len(ongoing)} of {len(self._keys)} partitions are still being moved,"
+            " and that goes on (kctl reassign status)"
+        )
+
+
+class _Lines:
+    """Without a terminal: a line whenever something is different."""
+
+    def __init__(self, context: Context, count: int) -> None:
+        self._output = context.output
+        self._count = count
+        self._said = ""
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was opened."""
+
+    def tell(self, line: str) -> None:
+        if line != self._said:
+            self._said = line
+            self._output.message(line)
+
+    def show(self, ongoing: Sequence[Any], left: dict[Key, int | None]) -> None:
+        self.tell(summary(ongoing, left, self._count))
+
+    def end(self) -> None:
+        self.tell(f"{self._count} of {self._count} partitions moved")
+
+
+def summary(ongoing: Sequence[Any], left: dict[Key, int | None], count: int) -> str:
+    """One line on all of it."""
+    known = [size for size in left.values() if size is not None]
+    text = f"{count - len(ongoing)} of {count} partitions moved, {sum(known)} bytes to copy"
+    if len(known) < len(left):
+        text += f" (not known of {len(left) - len(known)})"
+    held_up = [each for each in ongoing if state_of(each) != "copying"]
+    if held_up:
+        names = ", ".join(f"{each.topic}-{each.index} ({state_of(each)})" for each in held_up[:5])
+        text += f"; held up: {names}" + (f" and {len(held_up) - 5} more" if len(held_up) > 5 else "")
+    return text
+
+
+class _Bars(_Lines):
+    """On a terminal: a bar for the whole, and one for each of the first partitions, with bytes and the time left."""
+
+    def __init__(self, context: Context, count: int) -> None:
+        super().__init__(context, count)
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as Speed
+
+        console = Console(file=sys.stderr, no_color=bool(os.environ.get("NO_COLOR")) or None, highlight=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, speed_estimate_period=60)
+        self._whole = self._progress.add_task(f"0 of {count} partitions", total=None)
+        self._bars: dict[Key, Any] = {}
+        self._most: dict[Key, int] = {}
+
+    def __enter__(self) -> _Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def tell(self, line: str) -> None:
+        if line != self._said:
+            self._said = line
+            self._progress.console.print(line, markup=False)
+
+    def show(self, ongoing: Sequence[Any], left: dict[Key, int | None]) -> None:
+        for key, size in left.items():
+            self._most[key] = max(self._most.get(key, 0), size or 0)
+        total = sum(self._most.values())
+        open_bytes = sum(self._most[key] if size is None else size for key, size in left.items())
+        text = f"{self._count - len(ongoing)} of {self._count} partitions"
+        self._progress.update(self._whole, description=text, total=total or None, completed=total - open_bytes)
+        for key, bar in list(self._bars.items()):
+            if key not in left:
+                self._progress.remove_task(bar)
+                del self._bars[key]
+        for each in ongoing:
+            key = (each.topic, each.index)
+            if key not in self._bars and len(self._bars) < BARS_MAX and self._count > 1:
+                self._bars[key] = self._progress.add_task(f"{each.topic}-{each.index}", total=None)
+            if key in self._bars:
+                most, size = self._most[key], left[key]
+                description = f"{each.topic}-{each.index} {state_of(each)}"
+                done = most - (most if size is None else size)
+                self._progress.update(self._bars[key], description=description, total=most or None, completed=done)
+
+    def end(self) -> None:
+        total = sum(self._most.values())
+        for bar in self._bars.values():
+            self._progress.remove_task(bar)
+        text = f"{self._count} of {self._count} partitions"
+        self._progress.update(self._whole, description=text, total=total or 1, completed=total or 1)
+
+
+def _view(context: Context, count: int) -> _Lines:
+    return _Bars(context, count) if sys.stderr.isatty() else _Lines(context, count)

@@ -1,0 +1,154 @@
+"""Plans: their JSON form, with everything that may be wrong with one; and how they are made."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.exits import USAGE, exit_code
+from quorumlog.kctl.reassign_plan import Move, document, moved, parse, propose
+
+
+def plan(**changes: object) -> str:
+    return json.dumps({"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2], **changes}]})
+
+
+def test_kafkas_form_and_that_of_generate_are_read() -> None:
+    move = Move("t", 0, (1, 2))
+    assert parse(plan()) == parse(plan(log_dirs=["any", "any"])) == [move]
+    assert parse(json.dumps({"partitions": document([move])["partitions"]})) == [move]
+    assert parse(json.dumps({"plan": document([move]), "current": document([])})) == [move]
+
+
+BAD = {
+    "": "not JSON",
+    "{": "not JSON",
+    "[" * 100_000: "not JSON",
+    "[]": "not an object",
+    "3": "not an object",
+    "null": "not an object",
+    '{"version": 2, "partitions": [{}]}': "version 2",
+    '{"version": true, "partitions": [{}]}': "version True",
+    '{"version": "1", "partitions": [{}]}': "version '1'",
+    '{"version": 1}': "not a list",
+    '{"partitions": []}': "names no partitions",
+    '{"partitions": {"topic": "t"}}': "not a list",
+    '{"partitions": [7]}': "partitions[0] is not an object",
+    '{"partitions": [], "brokers": [1]}': "unknown key, 'brokers'",
+    json.dumps({"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}] * 2}): "t-0 more than once",
+    plan(topic=None): "topic None",
+    plan(topic=""): "topic ''",
+    plan(topic="t" * 250): "is no topic name",
+    plan(topic=7): "topic 7",
+    plan(partition=-1): "partition -1",
+    plan(partition=2**31): "partition 2147483648",
+    plan(partition="0"): "partition '0'",
+    plan(partition=0.0): "partition 0.0",
+    plan(partition=True): "partition True",
+    plan(replicas=[]): "no list of brokers",
+    plan(replicas="1,2"): "no list of brokers",
+    plan(replicas=[1, "2"]): "'2' is no broker id",
+    plan(replicas=[1, -1]): "-1 is no broker id",
+    plan(replicas=[1, 1]): "broker 1 is named twice",
+    plan(replicas=[1, None]): "None is no broker id",
+    plan(log_dirs=["/data"]): "choose their directories themselves",
+    plan(rack="a"): "unknown key, 'rack'",
+}
+
+
+@pytest.mark.parametrize("text", sorted(BAD))
+def test_what_is_wrong_with_a_plan_is_named(text: str) -> None:
+    with pytest.raises(ClusterError) as raised:
+        parse(text)
+    assert raised.value.code == "INVALID_PLAN"
+    assert BAD[text] in raised.value.message
+    assert len(raised.value.message) < 300
+    assert exit_code(raised.value) == USAGE
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: (
+    st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["version", "partitions", "topic", "partition", "replicas", "plan"]), inner)
+)))  # fmt: skip
+def test_any_json_is_read_or_refused_by_name(value: object) -> None:
+    refused = ""
+    try:
+        found = parse(json.dumps(value))
+        assert parse(json.dumps(document(found))) == found
+    except ClusterError as error:
+        refused = error.code
+    assert refused in ("", "INVALID_PLAN")
+
+
+# Made
+
+
+def spread(moves: list[Move]) -> tuple[Counter[int], Counter[int]]:
+    replicas = Counter(broker for move in moves for broker in move.replicas)
+    return replicas, Counter(move.replicas[0] for move in moves)
+
+
+def test_nothing_moves_where_all_is_well() -> None:
+    current = [Move("t", 0, (1, 2)), Move("t", 1, (2, 3)), Move("t", 2, (3, 1))]
+    assert propose(current, {1: None, 2: None, 3: None}) == current
+
+
+def test_a_new_broker_gets_its_share_and_no_more_moves_than_that() -> None:
+    current = [Move("t", number, tuple((number + step) % 3 + 1 for step in range(2))) for number in range(12)]
+    planned = propose(current, dict.fromkeys((1, 2, 3, 4)))
+    replicas, leaders = spread(planned)
+    assert sorted(replicas.values()) == [6, 6, 6, 6]
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+    assert moved(current, planned)[0] == 6
+
+
+def test_a_broker_is_emptied() -> None:
+    current = [Move("t", number, tuple((number + step) % 4 + 1 for step in range(3))) for number in range(8)]
+    planned = propose(current, dict.fromkeys((1, 2, 3)))
+    assert all(set(move.replicas) == {1, 2, 3} for move in planned)
+    assert moved(current, planned)[0] == 6
+
+
+def test_racks_outrank_an_even_load() -> None:
+    racks = {1: "a", 2: "a", 3: "a", 4: "b"}
+    planned = propose([Move("t", number, (1, 2)) for number in range(6)], racks)
+    assert all(4 in move.replicas for move in planned)
+    replicas, _ = spread(planned)
+    assert [replicas[broker] for broker in (1, 2, 3)] == [2, 2, 2]
+
+
+def test_another_replication_factor() -> None:
+    current = [Move("t", 0, (1,)), Move("t", 1, (1,))]
+    assert {len(move.replicas) for move in propose(current, dict.fromkeys((1, 2, 3)), 3)} == {3}
+    with pytest.raises(ClusterError) as raised:
+        propose(current, dict.fromkeys((1, 2)), 3)
+    assert raised.value.code == "INVALID_REPLICATION_FACTOR"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_plans_are_valid_spread_and_even(data: st.DataObject) -> None:
+    all_ids = list(range(1, 8))
+    wanted = data.draw(st.lists(st.sampled_from(all_ids), min_size=1, max_size=7, unique=True))
+    racks = {broker: data.draw(st.sampled_from([None, "a", "b"])) for broker in wanted}
+    factor = data.draw(st.integers(1, min(3, len(wanted))))
+    rows = data.draw(st.lists(st.lists(st.sampled_from(all_ids), min_size=factor, max_size=factor, unique=True)))
+    current = [Move("t", number, tuple(row)) for number, row in enumerate(rows)]
+    planned = propose(current, racks)
+    rack_count = len(set(racks.values()))
+    for move in planned:
+        assert len(set(move.replicas)) == factor
+        assert set(move.replicas) <= set(wanted)
+        if rack_count > 1:
+            used = {racks[broker] for broker in move.replicas}
+            assert len(used) == min(rack_count, factor)
+    replicas, _ = spread(planned)
+    if rack_count == 1:
+        counts = [replicas[broker] for broker in wanted]
+        assert max(counts) - min(counts) <= 1
+        assert moved(planned, propose(planned, racks))[0] == 0
