@@ -10,9 +10,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from broker.core.errors import Code
-from metadata.image import TOPIC_CONFIGS, ClusterImage
-from metadata.image.topic_configs import Kind
-from metadata.records import ConfigScope
+from metadata.image import ClusterImage
 from quorumlog.errors import ClusterError
 from quorumlog.wire.kafka.codec import milliseconds
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -23,10 +21,6 @@ _WORDS: Final[Mapping[str, int]] = {
 }
 """Words of the controller that Kafka does not have."""
 
-_TOPIC, _BROKER = 2, 4
-_CONFIG_TYPES: Final = {Kind.BOOLEAN: 1, Kind.CHOICE: 2, Kind.INT: 5}
-_SOURCE_TOPIC, _SOURCE_CLUSTER, _SOURCE_DEFAULT = 1, 3, 5
-
 
 def code_of(word: str) -> int:
     """Kafka's number for an error word of the controller."""
@@ -36,7 +30,7 @@ def code_of(word: str) -> int:
     return int(code) if code is not None else int(Code.UNKNOWN_SERVER_ERROR)
 
 
-def _message(result: pb.Result) -> str | None:
+def message_of(result: pb.Result) -> str | None:
     text = "; ".join(part for part in (result.message, result.next) if part)
     return text or None
 
@@ -108,32 +102,32 @@ async def create_topics(forwarder: Forwarder, request: Any) -> dict[str, Any]:
     results: list[dict[str, Any]] = [_topic_refusal(name, refused[name]) for name in sorted(refused)]
     if kept:
         reply = await forwarder.forward("CreateTopics", message, timeout_ms)
-        failure = _whole_failure(reply)
+        failure = whole_failure(reply)
         if failure is not None:
             results += [_topic_refusal(new.name, failure) for new in kept]
         else:
             results += [_created(topic) for topic in reply.topics]
             if not message.header.validate_only:
-                await forwarder.wait_for([topic.offset for topic in reply.topics if _is_ok(topic.result)], timeout_ms)
+                await forwarder.wait_for([topic.offset for topic in reply.topics if is_ok(topic.result)], timeout_ms)
     return {"topics": results}
 
 
-def _is_ok(result: pb.Result) -> bool:
+def is_ok(result: pb.Result) -> bool:
     return result.error in ("NONE", "")
 
 
-def _whole_failure(reply: Any) -> pb.Result | None:
+def whole_failure(reply: Any) -> pb.Result | None:
     result: pb.Result = reply if isinstance(reply, pb.Result) else reply.result
-    return None if _is_ok(result) else result
+    return None if is_ok(result) else result
 
 
 def _topic_refusal(name: str | None, result: pb.Result, topic_id: UUID | None = None) -> dict[str, Any]:
     code = code_of(result.error)
-    return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": _message(result)}
+    return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message_of(result)}
 
 
 def _created(topic: pb.CreatedTopic) -> dict[str, Any]:
-    if not _is_ok(topic.result):
+    if not is_ok(topic.result):
         return _topic_refusal(topic.name, topic.result)
     return {
         "name": topic.name,
@@ -160,7 +154,7 @@ async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage)
     if not message.names and not message.topic_ids:
         return {"responses": ()}
     reply = await forwarder.forward("DeleteTopics", message, timeout_ms)
-    failure = _whole_failure(reply)
+    failure = whole_failure(reply)
     if failure is not None:
         ids = [UUID(bytes=value) for value in message.topic_ids]
         named = [_topic_refusal(name, failure) for name in message.names]
@@ -172,42 +166,8 @@ async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage)
         if name is None and topic_id is not None and topic_id in image.topics:
             name = image.topics[topic_id].name
         values = _topic_refusal(name, deleted.result, topic_id)
-        if _is_ok(deleted.result):
+        if is_ok(deleted.result):
             values["error_code"], values["error_message"] = 0, None
         responses.append(values)
-    await forwarder.wait_for([deleted.offset for deleted in reply.topics if _is_ok(deleted.result)], timeout_ms)
+    await forwarder.wait_for([deleted.offset for deleted in reply.topics if is_ok(deleted.result)], timeout_ms)
     return {"responses": responses}
-
-
-def describe_configs(request: Any, image: ClusterImage) -> dict[str, Any]:
-    """The values of a DescribeConfigs response: topics' configs; a broker has none of its own."""
-    results = []
-    for resource in request.resources:
-        common = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
-        if resource.resource_type == _BROKER:
-            results.append({**common, "error_code": 0, "configs": ()})
-            continue
-        topic = image.topic(resource.resource_name) if resource.resource_type == _TOPIC else None
-        if topic is None:
-            code = Code.UNKNOWN_TOPIC_OR_PARTITION if resource.resource_type == _TOPIC else Code.INVALID_REQUEST
-            results.append({**common, "error_code": int(code)})
-            continue
-        wanted = resource.configuration_keys
-        keys = [key for key in sorted(TOPIC_CONFIGS) if wanted is None or not wanted or key in wanted]
-        own = image.config(ConfigScope.TOPIC, topic.topic_id.hex)
-        cluster = image.config(ConfigScope.CLUSTER, "")
-        configs = []
-        for key in keys:
-            source = _SOURCE_TOPIC if key in own else _SOURCE_CLUSTER if key in cluster else _SOURCE_DEFAULT
-            configs.append(
-                {
-                    "name": key,
-                    "value": image.topic_config(topic.topic_id, key),
-                    "config_source": source,
-                    "is_default": source == _SOURCE_DEFAULT,
-                    "config_type": _CONFIG_TYPES[TOPIC_CONFIGS[key].kind],
-                    "documentation": f"must be {TOPIC_CONFIGS[key].allowed}",
-                }
-            )
-        results.append({**common, "error_code": 0, "configs": configs})
-    return {"results": results}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.core.errors import Code
-from broker.kafka import admin, data
+from broker.kafka import admin, configs, data, partitions
 from broker.kafka.connection import Caller, HangUp, Pending, Reply
 from broker.kafka.limits import KafkaLimits
 from broker.kafka.metadata import MetadataResponses, node_endpoints, wanted_topics
@@ -50,6 +50,10 @@ VERSIONS: Final[dict[Api, Versions]] = {
     Api.INIT_PRODUCER_ID: _up_to(0, 4),
     Api.OFFSET_FOR_LEADER_EPOCH: _up_to(2, 4),
     Api.DESCRIBE_CONFIGS: _up_to(1, 4),
+    Api.ALTER_CONFIGS: _up_to(0, 2),
+    Api.CREATE_PARTITIONS: _up_to(0, 3),
+    Api.ELECT_LEADERS: _up_to(0, 2),
+    Api.INCREMENTAL_ALTER_CONFIGS: _up_to(0, 1),
     Api.DESCRIBE_CLUSTER: _up_to(0, 1),
 }
 
@@ -89,6 +93,12 @@ class Handlers:
             Api.INIT_PRODUCER_ID: self._on_init_producer_id,
             Api.CREATE_TOPICS: self._on_create_topics,
             Api.DELETE_TOPICS: self._on_delete_topics,
+            Api.CREATE_PARTITIONS: self._on_create_partitions,
+            Api.ELECT_LEADERS: self._on_elect_leaders,
+            Api.ALTER_CONFIGS: lambda caller, frame: self._on_alter_configs(caller, frame, incremental=False),
+            Api.INCREMENTAL_ALTER_CONFIGS: lambda caller, frame: self._on_alter_configs(
+                caller, frame, incremental=True
+            ),
         }
 
     def joined(self, cluster_id: str) -> None:
@@ -157,7 +167,7 @@ class Handlers:
 
     def _on_describe_configs(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
-        return _encoded(caller, admin.describe_configs(request, self._replicas.image))
+        return _encoded(caller, configs.describe_configs(request, self._replicas.image))
 
     def _on_epoch_end(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
@@ -221,6 +231,20 @@ class Handlers:
     async def _on_delete_topics(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
         return _encoded(caller, await admin.delete_topics(self._forwarder, request, self._replicas.image))
+
+    async def _on_create_partitions(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, await partitions.create_partitions(self._forwarder, request, self._replicas.image))
+
+    async def _on_elect_leaders(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, await partitions.elect_leaders(self._forwarder, request))
+
+    async def _on_alter_configs(self, caller: Caller, frame: memoryview, *, incremental: bool) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        timeout_ms = self._limits.controller_timeout_max_ms
+        values = await configs.alter_configs(self._forwarder, request, timeout_ms, incremental=incremental)
+        return _encoded(caller, values)
 
 
 def _encoded(caller: Caller, values: dict[str, Any]) -> Reply:

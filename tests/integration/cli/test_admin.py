@@ -8,7 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
+from kafka import KafkaAdminClient
+from kafka.admin import NewPartitions as PythonNewPartitions
 
 from .conftest import Server
 
@@ -157,3 +167,33 @@ def test_an_election_that_is_not_needed(standalone: Server, kctl: Kctl) -> None:
     ]  # fmt: skip
     everything = kctl("elect-leaders", "--unclean")
     assert (everything.returncode, everything.stdout) == (0, "no partition needs an election\n")
+
+
+def test_admin_clients_of_kafka(standalone: Server, kctl: Kctl) -> None:
+    assert (
+        kctl("topics", "create", "kadmin", "--partitions", "1", "--replication-factor", "1", "--wait").returncode == 0
+    )
+    admin = AdminClient({"bootstrap.servers": standalone.fields["kafka"]})
+    for future in admin.create_partitions([NewPartitions("kadmin", 3)]).values():
+        assert future.result(30) is None
+    assert len(admin.list_topics("kadmin", timeout=30).topics["kadmin"].partitions) == 3
+    [same] = admin.create_partitions([NewPartitions("kadmin", 3)]).values()
+    with pytest.raises(KafkaException) as refused:
+        same.result(30)
+    assert refused.value.args[0].name() == "INVALID_PARTITIONS"
+
+    entry = ConfigEntry("retention.ms", "77000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, "kadmin", incremental_configs=[entry])
+    [altered] = admin.incremental_alter_configs([resource]).values()
+    assert altered.result(30) is None
+    [described] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, "kadmin")]).values()
+    assert described.result(30)["retention.ms"].value == "77000"
+    elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("kadmin", 0)]).result(30)
+    [error] = elected.values()
+    assert error.name() == "ELECTION_NOT_NEEDED"
+
+    python = KafkaAdminClient(bootstrap_servers=standalone.fields["kafka"])
+    python.create_partitions({"kadmin": PythonNewPartitions(total_count=4)})
+    python.close()
+    found = document(kctl("topics", "describe", "kadmin", "-o", "json"))[0]
+    assert len(found["partitions"]) == 4

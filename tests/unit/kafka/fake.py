@@ -14,6 +14,9 @@ from uuid import UUID
 
 from broker.core.errors import Code
 from broker.server import api
+from metadata.controller.admin import add_partitions
+from metadata.controller.configs import alter_configs
+from metadata.controller.elections import elect_leaders
 from metadata.image import ClusterImage
 from metadata.records import (
     BrokerChange,
@@ -240,6 +243,27 @@ class FakeReplicas:
         return api.ProducerIdResult(0, self._next_producer_id, 0)
 
 
+class AtOnce:
+    """What the controller's handlers need of it: decides on what is there, and commits at once."""
+
+    def __init__(self, replicas: FakeReplicas) -> None:
+        self.replicas = replicas
+
+    async def carry_out(self, decide: Any, timeout_ms: float) -> Any:
+        decision = decide(self.replicas.image, False)
+        self.replicas.apply(*decision.records)
+        return decision.reply
+
+    def configs_changed(self) -> None: ...
+
+
+DECIDED: dict[str, Any] = {
+    "AddPartitions": add_partitions,
+    "AlterConfigs": alter_configs,
+    "ElectLeaders": elect_leaders,
+}
+
+
 class FakeController:
     def __init__(self, replicas: FakeReplicas) -> None:
         self.replicas = replicas
@@ -252,6 +276,8 @@ class FakeController:
             if self.failure is not None:
                 return pb.CreateTopicsReply(result=self.failure)
             return pb.CreateTopicsReply(result=FINE, topics=[self._create(t) for t in request.topics])
+        if method in DECIDED:
+            return await DECIDED[method](AtOnce(self.replicas), request, 1000) if self.failure is None else self.failure
         assert method == "DeleteTopics", method
         return pb.DeleteTopicsReply(result=FINE, topics=[self._delete(name) for name in request.names])
 

@@ -1,0 +1,116 @@
+"""Configs over the Kafka protocol: shown from this broker's image, changed by the active controller.
+
+Kafka knows topics (2) and brokers (4), and a broker without a name is the cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from broker.kafka.admin import Forwarder, code_of, message_of, whole_failure
+from metadata.control.configs import TABLES, Resource
+from metadata.control.configs import describe_configs as described
+from metadata.control.errors import Outcome
+from metadata.image import ClusterImage
+from metadata.image.topic_configs import Kind
+from metadata.records import ConfigScope
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+_CONFIG_TYPES: Final = {Kind.BOOLEAN: 1, Kind.CHOICE: 2, Kind.INT: 5}
+_DEFAULT: Final = 5
+_SOURCES: Final = {"topic": 1, "broker": 2, "cluster": 3, "default": _DEFAULT}
+_SET, _DELETE = 0, 1
+
+
+def _resource(resource: Any) -> Resource:
+    match resource.resource_type:
+        case 2:
+            return Resource(ConfigScope.TOPIC, resource.resource_name)
+        case 4 if resource.resource_name:
+            return Resource(ConfigScope.BROKER, resource.resource_name)
+        case 4:
+            return Resource(ConfigScope.CLUSTER, "")
+    return Resource(None, resource.resource_name)
+
+
+def describe_configs(request: Any, image: ClusterImage) -> dict[str, Any]:
+    """The values of a DescribeConfigs response."""
+    return {"results": [_described(resource, image) for resource in request.resources]}
+
+
+def _described(resource: Any, image: ClusterImage) -> dict[str, Any]:
+    common = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+    asked = _resource(resource)
+    found = described(image, asked)
+    if isinstance(found, Outcome):
+        return {**common, "error_code": code_of(found.word.code), "error_message": found.message}
+    assert asked.scope is not None, f"{asked} was found"
+    table = TABLES[asked.scope]
+    wanted = resource.configuration_keys
+    configs = [
+        {
+            "name": each.key,
+            "value": each.value,
+            "config_source": _SOURCES[each.source],
+            "is_default": _SOURCES[each.source] == _DEFAULT,
+            "config_type": _CONFIG_TYPES[table[each.key].kind],
+            "documentation": f"must be {each.allowed}",
+        }
+        for each in found
+        if not wanted or each.key in wanted
+    ]
+    return {**common, "error_code": 0, "configs": configs}
+
+
+async def alter_configs(forwarder: Forwarder, request: Any, timeout_ms: int, *, incremental: bool) -> dict[str, Any]:
+    """The values of a response to IncrementalAlterConfigs, or to AlterConfigs, which resets what it does not name."""
+    message = pb.AlterConfigsRequest()
+    message.header.validate_only = request.validate_only
+    refusals: dict[int, pb.Result] = {}
+    for position, resource in enumerate(request.resources):
+        changes = _changes(resource, incremental)
+        if isinstance(changes, pb.Result):
+            refusals[position] = changes
+        else:
+            message.resources.append(changes)
+    results: list[pb.Result] = []
+    if message.resources:
+        reply = await forwarder.forward("AlterConfigs", message, timeout_ms)
+        failure = whole_failure(reply)
+        if failure is not None:
+            results = [failure] * len(message.resources)
+        else:
+            results = [each.result for each in reply.resources]
+            if not request.validate_only:
+                await forwarder.wait_for([reply.offset], timeout_ms)
+    answers = iter(results)
+    responses = []
+    for position, resource in enumerate(request.resources):
+        result = refusals.get(position) or next(answers)
+        code = code_of(result.error)
+        responses.append(
+            {
+                "error_code": code,
+                "error_message": message_of(result) if code else None,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+        )
+    return {"responses": responses}
+
+
+def _changes(resource: Any, incremental: bool) -> pb.ConfigChanges | pb.Result:
+    asked = _resource(resource)
+    if asked.scope is None:
+        return pb.Result(error="INVALID_REQUEST", message="configs are of topics (2) and brokers (4)")
+    changes = pb.ConfigChanges(replace_all=not incremental)
+    changes.resource.scope = asked.scope.value  # type: ignore[assignment]
+    changes.resource.name = asked.name
+    for config in resource.configs:
+        operation = getattr(config, "config_operation", _SET)
+        if operation not in (_SET, _DELETE):
+            return pb.Result(error="INVALID_CONFIG", message=f"{config.name[:60]!a} is no list to add to or take from")
+        if operation == _SET and config.value is None:
+            return pb.Result(error="INVALID_CONFIG", message=f"{config.name[:60]!a} is given no value")
+        changes.changes.add(key=config.name, value=config.value if operation == _SET else None)
+    return changes
