@@ -81,6 +81,7 @@ class Volunteer:
         self._store = standing
         self._random = random
         self._leaving = False
+        self._asking: asyncio.Future[Message] | None = None
         self._refusals = 0
         self._ask_at = 0.0
         self._said = ""
@@ -128,7 +129,11 @@ class Volunteer:
     async def _ask(self) -> None:
         node, loop = self._node, asyncio.get_running_loop()
         request = pb.ChangeVotersRequest(add=pb.AddVoter(node_id=node.node_id, address=node.address))
-        result = _result(await self._call("ChangeVoters", request, ASK_TIMEOUT_MS))
+        self._asking = asyncio.ensure_future(self._call("ChangeVoters", request, ASK_TIMEOUT_MS))
+        try:
+            result = _result(await self._asking)
+        finally:
+            self._asking = None
         if result.error == "NONE":
             _log.info("joined the voters", node_id=node.node_id, address=node.address)
             self._refusals, self._said = 0, ""
@@ -157,10 +162,11 @@ class Volunteer:
         """
         self._leaving = True
         node, loop = self._node, asyncio.get_running_loop()
-        if not self.is_voter:
+        deadline = loop.time() + timeout_ms / 1000
+        joined = await self._joined_meanwhile(timeout_ms)
+        if not (joined or self.is_voter):
             return True
         await self._store.save(Standing.LEAVING)
-        deadline = loop.time() + timeout_ms / 1000
         wait_s = LEAVE_RETRY_S
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
@@ -183,6 +189,17 @@ class Volunteer:
         if result.error not in ("OUTCOME_UNKNOWN", "REQUEST_TIMED_OUT"):
             await self._store.save(Standing.VOTER)
         return False
+
+    async def _joined_meanwhile(self, timeout_ms: int) -> bool:
+        """Whether a request to be added, under way when this node was told to stop, has made it a voter, or may yet."""
+        asking = self._asking
+        if asking is None:
+            return False
+        await asyncio.wait({asking}, timeout=timeout_ms / 2000)  # half: there may be something to undo
+        if not asking.done():
+            return True
+        failed = asking.cancelled() or asking.exception() is not None
+        return not failed and _result(asking.result()).error == "NONE"
 
 
 def _result(reply: Any) -> pb.Result:

@@ -70,9 +70,12 @@ class Controller:
         self.asked: list[tuple[float, str]] = []
         self.standing: list[Standing] = []
         self.store = MemoryStanding()
+        self.gate: asyncio.Event | None = None
 
     async def __call__(self, method: str, request: Any, timeout_ms: int) -> Any:
         kind = request.WhichOneof("change")
+        if kind == "add" and self.gate is not None:
+            await self.gate.wait()
         self.asked.append((asyncio.get_running_loop().time(), kind))
         self.standing.append(self.store.standing)
         if self.errors:
@@ -214,6 +217,50 @@ def test_a_refused_voter_stops_as_one(error: str, asked: int, standing: Standing
         assert len(rig.controller.asked) >= asked
         assert len(rig.controller.asked) == 1 or asked > 1
         assert rig.standing is standing
+
+    run(test())
+
+
+def test_who_is_told_to_stop_while_it_joins_leaves_what_it_has_joined() -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        rig.controller.gate = asyncio.Event()
+        await a_while(1)
+        assert not rig.volunteer.is_voter
+        leaving = asyncio.ensure_future(rig.volunteer.leave(4000))
+        await settle()
+        rig.controller.gate.set()
+        assert await leaving
+        assert rig.controller.kinds == ["add", "remove"]
+        assert (rig.volunteer.is_voter, rig.standing) == (False, Standing.LEAVING)
+
+    run(test())
+
+
+def test_a_request_to_join_that_is_refused_meanwhile_leaves_nothing_to_undo() -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        rig.controller.gate, rig.controller.errors = asyncio.Event(), ["CHANGE_PENDING"]
+        await a_while(1)
+        leaving = asyncio.ensure_future(rig.volunteer.leave(4000))
+        await settle()
+        rig.controller.gate.set()
+        assert await leaving
+        assert rig.controller.kinds == ["add"]
+
+    run(test())
+
+
+def test_who_was_taken_out_does_not_leave_by_itself() -> None:
+    """It must not pass for one that left, and come back."""
+
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        await a_while(1)
+        rig.node.voters_are(1, 2, 3)
+        await a_while()
+        assert await rig.volunteer.leave(4000)
+        assert (rig.controller.kinds, rig.standing) == (["add"], Standing.VOTER)
 
     run(test())
 
