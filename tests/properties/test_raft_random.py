@@ -150,7 +150,7 @@ class World:
         if running:
             node = self.random.choice(running)
             disk = node.disk
-            if all(end.offset < node.applied for end in disk.snapshots):
+            if all(end.offset < node.applied for end in disk.snapshots) and self.random.random() < 0.7:
                 self.lab.take_snapshot(node.id)
                 self.checker.seen["snapshot taken"] += 1
             if disk.usable and self.random.random() < 0.7:
