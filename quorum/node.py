@@ -152,6 +152,7 @@ class QuorumNode(Inquirer):
         self._commit_waiters = OffsetWaiters()
         self._apply_waiters = OffsetWaiters()
         self._joined = asyncio.Event()
+        self._was_paused = False
 
         self._changed: asyncio.Event | None = None
         self.applied_offset = 0
@@ -286,11 +287,26 @@ class QuorumNode(Inquirer):
         try:
             for effect in self.core.step(event, now_ms()):
                 self._carry_out(effect)
+            self._note_pause()
         except BaseException as failure:
             self._fail(failure)
             raise
         finally:
             self._stepping = False
+
+    def _note_pause(self) -> None:
+        """A pause begins and ends by itself: the log says why nothing was decided meanwhile."""
+        if self.paused == self._was_paused:
+            return
+        self._was_paused = self.paused
+        if self.paused:
+            _log.warning(
+                "paused: no majority of the voters fetches from this leader, so it decides nothing",
+                epoch=self.epoch,
+                next="see that a majority of the voters runs and reaches this node",
+            )
+        elif self.role is Role.LEADER:
+            _log.info("the pause is over: a majority of the voters fetches again", epoch=self.epoch)
 
     def _fail(self, failure: BaseException) -> None:
         """Remember what broke, whoever was stepping: the core's task raises it."""
@@ -663,6 +679,11 @@ class QuorumNode(Inquirer):
     def voter_ids(self) -> tuple[int, ...]:
         """Node ids of the voter set in force, ascending."""
         return tuple(voter.key.node_id for voter in self.core.history.current)
+
+    @property
+    def paused(self) -> bool:
+        """Whether this node leads and no majority fetches from it."""
+        return isinstance(self.core.role, Leader) and self.core.role.paused
 
     @property
     def role(self) -> Role:

@@ -269,6 +269,10 @@ class ControlPlane:
         leader_id = self.node.leader_id
         if leader_id is None:
             return Check(False, f"knows no leader in epoch {self.node.epoch}")
+        if self.node.paused:
+            return Check(
+                False, f"this node in epoch {self.node.epoch}, paused: no majority of the voters fetches from it"
+            )
         return Check(True, f"{leader_id} in epoch {self.node.epoch}")
 
     def _check_metadata(self) -> Check:
@@ -287,6 +291,7 @@ class ControlPlane:
         metrics.gauge("quorum_epoch", "Epoch of the metadata quorum.", lambda: node.epoch)
         metrics.gauge("quorum_leader_id", "Node id of the leader; absent when none is known.", lambda: node.leader_id)
         metrics.gauge("quorum_is_leader", "Whether this node leads.", lambda: node.role is Role.LEADER)
+        metrics.gauge("quorum_is_paused", "Whether it leads without a majority.", lambda: node.paused)
         metrics.gauge("quorum_high_watermark", "End of what is committed, as known here.", lambda: node.high_watermark)
         metrics.gauge("quorum_log_end_offset", "End of this node's log.", lambda: node.log_end_offset)
         metrics.gauge("quorum_applied_offset", "End of what is applied here.", lambda: node.applied_offset)

@@ -25,6 +25,11 @@ class Node(Protocol):
     def leader_address(self) -> str | None: ...
 
     @property
+    def paused(self) -> bool:
+        """Whether this node leads and no majority fetches from it."""
+        ...
+
+    @property
     def log_end_offset(self) -> int: ...
 
     def append(self, epoch: int, payload: bytes, count: int) -> int:

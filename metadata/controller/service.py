@@ -37,6 +37,11 @@ DEFAULT_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 600_000
 MAX_IN_PROGRESS = 1_000
 MAX_HEARTBEATS_IN_PROGRESS = 10_000
+PAUSED = Outcome(
+    Word.NOT_CONTROLLER,
+    "the controller is paused: no majority of the voters fetches from it; nothing was changed",
+    "start the voters that are down, see `kctl quorum status`",
+)
 REPLACED_GRACE_MS = 500
 """How long the answer of a leader that was replaced may still be under way."""
 
@@ -118,7 +123,8 @@ class ControllerService:
             if remaining_ms <= 0:
                 return NOT_CONTROLLER
             if self.controller.active:
-                return await spec.handle(self, request, remaining_ms)
+                answered = await spec.handle(self, request, remaining_ms)
+                return PAUSED if answered == NOT_CONTROLLER and self._node.paused else answered
             leader_id, address = self._node.leader_id, self._node.leader_address
             if leader_id is not None and leader_id != self._node.node_id:
                 if header.forwarded:

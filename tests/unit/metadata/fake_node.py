@@ -59,6 +59,7 @@ class FakeNode:
         self.log: list[Batch] = []
         self.epoch = 0
         self.leading = False
+        self.paused = False
         self.high_watermark = 0
         self.applied = 0
         self.auto_commit = False

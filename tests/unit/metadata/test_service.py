@@ -154,6 +154,22 @@ def test_nobody_waits_for_a_leader_that_hangs_once_another_leads() -> None:
     run(test())
 
 
+def test_a_paused_leader_says_why_it_refuses() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.confirm = asyncio.Event()
+        asked = plane.start("DescribeBrokers", pb.DescribeBrokersRequest())
+        await settle()
+        plane.node.paused, plane.node.leading = True, False
+        plane.node.confirm.set()
+        reply = await asked
+        assert (reply.result.error, reply.result.retriable) == ("NOT_CONTROLLER", True)
+        assert "no majority of the voters" in reply.result.message
+        assert "kctl quorum status" in reply.result.next
+
+    run(test())
+
+
 def test_without_a_leader_a_call_waits_for_one_within_its_deadline() -> None:
     async def test() -> None:
         plane = Plane()
