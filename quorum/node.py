@@ -571,6 +571,10 @@ class QuorumNode(Inquirer):
         assert cluster_id is not None
         return cluster_id
 
+    def keep_history(self, retain_ms: int | None, retain_bytes: int | None) -> None:
+        """How much of the log behind the newest snapshot is kept, from the next snapshot on; None: as configured."""
+        self._snapshots.keep_history(retain_ms, retain_bytes)
+
     async def changed(self) -> None:
         """Wait until the role, what is applied or what is heard of the leader changes once.  The caller sets the
         deadline."""

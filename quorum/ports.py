@@ -62,7 +62,7 @@ class SnapshotMissingError(Exception):
 
 
 class BadSnapshotError(Exception):
-    """`QuorumStore.finish_snapshot`: not a whole, undamaged snapshot with this end; it says why."""
+    """`QuorumStore.finish_snapshot`: not a whole, undamaged snapshot with this end; it says why, and where it is."""
 
 
 class QuorumStore(Protocol):
@@ -100,6 +100,8 @@ class QuorumStore(Protocol):
     async def begin_snapshot(self, end: LogEnd, *, resume: bool) -> int:
         """Begin to write the snapshot with this end, or go on with what there is of it; how many bytes there are.
 
+        What was begun with `resume`, above the end of the log, stays over a restart, perhaps damaged by a crash.
+
         Raises:
             FatalError: the disk failed.  So for all of these.
         """
@@ -113,8 +115,12 @@ class QuorumStore(Protocol):
         """Check what was written, whole, and make it durable under its name: it is there, or it is not.
 
         Raises:
-            BadSnapshotError: it is damaged or another one; what was written of it is gone.
+            BadSnapshotError: it is damaged or another one; it is set aside, and the next `begin_snapshot` is from 0.
         """
+        ...
+
+    async def set_snapshot_aside(self, end: LogEnd) -> None:
+        """One that turned out to be damaged is none any more; the few latest such stay to be looked at."""
         ...
 
     async def abandon_snapshot(self, end: LogEnd) -> None:

@@ -24,7 +24,7 @@ from metadata.controller.node_service import NodeService, NodeState
 from metadata.controller.replay import MetadataReplay
 from metadata.controller.service import ControllerService
 from metadata.image import ClusterImage
-from metadata.records import Record
+from metadata.records import ConfigScope, Record
 from quorum.core.config import RaftConfig
 from quorum.core.types import Role
 from quorum.generations import OutlivedError, through_generations
@@ -120,7 +120,9 @@ class ControlPlane:
         snapshots: SnapshotPolicy | None = None,
     ) -> None:
         self.config = config
-        self._snapshots = snapshots
+        self._snapshots = snapshots or SnapshotPolicy(
+            log_bytes=config.metadata_snapshot_log_bytes, interval_ms=config.metadata_snapshot_interval_ms
+        )
         self.replay = MetadataReplay()
         self._sources = sources
         self._store = store
@@ -229,6 +231,12 @@ class ControlPlane:
     ) -> None:
         if new.preferred_controllers != old.preferred_controllers:
             self.node.prefer(new.preferred_controllers)
+        if new.configs is not old.configs:
+            cluster = new.config(ConfigScope.CLUSTER, "")
+            retain_ms, retain_bytes = cluster.get("metadata.retention.ms"), cluster.get("metadata.retention.bytes")
+            self.node.keep_history(
+                None if retain_ms is None else int(retain_ms), None if retain_bytes is None else int(retain_bytes)
+            )
 
     @property
     def address(self) -> str:

@@ -11,8 +11,9 @@ Theory of operation.  Three tasks, none of them in the way of a commit:
 A snapshot is read in full, and understood, before the core hears that it is there.  The state that was read waits here
 until the log has begun anew at its end, and is installed by the applier.
 
-At the start the newest snapshot is loaded.  One that is damaged is named in the log and passed over for an older one,
-or for the log alone if that begins at 0; if neither is left the node refuses to start.
+At the start the newest snapshot is loaded.  One that is damaged is named in the log, set aside, and passed over for an
+older one, or for the log alone if that begins at 0; if neither is left the node refuses to start, and leaves it where
+it is.  What was received of one stays over a restart, so that a large one arrives in the end.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ class SnapshotMachine(Protocol):
 class SnapshotPolicy:
     """When to take a snapshot: `log_bytes` were applied since the last, or `interval_ms` have passed and anything was.
 
-    What to keep (`metadata.retention`): snapshots, and the log between them, for `retain_ms` and up to `retain_bytes`
-    in all (the log is counted as `log_bytes` a snapshot); always the newest one and the log after it.
+    What to keep: snapshots, and the log between them, for `retain_ms` and up to `retain_bytes` in all (the log is
+    counted as `log_bytes` a snapshot); always the newest one and the log after it.  The cluster configs
+    metadata.retention.ms and metadata.retention.bytes stand above it.
     """
 
     log_bytes: int = 20 << 20
@@ -102,6 +104,11 @@ class SnapshotPolicy:
             index -= 1
         return index
 
+    def keeps_beginning(self, snapshots: tuple[SnapshotInfo, ...], now_ms: int) -> bool:
+        """Whether the log before the first of all snapshots is kept, too; it is history as any other."""
+        size = sum(info.size + self.log_bytes for info in snapshots)
+        return size <= self.retain_bytes and now_ms - snapshots[0].header.timestamp_ms <= self.retain_ms
+
 
 class Snapshotter:
     def __init__(
@@ -116,9 +123,9 @@ class Snapshotter:
         self._machine = machine
         self._sources = sources
         self._post = post
-        self._policy = policy
+        self._configured = self._policy = policy
         self.restored_end = 0
-        self._bad: set[LogEnd] = set()  # damaged ones that are left where they are
+        self._bad: set[LogEnd] = set()  # damaged ones
         self._applied_bytes = 0
         self._due = asyncio.Event()
         self._incoming: deque[ReceiveSnapshot | StoreSnapshotPart | LoadSnapshot] = deque()
@@ -143,6 +150,15 @@ class Snapshotter:
         else:
             self._incoming.append(effect)
             self._incoming_wake.set()
+
+    def keep_history(self, retain_ms: int | None, retain_bytes: int | None) -> None:
+        """What the next snapshot leaves; None: as configured."""
+        policy = self._configured
+        self._policy = replace(
+            policy,
+            retain_ms=policy.retain_ms if retain_ms is None else retain_ms,
+            retain_bytes=policy.retain_bytes if retain_bytes is None else retain_bytes,
+        )
 
     def applied(self, batch: Batch) -> None:
         self._applied_bytes += batch.size
@@ -176,13 +192,20 @@ class Snapshotter:
                 continue
             self._machine.load_snapshot(state)
             self.restored_end = end.offset
+            await self._set_bad_aside()
             return replace(stored, snapshots=ends[:count])
         if stored.log_start > 0:
             raise CorruptStoreError(
-                f"the log starts at {stored.log_start}, and no snapshot of what came before is good",
+                f"the log starts at {stored.log_start}, and no snapshot of what came before is good: "
+                f"{', '.join(snapshot_name(end) for end in sorted(self._bad))}",
                 next_step="replace this disk, or restore the directory; nothing was changed",
             )
+        await self._set_bad_aside()
         return replace(stored, snapshots=())
+
+    async def _set_bad_aside(self) -> None:
+        for end in sorted(self._bad):
+            await self._store.set_snapshot_aside(end)
 
     async def _read_state(self, end: LogEnd) -> Any:
         parser = SnapshotParser()
@@ -265,7 +288,10 @@ class Snapshotter:
         kept = tuple(info for info in there if info.end not in self._bad and info.end.offset <= newest.offset)
         if not kept:
             return
-        oldest = self._policy.oldest_kept(kept, self._sources.wall_ms())
+        now_ms = self._sources.wall_ms()
+        oldest = self._policy.oldest_kept(kept, now_ms)
+        if oldest == 0 and self._policy.keeps_beginning(kept, now_ms):
+            return
         self._post(TrimLog(kept[oldest].end))
         for info in kept[:oldest]:
             await self._store.delete_snapshot(info.end)
@@ -279,7 +305,9 @@ class Snapshotter:
             while self._incoming:
                 match self._incoming.popleft():
                     case ReceiveSnapshot(end):
-                        self._post(SnapshotPart(end, await self._store.begin_snapshot(end, resume=True)))
+                        have = await self._store.begin_snapshot(end, resume=True)
+                        _log.info("receiving snapshot", snapshot=snapshot_name(end), from_position=have)
+                        self._post(SnapshotPart(end, have))
                     case StoreSnapshotPart(end, position, data):
                         have = await self._store.begin_snapshot(end, resume=True)
                         if have == position:  # else it was stored before: a part that was asked for twice

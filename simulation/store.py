@@ -99,7 +99,8 @@ class SimulatedStore:
         if cluster_id is not None and disk.state.cluster_id not in (None, cluster_id):
             raise StoreRefusedError(f"the disk belongs to cluster {disk.state.cluster_id}, not to {cluster_id}")
         disk.locked_by = self
-        disk.parts.clear()
+        kept = max(disk.parts, key=lambda end: end.offset, default=None)
+        disk.parts = {kept: disk.parts[kept]} if kept is not None and kept.offset > disk.log_end else {}
         epochs: list[tuple[int, int]] = []
         for batch in disk.batches:
             if not epochs or epochs[-1][0] != batch.epoch:
@@ -156,11 +157,13 @@ class SimulatedStore:
             size += batch.size
         return tuple(found)
 
-    # Snapshots: what is written of one is lost with the process; one that is finished stays.
+    # Snapshots: one that is finished stays, and what is written of the newest download.
 
     async def begin_snapshot(self, end: LogEnd, *, resume: bool) -> int:
         disk = self._disk
         have = disk.parts.get(end, disk.snapshots.get(end, b"")) if resume else b""
+        if resume:  # one download at a time
+            disk.parts = {other: part for other, part in disk.parts.items() if other.offset <= disk.log_end}
         disk.parts[end] = have
         return len(have)
 
@@ -185,6 +188,9 @@ class SimulatedStore:
         if disk.watch_snapshot is not None:
             disk.watch_snapshot(end, data)
         return info
+
+    async def set_snapshot_aside(self, end: LogEnd) -> None:
+        self._disk.snapshots.pop(end, None)
 
     async def abandon_snapshot(self, end: LogEnd) -> None:
         self._disk.parts.pop(end, None)

@@ -96,12 +96,15 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
         _boolean("auto.leader.rebalance.enable", "true"),
         _int("default.replication.factor", 3, 1, 32_767),
         _int("leader.rebalance.interval.ms", 300_000, 1_000, INT32_MAX),
+        _int("metadata.retention.bytes", 1 << 30, 0),
+        _int("metadata.retention.ms", 7 * _DAY_MS, 0),
         _int("num.partitions", 1, 1, 10_000),
         _int("reassignment.throttle.bytes.per.second", -1, -1),
     )
 }
 """What only the whole cluster has, by key, ascending.  Topic configs may be set for the cluster as well.
 
+metadata.retention: how much history of the metadata every node keeps, by whichever of the two is reached first.
 reassignment.throttle.bytes.per.second: what a broker copies to replicas that are being added; -1: as fast as it can.
 """
 

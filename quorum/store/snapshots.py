@@ -1,7 +1,10 @@
 """Snapshots as files beside the database.  All of this blocks; call it off the loop.
 
 A snapshot is written under a temporary name, checked whole, synced and then renamed, so that a file with a snapshot's
-name is complete or damaged, never half written.  What an interrupted one left is removed at the next open, and said.
+name is complete or damaged, never half written.  Of what an interruption left, the newest that ends above the log
+stays: it is a download, which goes on.  Anything else begins anew, so it is removed at the next open, and said.
+
+A damaged one gets another name and is nobody's snapshot then; the latest few of those are kept to be looked at.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from quorumlog.runtime.logging import get_logger
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.snapshot")
 _PART = ".part"
+_DAMAGED = ".damaged"
+DAMAGED_KEPT = 3
 _READ_BYTES = 1 << 20
 _HEADER_BYTES = 64 << 10
 
@@ -27,6 +32,7 @@ _log = get_logger("quorum")
 class SnapshotFiles:
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self._taking: set[LogEnd] = set()  # not downloaded: taken by this process
 
     def path(self, end: LogEnd) -> str:
         return os.path.join(self._directory, snapshot_name(end))
@@ -34,15 +40,21 @@ class SnapshotFiles:
     def _part(self, end: LogEnd) -> str:
         return self.path(end) + _PART
 
-    def clean(self) -> None:
-        """Remove what was not finished."""
-        for name in sorted(os.listdir(self._directory)):
-            if name.endswith(_PART) and _NAME.fullmatch(name.removesuffix(_PART)):
-                _log.warning("unfinished snapshot removed", directory=self._directory, file=name)
-                os.unlink(os.path.join(self._directory, name))
+    def clean(self, log_end: int) -> None:
+        """Remove what was not finished, but for the newest download."""
+        parts = self._parts()
+        for end in parts[:-1] if parts and parts[-1].offset > log_end else parts:
+            _log.warning("unfinished snapshot removed", file=self._part(end))
+            os.unlink(self._part(end))
+
+    def _parts(self) -> list[LogEnd]:
+        """The ends of those that are being written, ascending."""
+        names = [name.removesuffix(_PART) for name in os.listdir(self._directory) if name.endswith(_PART)]
+        matches = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
+        return sorted((LogEnd(int(match[2]), int(match[1])) for match in matches), key=lambda end: end.offset)
 
     def all(self) -> tuple[SnapshotInfo, ...]:
-        """Ascending.  One whose header is damaged is not among them: it is named in the log, and left where it is."""
+        """Ascending.  One whose header is damaged is not among them: it is named in the log."""
         found: list[SnapshotInfo] = []
         for name in sorted(os.listdir(self._directory)):
             match = _NAME.fullmatch(name)
@@ -65,7 +77,17 @@ class SnapshotFiles:
         return SnapshotInfo(parser.header, size)
 
     def begin(self, end: LogEnd, resume: bool) -> int:
-        """A durable one of this name counts as all of it: it need not be written again."""
+        """A durable one of this name counts as all of it: it need not be written again.
+
+        There is one download at a time: what there is of an older one is of no use any more.
+        """
+        if resume:
+            self._taking.discard(end)
+            for other in self._parts():
+                if other != end and other not in self._taking:
+                    _remove(self._part(other))
+        else:
+            self._taking.add(end)
         if resume and os.path.exists(self.path(end)) and not os.path.exists(self._part(end)):
             os.link(self.path(end), self._part(end))
         with open(self._part(end), "ab") as file:
@@ -81,6 +103,7 @@ class SnapshotFiles:
 
     def finish(self, end: LogEnd) -> SnapshotInfo:
         path = self._part(end)
+        self._taking.discard(end)
         parser = SnapshotParser()
         try:
             with open(path, "rb+") as file:
@@ -95,15 +118,29 @@ class SnapshotFiles:
         except MalformedError as error:
             if os.path.exists(self.path(end)) and os.path.samefile(path, self.path(end)):
                 os.unlink(self.path(end))  # resumed from there, and spoilt by what another leader sent to follow it
-            os.unlink(path)
-            raise BadSnapshotError(f"{path}: {error}") from error
+            raise BadSnapshotError(f"{self._move_aside(path, end)}: {error}") from error
         os.replace(path, self.path(end))
         if os.path.exists(path):  # both were names of one file, which makes the renaming do nothing
             os.unlink(path)
         sync_directory(self._directory)
         return SnapshotInfo(header, size)
 
+    def set_aside(self, end: LogEnd) -> None:
+        if os.path.exists(self.path(end)):
+            _log.warning("damaged snapshot set aside", file=self._move_aside(self.path(end), end))
+
+    def _move_aside(self, path: str, end: LogEnd) -> str:
+        """Where it is now."""
+        target = self.path(end) + _DAMAGED
+        os.replace(path, target)
+        damaged = sorted(name for name in os.listdir(self._directory) if name.endswith(_DAMAGED))
+        for name in damaged[:-DAMAGED_KEPT]:
+            _remove(os.path.join(self._directory, name))
+        sync_directory(self._directory)
+        return target
+
     def abandon(self, end: LogEnd) -> None:
+        self._taking.discard(end)
         _remove(self._part(end))
 
     def read(self, end: LogEnd, position: int, max_bytes: int) -> tuple[int, bytes]:

@@ -138,7 +138,7 @@ class SqliteQuorumStore:
         One that ends past the log was received, but the log had not been set to its end: it is not in force, and will
         be found when it is offered again.
         """
-        self._files.clean()
+        self._files.clean(stored.log_end)
         ends = tuple(info.end for info in self._files.all() if stored.log_start <= info.end.offset <= stored.log_end)
         if stored.log_start > 0 and not ends:
             raise CorruptStoreError(
@@ -437,6 +437,9 @@ class SqliteQuorumStore:
 
     async def finish_snapshot(self, end: LogEnd) -> SnapshotInfo:
         return await self._file_work(lambda files: files.finish(end))
+
+    async def set_snapshot_aside(self, end: LogEnd) -> None:
+        await self._file_work(lambda files: files.set_aside(end))
 
     async def abandon_snapshot(self, end: LogEnd) -> None:
         await self._file_work(lambda files: files.abandon(end))

@@ -69,7 +69,8 @@ RECORD_KEYS = frozenset(
         "log.segment.bytes",
         "max.message.bytes",
         "message.timestamp.type",
-        "metadata.retention",
+        "metadata.retention.bytes",
+        "metadata.retention.ms",
         "min.insync.replicas",
         "num.partitions",
         "producer.id.expiration.ms",
@@ -183,6 +184,26 @@ KEYS: tuple[Key, ...] = (
         100,
         600_000,
     ),
+    Key(
+        "metadata.snapshot.log.bytes",
+        INTEGER,
+        20 << 20,
+        "take a snapshot after so much metadata log",
+        BOTH,
+        (),
+        1000,
+        1 << 40,
+    ),
+    Key(
+        "metadata.snapshot.interval.ms",
+        INTEGER,
+        3_600_000,
+        "take one after this long, if there is anything new",
+        BOTH,
+        (),
+        1000,
+        7 * 86_400_000,
+    ),
     Key("broker.heartbeat.interval.ms", INTEGER, 1000, "brokers report this often", BOTH, (), 50, 60_000),
     Key("broker.session.timeout.ms", INTEGER, 6000, "a broker unheard for this long is fenced", BOTH, (), 200, 600_000),
     Key(
@@ -236,6 +257,8 @@ class NodeConfig:
     quorum_election_timeout_ms: int = 1000
     quorum_fetch_timeout_ms: int = 2000
     quorum_append_linger_ms: int = 0
+    metadata_snapshot_log_bytes: int = 20 << 20
+    metadata_snapshot_interval_ms: int = 3_600_000
     quorum_auto_join: bool = False
     quorum_leave_on_shutdown: bool = False
     quorum_preference_wait_ms: int = 30_000
@@ -464,6 +487,8 @@ def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) 
         quorum_election_timeout_ms=values["quorum.election.timeout.ms"],
         quorum_fetch_timeout_ms=values["quorum.fetch.timeout.ms"],
         quorum_append_linger_ms=values["quorum.append.linger.ms"],
+        metadata_snapshot_log_bytes=values["metadata.snapshot.log.bytes"],
+        metadata_snapshot_interval_ms=values["metadata.snapshot.interval.ms"],
         quorum_auto_join=values["quorum.auto.join"],
         quorum_leave_on_shutdown=values["quorum.leave.on.shutdown"],
         quorum_preference_wait_ms=values["quorum.preference.wait.ms"],

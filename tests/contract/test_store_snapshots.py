@@ -45,7 +45,7 @@ def test_a_finished_snapshot_is_there_after_a_crash(stores: StoreKind) -> None:
     stores.run(scenario)
 
 
-def test_an_unfinished_snapshot_goes_on_where_it_was_and_is_gone_after_a_crash(stores: StoreKind) -> None:
+def test_an_unfinished_snapshot_goes_on_where_it_was(stores: StoreKind) -> None:
     async def scenario() -> None:
         store = stores.store()
         await fill(store)
@@ -60,13 +60,50 @@ def test_an_unfinished_snapshot_goes_on_where_it_was_and_is_gone_after_a_crash(s
         await store.begin_snapshot(END, resume=True)
         await store.abandon_snapshot(END)
         assert [info.end for info in await store.snapshots()] == [END]
-        other = LogEnd(1, 8)
-        await store.begin_snapshot(other, resume=True)
-        await store.extend_snapshot(other, 0, b"abc")
+        await store.close()
+
+    stores.run(scenario)
+
+
+def test_what_is_there_of_a_download_stays_over_a_crash(stores: StoreKind) -> None:
+    """One that ends above the log; what was being taken of our own, or is of an older download, begins anew."""
+
+    async def scenario() -> None:
+        store = stores.store()
+        await fill(store)
+        far, further = LogEnd(3, 20), LogEnd(3, 30)
+        content = snapshot_bytes(30, b"one", b"two", epoch=3)
+        await store.begin_snapshot(END, resume=False)
+        await store.extend_snapshot(END, 0, b"abc")
+        await store.begin_snapshot(far, resume=True)
+        await store.extend_snapshot(far, 0, b"abc")
+        await store.begin_snapshot(further, resume=True)
+        await store.extend_snapshot(further, 0, content[:50])
         await stores.crash(store)
         store = stores.store()
-        assert (await store.open(1, None)).snapshots == (END,)
-        assert await store.begin_snapshot(other, resume=True) == 0
+        assert (await store.open(1, None)).snapshots == ()
+        assert await store.begin_snapshot(END, resume=False) == 0
+        assert await store.begin_snapshot(further, resume=True) == 50
+        await store.extend_snapshot(further, 50, content[50:])
+        await put(store)
+        assert (await store.finish_snapshot(further)).size == len(content)
+        assert await store.begin_snapshot(far, resume=True) == 0
+        await store.close()
+
+    stores.run(scenario)
+
+
+def test_one_that_turned_out_to_be_damaged_is_none_any_more(stores: StoreKind) -> None:
+    async def scenario() -> None:
+        store = stores.store()
+        await fill(store)
+        await put(store)
+        for _ in range(2):
+            await store.set_snapshot_aside(END)
+            assert await store.snapshots() == ()
+            with pytest.raises(SnapshotMissingError):
+                await store.read_snapshot(END, 0, 1)
+        await put(store)
         await store.close()
 
     stores.run(scenario)

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from quorum.core.types import QuorumState
-from quorum.ports import StoreWrite
+from quorum.core.types import LogEnd, QuorumState
+from quorum.ports import BadSnapshotError, StoreWrite
 from quorum.store import SqliteQuorumStore
 from quorum.store import sqlite as sqlite_store
 from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, mark_path, move_away
 from quorum.store.wal import check_wal
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
-from tests.contract.samples import CLUSTER, data, founding, leader_change, state
+from tests.contract.samples import CLUSTER, data, founding, leader_change, snapshot_bytes, state
 
 FRAME = 24 + 4096
 
@@ -410,3 +410,22 @@ async def test_after_a_failed_write_nothing_is_tried_again(tmp_path: Path) -> No
         await store.write([StoreWrite(QuorumState(), None, ())])
     await store.close()
     assert await opened(tmp_path) == (0, QuorumState())
+
+
+async def test_damaged_snapshots_are_named_and_the_latest_few_are_kept(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    await store.open(1, None)
+    await write_rounds(store, 10)
+    for offset in range(3, 8):
+        end = LogEnd(1, offset)
+        content = snapshot_bytes(offset, b"chunk")
+        await store.begin_snapshot(end, resume=False)
+        await store.extend_snapshot(end, 0, content[:-20] + b"x" + content[-19:])
+        with pytest.raises(
+            BadSnapshotError, match=rf"{offset}-0000000001\.snapshot\.damaged: checksum of the frame at \d+"
+        ):
+            await store.finish_snapshot(end)
+    await store.close()
+    names = sorted(name for name in os.listdir(tmp_path) if "snapshot" in name)
+    assert names == [f"{offset:020d}-0000000001.snapshot.damaged" for offset in (5, 6, 7)]
+    assert (await opened(tmp_path))[0] == 12
