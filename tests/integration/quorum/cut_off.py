@@ -63,6 +63,9 @@ class Nodes:
         process.kill()
         await process.wait()
 
+    def log(self, node_id: int) -> list[str]:
+        return (self._folder / f"{node_id}.log").read_text().splitlines()
+
     async def close(self) -> None:
         for node_id in list(self._processes):
             await self.kill(node_id)
@@ -166,11 +169,14 @@ async def a_healed_link_ends_a_pause_with_no_election(lan: Lan, nodes: Nodes) ->
         refused = await outcome(nodes.client(leader).call(method, request, 0.5))
         assert isinstance(refused, ClusterError), f"a paused leader answered {method}: {refused}"
         assert refused.code in REFUSED, refused
+        assert refused.code != "NOT_CONTROLLER" or "no majority of the voters" in refused.message
     await lan.heal(leader)
     after = await nodes.says(leader, "the pause is over", lambda it: not it.paused)
     assert (after.known.leader_id, after.known.epoch) == (leader, before.known.epoch), "no election"
     await register(nodes.client(other), 1000)
     assert (await nodes.describe(leader)).known.epoch == before.known.epoch
+    told = [line for line in nodes.log(leader) if "pause" in line]
+    assert ["WARNING" in line for line in told] == [True, False], "when the pause begins, and when it is over"
     await nodes.start(down)
     await nodes.ready(down)
     print("a healed link ended a pause in epoch", before.known.epoch)
