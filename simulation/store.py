@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from uuid import UUID
 
@@ -105,7 +105,7 @@ class SimulatedStore:
         for batch in disk.batches:
             if not epochs or epochs[-1][0] != batch.epoch:
                 epochs.append((batch.epoch, batch.base_offset))
-        return StoredQuorum(
+        stored = StoredQuorum(
             node_id=node_id,
             directory_id=disk.directory_id,
             state=disk.state,
@@ -114,13 +114,13 @@ class SimulatedStore:
             epochs=tuple(epochs),
             controls=tuple(batch for batch in disk.batches if batch.control is not None),
             base=disk.base,
-            snapshots=self._usable_snapshots(),
         )
+        return replace(stored, snapshots=self._usable_snapshots(stored))
 
-    def _usable_snapshots(self) -> tuple[LogEnd, ...]:
+    def _usable_snapshots(self, stored: StoredQuorum) -> tuple[LogEnd, ...]:
         disk = self._disk
         ends = sorted(disk.snapshots, key=lambda end: end.offset)
-        usable = tuple(end for end in ends if disk.log_start <= end.offset <= disk.log_end)
+        usable = tuple(end for end in ends if stored.goes_on_from(end))
         if disk.log_start > 0 and not usable:
             raise CorruptStoreError(f"the log starts at {disk.log_start}, and no snapshot holds what came before")
         return usable

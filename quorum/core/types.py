@@ -6,6 +6,7 @@ and only control records (the ones Raft itself acts on) are typed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -181,6 +182,19 @@ class StoredQuorum:
     formatted_for: str | None = None
     base: LogBase | None = None
     snapshots: tuple[LogEnd, ...] = ()
+
+    def goes_on_from(self, snapshot: LogEnd) -> bool:
+        """Whether the log holds what is below the end of this snapshot, or begins there.
+
+        It need not, if the snapshot was received, and the log was not set to its end: then the log ends before it, or
+        it holds batches of another history there, which have another epoch (equal offset and epoch: equal logs).
+        """
+        if self.base is not None and snapshot.offset <= self.log_start:
+            return snapshot == self.base.end
+        if not self.log_start < snapshot.offset <= self.log_end:
+            return False
+        last = bisect_left(self.epochs, snapshot.offset, key=lambda entry: entry[1]) - 1
+        return self.epochs[last][0] == snapshot.epoch
 
 
 class Role(Enum):

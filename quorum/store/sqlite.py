@@ -135,11 +135,11 @@ class SqliteQuorumStore:
     def _usable_snapshots(self, stored: StoredQuorum) -> tuple[LogEnd, ...]:
         """The ends of those that the log goes on from.
 
-        One that ends past the log was received, but the log had not been set to its end: it is not in force, and will
-        be found when it is offered again.
+        Another one was received, but the log had not been set to its end: it is not in force, and will be found when it
+        is offered again.
         """
         self._files.clean(stored.log_end)
-        ends = tuple(info.end for info in self._files.all() if stored.log_start <= info.end.offset <= stored.log_end)
+        ends = tuple(info.end for info in self._files.all() if stored.goes_on_from(info.end))
         if stored.log_start > 0 and not ends:
             raise CorruptStoreError(
                 f"{self._directory}: the log starts at {stored.log_start}, and no snapshot holds what came before",

@@ -191,6 +191,37 @@ def test_a_log_that_is_behind_begins_anew_at_a_snapshot(stores: StoreKind) -> No
     stores.run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("end", "in_force"),
+    [
+        (LogEnd(0, 1), True),
+        (LogEnd(1, 1), False),
+        (LogEnd(1, 6), True),
+        (LogEnd(2, 6), False),
+        (LogEnd(0, 6), False),
+        (LogEnd(1, 8), True),
+        (LogEnd(2, 8), False),
+        (LogEnd(1, 9), False),
+    ],
+)
+def test_k20_a_snapshot_of_another_history_than_the_log_is_not_in_force(
+    stores: StoreKind, end: LogEnd, in_force: bool
+) -> None:
+    """It was received to take the place of a divergent log, and the node died before its log began there: what the log
+    holds below its end was never committed."""
+
+    async def scenario() -> None:
+        store = stores.store()
+        await fill(store)
+        await put(store, end, snapshot_bytes(end.offset, epoch=end.epoch))
+        await stores.crash(store)
+        store = stores.store()
+        assert (await store.open(1, None)).snapshots == ((end,) if in_force else ())
+        await store.close()
+
+    stores.run(scenario)
+
+
 def test_k14238_a_log_without_its_beginning_and_without_a_snapshot_is_refused(stores: StoreKind) -> None:
     """KAFKA-14238: a log that starts above 0 stands for nothing by itself."""
 

@@ -112,11 +112,16 @@ class Disk:
     @property
     def usable(self) -> tuple[LogEnd, ...]:
         """The snapshots that the log goes on from."""
+        stored = self._stored()
         there = sorted(self.snapshots, key=lambda end: end.offset)
-        return tuple(end for end in there if self.start <= end.offset <= self.end)
+        return tuple(end for end in there if stored.goes_on_from(end))
 
     def load(self) -> StoredQuorum:
         assert self.start == 0 or self.usable, f"{self.node_id}: the log starts at {self.start}, without a snapshot"
+        return replace(self._stored(), snapshots=self.usable)
+
+    def _stored(self) -> StoredQuorum:
+        """Without the snapshots."""
         epochs: list[tuple[int, int]] = []
         for batch in self.batches:
             if not epochs or epochs[-1][0] != batch.epoch:
@@ -131,7 +136,6 @@ class Disk:
             epochs=tuple(epochs),
             controls=controls,
             base=self.base,
-            snapshots=self.usable,
         )
 
     def content(self, end: LogEnd) -> bytes:
