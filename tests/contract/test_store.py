@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from quorum.core.types import Batch, Election, QuorumState, TargetVoters, VoterSet
@@ -92,6 +94,27 @@ def test_many_writes_take_effect_in_order(stores: StoreKind) -> None:
         assert stored.epochs == ((0, 0), (1, 1), (2, 5), (3, 6))
         assert (stored.log_end, stored.state) == (7, state(7, epoch=3))
         assert await store.read(0, 100, 1 << 20) == expected
+        await store.close()
+
+    stores.run(scenario)
+
+
+def test_k11_what_is_read_while_the_log_is_cut_and_grows_is_of_one_moment(stores: StoreKind) -> None:
+    """KAFKA-18723: never two epochs that did not follow each other, never half a batch."""
+
+    async def scenario() -> None:
+        store = stores.store()
+        batches = await fill(store)
+        logs = [batches]
+        reads = []
+        for epoch in range(2, 12):
+            later = tuple(data(offset, epoch=epoch, payload=b"other" * 50) for offset in range(5, 40))
+            logs.append((*batches[:3], *later))
+            writing = asyncio.ensure_future(store.write([StoreWrite(state(40, epoch=epoch), 5, later)]))
+            reads += [asyncio.ensure_future(store.read(0, 100, 1 << 20)) for _ in range(3)]
+            await writing
+        found = await asyncio.gather(*reads)
+        assert all(one in logs for one in found)
         await store.close()
 
     stores.run(scenario)
