@@ -304,7 +304,9 @@ class ControlPlane:
         metrics.gauge("quorum_log_end_offset", "End of this node's log.", lambda: node.log_end_offset)
         metrics.gauge("quorum_applied_offset", "End of what is applied here.", lambda: node.applied_offset)
         metrics.gauge("quorum_requests_in_progress", "Unanswered.", lambda: node.metrics().requests_in_progress)
-        metrics.gauge("controller_is_active", "Whether this node decides.", lambda: self.controller.active)
+        metrics.gauge(
+            "controller_is_active", "Whether this node decides.", lambda: self.controller.active and not node.paused
+        )
         metrics.counter("quorum_appends", "Batches appended as leader.", lambda: node.metrics().appends)
         metrics.counter("quorum_fsyncs", "Transactions of the quorum store.", lambda: node.metrics().fsyncs)
         metrics.counter("quorum_role_changes", "Changes of role or leader.", lambda: node.metrics().role_changes)
