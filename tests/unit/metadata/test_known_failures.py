@@ -1,0 +1,258 @@
+"""Failures that others had in their controllers, by the numbers of docs/known_failures.md."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from metadata.control.brokers import fence
+from metadata.control.configs import Changes, Resource, alter_configs
+from metadata.control.election import Eligibility
+from metadata.control.partitions import Assignment, IsrChange, Member, alter_partition, assign_directories
+from metadata.control.topics import NewTopic, create_topics, delete_topics
+from metadata.controller import ControllerSettings
+from metadata.image import ClusterImage, delta
+from metadata.records import LOST, NO_LEADER, ConfigScope, PartitionChange, Reason
+from metadata.snapshot import ImageLoader, chunks
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.unit.metadata.builders import Cluster, check_invariants, directory
+from tests.unit.metadata.fake_node import run, settle
+from tests.unit.metadata.test_controller import beat, new_topic, register, started
+
+
+def isr_change(cluster: Cluster, topic_id: UUID, *isr: int, **epochs: int) -> IsrChange:
+    """What the leader would propose; `epochs`: of brokers that it knows otherwise (`b2=…`)."""
+    now = cluster.partition(topic_id)
+    members = tuple([Member(each, epochs.get(f"b{each}", cluster.epoch(each))) for each in isr])
+    return IsrChange(topic_id, 0, now.leader_epoch, now.partition_epoch, members)
+
+
+def propose(cluster: Cluster, sender: int, change: IsrChange) -> str:
+    """The word of the answer."""
+    decision = alter_partition(cluster.image, sender, cluster.epoch(sender), [change])
+    cluster.apply(decision.records)
+    check_invariants(cluster.image)
+    return decision.reply.items[0].outcome.word.code
+
+
+def test_k29_a_stale_controller_does_not_refuse_a_leader_that_knows_more() -> None:
+    """Its answer must be "ask another", else the leader would give a proposal up that was never judged."""
+    cluster = Cluster()
+    cluster.start(1, 2)
+    topic_id = cluster.create("t", (1, 2))
+    stale = cluster.image
+    assert propose(cluster, 1, isr_change(cluster, topic_id, 1)) == "NONE"
+    ahead = isr_change(cluster, topic_id, 1, 2)
+    answer = alter_partition(stale, 1, cluster.epoch(1), [ahead]).reply.items[0]
+    assert (answer.outcome.word.code, answer.outcome.word.retriable) == ("NOT_CONTROLLER", True)
+    assert propose(cluster, 1, ahead) == "NONE"
+    assert cluster.partition(topic_id).isr == (1, 2)
+
+
+def test_k31_a_fetch_of_before_the_restart_brings_nobody_into_the_isr() -> None:
+    """The leader saw incarnation one fetch up to the end; by the time it says so incarnation two is registered."""
+    cluster = Cluster()
+    cluster.start(1, 2)
+    topic_id = cluster.create("t", (1, 2))
+    assert propose(cluster, 1, isr_change(cluster, topic_id, 1)) == "NONE"
+    fetched_by = cluster.epoch(2)
+    cluster.register(2, 1)
+    assert not cluster.beat(2).fenced
+    assert propose(cluster, 1, isr_change(cluster, topic_id, 1, 2, b2=fetched_by)) == "INELIGIBLE_REPLICA"
+    assert cluster.partition(topic_id).isr == (1,)
+    assert propose(cluster, 1, isr_change(cluster, topic_id, 1, 2)) == "NONE"
+
+
+def test_k13916_a_fenced_broker_never_enters_the_isr() -> None:
+    cluster = Cluster()
+    cluster.start(1, 2)
+    topic_id = cluster.create("t", (1, 2))
+    cluster.carry_out(lambda image, again: fence(image, 2))
+    assert propose(cluster, 1, isr_change(cluster, topic_id, 1, 2)) == "INELIGIBLE_REPLICA"
+    cluster.register(2, 1)
+    assert propose(cluster, 1, isr_change(cluster, topic_id, 1, 2)) == "INELIGIBLE_REPLICA"
+    cluster.beat(2)
+    assert propose(cluster, 1, isr_change(cluster, topic_id, 1, 2)) == "NONE"
+
+
+def test_k16952_the_same_incarnation_registers_again_and_keeps_its_epoch() -> None:
+    cluster = Cluster()
+    cluster.start(1)
+    topic_id = cluster.create("t", (1,))
+    epoch = cluster.epoch(1)
+    assert cluster.register(1, rack="other").broker_epoch == epoch == cluster.epoch(1)
+    assert cluster.partition(topic_id).leader == 1
+
+
+def test_k13173_two_brokers_that_fall_silent_together_are_both_fenced() -> None:
+    async def test() -> None:
+        plane = await started(1, 2, 3, settings=ControllerSettings(session_timeout_ms=1000))
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("t", 6, 3))
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 3
+        while loop.time() < end:
+            await plane.call("BrokerHeartbeat", beat(plane, 3))
+            await asyncio.sleep(0.2)
+        image = plane.replay.image
+        assert {broker_id: broker.fenced for broker_id, broker in image.brokers.items()} == {
+            1: True, 2: True, 3: False
+        }  # fmt: skip
+        topic = image.topic("t")
+        assert topic is not None
+        assert {(each.leader, each.isr) for each in topic.partitions if each} == {(3, (3,))}
+        check_invariants(image)
+
+    run(test())
+
+
+def test_k14457_what_is_shown_is_committed() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        asked = plane.start("CreateTopics", new_topic("t"))
+        await settle()
+        assert plane.controller.pending is not None
+        assert plane.controller.pending.topic("t") is not None
+        assert plane.replay.image.topic("t") is None
+        described = plane.start("DescribeTopics", pb.DescribeTopicsRequest())
+        await settle()
+        assert not described.done()
+        plane.node.commit()
+        assert [topic.name for topic in (await described).topics] == ["t"]
+        assert (await asked).topics[0].result.error == "NONE"
+
+    run(test())
+
+
+def test_k13841_a_new_controller_places_topics_before_it_has_heard_of_anybody() -> None:
+    async def test() -> None:
+        plane = await started(1, 2, 3)
+        plane.node.lose(2, "there:1")
+        plane.node.auto_commit = True
+        plane.node.win()
+        await settle()
+        reply = await plane.call("CreateTopics", new_topic("t", 3, 3))
+        assert reply.topics[0].result.error == "NONE"
+        topic = plane.replay.image.topic("t")
+        assert topic is not None
+        assert {each.leader for each in topic.partitions if each} == {1, 2, 3}
+
+    run(test())
+
+
+def test_k35_the_last_replica_that_comes_back_empty_is_not_elected() -> None:
+    """The ISR shrinks to one, whose disk is then lost: no silent truncation, whichever way the loss is noticed."""
+    for emptied in ("another directory", "reported lost"):
+        cluster = Cluster()
+        cluster.start(1, 2, 3)
+        topic_id = cluster.create("t", (1, 2, 3), configs=(("min.insync.replicas", "2"),))
+        for broker_id in (3, 2):
+            assert propose(cluster, 1, isr_change(cluster, topic_id, *range(1, broker_id))) == "NONE"
+        cluster.carry_out(lambda image, again: fence(image, 2))
+        cluster.carry_out(lambda image, again: fence(image, 1))
+        assert (cluster.partition(topic_id).leader, cluster.partition(topic_id).isr) == (NO_LEADER, (1,))
+        if emptied == "another directory":
+            cluster.register(1, 1, directory_ids=(directory(1, 9),))
+            cluster.beat(1)
+        else:
+            cluster.register(1, 1)
+            items = [Assignment(topic_id, 0, LOST)]
+            cluster.apply(assign_directories(cluster.image, 1, cluster.epoch(1), items).records)
+            cluster.beat(1)
+        assert cluster.partition(topic_id).leader == NO_LEADER
+        check_invariants(cluster.image)
+        assert cluster.beat(3).outcome.ok
+        assert cluster.partition(topic_id).leader == NO_LEADER  # it left while the ISR was large enough
+        cluster.beat(2)
+        now = cluster.partition(topic_id)
+        assert (now.leader, now.isr) == (2, (2,))  # it holds all that was committed, and that was clean
+        assert cluster.log[-1].reason is Reason.BROKER_UNFENCED  # type: ignore[union-attr]
+
+
+def test_k19522_nobody_is_elected_while_fenced() -> None:
+    cluster = Cluster()
+    cluster.start(1, 2)
+    topic_id = cluster.create("t", (1, 2), configs=(("unclean.leader.election.enable", "true"),))
+    for broker_id in (1, 2):
+        cluster.carry_out(lambda image, again, broker_id=broker_id: fence(image, broker_id))
+    cluster.register(1, 1)
+    assert cluster.partition(topic_id).leader == NO_LEADER
+    eligible = Eligibility(cluster.image)
+    assert not any(eligible(replica) for replica in cluster.partition(topic_id).replicas)
+    cluster.beat(1)
+    assert cluster.partition(topic_id).leader == 1
+
+
+def test_k18106_an_unclean_registration_is_a_new_leader_epoch_wherever_it_led() -> None:
+    cluster = Cluster()
+    cluster.start(1, 2)
+    alone, shared = cluster.create("alone", (1,)), cluster.create("shared", (1, 2))
+    cluster.register(1, 1)
+    assert (cluster.partition(alone).leader, cluster.partition(alone).leader_epoch) == (NO_LEADER, 1)
+    assert (cluster.partition(shared).leader, cluster.partition(shared).leader_epoch) == (2, 1)
+    cluster.beat(1)
+    now = cluster.partition(alone)
+    assert (now.leader, now.leader_epoch) == (1, 2)
+    assert now.last_offset > cluster.epoch(1)
+
+
+@pytest.mark.parametrize("value", ["1", "3"])
+def test_k16540_another_min_isr_clears_the_eligible_leader_replicas(value: str) -> None:
+    cluster = Cluster()
+    cluster.start(1, 2, 3)
+    topic_id = cluster.create("t", (1, 2, 3), configs=(("min.insync.replicas", "2"),))
+    for broker_id in (3, 2):
+        cluster.carry_out(lambda image, again, broker_id=broker_id: fence(image, broker_id))
+    assert cluster.partition(topic_id).elr == (2,)
+    wanted = Changes(Resource(ConfigScope.TOPIC, "t"), (("min.insync.replicas", value),))
+    decision = alter_configs(cluster.image, [wanted])
+    assert len(decision.records) == 2  # one batch: never one without the other
+    cluster.apply(decision.records)
+    assert cluster.partition(topic_id).elr == ()
+
+
+def test_k37_a_topic_made_deleted_and_made_again_in_one_delta() -> None:
+    """From the log, from a snapshot in the middle, and from one delta over everything, the image is the same."""
+    cluster = Cluster()
+    cluster.start(1, 2)
+    before = cluster.image
+    first = cluster.create("t", (1, 2), (2, 1))
+    cluster.apply([PartitionChange(first, 0, Reason.ISR_SHRINK, -1, 0, leader=2)])
+    middle = cluster.image
+    cluster.apply(delete_topics(cluster.image, ["t"], []).records)
+    second = cluster.create("t", (2, 1))
+    records = cluster.log[before.end_offset :]
+    assert before.apply(before.end_offset, records).digest() == cluster.image.digest()
+    found = delta(before, cluster.image, records)
+    assert (found.topics_created, found.topics_removed) == ((second,), ())
+    assert found.partitions == {second: (0,)}
+    loader = ImageLoader("test")
+    for chunk in chunks(middle):
+        if chunk:
+            loader.feed(chunk)
+    loaded = loader.finish().apply(middle.end_offset, cluster.log[middle.end_offset :])
+    assert loaded.digest() == cluster.image.digest() == ClusterImage().apply(0, cluster.log).digest()
+    assert cluster.partition(second).leader_epoch == 2  # clients ignore lower ones of the same name
+    [again] = create_topics(cluster.image, [NewTopic("t")], cluster.new_id).reply
+    assert again.outcome.word.code == "TOPIC_ALREADY_EXISTS"
+
+
+def test_k41_heartbeats_are_answered_while_a_large_change_is_carried_out() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        for number in range(3):
+            await plane.call("CreateTopics", new_topic(f"t{number}", 9000, 2))
+        again = plane.start("RegisterBroker", register(1, 1))  # 27,000 changes, in three batches
+        await asyncio.sleep(0)
+        answered = 0
+        while not again.done():
+            if (await plane.call("BrokerHeartbeat", beat(plane, 2))).result.error == "NONE":
+                answered += not again.done()
+            await asyncio.sleep(0)
+        assert (await again).result.error == "NONE"
+        assert answered > 1
+
+    run(test())
