@@ -3,8 +3,8 @@
 A message goes nowhere until it is delivered, a write is not durable until it is said to be, and a crash loses what was
 not.  The scenarios drive it by hand, the property test by chance; both see the same `Lab`.
 
-A snapshot is taken at once and holds the payloads of all that was applied, so two of the same end must be equal; what a
-node receives of one is lost by a crash until the whole has been loaded.
+A snapshot is taken at once and holds the payloads of all that was applied, so two of the same end must be equal.  What
+a node has received of the newest one survives a crash.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Disk:
     pending: list[Write] = field(default_factory=list)
     base: LogBase | None = None
     snapshots: dict[LogEnd, bytes] = field(default_factory=dict)
-    parts: dict[LogEnd, bytes] = field(default_factory=dict)  # of snapshots that are being received; a crash loses them
+    parts: dict[LogEnd, bytes] = field(default_factory=dict)  # of snapshots that are being received
 
     @property
     def start(self) -> int:
@@ -236,7 +236,8 @@ class Lab:
         node.reads.clear()
         node.calls.clear()
         node.receiving.clear()
-        node.disk.parts.clear()
+        newest = max(node.disk.parts, key=lambda end: end.offset, default=None)
+        node.disk.parts = {end: part for end, part in node.disk.parts.items() if end == newest}
         node.applied = 0
 
     def wipe(self, node_id: int, number: int) -> None:
