@@ -38,7 +38,7 @@ from broker.server.node_view import AppliedBatches
 from broker.server.replica_manager import ReplicaManager
 from broker.server.watermarks import Watermarks
 from metadata.image import ClusterImage, PartitionImage, delta, indexes
-from metadata.records import ConfigScope, Record
+from metadata.records import LOST, ConfigScope, Record
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import Disk, DiskError
@@ -291,6 +291,9 @@ class ImageFollower:
         if failure is not None:
             hosted.offline = str(failure)
             log.error("replica offline", topic=topic, partition=key.partition_index, cause=hosted.offline)
+            replica = partition.replica(self._replicas.broker_id)
+            if replica is not None and replica.directory_id != LOST:
+                self._on_unassigned(key, LOST)
             return hosted
         found = logs.get(log_key)
         replica = partition.replica(self._replicas.broker_id)

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from broker.core.errors import Code
 from broker.core.fetch_session import PartitionKey
-from broker.log import LogManager
+from broker.log import LogKey, LogManager
 from broker.server.api import ProducerIdResult, ReplicaLimits
 from broker.server.fetchers import Fetchers
 from broker.server.image_follower import ImageFollower
@@ -29,8 +29,8 @@ from broker.server.replica_manager import ReplicaManager
 from broker.server.watermarks import Watermarks
 from metadata.controller.replay import Subscriber
 from metadata.image import ClusterImage
-from metadata.records import Endpoint
-from quorumlog.errors import FatalError
+from metadata.records import LOST, Endpoint
+from quorumlog.errors import CorruptStoreError, FatalError
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.disk import Disk, DiskError
 from quorumlog.runtime.logging import get_logger
@@ -138,6 +138,7 @@ class BrokerRole:
         self._all_disks_failed = asyncio.get_running_loop().create_future()
         self.logs.on_failure = self._on_disk_failure
         self.replicas.on_disk_failure = self._on_disk_failure
+        self.logs.on_log_failure = self._on_log_failure
         await self.logs.open()
         self.watermarks.load()
         self._previous_epoch = await self._take_clean_mark()
@@ -283,6 +284,15 @@ class BrokerRole:
         failed = self._all_disks_failed
         if offline_all(self.progress, self._directory_ids) and failed is not None and not failed.done():
             failed.set_result(error)
+
+    def _on_log_failure(self, key: LogKey, error: CorruptStoreError) -> None:
+        """A replica is damaged while its directory works: the controller takes it out of the ISR, and elects."""
+        for partition_key, hosted in self.replicas.hosted.items():
+            if hosted.key == key:
+                self.fetchers.remove(hosted)
+                self.replicas.take_offline(hosted, error)
+                self._on_unassigned(partition_key, LOST)
+                return
 
     # -- directories of replicas
 

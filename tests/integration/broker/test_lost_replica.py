@@ -1,0 +1,93 @@
+"""A replica whose data is gone or damaged: not made anew silently, out of the ISR, filled from its leader when told."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from harness import Broker, Cluster, values_of
+from test_reassign import is_in_sync, replicas_are
+from test_replication import leading, written
+
+from broker.server.api import ReplicaLimits
+from metadata.records import LOST, NO_LEADER
+from quorumlog.runtime.file_disk import FileDisk
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, 3, limits=ReplicaLimits(fetcher_backoff_max_ms=100)) as running:
+        yield running
+
+
+def folder(cluster: Cluster, broker_id: int) -> Path:
+    (found,) = (cluster[broker_id].root / "logs").iterdir()
+    return found
+
+
+async def as_a_crash_leaves_it(broker: Broker) -> None:
+    """Among the facts are watermarks, but no checkpoint, and nothing of a clean stop."""
+    disk = FileDisk.acquire(broker.root, broker.id, "test", uuid4)
+    await disk.facts.commit(dict.fromkeys(["clean", *disk.facts.load("log/")]))
+    assert any(int(value) > 0 for value in disk.facts.load("watermark/").values())
+    disk.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_folder_that_vanished_is_filled_again_only_when_told(cluster: Cluster, clean: bool) -> None:
+    topic = cluster.controller.create("t", (1, 2))
+    leader = await leading(cluster, 1, "t")
+    await written(leader, "t", b"a")
+    await cluster.controller.until(is_in_sync(2, "t"))
+    await cluster[2].stop(clean)
+    shutil.rmtree(folder(cluster, 2))
+    await cluster[2].start()
+    await cluster.controller.until(lambda image: image.partition(topic, 0).replicas[1].directory_id == LOST)  # type: ignore[union-attr]
+    assert cluster.controller.partition(topic).isr == (1,)
+    assert "is missing, although it held a replica" in cluster[2].hosted("t").offline
+    assert list((cluster[2].root / "logs").iterdir()) == []
+    await written(leader, "t", b"b")
+
+    cluster.controller.reassign("t", 1, 3)
+    await cluster.controller.until(replicas_are("t", 1, 3))
+    cluster.controller.reassign("t", 1, 2)
+    await cluster.controller.until(replicas_are("t", 1, 2))
+    await written(leader, "t", b"c")
+    assert values_of(cluster[2].hosted("t")) == [b"a", b"b", b"c"]
+    await cluster[2].stop(clean=False)
+    await cluster[2].start()
+    await cluster.controller.until(is_in_sync(2, "t"))
+
+
+async def test_a_leader_whose_last_batch_is_damaged_gives_way_to_one_that_has_it(cluster: Cluster) -> None:
+    topic = cluster.controller.create("t", (1, 2))
+    leader = await leading(cluster, 1, "t")
+    await written(leader, "t", b"a")
+    await cluster.controller.until(is_in_sync(2, "t"))
+    await leader.stop(clean=False)
+    await as_a_crash_leaves_it(leader)
+    (segment,) = folder(cluster, 1).glob("*.log")
+    damaged = bytearray(segment.read_bytes())
+    damaged[-1] ^= 1
+    segment.write_bytes(damaged)
+    await leader.start()
+    await cluster.controller.until(lambda image: image.partition(topic, 0).replicas[0].directory_id == LOST)  # type: ignore[union-attr]
+    assert "was durable and committed" in leader.hosted("t").offline
+    other = await leading(cluster, 2, "t")
+    assert values_of(other.hosted("t")) == [b"a"]
+    await written(other, "t", b"b")
+    assert segment.read_bytes() == damaged
+
+
+async def test_the_last_replica_is_lost_and_said(cluster: Cluster) -> None:
+    topic = cluster.controller.create("t", (1,))
+    leader = await leading(cluster, 1, "t")
+    await written(leader, "t", b"a")
+    await leader.stop()
+    shutil.rmtree(folder(cluster, 1))
+    await leader.start()
+    await cluster.controller.until(lambda image: image.partition(topic, 0).leader == NO_LEADER)  # type: ignore[union-attr]
+    assert cluster.controller.partition(topic).replicas[0].directory_id == LOST
