@@ -37,7 +37,7 @@ from quorum.core.types import (
     VoterSet,
 )
 from quorum.core.voters import VoterHistory
-from quorum.ports import StoreWrite
+from quorum.ports import QuorumStore, StoreWrite
 from quorum.snapshots import SnapshotPolicy, Snapshotter
 from quorum.store import SqliteQuorumStore
 from quorum.store.directory import read_identity, write_identity
@@ -51,9 +51,10 @@ READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One quorum directory, open."""
+    """One quorum directory, open.  where: what to call it; its path."""
 
-    store: SqliteQuorumStore
+    where: str
+    store: QuorumStore
     stored: StoredQuorum
 
     @property
@@ -64,7 +65,7 @@ class Found:
 
     def __str__(self) -> str:
         return (
-            f"{self.store.directory}: node {self.stored.node_id}, epoch {self.end.epoch}, end offset "
+            f"{self.where}: node {self.stored.node_id}, epoch {self.end.epoch}, end offset "
             f"{self.end.offset}, cluster {self.stored.state.cluster_id}, generation {self.stored.state.generation}"
         )
 
@@ -99,10 +100,10 @@ async def recover(
         for directory in directories:
             opened.append(await _open(directory, sources))
             say(f"found {opened[-1]}")
-        best = _choose(opened)
-        say(f"chosen: {best.store.directory}, which has the greatest (epoch, end offset)")
-        image, stored = await _image(best, sources)
-        plan = _plan(stored, best.end, image, address, sources)
+        best = choose(opened)
+        say(f"chosen: {best.where}, which has the greatest (epoch, end offset)")
+        image, stored = await image_of(best, sources)
+        plan = plan_rebuild(stored, best.end, image, address, sources)
         say(f"to be written: generation {plan.generation}, epoch {plan.write.state.election.epoch}, with node")
         say(f"  {plan.key.node_id} at {plan.address} as the only voter, under the new directory id")
         say(f"  {plan.key.directory_id}, and {plan.partitions} partitions without a leader")
@@ -111,9 +112,9 @@ async def recover(
             say("nothing was changed")
             return False
         await best.store.write([plan.write])
-        identity = read_identity(best.store.directory)
-        assert identity is not None, f"{best.store.directory} has lost its identity"
-        write_identity(best.store.directory, replace(identity, directory_id=str(plan.key.directory_id)))
+        identity = read_identity(best.where)
+        assert identity is not None, f"{best.where} has lost its identity"
+        write_identity(best.where, replace(identity, directory_id=str(plan.key.directory_id)))
         say(f"done: {len(plan.write.batches)} batches appended, the log ends at {plan.write.state.applied_offset}")
     finally:
         for found in opened:
@@ -129,10 +130,11 @@ async def _open(directory: str, sources: Sources) -> Found:
     if identity is None:
         raise ConfigError(f"{directory} holds no node", next_step="give the data directories of surviving nodes")
     store = SqliteQuorumStore(directory, sources)
-    return Found(store, await store.open(identity.node_id, None))
+    return Found(directory, store, await store.open(identity.node_id, None))
 
 
-def _choose(opened: Sequence[Found]) -> Found:
+def choose(opened: Sequence[Found]) -> Found:
+    """The one to go on from: of the newest generation, the greatest (epoch, end offset)."""
     clusters = sorted({str(found.stored.state.cluster_id) for found in opened})
     if len(clusters) > 1:
         raise ConfigError(f"these are directories of different clusters: {', '.join(clusters)}")
@@ -143,7 +145,7 @@ def _choose(opened: Sequence[Found]) -> Found:
     return best
 
 
-async def _image(found: Found, sources: Sources) -> tuple[ClusterImage, StoredQuorum]:
+async def image_of(found: Found, sources: Sources) -> tuple[ClusterImage, StoredQuorum]:
     """The image of the whole log, committed or not, and what was stored without damaged snapshots."""
     replay = MetadataReplay()
     snapshots = Snapshotter(found.store, replay, sources, lambda event: None, SnapshotPolicy())
@@ -152,14 +154,15 @@ async def _image(found: Found, sources: Sources) -> tuple[ClusterImage, StoredQu
     while offset < stored.log_end:
         batches = await found.store.read(offset, stored.log_end, READ_BYTES)
         if not batches:
-            raise CorruptStoreError(f"{found.store.directory}: nothing at offset {offset}, below {stored.log_end}")
+            raise CorruptStoreError(f"{found.where}: nothing at offset {offset}, below {stored.log_end}")
         for batch in batches:
             replay.apply(batch)
         offset = batches[-1].end_offset
     return replay.image, stored
 
 
-def _plan(stored: StoredQuorum, end: LogEnd, image: ClusterImage, address: str | None, sources: Sources) -> Plan:
+def plan_rebuild(stored: StoredQuorum, end: LogEnd, image: ClusterImage, address: str | None, sources: Sources) -> Plan:
+    """What makes a new generation of the quorum out of this directory; its directory id is to become `key`'s."""
     history = VoterHistory(stored.controls, stored.base)
     record = history.record
     assert record is not None, f"a log that ends at {end} without voters"

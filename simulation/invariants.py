@@ -45,6 +45,7 @@ from quorum.core.types import Batch, Election, LogBase, LogEnd, ReplicaKey, Role
 from quorum.ports import StoreWrite
 from simulation.coverage import TRANSITIONS, Row, row_of
 from simulation.images import CommittedImages
+from simulation.store import QuorumDisk
 
 MARK = re.compile(rb"<(\d+)>")
 """How the operations of clients can be told in a payload."""
@@ -94,6 +95,11 @@ def _progress(core: RaftCore, key: ReplicaKey) -> tuple[int, int | None] | None:
     return None if found is None else (found.end, found.last_fetch_ms)
 
 
+def _voters_of(base: LogBase) -> Batch:
+    """Stands for the voters that a snapshot holds."""
+    return Batch(base.end.offset - 1, base.end.epoch, 1, 0, control=base.voters)
+
+
 class DurableDisk:
     """What a disk has made durable, also after it was lost: a lost disk can break no promise by coming back."""
 
@@ -104,7 +110,16 @@ class DurableDisk:
         self.batches: dict[int, Batch] = {}
         self.ends: dict[int, Batch] = {}
         self.state: Any = None
-        self.base_voters: Batch | None = None  # stands for the voters that its snapshot holds
+        self.base_voters: Batch | None = None
+
+    def take_over(self, disk: QuorumDisk) -> None:
+        """Know all that is on it now."""
+        self.start, self.end = disk.log_start, disk.log_end
+        self.batches = {batch.base_offset: batch for batch in disk.batches}
+        self.ends = {batch.end_offset: batch for batch in disk.batches}
+        self.epoch, self.state = disk.state.election.epoch, disk.state
+        if disk.base is not None:
+            self.base_voters = _voters_of(disk.base)
 
     def holds(self, batch: Batch) -> bool:
         """A snapshot holds what it stands for."""
@@ -123,6 +138,7 @@ class Watch:
         self.committed_end = 0
         self.marks: set[int] = set()  # operations in committed batches
         self.closed = False
+        self.generation = 0
         self.on_violation: Callable[[str], None] = lambda _: None
         self.fetch_timeout_ms = fetch_timeout_ms
         self._leaders: dict[int, int] = {}
@@ -140,6 +156,21 @@ class Watch:
         self._key_of[node_id] = key
         self._disk_of[node_id] = self._disks.setdefault(key, DurableDisk(node_id))
         return self._disk_of[node_id]
+
+    def after_a_disaster(self, disks: Sequence[tuple[int, QuorumDisk]], rebuilt: QuorumDisk, generation: int) -> Watch:
+        """The watch of the next generation.  Committed is, at first, what the rebuilt log has in its snapshot."""
+        watch = Watch(self.fetch_timeout_ms)
+        watch.seen, watch.transitions, watch.steps = self.seen, self.transitions, self.steps
+        watch.on_violation, watch.generation = self.on_violation, generation
+        for batch in self.committed.values():
+            if batch.end_offset <= rebuilt.log_start:
+                watch.committed[batch.base_offset] = batch
+                watch.committed_end = batch.end_offset
+                watch.images.commit(batch)
+        for node_id, disk in disks:
+            if disk.directory_id is not None:
+                watch.disk(node_id, disk.directory_id).take_over(disk)
+        return watch
 
     def started(self, core: RaftCore, batches: list[Batch], base: LogBase | None) -> Run:
         node_id = core.key.node_id
@@ -278,8 +309,7 @@ class Watch:
         dropped = [one for one in run.log if one.base_offset < offset]
         run.log[:] = [one for one in run.log if one.base_offset >= offset]
         run.confirmed = max(0, run.confirmed - len(dropped))
-        holder = Batch(offset - 1, base.end.epoch, 1, 0, control=base.voters)
-        run.voters[:] = [holder, *(one for one in run.voters if one.base_offset >= offset)]
+        run.voters[:] = [_voters_of(base), *(one for one in run.voters if one.base_offset >= offset)]
 
     def _unique(self, run: Run, batch: Batch) -> None:
         before = run.log[-1].epoch if run.log else run.voters[-1].epoch if run.bases else 0
@@ -296,6 +326,10 @@ class Watch:
     def _voters_follow(self, run: Run, batch: Batch, record: Voters) -> None:
         """I11: one voter at a time; by a leader only when the last change and its own first record are committed."""
         earlier = run.voters
+        if earlier and isinstance(earlier[-1].control, Voters) and earlier[-1].control.generation < record.generation:
+            rebuilt = record.generation == self.generation and len(record.voters) == 1
+            self._check(rebuilt, lambda: f"I11: {run.node_id} has voters of another generation: {record}")
+            return
         before, after = self._keys(earlier[-1]) if earlier else set(), {voter.key for voter in record.voters}
         changed = len(before ^ after)
         self.seen["voters changed"] += changed > 0
@@ -419,7 +453,7 @@ class Watch:
             for offset in [one for one in disk.batches if one < disk.start]:
                 del disk.ends[disk.batches.pop(offset).end_offset]
             disk.end = max(disk.end, disk.start)
-            disk.base_voters = Batch(disk.start - 1, write.base.end.epoch, 1, 0, control=write.base.voters)
+            disk.base_voters = _voters_of(write.base)
         for batch in write.batches:
             disk.batches[batch.base_offset] = disk.ends[batch.end_offset] = batch
             disk.end = batch.end_offset

@@ -60,6 +60,8 @@ class Plan:
     op_gap_s: float
     quick: bool  # timeouts of a third: more elections in the same time
     small_fetches: bool  # replies of a few batches, and nothing old in memory: the log is read from the disk
+    auto_join: bool  # observers make voters of themselves, and voters leave when they are stopped
+    disaster: bool  # at the end a majority of the voters' disks is lost, and the quorum rebuilt from what is left
     snapshots: bool  # taken every little while, and the log kept short behind them
     faults: tuple[Fault, ...]
 
@@ -85,6 +87,8 @@ def draw(seed: int) -> Plan:
         quick=random.random() < 0.7,
         small_fetches=random.random() < 0.3,
         snapshots=random.random() < 0.5,
+        auto_join=random.random() < 0.15,
+        disaster=random.random() < 0.15,
         faults=(),
     )
     count = random.choice((0, 3, 8, 15, 30))

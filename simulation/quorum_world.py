@@ -11,12 +11,11 @@ nodes must be quiet; and the clients' history must be linearizable.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -28,19 +27,22 @@ from metadata.control.decision import Decision
 from metadata.control.errors import Outcome, Word
 from metadata.controller.active import ActiveController
 from metadata.controller.replay import MetadataReplay
+from metadata.controller.service import ControllerService
 from metadata.image import ClusterImage
 from metadata.records import Config, ConfigScope
 from quorum.core.config import RaftConfig
-from quorum.core.events import CancelTarget, Effect, Event
+from quorum.core.events import Effect, Event
 from quorum.core.types import Batch, VoterSet
+from quorum.generations import OutlivedError
 from quorum.node import QuorumNode
 from quorum.ports import NotLeaderError, UnreachableError
 from quorum.snapshots import SnapshotPolicy
+from quorum.volunteer import Volunteer
 from quorumlog.errors import FatalError
 from quorumlog.runtime.clock import Sources, now_ms
 from simulation.coverage import Row
 from simulation.invariants import Run, Violation, Watch
-from simulation.linearizability import Operation, check
+from simulation.linearizability import Operation
 from simulation.loop import Process, SimulatedLoop
 from simulation.network import Network, SimulatedTransport
 from simulation.plan import FIRST_OBSERVER, Plan
@@ -54,17 +56,12 @@ KEYS = ("x", "y", "z")
 TWIN = " again"
 """A key that is written together with another has its name and this."""
 REQUEST_MS = 1500
+LEAVE_MS = 1000
 SHORT = SnapshotPolicy(log_bytes=3000, interval_ms=1000, retain_ms=0, retain_bytes=1)
 STEP_BACKOFF_MAX_MS = 2000
 STEADY_MS = 2000
 PREFERENCE_WAIT_MAX_MS = 4000
 FETCH_TIMEOUT_MS = 2000
-LEADER_S = 10.0
-SETTLE_S = 60.0
-CONVERGE_S = 30.0
-QUIET_S = 2.0
-QUIET_TICKS_PER_S = 60
-"""A node that is asked for nothing may tick this often; more is a busy loop."""
 
 
 @dataclass(eq=False)
@@ -78,6 +75,8 @@ class Host:
     down: int = 0  # faults that keep it from being started
     process: Process | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    again: bool = False  # to be started anew with another disk
+    outlived: bool = False  # its disk was refused, because the quorum was rebuilt
     run: Run | None = None
     node: QuorumNode | None = None
     replay: MetadataReplay | None = None
@@ -153,7 +152,7 @@ class QuorumWorld:
         self.broken = asyncio.Event()
         self.faults: Counter[str] = Counter()
         self.history: list[Operation] = []
-        self._unknown: list[tuple[int, Operation]] = []
+        self.unknown: list[tuple[int, Operation]] = []
         self.acknowledged = self.operations = 0
         self._serve_numbers = count()
         self._serving: dict[int, tuple[Process | None, float]] = {}
@@ -162,9 +161,9 @@ class QuorumWorld:
         self.hosts: dict[int, Host] = {}
         self._add_hosts()
         self.violation: str | None = None
-        network, watch = self.network, self.watch
-        network.watch_request = lambda name, request: watch.leaves(_id_of(name), request)
-        network.watch_reply = lambda name, request, reply: watch.answers(_id_of(name), request, reply)
+        network = self.network
+        network.watch_request = lambda name, request: self.watch.leaves(_id_of(name), request)
+        network.watch_reply = lambda name, request, reply: self.watch.answers(_id_of(name), request, reply)
         network.watch_arrival = self._arrives
 
     def _add_hosts(self) -> None:
@@ -205,7 +204,7 @@ class QuorumWorld:
 
         disk.watch = durable
         disk.torn = self.watch.seen
-        disk.watch_snapshot = partial(self.watch.snapshot, node_id)
+        disk.watch_snapshot = lambda end, data: self.watch.snapshot(node_id, end, data)
         return disk
 
     def move(self, host: Host) -> None:
@@ -269,20 +268,41 @@ class QuorumWorld:
         policy = SHORT if self.plan.snapshots else None
         node = QuorumNode(host.config, SimulatedStore(host.disk), transport, replay, sources, policy)
         controller = ActiveController(node, replay, sources.uuid4)
+        service = ControllerService(node, controller, transport)
+        transport.serve_controller(service.handle)
+        volunteer = Volunteer(node, service.call, host.disk.standing, sources.random)
         try:
             async with node:
                 node.run_beside(controller.run(), "active controller")
                 host.run = replay.run = self._watched(node, host.disk)
                 replay.run.applied = node.applied_offset  # what a snapshot has brought back
                 host.node, host.replay, host.controller = node, replay, controller
+                if self.plan.auto_join:
+                    node.run_beside(volunteer.run(), "joining the voters")
                 await host.stop.wait()
+                if self.plan.auto_join and host.process is process:
+                    await volunteer.leave(LEAVE_MS)
         except FatalError as failure:
             self.note(f"{host.name} ends: {failure}")
+        except OutlivedError as failure:
+            self._outlive(host, failure)
         except Exception as failure:
             self._break(f"{host.name} fails: {type(failure).__name__}: {failure}")
         if host.process is process:
             process.kill()
             self._gone(host)
+        if host.again:
+            host.again = False
+            host.disk = self.new_disk(host.node_id)
+            self.loop.call_soon(self.start, host.node_id, context=Context())
+
+    def _outlive(self, host: Host, failure: OutlivedError) -> None:
+        """As `quorum/generations.py`: who was no voter begins anew, with an empty disk; a voter is refused."""
+        self.note(f"{host.name} ends: {failure}")
+        self.watch.seen["old generation refused"] += 1
+        host.outlived = True
+        if not failure.was_voter:
+            host.again = True
 
     @staticmethod
     def _prefer(node: QuorumNode, old: ClusterImage, new: ClusterImage) -> None:
@@ -316,16 +336,18 @@ class QuorumWorld:
         against it (L6)."""
         process = host.process
         number = next(self._serve_numbers)
-        self._serving[number] = (process, self.loop.time())
+        self._serving[number] = (process, self.loop.true_time())
         try:
             return await self._carry_out(host, wish)
         finally:
             self._serving.pop(number, None)
 
-    def _check_calls_end(self) -> None:
+    def unanswered(self) -> tuple[str, float] | None:
+        """A node that runs and has kept a call for twice as long as it may, and since when."""
         for process, began in self._serving.values():
-            if process is not None and process.alive and self.loop.time() - began > 2 * REQUEST_MS / 1000:
-                raise Violation(f"L6: {process.host} has not answered a call of {began:.3f} s")
+            if process is not None and process.alive and self.loop.true_time() - began > 2 * REQUEST_MS / 1000:
+                return process.host, began
+        return None
 
     async def _carry_out(self, host: Host, wish: Wish) -> tuple[str, Any]:
         controller, node = host.controller, host.node
@@ -372,7 +394,7 @@ class QuorumWorld:
             self.operations += 1
             wish = Wish(self.operations, "write", KEYS[self.operations % len(KEYS)])
             began = self.loop.true_time()
-            self._unknown.append((wish.number, Operation(wish.key, "write", began, value=wish.value)))
+            self.unknown.append((wish.number, Operation(wish.key, "write", began, value=wish.value)))
             host.process.start(self._serve_unheard(host, wish))
 
     async def _serve_unheard(self, host: Host, wish: Wish) -> None:
@@ -396,7 +418,7 @@ class QuorumWorld:
         written = wish.value if kind != "read" else None
         ended = self.loop.true_time()
         if how == "unknown":
-            self._unknown.append((wish.number, Operation(wish.key, kind, began, value=written, expected=wish.expected)))
+            self.unknown.append((wish.number, Operation(wish.key, kind, began, value=written, expected=wish.expected)))
             return random.choice(self.plan.node_ids)
         self.note(f"{wish.kind} {wish.key} {wish.expected} {written} = {found}")
         self.acknowledged += 1
@@ -426,7 +448,7 @@ class QuorumWorld:
     def _ends(self) -> dict[str, str]:
         return {host.name: "down" if (node := host.ready) is None else _state(node) for host in self.hosts.values()}
 
-    def _converged(self) -> bool:
+    def converged(self) -> bool:
         leader = self.leader()
         if leader is None or leader.node is None:
             return False
@@ -434,16 +456,23 @@ class QuorumWorld:
         nodes = [host.ready for host in self.hosts.values()]
         return all(node is not None and node.applied_offset == end for node in nodes)
 
-    async def _play(self) -> None:
-        from simulation.nemesis import Nemesis  # it needs this class
-
-        for node_id in sorted(self.hosts):
-            self.start(node_id)
+    def start_clients(self) -> asyncio.Event:
+        """They go on until the event is set."""
         stop = asyncio.Event()
         for number in range(1, CLIENTS + 1):
             name = f"c{number}"
             seed = Random(self.random.getrandbits(64))
             Process(self.loop, name).start(self._client(name, seed, stop))
+        return stop
+
+    async def _play(self) -> None:
+        from simulation.aftermath import Aftermath  # these three need this class
+        from simulation.disaster import Disaster
+        from simulation.nemesis import Nemesis
+
+        for node_id in sorted(self.hosts):
+            self.start(node_id)
+        stop = self.start_clients()
         nemesis = Nemesis(self)
         await nemesis.rage()
         await nemesis.heal()
@@ -451,81 +480,17 @@ class QuorumWorld:
             self.watch.seen["majority lost"] += 1
             stop.set()
             return
-        await self.until(lambda: self.leader() is not None, "L1: a leader is", LEADER_S)
-        before = self.acknowledged
-        await self.until(lambda: self.acknowledged >= before + CLIENTS, "L2: clients are answered", LEADER_S)
-        stop.set()
-        await self._settle()
-        await self._help_the_lost()
-        await self.until(self._converged, "L2: all nodes are caught up", CONVERGE_S)
-        await self._stay_quiet()
-        self._judge()
-
-    async def _settle(self) -> None:
-        """L3: what was begun comes to its end.  A target that cannot be reached says why, and can be cancelled."""
-        await self.until(self._is_at_target, "L3: the target is reached, or says what is in its way", SETTLE_S)
-        leader = self._leading()
-        if leader is not None and leader.core.history.target is not None:
-            self.watch.seen["target cancelled at the end"] += 1
-            await self.until(self._cancelled(), "L3: the target is cancelled", SETTLE_S)
-        await self.until(self._addresses_are_right, "L3: the voters are at the addresses that the log says", SETTLE_S)
-        await self.until(self._preference_is_kept, "a preferred controller leads", SETTLE_S)
-
-    async def _help_the_lost(self) -> None:
-        """Whom nobody could tell where the only voter has moved to needs an operator, who starts it anew."""
-        with contextlib.suppress(Violation):
-            await self.until(self._converged, "all nodes are caught up", CONVERGE_S / 3)
-        leader = self.leader()
-        for host in self.hosts.values():
-            if leader is not None and self._misplaced(host.disk.state.voters):
-                self.watch.seen["told an address by its operator"] += 1
-                host.config = replace(host.config, bootstrap=(leader.address,))
-                self.kill(host.node_id)
-                self.start(host.node_id)
-        if self.broken.is_set():
-            raise Violation(self.violation)
-
-    def _leading(self) -> QuorumNode | None:
-        host = self.leader()
-        return None if host is None else host.node
-
-    def _is_at_target(self) -> bool:
-        node = self._leading()
-        if node is None or node.high_watermark <= node.core.history.changed_at:
-            return False
-        return node.core.history.target is None or node.core.target_problem is not None
-
-    def _cancelled(self) -> Callable[[], bool]:
-        """Ask each leader that there is to cancel the target; whether there is none any more."""
-        asked: set[tuple[int, int]] = set()
-
-        async def cancel(node: QuorumNode) -> None:
-            await node.change_voters(CancelTarget(), dry_run=False, timeout_ms=REQUEST_MS)
-
-        def is_cancelled() -> bool:
-            host = self.leader()
-            if host is None or host.node is None or host.process is None:
-                return False
-            if host.node.core.history.target is None:
-                return host.node.high_watermark > host.node.core.history.changed_at
-            if (host.node_id, host.node.epoch) not in asked:
-                asked.add((host.node_id, host.node.epoch))
-                host.process.start(cancel(host.node))
-            return False
-
-        return is_cancelled
-
-    def _addresses_are_right(self) -> bool:
-        node = self._leading()
-        return node is not None and not self._misplaced(node.core.history.current)
+        await Aftermath(self).follow(stop)
+        if self.plan.disaster:
+            await Disaster(self).strike()
 
     def may_move(self, host: Host) -> bool:
         """Whether every disk has the present addresses of all other voters."""
-        return not any(self._misplaced(one.disk.state.voters) - {host.node_id} for one in self.hosts.values())
+        return not any(self.misplaced(one.disk.state.voters) - {host.node_id} for one in self.hosts.values())
 
-    def _misplaced(self, voters: VoterSet) -> set[int]:
+    def misplaced(self, voters: VoterSet) -> set[int]:
         """Of the voters that have their disks, those that are not where the set says."""
-        present = self._present_disks()
+        present = self.present_disks()
         return {
             voter.key.node_id
             for voter in voters
@@ -533,52 +498,14 @@ class QuorumWorld:
             and voter.address != self.hosts[voter.key.node_id].address
         }
 
-    def _preference_is_kept(self) -> bool:
-        """A preferred voter leads, if one has its disk."""
-        host = self.leader()
-        if host is None or host.node is None or host.replay is None:
-            return False
-        voters = self._present_voters(host.node)
-        preferred = [one for one in host.replay.image.preferred_controllers if one in voters]
-        return not preferred or host.node_id in preferred
-
-    def _present_voters(self, node: QuorumNode) -> list[int]:
-        """Voters whose disk is still there."""
-        keys = [voter.key for voter in node.core.history.current]
-        return [key.node_id for key in keys if (key.node_id, key.directory_id) in self._present_disks()]
-
     def _majority_is_left(self) -> bool:
         """Whether enough of the voters in force still have their disks: voters may have been removed meanwhile."""
         voters = self.watch.voters()
-        left = [one for one in voters if (one.node_id, one.directory_id) in self._present_disks()]
+        left = [one for one in voters if (one.node_id, one.directory_id) in self.present_disks()]
         return not voters or len(left) > len(voters) // 2
 
-    def _present_disks(self) -> set[tuple[int, UUID | None]]:
+    def present_disks(self) -> set[tuple[int, UUID | None]]:
         return {(host.node_id, host.disk.directory_id) for host in self.hosts.values()}
-
-    async def _stay_quiet(self) -> None:
-        await asyncio.sleep(REQUEST_MS / 1000)
-        before = {host.node_id: host.run.ticks for host in self.hosts.values() if host.run is not None}
-        await asyncio.sleep(QUIET_S)
-        await self.until(self._converged, "L2: all nodes stay caught up", 1.0)
-        self._check_calls_end()
-        for host in self.hosts.values():
-            ticks = (host.run.ticks if host.run is not None else 0) - before[host.node_id]
-            if ticks > QUIET_S * QUIET_TICKS_PER_S:
-                raise Violation(f"busy: {host.name} ticks {ticks} times in {QUIET_S} quiet seconds")
-
-    def _judge(self) -> None:
-        digests = {host.replay.image.digest() for host in self.hosts.values() if host.replay is not None}
-        if digests != {self.watch.images.digest(self.watch.committed_end)}:
-            raise Violation(f"I13: images differ, from each other or from what the log says: {sorted(digests)}")
-        # What is not in the log now has not happened, and will not.
-        self.history += [operation for number, operation in self._unknown if number in self.watch.marks]
-        verdict = check(self.history)
-        self.undecided = len(verdict.undecided)
-        if verdict.bad:
-            found = [str(one) for one in sorted(self.history, key=lambda one: one.began) if one.key in verdict.bad]
-            self.note("\n".join(found))
-            raise Violation(f"I14: the history of {', '.join(verdict.bad)} is not linearizable")
 
     undecided = 0
 

@@ -18,6 +18,7 @@ from quorum.codec import MalformedError
 from quorum.core.types import Batch, LogBase, LogEnd, QuorumState
 from quorum.ports import BadSnapshotError, SnapshotMissingError, StoredQuorum, StoreWrite
 from quorum.snapshot_file import SnapshotInfo, SnapshotParser
+from quorum.standing import MemoryStanding
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 
 HANG_LOOK_S = 0.02
@@ -41,6 +42,7 @@ class QuorumDisk:
     in_flight: Sequence[StoreWrite] = ()
     on_write: Callable[[], None] | None = None  # called when a write begins
     torn: Counter[str] = field(default_factory=Counter)  # what became of the writes that a crash cut off
+    standing: MemoryStanding = field(default_factory=MemoryStanding)
     watch_snapshot: Callable[[LogEnd, bytes], None] | None = None  # shown each snapshot that is finished
     base: LogBase | None = None
     snapshots: dict[LogEnd, bytes] = field(default_factory=dict)

@@ -229,6 +229,8 @@ class RaftCore(Founding):
                 self._on_introduce(call, request, now_ms)
             case DescribeQuorum():
                 error = self._refuse_stranger(request.sender, None)
+                if error is ErrorCode.NONE:
+                    self._note_address(request.sender.key, request.address)
                 self._answer(call, self.describe(now_ms, error))
             case _:
                 assert_never(request)

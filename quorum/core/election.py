@@ -124,7 +124,7 @@ class Elections(Reads):
             error = ErrorCode.INVALID_REQUEST
         granted = False
         if error is ErrorCode.NONE:
-            self._note_address(request)
+            self._note_address(request.sender.key, request.address)
             if request.epoch > self.epoch:
                 kind = "pre-vote" if request.pre_vote else "vote"
                 self._become_unattached(
@@ -170,11 +170,11 @@ class Elections(Reads):
         self._become(Unattached(self._election_deadline(now_ms)), now_ms, reason)
         return True
 
-    def _note_address(self, request: Vote) -> None:
+    def _note_address(self, key: ReplicaKey, address: str) -> None:
         """A voter that was started at another address can tell no leader when there is none: it tells whom it asks."""
-        voter = self.history.current.by_id(request.sender.key.node_id)
-        if voter is not None and voter.key == request.sender.key and request.address:
-            self._heard_at[voter.key] = (voter.address, request.address)
+        voter = self.history.current.by_id(key.node_id)
+        if voter is not None and voter.key == key and address:
+            self._heard_at[key] = (voter.address, address)
 
     def _where(self, voter: ReplicaKey, failures: int) -> Peer:
         """Where to ask for its vote: at the address that it gave since the log's was written, at the log's in turn."""
@@ -354,7 +354,7 @@ class Elections(Reads):
             self.seek.due_ms = None
             return
         to = peers[self._draw(len(peers))]
-        self._ask(self.seek, Purpose.SEEK, to, DescribeQuorum(self._sender), now_ms)
+        self._ask(self.seek, Purpose.SEEK, to, DescribeQuorum(self._sender, self.config.address), now_ms)
 
     def _zombies_peers(self, leader: Leader) -> list[Peer]:
         """Whom a paused leader asks now: voters and others in turn; after a reset, a bootstrap address."""

@@ -209,7 +209,10 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class DescribeQuorum:
+    """address: where the sender is, if it is a node in search of its leader; else empty."""
+
     sender: Sender
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

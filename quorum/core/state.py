@@ -122,7 +122,7 @@ class CoreState:
         self._looked_up: VoterSet | None = None
         self._is_listed = False
         self._other_voters: list[ReplicaKey] = []
-        self._heard_at: dict[ReplicaKey, tuple[str, str]] = {}  # of voters that stood: (by the log, by them)
+        self._heard_at: dict[ReplicaKey, tuple[str, str]] = {}  # of voters: (by the log, by their own word)
         self._strangers: set[str] = set()  # addresses where another cluster answers, of which the shell was told
         self._announced = 0  # the high watermark that the shell was told
         self._calls: dict[int, Call] = {}

@@ -330,3 +330,16 @@ def test_a_voter_list_without_itself_or_with_one_id_twice() -> None:
         (refused,) = RaftCore(config, stored, Bench().random, 0).step(Tick(), 0)
         assert isinstance(refused, Refused)
         assert "voter list" in refused.message
+
+
+def test_it_asks_for_a_vote_where_the_voter_says_that_it_is() -> None:
+    """No leader is there to write a voter's new address down.  If nobody answers there, the log's has its turn."""
+    bench = Bench()
+    bench.ask(DescribeQuorum(sender(2), "n22:1"))
+    bench.ask(DescribeQuorum(sender(3, disk=9), "n33:1"))  # another disk than the voter's
+    bench.until(2000)
+    asked = {ask.to.node_id: ask for ask in bench.take(Vote)}
+    assert {node_id: ask.to.address for node_id, ask in asked.items()} == {2: "n22:1", 3: "n3:1"}
+    bench.do(Unanswered(asked[2].call, "nobody"))
+    bench.until(bench.core.deadline_ms)
+    assert [ask.to.address for ask in bench.take(Vote)] == ["n2:1"]
