@@ -14,10 +14,11 @@ from metadata.image import ClusterImage
 from metadata.records import NO_LEADER, Partition, Record, Replica, Topic
 from quorum.cli import run
 from quorum.process import ControlPlane
-from quorum.recover import EPOCH_JUMP, rebuilt_partitions
+from quorum.recover import EPOCH_JUMP, PRODUCER_ID_JUMP, rebuilt_partitions
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.addresses import Address, InitialVoter
 from quorumlog.runtime.config import NodeConfig
+from tests.integration.quorum import test_snapshots
 from tests.integration.quorum.test_control_plane import brokers, configure, free_ports, plane, ready, register
 from tests.integration.quorum.test_snapshots import same
 
@@ -106,6 +107,22 @@ async def test_what_cannot_be_recovered_is_refused(tmp_path: Path) -> None:
     assert await asyncio.to_thread(recovered, tmp_path / "nothing", "--yes") == 2
     async with plane(configs[0]):
         assert await asyncio.to_thread(recovered, tmp_path / "b" / "1", "--yes") == 2
+
+
+async def test_a_survivor_whose_log_starts_after_a_snapshot(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    config = configure(tmp_path, 1, port, standalone=True)
+    async with test_snapshots.plane(config) as one:
+        await ready(one)
+        await test_snapshots.grow(one, 0)
+        before, next_producer_id = await brokers(one), one.replay.image.next_producer_id
+    assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes") == 0
+    async with test_snapshots.plane(config) as one:
+        await ready(one)
+        assert one.node.core.generation == 1
+        assert one.node.core.log.start > 0
+        assert await brokers(one) == before
+        assert one.replay.image.next_producer_id >= next_producer_id + PRODUCER_ID_JUMP
 
 
 def test_partitions_get_a_leader_epoch_above_all_that_may_be_forgotten() -> None:
