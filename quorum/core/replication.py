@@ -382,6 +382,8 @@ class Replication(Snapshots):
                 return False
             if isinstance(batch.control, Voters) and not self._is_ours(batch.control):
                 return False
+            if offset == 0 and not isinstance(batch.control, Voters):  # every log begins with its founding
+                return False
             offset, epoch = batch.end_offset, batch.epoch
         for batch in reply.batches:
             self._append(batch)

@@ -22,16 +22,26 @@ from quorum.core.events import (
     ConfirmRead,
     Effect,
     Event,
+    LoadSnapshot,
     LogRead,
     Prefer,
     Propose,
     ReadLog,
+    ReadSnapshot,
+    ReceiveSnapshot,
     Refused,
     RemoveVoter,
     Resign,
     SetTarget,
+    SnapshotFailed,
+    SnapshotLoaded,
+    SnapshotPart,
+    SnapshotRead,
+    SnapshotTaken,
+    StoreSnapshotPart,
     Tick,
     Transfer,
+    TrimLog,
     Unanswered,
     UpdateVoter,
     Written,
@@ -47,6 +57,7 @@ from quorum.core.messages import (
     Fetch,
     FetchReply,
     FetchSnapshot,
+    FetchSnapshotReply,
     Introduce,
     IntroduceReply,
     Knowledge,
@@ -60,6 +71,7 @@ from quorum.core.types import (
     Batch,
     ControlRecord,
     LeaderChange,
+    LogBase,
     LogEnd,
     ReplicaKey,
     TargetVoters,
@@ -170,7 +182,8 @@ class Noise:
                     "n4:1",
                 )
             case 5:
-                return FetchSnapshot(self.sender(), self.random.choice([1, 2]), self.epoch(), self.end(), 0, 1000)
+                at, size = self.random.choice([0, 0, 7, 10**12]), self.random.choice([1, 1000])
+                return FetchSnapshot(self.sender(), self.random.choice([1, 2]), self.epoch(), self.end(), at, size)
             case 4:
                 return Introduce(self.sender(), tuple(ADDRESSES.items())[: self.random.randrange(4)])
             case _:
@@ -201,7 +214,7 @@ class Noise:
         return ChangeVoters(call, change, random.random() < 0.2, random.choice([0, 5000]))
 
     def reply(self, to: Request | None) -> Reply:
-        kinds = [Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, Introduce, DescribeQuorum]
+        kinds = [Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot, Introduce, DescribeQuorum]
         kind = type(to) if to is not None and self.random.random() < 0.95 else self.random.choice(kinds)
         error, known = self.error(), self.known()
         if kind is Vote:
@@ -218,12 +231,44 @@ class Noise:
                     return FetchReply(error, known, snapshot=self.end())
                 case _:
                     return FetchReply(error, known, self.offset(), 0, 0, batches=self.batches())
+        if kind is FetchSnapshot:
+            return self.part(to, error, known)
         if kind is Introduce:
             founding = self.random.choice([None, *self.batches()[:1]])
             listed = tuple(ADDRESSES.items())[: self.random.choice([3, 3, 2])]
             newborn = self.random.random() < 0.5
             return IntroduceReply(error, known, self.key(), newborn, listed, founding, self.voter_set())
         return DescribeQuorumReply(error, known, self.key(), 0, 0, False, (), (), None, None, None)
+
+    def part(self, to: Request | None, error: ErrorCode, known: Knowledge) -> FetchSnapshotReply:
+        snapshot, position = self.end(), self.random.choice([0, 10, -1])
+        if isinstance(to, FetchSnapshot) and self.random.random() < 0.9:
+            snapshot, position = to.snapshot, to.position
+        data = self.random.choice([b"", b"0123456789", b"0123456789"])
+        size = self.random.choice([position + len(data), 10, 30, 0])
+        return FetchSnapshotReply(error, known, snapshot, size, position, data)
+
+    def shell(self) -> Event:
+        """What a shell that works does about snapshots, whoever has sent the bytes."""
+        node, random = self.lab.nodes[1], self.random
+        if node.receiving:
+            match node.receiving.pop(0):
+                case ReceiveSnapshot(end):
+                    return SnapshotPart(end, random.choice([0, 0, 10, 30]))
+                case StoreSnapshotPart(end, position, data):
+                    return SnapshotPart(end, position + len(data))
+                case LoadSnapshot(end):
+                    if random.random() < 0.3:
+                        return SnapshotFailed(end, "noise")
+                    record = Voters(random.choice(["lab"] * 9 + ["other"]), 0, self.voter_set())
+                    node.disk.snapshots[end] = b"state"
+                    return SnapshotLoaded(LogBase(end, record, random.choice([None, self.voter_set()])))
+        whole = [batch for batch in node.disk.batches if batch.end_offset <= node.applied]
+        if whole and not node.disk.pending and random.random() < 0.5:
+            end = LogEnd(whole[-1].epoch, whole[-1].end_offset)
+            node.disk.snapshots[end] = b"state"
+            return SnapshotTaken(end)
+        return TrimLog(random.choice([*node.disk.snapshots, LogEnd(1, 10**9)]))
 
 
 def make(random: Random) -> Lab:
@@ -253,8 +298,12 @@ def run(seed: int) -> set[str]:
         core = node.core
         assert core is not None
         roles.add(core.role.role.value)
+        if core.log.start > 0:
+            roles.add("after a snapshot")
         event: Event
-        match random.randrange(11):
+        match random.randrange(13):
+            case 11 | 12:
+                event = noise.shell()
             case 10:
                 event = noise.work()
             case 0 | 1 | 2:
@@ -282,6 +331,8 @@ def run(seed: int) -> set[str]:
                 waiting.append((effect.call, effect.request))
             elif isinstance(effect, ReadLog) and random.random() < 0.7:
                 effects += step(lab, node.disk.read(effect))
+            elif isinstance(effect, ReadSnapshot):
+                effects += step(lab, SnapshotRead(effect.read_id, 20, random.choice([None, b"", b"x"])))
         if core.refused is not None:
             break
     return roles
@@ -293,7 +344,7 @@ def step(lab: Lab, event: Event) -> list[Effect]:
     assert node.core is not None
     effects = node.core.step(event, lab.now_ms)
     for effect in effects:
-        if not isinstance(effect, Ask | Answer | ReadLog):
+        if not isinstance(effect, Ask | Answer | ReadLog | ReadSnapshot):
             lab.carry_out(node, effect)
     lab.wire.clear()
     return effects
@@ -307,4 +358,4 @@ def test_no_message_breaks_a_core(first: int) -> None:
             roles |= run(seed)
         except AssertionError as failure:
             raise AssertionError(f"seed {seed}: {failure}") from failure
-    assert roles == {"unattached", "follower", "prospective", "candidate", "leader", "resigned"}
+    assert roles == {"after a snapshot", "unattached", "follower", "prospective", "candidate", "leader", "resigned"}
