@@ -370,19 +370,6 @@ async def opened_copy(folder: Path, damage: Callable[[Path], None]) -> tuple[int
         shutil.rmtree(copy)
 
 
-async def test_a_flipped_bit_in_any_frame_but_the_last_transaction_refuses_to_start(tmp_path: Path) -> None:
-    folder = await crashed(tmp_path)
-    summary = check_wal(str(folder / WAL))
-    assert summary.commits >= 12
-    assert not summary.torn
-    chosen = random.Random(5)
-    for frame in range(summary.frames - 4):  # a round is at most three frames
-        for position in (0, 5, 9, 17, 24, 24 + chosen.randrange(4096)):
-            at = 32 + frame * FRAME + position
-            with pytest.raises(CorruptStoreError, match=f"{WAL}: frame {frame + 1} .*is damaged"):
-                await opened_copy(folder, lambda wal, at=at: flip(wal, at))
-
-
 async def test_a_damaged_header_of_the_wal_refuses_to_start(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     for position in range(32):
