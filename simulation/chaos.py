@@ -7,6 +7,7 @@ for it, and all images are equal.  Within the run: at most one leader per epoch,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
@@ -21,6 +22,10 @@ from simulation.world import EPOCH_MS, World
 DURATION_S = 40.0
 WRITE_GAP_S = 0.05
 CONVERGE_S = 120.0
+
+
+Beside = Callable[[World, Random, asyncio.Event], Coroutine[Any, Any, None]]
+"""What goes on beside the writes, until the event is set: an administrator, say."""
 
 
 class Watch:
@@ -53,7 +58,7 @@ class Watch:
             self._watermarks[node_id] = (run, node.high_watermark)
 
 
-async def scenario(world: World, random: Random) -> dict[str, Any]:
+async def scenario(world: World, random: Random, beside: Beside | None = None) -> dict[str, Any]:
     world.start_all()
     await world.until(all_ready(world), "all brokers are ready")
     await create_topic(world)
@@ -64,6 +69,8 @@ async def scenario(world: World, random: Random) -> dict[str, Any]:
         watching = group.create_task(watch.run())
         async with Producer(cluster, delivery_timeout_s=DURATION_S + CONVERGE_S) as producer:
             lanes = [group.create_task(_write(producer, index, acknowledged, stop)) for index in range(PARTITIONS)]
+            if beside is not None:
+                lanes.append(group.create_task(beside(world, random, stop)))
             await faults.run(DURATION_S)
             await faults.heal()
             stop.set()
@@ -98,9 +105,9 @@ async def _write(
         await asyncio.sleep(WRITE_GAP_S)
 
 
-def run(seed: int) -> tuple[dict[str, Any], World]:
+def run(seed: int, beside: Beside | None = None) -> tuple[dict[str, Any], World]:
     """One run.  Its result is a function of the seed and the code."""
     quiet()
     world = World(seed)
-    seen = world.run(scenario(world, Random(seed)))
+    seen = world.run(scenario(world, Random(seed), beside))
     return {"seed": seed, **seen, "virtual_s": round(world.loop.time(), 3), "digest": world.trace.digest}, world
