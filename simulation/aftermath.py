@@ -72,7 +72,7 @@ class Aftermath:
 
     def _cancelled(self) -> Callable[[], bool]:
         """Ask each leader that there is to cancel the target; whether there is none any more."""
-        asked: set[tuple[int, int]] = set()
+        asked: set[tuple[int, int, int]] = set()
 
         async def cancel(node: QuorumNode) -> None:
             await node.change_voters(CancelTarget(), dry_run=False, timeout_ms=REQUEST_MS)
@@ -83,8 +83,9 @@ class Aftermath:
                 return False
             if host.node.core.history.target is None:
                 return host.node.high_watermark > host.node.core.history.changed_at
-            if (host.node_id, host.node.epoch) not in asked:
-                asked.add((host.node_id, host.node.epoch))
+            turn = (host.node_id, host.node.epoch, int(self.world.loop.true_time()))  # once a second
+            if turn not in asked:
+                asked.add(turn)
                 host.process.start(cancel(host.node))
             return False
 

@@ -139,6 +139,7 @@ class Watch:
         self.marks: set[int] = set()  # operations in committed batches
         self.closed = False
         self.generation = 0
+        self.epoch_kept = 0  # the greatest that any disk has ever had
         self.on_violation: Callable[[str], None] = lambda _: None
         self.fetch_timeout_ms = fetch_timeout_ms
         self._leaders: dict[int, int] = {}
@@ -168,6 +169,7 @@ class Watch:
                 watch.committed_end = batch.end_offset
                 watch.images.commit(batch)
         for node_id, disk in disks:
+            watch.epoch_kept = max(watch.epoch_kept, disk.state.election.epoch)
             if disk.directory_id is not None:
                 watch.disk(node_id, disk.directory_id).take_over(disk)
         return watch
@@ -460,6 +462,7 @@ class Watch:
         election = write.state.election
         self._check(election.epoch >= disk.epoch, lambda: f"I2: {node_id} writes {election} after epoch {disk.epoch}")
         disk.epoch, disk.state = election.epoch, write.state
+        self.epoch_kept = max(self.epoch_kept, election.epoch)
         if election.voted_for is not None:
             other = self._votes.setdefault((directory_id, election.epoch), election.voted_for)
             self._check(other == election.voted_for, lambda: f"I3: {node_id} votes for {other} and for {election}")
@@ -480,6 +483,8 @@ class Watch:
     def leaves(self, node_id: int, request: Request) -> None:
         """A request gets onto the wire: what it promises must be durable."""
         disk = self._disk_of.get(node_id)
+        if isinstance(request, _OF_AN_EPOCH):
+            self._epoch_is_kept(node_id, request.epoch, request)
         match request:
             case Vote(pre_vote=False, sender=sender, epoch=epoch):
                 self._vote_is_kept(node_id, epoch, sender.key, "stands")
@@ -493,11 +498,19 @@ class Watch:
 
     def answers(self, node_id: int, request: Request, reply: Reply) -> None:
         """A reply gets onto the wire."""
+        self._epoch_is_kept(node_id, reply.known.epoch, reply)
         match request, reply:
             case Vote(pre_vote=False, sender=sender, epoch=epoch, target=target), VoteReply(granted=True):
                 self._vote_is_kept(node_id, epoch, sender.key, "grants its vote")
                 own = self._key_of.get(node_id)
                 self._check(target == own, lambda: f"I12: {own} grants a vote that was asked of {target}")
+
+    def _epoch_is_kept(self, node_id: int, epoch: int, message: Request | Reply) -> None:
+        """I2: an epoch that others hear of is on some disk; if it were taken back, they would wait for it in vain."""
+        self._check(
+            epoch <= self.epoch_kept,
+            lambda: f"I2: {node_id} tells of epoch {epoch}, the greatest on any disk is {self.epoch_kept}: {message}",
+        )
 
     def _vote_is_kept(self, node_id: int, epoch: int, candidate: ReplicaKey, what: str) -> None:
         disk = self._disk_of.get(node_id)

@@ -359,7 +359,9 @@ class RaftCore(Founding):
                 if self.is_sole_voter:
                     self._stand(now_ms, "no other voter")
                 else:
-                    self._become_unattached(self.epoch + 1, now_ms, "no successor was heard of")
+                    before = self.epoch
+                    self._become_unattached(before + 1, now_ms, "no successor was heard of")
+                    self._note_raised(before)
 
     @property
     def deadline_ms(self) -> int:

@@ -18,7 +18,7 @@ What makes this safe across crashes:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 
@@ -131,6 +131,7 @@ class CoreState:
         self._next_write = 1
         self._durable_write = 0
         self._election_write = 0  # the last write that changed the election
+        self._raised: tuple[int, int] | None = None  # (write, epoch before) of the last epoch that this node began
         self._writes: deque[tuple[int, int]] = deque()  # (write id, when submitted), not durable yet
         self._draft: _Draft | None = None
         self._effects: list[Effect] = []
@@ -267,6 +268,22 @@ class CoreState:
         """The write that must be durable before this node may tell its epoch and vote."""
         return self._election_write if self._election_write > self._durable_write else None
 
+    def _note_raised(self, before: int) -> None:
+        """An epoch that this node began, and that no other disk has, is told to nobody before it is durable.
+
+        Else a crash would take it back, and who had heard of it would wait for it: an observer for ever, since no
+        leader believes it.
+        """
+        pending = self._epoch_to_tell
+        self._raised = (self._election_write, before if pending is None else pending)
+
+    @property
+    def _epoch_to_tell(self) -> int | None:
+        """The epoch to tell others instead of the present one; None when that may be told."""
+        if self._raised is None or self._raised[0] <= self._durable_write:
+            return None
+        return self._raised[1]
+
     def _disk_stalled(self, now_ms: int) -> bool:
         """Whether the disk has kept a write waiting for too long to take on a leader's duty."""
         return bool(self._writes) and now_ms - self._writes[0][1] >= self.config.fetch_timeout_ms
@@ -295,6 +312,8 @@ class CoreState:
         self._effects.append(Ask(call, to, request, timeout_ms or self.config.request_timeout_ms, after))
 
     def _answer(self, call: int, reply: Reply, after: int | None = None) -> None:
+        if after is None and (before := self._epoch_to_tell) is not None:
+            reply = replace(reply, known=replace(reply.known, epoch=before, leader_id=None, leader_address=None))
         self._effects.append(Answer(call, reply, after))
 
     def _peer(self, voter: ReplicaKey) -> Peer:
@@ -403,8 +422,10 @@ class CoreState:
     def _become_candidate(self, now_ms: int, reason: str) -> None:
         """Take the next epoch, vote for itself in it, and ask the others once that vote is durable."""
         assert self.may_stand, f"{self.key} stands without being a voter"
-        self.election = Election(self.epoch + 1, None, self.key)
+        before = self.epoch
+        self.election = Election(before + 1, None, self.key)
         self._save_election()
+        self._note_raised(before)
         deadline = self._election_deadline(now_ms)
         assert deadline is not None
         ballots = {voter: Ballot(now_ms) for voter in self.other_voters}
