@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster
@@ -39,8 +40,12 @@ async def test_the_voters_move_into_the_brokers_and_back_under_load(tmp_path: Pa
         await wait_until(lambda: _goes_on(load, before), TIMEOUT_S, "the load goes on without the dedicated voters")
         load.unknown.append("decided-by-brokers")
         await _move(cluster, BROKERS, DEDICATED)
-        back = await quorum_is(cluster, "voters of their own", lambda it: voter_ids(it) == list(DEDICATED))
-        assert {observer.replica.key.node_id for observer in back.observers} == set(BROKERS)
+        await quorum_is(cluster, "voters of their own, brokers that observe", _as_before)
+
+
+def _as_before(described: Any) -> bool:
+    observers = {observer.replica.key.node_id for observer in described.observers}
+    return voter_ids(described) == list(DEDICATED) and observers == set(BROKERS)
 
 
 async def _goes_on(load: Load, before: tuple[int, int]) -> bool:
