@@ -9,7 +9,7 @@ from typing import NamedTuple
 from broker.core.epochs import EpochCache
 from broker.log.index import SegmentIndex
 from broker.log.partition_log import LOGS, PartitionLog
-from broker.log.recovery import Start, TornTail, recover_segment
+from broker.log.recovery import Start, TornTail, recover_segment, walk_file
 from broker.log.segment import Segment, segment_path
 from broker.log.state import LogState, empty_state
 from broker.log.types import LogConfig, LogKey
@@ -73,6 +73,27 @@ def recover_log(
     if committed:
         log.restore_watermark(committed)
     return Recovered(log, torn)
+
+
+def check_whole(disk: Disk, path: str, state: LogState | None) -> Generator[None, None, None]:
+    """Read every segment in the folder at `path`: all that `state` knows are there, whole, and follow each other.
+
+    Raises:
+        CorruptStoreError: they do not.
+    """
+    bases = _segment_bases(disk, path)
+    for known in () if state is None else state.segments:
+        if known.base_offset not in bases:
+            raise CorruptStoreError(f"{segment_path(path, known.base_offset, 'log')} is missing")
+    epoch, offset = 0, bases[0] if bases else 0
+    for base_offset in bases:
+        file = disk.open(segment_path(path, base_offset, "log"))
+        walked = yield from walk_file(file, 0, base_offset, epoch)
+        problem = walked.problem if base_offset == offset else f"does not go on at offset {offset}"
+        if problem is not None:
+            raise CorruptStoreError(f"{file.path} at position {walked.end}, offset {walked.end_offset}: {problem}")
+        epoch, offset = walked.batches[-1][1].leader_epoch if walked.batches else epoch, walked.end_offset
+        file.close()
 
 
 def _recover_tail(

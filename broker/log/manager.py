@@ -6,6 +6,7 @@
     clean                 the last stop was clean: every `log/` fact is exact, no file has to be looked at
     log/<folder>          the log's state (`state.py`), written at checkpoints
     folder/<folder>       the folder exists
+    damaged/<folder>      damage was found in it, and what: it is read in full before it is trusted again
     watermark/<log>       everything below it was durable and committed (written by `broker.server.watermarks`)
     stray/<name>          a folder that was set aside: when, and whether it has been moved yet
 
@@ -17,17 +18,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from broker.log.flush import GroupFlush
-from broker.log.loading import recover_log
+from broker.log.loading import check_whole, recover_log
 from broker.log.partition_log import LOGS, PartitionLog
 from broker.log.state import (
     FOLDER,
@@ -45,6 +46,7 @@ from quorumlog.runtime.disk import Disk, DiskError
 
 STRAYS = "strays"
 CLEAN = "clean"
+DAMAGED = "damaged/"
 OPENED = "opened"
 CHECKPOINT_BYTES = 8 << 20  # about as much is read again for each log after a stop that was not clean
 YIELD_MS = 10
@@ -56,6 +58,8 @@ NEXT_STEP = (
 )
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 class StrayState(msgspec.Struct, frozen=True):
@@ -92,6 +96,7 @@ class LogManager:
         self._strays: dict[UUID, dict[str, StrayState]] = {}
         self._flushes: dict[UUID, GroupFlush] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._notes: set[asyncio.Task[None]] = set()
         self._checkpointing = asyncio.Lock()
         self._deleting = asyncio.Lock()  # strays: asked for by maintenance and by people
 
@@ -141,7 +146,9 @@ class LogManager:
         await self._finish_strays(disk)
         known = {name.removeprefix(FOLDER) for name in disk.facts.load(FOLDER)}
         watermarks = disk.facts.load(WATERMARK)
+        damaged = {name.removeprefix(DAMAGED) for name in disk.facts.load(DAMAGED)}
         there = set(disk.list(LOGS))
+        notes: dict[str, bytes | None] = {}
         turn = _Turn()
         for folder in sorted({*there, *states, *known}):
             if (identity := parse_folder_name(folder)) is None:
@@ -153,7 +160,10 @@ class LogManager:
                 state = None if fact is None else decode_state(f"log/{folder}", fact)
                 if folder not in there and (folder in known or (state is not None and state.segments)):
                     raise CorruptStoreError(f"{LOGS}/{folder} is missing, although it held a replica", NEXT_STEP)
-                if was_clean and state is not None:
+                if folder in damaged:
+                    await turn.through(check_whole(disk, f"{LOGS}/{folder}", state))
+                    notes[DAMAGED + folder] = None
+                if was_clean and state is not None and folder not in damaged:
                     self._adopt_clean(PartitionLog(disk, key, topic, folder, LogConfig(), state))
                     await turn.passed()
                 else:
@@ -163,6 +173,9 @@ class LogManager:
                 self._logs[key].folder_known = folder in known
             except CorruptStoreError as error:
                 self._offline(disk, key, folder, error)
+                notes[DAMAGED + folder] = str(error).encode()
+        if notes:
+            await disk.facts.commit(notes)
 
     def _adopt_clean(self, log: PartitionLog) -> None:
         self._check_single(log.key, log.folder)
@@ -176,14 +189,7 @@ class LogManager:
         self, disk: Disk, key: LogKey, topic: str, folder: str, state: LogState | None, committed: int, turn: _Turn
     ) -> None:
         self._check_single(key, folder)
-        recovering = recover_log(disk, key, topic, folder, LogConfig(), state, committed)
-        while True:
-            await turn.passed()
-            try:
-                next(recovering)
-            except StopIteration as stop:
-                log, torn = stop.value
-                break
+        log, torn = await turn.through(recover_log(disk, key, topic, folder, LogConfig(), state, committed))
         if torn is not None:
             logger.warning(
                 "torn tail cut file=%s position=%d bytes=%d end_offset=%d reason=%s",
@@ -206,6 +212,7 @@ class LogManager:
         if not tasks:
             return
         try:
+            await asyncio.gather(*self._notes)
             for directory_id, disk in self._disks.items():
                 if directory_id in self._failed_disks:
                     continue
@@ -240,9 +247,19 @@ class LogManager:
         """A log turned out to be damaged: it moves from `logs` to `failures`, and `on_log_failure` hears of it."""
         log = self._logs.pop(key)
         log.close()
-        self._offline(self._disks[log.directory_id], key, log.folder.removeprefix(f"{LOGS}/"), error)
+        folder = log.folder.removeprefix(f"{LOGS}/")
+        self._offline(self._disks[log.directory_id], key, folder, error)
+        note = asyncio.get_running_loop().create_task(self._note_damage(log.directory_id, folder, error))
+        self._notes.add(note)
+        note.add_done_callback(self._notes.discard)
         if self.on_log_failure is not None:
             self.on_log_failure(key, error)
+
+    async def _note_damage(self, directory_id: UUID, folder: str, error: CorruptStoreError) -> None:
+        try:
+            await self._disks[directory_id].facts.commit({DAMAGED + folder: str(error).encode()})
+        except DiskError as failure:
+            self._disk_failed(directory_id, failure)
 
     async def flushed(self, log: PartitionLog, offset: int) -> bool:
         """Wait until `log` may acknowledge what is below `offset`; False: it was cut below it.
@@ -401,6 +418,7 @@ class LogManager:
             known[name] = msgspec.structs.replace(stray, is_moved=True)
             changes[f"stray/{name}"] = msgspec.json.encode(stray)
             changes[f"log/{stray.folder}"] = changes[folder_fact(stray.folder)] = None
+            changes[DAMAGED + stray.folder] = None
             if (identity := parse_folder_name(stray.folder)) is not None:
                 changes[watermark_fact(identity[0])] = None
         await disk.facts.commit(changes)
@@ -497,6 +515,16 @@ class _Turn:
         if (self._loop.time() - self._since) * 1000 >= YIELD_MS:
             await asyncio.sleep(0)
             self._since = self._loop.time()
+
+    async def through(self, work: Generator[None, None, _T]) -> _T:
+        """What `work` returns, run step by step."""
+        while True:
+            await self.passed()
+            try:
+                next(work)
+            except StopIteration as stop:
+                result: _T = stop.value
+                return result
 
 
 def _fact(log: PartitionLog) -> str:

@@ -213,6 +213,9 @@ async def test_damage_after_a_clean_stop_is_found_when_it_is_read(rig: Rig) -> N
         rig.log.read(0, 10_000, rig.log.end_offset)
     rig.logs.take_offline(KEY, CorruptStoreError("as above"))
     assert list(rig.logs.failures) == [KEY]
+    await rig.stop()
+    path.write_bytes(good)
+    await rig.start()
     await rig.restart(clean=True)
     path.write_bytes(good[:-1])
     with pytest.raises(CorruptStoreError, match=r"bytes instead of"):
@@ -433,3 +436,41 @@ async def test_many_new_partitions_share_the_transactions_that_say_they_exist(
         log.begin_epoch(1)
     assert all(await asyncio.gather(*(rig.logs.flushed(log, log.end_offset) for log in made)))
     assert commits <= 2
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_damage_that_was_found_once_is_not_forgotten(rig: Rig, clean: bool) -> None:
+    """Until the file is whole again, or the replica is made anew: a clean stop is not believed then."""
+    log = rig.create()
+    before = fill(log, 30)
+    await rig.settle(log)
+    path = rig.files(log)[1]
+    good = path.read_bytes()
+    await rig.stop()
+    path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    await rig.start()
+    with pytest.raises(CorruptStoreError, match=path.name) as found:
+        batches_of(rig.log)
+    rig.logs.take_offline(KEY, found.value)
+    for _ in range(2):
+        await rig.restart(clean=clean)
+        assert path.name in str(rig.logs.failures[KEY])
+        assert KEY not in rig.logs.logs
+    await (rig.stop() if clean else rig.kill())
+    path.write_bytes(good)
+    await rig.start()
+    assert batches_of(rig.log) == before
+    await rig.restart(clean=clean)
+    assert (batches_of(rig.log), rig.disk.facts.load("damaged/")) == (before, {})
+
+
+async def test_a_damaged_replica_that_is_made_anew_is_trusted(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 5)
+    await rig.settle(log)
+    rig.logs.take_offline(KEY, CorruptStoreError("damage"))
+    await rig.logs.set_aside([KEY], now_ms=1)
+    before = fill(rig.create(), 3)
+    await rig.settle(rig.log)
+    await rig.restart(clean=True)
+    assert (batches_of(rig.log), rig.disk.facts.load("damaged/")) == (before, {})
