@@ -25,6 +25,7 @@ from simulation.quorum_world import Result, play
 from simulation.shrink import shrink
 
 BLOCK = 10
+PROGRESS = 500
 
 
 class Totals:
@@ -87,12 +88,7 @@ def _freeze_program() -> None:
 
 
 def _play_block(seeds: list[int]) -> list[Result]:
-    results = []
-    for seed in seeds:
-        results.append(play_calmly(draw(seed)))
-        if results[-1].violation is not None:
-            break
-    return results
+    return [play_calmly(draw(seed)) for seed in seeds]
 
 
 def _results(seeds: Iterator[int], jobs: int) -> Iterator[Result]:
@@ -113,19 +109,25 @@ def _blocks(seeds: Iterator[int]) -> Iterator[list[int]]:
         yield block
 
 
-def attack(seeds: Iterator[int], jobs: int, minutes: float | None) -> int:
-    """Run seeds until one fails, they end, or the time is up; print what happened."""
-    totals = Totals()
+def attack(seeds: Iterator[int], jobs: int, minutes: float | None, keep_going: bool = False) -> int:
+    """Run seeds until they end or the time is up, or one fails (with `keep_going` it is named); print what happened."""
+    totals, failed = Totals(), 0
     for result in _results(seeds, jobs):
         totals.add(result)
         if result.violation is not None:
-            print(totals.report())
-            return explain(result)
+            failed += 1
+            if not keep_going:
+                print(totals.report())
+                return explain(result)
+            print(f"seed {result.plan.seed}: {result.violation}", flush=True)
+        if keep_going and totals.seeds % PROGRESS == 0:
+            took = time.monotonic() - totals.began
+            print(f"{totals.seeds} seeds in {took:.0f} s, {failed} failed", flush=True)
         if minutes is not None and time.monotonic() - totals.began >= 60 * minutes:
             break
     print(totals.report())
-    print("every promise held")
-    return 0
+    print(f"{failed} seeds failed" if failed else "every promise held")
+    return 1 if failed else 0
 
 
 def explain(result: Result) -> int:
@@ -197,6 +199,7 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: print all that happens")
     parser.add_argument("--minutes", type=float, help="stop after so long; without --seeds, run on until then")
     parser.add_argument("--jobs", type=int, default=1, help=f"processes to run on (this machine: {os.cpu_count()})")
+    parser.add_argument("--keep-going", action="store_true", help="name failing seeds, and go on; say how far it is")
     parser.add_argument("--cluster", action="store_true", help="whole clusters, with brokers and producers")
     parser.add_argument("--mutants", action="store_true", help="show that known mistakes are found")
     options = parser.parse_args()
@@ -210,7 +213,7 @@ def main() -> int:
         return attack_clusters(iter([options.seed]) if options.seed is not None else seeds, options.minutes)
     if options.seed is not None:
         return replay(options.seed, options.faults, options.trace)
-    return attack(seeds, options.jobs, options.minutes)
+    return attack(seeds, options.jobs, options.minutes, options.keep_going)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
+from metadata.image import ClusterImage
+from metadata.snapshot import chunks
 from quorum.core.core import RaftCore
 from quorum.core.election import Elections
 from quorum.core.events import AdvanceHighWatermark, VoterChangeError
@@ -24,13 +26,13 @@ from quorum.core.messages import VoteReply
 from quorum.core.replication import Replication
 from quorum.core.roles import Candidate, Leader, Prospective
 from quorum.core.state import CoreState, Purpose
-from quorum.core.types import Election, LogEnd, ReplicaKey, TargetVoters
+from quorum.core.types import Batch, Election, LogEnd, ReplicaKey, TargetVoters
 from quorum.core.voters import VoterHistory
 from quorum.node import QuorumNode
 from quorum.ports import NotLeaderError
 from quorum.waiters import OffsetWaiters
 from simulation.plan import draw
-from simulation.quorum_world import QuorumWorld, play
+from simulation.quorum_world import QuorumWorld, Replay, play
 from simulation.store import QuorumDisk, SimulatedStore
 
 SEEDS_MAX = 1000
@@ -338,6 +340,87 @@ def _inclusive_snapshot() -> list[Any]:
         return replace(found, end=LogEnd(found.end.epoch, found.end.offset - 1))
 
     return [patch.object(QuorumNode, "_snapshot_base", base)]
+
+
+@_mutant("a snapshot misses the last batch that it names")
+def _snapshot_is_behind() -> list[Any]:
+    class Behind(Replay):
+        """Its snapshots hold the state of one batch ago."""
+
+        _before = ClusterImage()
+
+        def apply(self, batch: Batch) -> None:
+            self._before = self.image
+            super().apply(batch)
+
+        def snapshot(self) -> Iterator[bytes]:
+            return chunks(self._before)
+
+    return [patch("simulation.quorum_world.Replay", Behind)]
+
+
+# Epochs and generations
+
+
+@_mutant("an epoch is told before it is durable")
+def _epoch_leaks() -> list[Any]:
+    return [patch.object(CoreState, "_epoch_to_tell", property(lambda self: None))]
+
+
+@_mutant("a fetch of an older epoch counts")
+def _old_fetches_count() -> list[Any]:
+    original = Replication._on_fetch
+
+    def on_fetch(self: Any, call: int, request: Any, now_ms: int) -> None:
+        original(self, call, replace(request, epoch=self.epoch, round=0), now_ms)
+
+    return [patch.object(Replication, "_on_fetch", on_fetch)]
+
+
+@_mutant("a disk of an older generation is let in")
+def _generations_are_not_compared() -> list[Any]:
+    refuse, learn = CoreState._refuse_stranger, Elections._learn
+
+    def refuse_stranger(self: Any, sender: Any, target: Any) -> Any:
+        return refuse(self, replace(sender, generation=self.generation), target)
+
+    def believe(self: Any, known: Any, now_ms: int) -> Any:
+        return learn(self, replace(known, generation=self.generation), now_ms)
+
+    return [patch.object(CoreState, "_refuse_stranger", refuse_stranger), patch.object(Elections, "_learn", believe)]
+
+
+@_mutant("goes back to a leader that has resigned")
+def _farewells_are_forgotten() -> list[Any]:
+    original = Elections._meet_leader
+
+    def meet_leader(self: Any, *about: Any) -> bool:
+        kept, self._farewell = self._farewell, None
+        try:
+            return original(self, *about)
+        finally:
+            self._farewell = kept
+
+    return [patch.object(Elections, "_meet_leader", meet_leader)]
+
+
+# Liveness
+
+
+@_mutant("a target is left lying by the next leader")
+def _targets_are_forgotten() -> list[Any]:
+    original = Membership._may_step
+
+    def may_step(self: Any, leader: Leader, now_ms: int) -> bool:
+        set_here = leader.change is not None or self.history.changed_at > leader.epoch_start
+        return set_here and original(self, leader, now_ms)
+
+    return [patch.object(Membership, "_may_step", may_step)]
+
+
+@_mutant("a voter that moved is not found without a leader")
+def _addresses_are_not_heard() -> list[Any]:
+    return [patch.object(Elections, "_note_address", lambda self, key, address: None)]
 
 
 # Zombies and answers

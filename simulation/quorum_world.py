@@ -125,7 +125,7 @@ class Result:
     lines: list[str] = field(default_factory=list)
 
 
-class _Replay(MetadataReplay):
+class Replay(MetadataReplay):
     """The product's, with every batch shown to the watch first."""
 
     watch: Watch
@@ -262,7 +262,7 @@ class QuorumWorld:
         """The program: what `quorum/process.py` wires together, without brokers and the service in front."""
         sources = Sources.seeded(self.random.getrandbits(64), self._wall_ms)
         transport = SimulatedTransport(self.network, host.address)
-        replay = _Replay()
+        replay = Replay()
         replay.watch = self.watch
         replay.subscribe(lambda old, new, *_: self._prefer(node, old, new))
         policy = SHORT if self.plan.snapshots else None

@@ -38,7 +38,7 @@ def test_the_faults_have_not_grown_tame() -> None:
     assert all(totals.faults[kind] > 0 for kind in (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)), totals.faults
     assert totals.acknowledged > 20 * SEEDS
     assert totals.undecided <= SEEDS // 20
-    for what in ("truncation", "paused"):
+    for what in ("truncation", "paused", "snapshot compared with the log", "disaster", "old generation refused"):
         assert totals.seen[what] > 0, what
     missed = [row for row in ROWS if totals.transitions[row] == 0]
     assert len(missed) <= 15, missed
@@ -76,6 +76,18 @@ def test_a_failing_seed_is_shrunk() -> None:
         numbers = {fault.number for fault in best.plan.faults}
         again = play_calmly(draw(found.plan.seed).only(numbers))
         assert again.violation == best.violation, "the numbers of the faults are enough to replay it"
+
+
+def test_the_command_can_go_on_after_a_failing_seed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seeds", "0:3", "--keep-going"])
+    mutant = next(one for one in mutants.MUTANTS if one.name == "acknowledges before fsync")
+    with mutant.alive():
+        assert main() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith("seed ")] == ["seed 0", "seed 1", "seed 2"]
+    assert lines[-1] == "3 seeds failed"
 
 
 def test_the_command_fails_for_a_failing_seed(

@@ -1,0 +1,42 @@
+"""The table of transitions, and how a transition finds its row."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorum.core.events import RoleChanged
+from quorum.core.types import Role
+from simulation.coverage import ROWS, TRANSITIONS, describe, row_of
+
+
+def changed(role: Role, reason: str) -> RoleChanged:
+    return RoleChanged(role, 3, None, None, reason)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason", "why"),
+    [
+        (None, Role.UNATTACHED, "joined cluster c as voter", "founds"),
+        (Role.FOLLOWER, Role.PROSPECTIVE, "leader 2 has resigned", "leader has resigned"),
+        (Role.FOLLOWER, Role.PROSPECTIVE, "leader 2 is not heard", "leader not heard"),
+        (Role.FOLLOWER, Role.UNATTACHED, "leader 2 of epoch 4 has resigned", "hears of an epoch at its end"),
+        (Role.FOLLOWER, Role.UNATTACHED, "leader 2 has resigned", "leader has resigned, no voter"),
+        (Role.LEADER, Role.RESIGNED, "hands over to 3 as told", "hands over as told"),
+        (Role.LEADER, Role.RESIGNED, "hands over to the preferred node 3", "hands over by preference"),
+    ],
+)
+def test_a_transition_is_in_one_row(before: Role | None, after: Role, reason: str, why: str) -> None:
+    assert row_of(before, changed(after, reason)) == (before, after, why)
+    assert (before, after, why) in ROWS
+
+
+def test_what_is_in_no_row_stands_for_itself() -> None:
+    row = row_of(Role.LEADER, changed(Role.CANDIDATE, "for no good reason"))
+    assert row not in ROWS
+    assert describe(row) == "leader > candidate: for no good reason"
+    assert Role.CANDIDATE not in TRANSITIONS[Role.LEADER]
+
+
+def test_every_role_can_be_left() -> None:
+    assert set(TRANSITIONS) == {None, *Role}
+    assert {after for afters in TRANSITIONS.values() for after in afters} == set(Role)
