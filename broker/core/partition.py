@@ -27,7 +27,8 @@ began (else it could miss what the previous leader acknowledged: KIP-279), when 
 of the image (KAFKA-15221: a rebooted follower's old fetch must not vouch for it), and when it is not fenced.
 
 **Leaving.**  A follower leaves when it has not had everything that the leader had for `lag_max_ms`; one that fetches
-no more is never "caught up", also when nothing is written.
+no more is never "caught up", also when nothing is written.  If `lag_max_bytes` is set, it leaves at once when it lacks
+more than that, and joins only when it lacks less; one that has not fetched from this leader yet is given its time.
 
 **Election.**  A new leader starts from the watermark that it knew as a follower, which may be low.  Until it has passed
 the log end at election, `latest` is unknown: an older leader may have shown more (design §6).
@@ -77,6 +78,8 @@ class Limits(NamedTuple):
 
     lag_max_ms: int
     min_isr: int
+    lag_max_bytes: int = -1
+    """-1: any number."""
     retry_ms: int = 500
     """Before a proposal that was refused or not answered is made again."""
     overdue_ms: int = 5_000
@@ -144,7 +147,10 @@ class _Ballot:
 
 
 class LeaderState:
-    """The leader's half.  Offsets are ends, exclusive."""
+    """The leader's half.  Offsets are ends, exclusive.
+
+    size_from: bytes of the log from an offset on; asked only when the limits name bytes.
+    """
 
     def __init__(
         self,
@@ -157,6 +163,7 @@ class LeaderState:
         cluster: Cluster,
         limits: Limits,
         now_ms: int,
+        size_from: Callable[[int], int] = lambda offset: 0,
     ) -> None:
         assert assignment.leader == broker_id, (assignment, broker_id)
         assert high_watermark <= log_end, (high_watermark, log_end)
@@ -173,6 +180,7 @@ class LeaderState:
         self.high_watermark = high_watermark
         self.cluster = cluster
         self.limits = limits
+        self._size_from = size_from
         self.followers = {id_: FollowerPosition(now_ms) for id_ in assignment.replicas if id_ != broker_id}
         self._ballot = _Ballot()
         self.advance()
@@ -359,6 +367,8 @@ class LeaderState:
         self._settle_contact(follower)
         if now_ms - follower.caught_up_ms > self.limits.lag_max_ms:
             return False
+        if self._lacks_too_much(follower.end):
+            return False
         if broker_id in self.isr:
             return True
         return (
@@ -367,6 +377,10 @@ class LeaderState:
             and follower.broker_epoch == self.cluster.broker_epoch(broker_id)
             and self.cluster.may_join(broker_id)
         )
+
+    def _lacks_too_much(self, end: int) -> bool:
+        most = self.limits.lag_max_bytes
+        return most >= 0 and UNKNOWN_END < end < self.log_end and self._size_from(end) > most
 
     def _settle_contact(self, follower: FollowerPosition) -> None:
         """A session leaves out what has not changed: a caught-up follower's fetch says "still caught up" for all."""

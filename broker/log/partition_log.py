@@ -327,6 +327,19 @@ class PartitionLog:
             limit = min(limit, segment.boundary_before(start + max_bytes, first_end))
         return segment.read(start, limit) if limit > start else b""
 
+    def size_from(self, offset: int) -> int:
+        """Bytes of the batches from the one that holds `offset` on.
+
+        Raises: CorruptStoreError, DiskError.
+        """
+        if offset >= self.end_offset:
+            return 0
+        if not self._segments or offset < self._segments[0].base_offset:
+            return self.size
+        at = self._segment_at(offset)
+        first = self._segments[at]
+        return first.size - first.position_of(offset) + sum(segment.size for segment in self._segments[at + 1 :])
+
     def _segment_at(self, offset: int) -> int:
         """Position in the list of the segment that holds `offset`."""
         low, high = 0, len(self._segments)

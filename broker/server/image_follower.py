@@ -29,7 +29,7 @@ from uuid import UUID
 
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import Assignment, FollowerState, LeaderState, Limits
-from broker.log import LogConfig, LogKey
+from broker.log import LogConfig, LogKey, PartitionLog
 from broker.server.fetchers import Fetchers
 from broker.server.hosted import Hosted
 from broker.server.isr import IsrKeeper
@@ -67,6 +67,7 @@ class ImageFollower:
         disks: Sequence[Disk],
         generation: Callable[[], int],
         lag_max_ms: int,
+        lag_max_bytes: int,
         on_applied: Callable[[int], None],
         on_unassigned: Callable[[PartitionKey, UUID], None],
     ) -> None:
@@ -80,6 +81,7 @@ class ImageFollower:
         self._directory_ids = tuple(disk.directory_id for disk in disks)
         self._generation = generation
         self._lag_max_ms = lag_max_ms
+        self._lag_max_bytes = lag_max_bytes
         self._on_applied = on_applied
         self._on_unassigned = on_unassigned
         self._latest = ClusterImage()
@@ -357,6 +359,7 @@ class ImageFollower:
             cluster=self._replicas.brokers,
             limits=self._limits(hosted.topic_id),
             now_ms=now_ms(),
+            size_from=partial(_size_from, partition_log),
         )
         hosted.follower = None
         hosted.leader = leader
@@ -395,7 +398,8 @@ class ImageFollower:
         return found
 
     def _limits(self, topic_id: UUID) -> Limits:
-        return Limits(self._lag_max_ms, int(self._latest.topic_config(topic_id, "min.insync.replicas")))
+        min_isr = int(self._latest.topic_config(topic_id, "min.insync.replicas"))
+        return Limits(self._lag_max_ms, min_isr, self._lag_max_bytes)
 
     def _refresh_configs(self, image: ClusterImage) -> None:
         if self._all_configs:
@@ -457,6 +461,14 @@ class ImageFollower:
 def _fact_number(disk: Disk, name: str) -> int:
     value = disk.facts.load(name).get(name, b"")
     return int(value) if value.isdigit() else 0
+
+
+def _size_from(partition_log: PartitionLog, offset: int) -> int:
+    """Damage is found, and told, by who reads the records; here it only means that nothing is known."""
+    try:
+        return partition_log.size_from(offset)
+    except (DiskError, CorruptStoreError):
+        return 0
 
 
 def _assignment(partition: PartitionImage) -> Assignment:

@@ -107,6 +107,7 @@ class BrokerProcess:
                 inter_broker_listener=config.inter_broker_listener,
                 heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
                 lag_max_ms=config.replica_lag_time_max_ms,
+                lag_max_bytes=config.replica_lag_max_bytes,
                 shutdown_timeout_ms=max(
                     config.shutdown_timeout_ms // 2, config.shutdown_timeout_ms - SHUTDOWN_RESERVE_MS
                 ),

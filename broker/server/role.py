@@ -64,6 +64,7 @@ class RoleConfig:
     inter_broker_listener: str = "PLAINTEXT"
     heartbeat_interval_ms: int = 1_000
     lag_max_ms: int = 10_000
+    lag_max_bytes: int = -1
     shutdown_timeout_ms: int = 30_000
 
 
@@ -113,6 +114,7 @@ class BrokerRole:
             disks=self._disks,
             generation=generation,
             lag_max_ms=config.lag_max_ms,
+            lag_max_bytes=config.lag_max_bytes,
             on_applied=self._on_applied,
             on_unassigned=self._on_unassigned,
         )

@@ -207,6 +207,16 @@ KEYS: tuple[Key, ...] = (
     Key("broker.heartbeat.interval.ms", INTEGER, 1000, "brokers report this often", BOTH, (), 50, 60_000),
     Key("broker.session.timeout.ms", INTEGER, 6000, "a broker unheard for this long is fenced", BOTH, (), 200, 600_000),
     Key(
+        "replica.lag.max.bytes",
+        INTEGER,
+        -1,
+        "a replica that lacks more than this leaves the ISR at once; -1: no limit",
+        (BROKER,),
+        (),
+        -1,
+        2**63 - 1,
+    ),
+    Key(
         "replica.lag.time.max.ms",
         INTEGER,
         10_000,
@@ -264,6 +274,7 @@ class NodeConfig:
     quorum_preference_wait_ms: int = 30_000
     broker_heartbeat_interval_ms: int = 1000
     broker_session_timeout_ms: int = 6000
+    replica_lag_max_bytes: int = -1
     replica_lag_time_max_ms: int = 10_000
     shutdown_timeout_ms: int = 30_000
     settings: Mapping[str, Setting] = field(default_factory=dict, compare=False, repr=False)
@@ -494,6 +505,7 @@ def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) 
         quorum_preference_wait_ms=values["quorum.preference.wait.ms"],
         broker_heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],
         broker_session_timeout_ms=values["broker.session.timeout.ms"],
+        replica_lag_max_bytes=values.get("replica.lag.max.bytes", -1),
         replica_lag_time_max_ms=values.get("replica.lag.time.max.ms", 10_000),
         shutdown_timeout_ms=values["shutdown.timeout.ms"],
         settings=dict(settings.values),

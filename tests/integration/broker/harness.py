@@ -282,15 +282,28 @@ class Cluster:
     """Async context manager with brokers 1 to `count` running."""
 
     def __init__(
-        self, root: Path, count: int = 3, *, lag_max_ms: int = 2_000, limits: ReplicaLimits | None = None
+        self,
+        root: Path,
+        count: int = 3,
+        *,
+        lag_max_ms: int = 2_000,
+        lag_max_bytes: int = -1,
+        limits: ReplicaLimits | None = None,
     ) -> None:
         self.controller = Controller()
         self.lag_max_ms = lag_max_ms
+        self.lag_max_bytes = lag_max_bytes
         self.limits = limits
         self.brokers = {id_: Broker(self, id_, root / str(id_)) for id_ in range(1, count + 1)}
 
     def config(self, broker_id: int) -> RoleConfig:
-        return RoleConfig(broker_id, heartbeat_interval_ms=100, lag_max_ms=self.lag_max_ms, shutdown_timeout_ms=5_000)
+        return RoleConfig(
+            broker_id,
+            heartbeat_interval_ms=100,
+            lag_max_ms=self.lag_max_ms,
+            lag_max_bytes=self.lag_max_bytes,
+            shutdown_timeout_ms=5_000,
+        )
 
     async def __aenter__(self) -> Cluster:
         for broker in self.brokers.values():

@@ -10,7 +10,7 @@ import pytest
 from harness import Broker, Cluster, batch, values_of
 
 from broker.core.errors import Code
-from broker.server.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
+from broker.server.api import FetchPartition, FetchPlan, FetchResult, ProduceResult, ReplicaLimits
 from metadata.control.errors import Word
 
 ALL, LEADER, NONE = -1, 1, 0
@@ -170,6 +170,26 @@ async def test_a_silent_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -
         assert values_of(cluster[3].hosted("t")) == [b"a", b"b", b"c"]
         counters = leader.replicas.counters
         assert (counters.isr_shrinks, counters.isr_expands) == (1, 1)
+
+
+async def test_a_follower_that_lacks_too_many_bytes_leaves_the_isr_at_once(tmp_path: Path) -> None:
+    """Though it has all the time to catch up; and it is back once it lacks no more than that."""
+    limits = ReplicaLimits(isr_check_divisor=1_000)
+    async with Cluster(tmp_path, lag_max_ms=60_000, lag_max_bytes=5_000, limits=limits) as cluster:
+        topic_id = cluster.controller.create("t", (1, 2, 3), min_insync_replicas="1")
+        leader = await leading(cluster, 1, "t")
+        await written(leader, "t", b"a")
+        await cluster[3].role.fetchers.stop()
+        few = asyncio.create_task(write(leader, "t", b"b" * 2_000))
+        await cluster.until(lambda: values_of(cluster[2].hosted("t"))[1:] != [], "one follower has it")
+        assert not few.done()
+        assert cluster.controller.partition(topic_id).isr == (1, 2, 3)
+        more = asyncio.create_task(write(leader, "t", b"c" * 4_000))
+        await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1, 2))
+        assert (await few).error_code == (await more).error_code == Code.NONE
+        cluster[3].role.fetchers.assign(cluster[3].hosted("t"))
+        await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1, 2, 3))
+        assert len(values_of(cluster[3].hosted("t"))) == 3
 
 
 async def test_writes_below_the_minimum_isr_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import accumulate
 
 import pytest
 
@@ -113,6 +114,21 @@ async def test_reading(rig: Rig) -> None:
     assert log.read(0, 1 << 20, ends[3] + 1) == b"".join(batches[: 5 if ends[3] + 1 == ends[4] else 4])
     assert log.read(ends[3], 1 << 20, ends[3]) == b""
     assert log.read(offset, 1 << 20, offset) == b""
+
+
+async def test_the_size_from_an_offset_on(rig: Rig) -> None:
+    log = rig.create()
+    assert log.size_from(0) == 0
+    batches = fill(log, 60)
+    assert len(log.segments) > 1
+    ends = list(accumulate(1 + number % 3 for number in range(60)))
+    for number, end in enumerate(ends):
+        assert log.size_from(end - 1) == sum(map(len, batches[number:]))
+        assert log.size_from(end) == sum(map(len, batches[number + 1 :]))
+    assert log.size_from(log.end_offset + 5) == 0
+    assert log.size_from(0) == log.size
+    await rig.restart(clean=True)
+    assert [rig.log.size_from(end) for end in ends[::7]] == [sum(map(len, batches[at + 1 :])) for at in range(60)[::7]]
 
 
 async def test_segments_roll_by_size_and_by_age(rig: Rig) -> None:

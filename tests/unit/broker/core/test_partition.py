@@ -530,3 +530,34 @@ def test_the_followers_watermark_goes_as_far_as_its_log_and_never_back() -> None
     assert follower.high_watermark == 25
     assert not follower.watermark_after(3, 25)
     assert follower.high_watermark == 25
+
+
+# Leaving by bytes
+
+
+@pytest.mark.parametrize(("limit", "isr"), [(-1, (1, 2, 3)), (40, (1, 2, 3)), (39, (1, 2)), (0, (1, 2))])
+def test_a_follower_that_lacks_too_many_bytes_leaves_at_once(limit: int, isr: tuple[int, ...]) -> None:
+    """Ten bytes a record: follower 2 has everything, follower 3 lacks four records."""
+    leader = Leader()
+    leader.state._size_from = lambda offset: 10 * (leader.state.log_end - offset)
+    leader.state.limits = leader.state.limits._replace(lag_max_bytes=limit)
+    assert leader.state.wanted_isr(leader.now_ms) == (1, 2, 3)  # nobody has fetched yet: they are given their time
+    leader.write(10)
+    leader.fetch(2, 10)
+    leader.fetch(3, 6)
+    assert leader.state.wanted_isr(leader.now_ms) == isr
+
+
+def test_who_left_for_bytes_joins_when_it_lacks_less() -> None:
+    leader = Leader(isr=(1, 2), log_end=4, watermark=4)
+    leader.state._size_from = lambda offset: 10 * (leader.state.log_end - offset)
+    leader.state.limits = leader.state.limits._replace(lag_max_bytes=20)
+    leader.write(10)
+    leader.fetch(2, 7)
+    leader.fetch(3, 7)
+    assert leader.hw == 7
+    assert leader.state.wanted_isr(leader.now_ms) == (1,)
+    leader.fetch(2, 8)
+    assert leader.state.wanted_isr(leader.now_ms) == (1, 2)
+    leader.fetch(3, 8)
+    assert leader.state.wanted_isr(leader.now_ms) == (1, 2, 3)
