@@ -4,8 +4,7 @@ Theory of operation.  The watch sees each core's effects as they come, each writ
 message as it leaves and arrives, and each acknowledgement to a client.  It keeps what it needs to compare in constant
 time: by induction, logs match if equal (offset, epoch) always means an equal batch after an equal epoch, so no log is
 ever compared as a whole.  A broken promise raises `Violation`, which nothing in the product catches as an ordinary
-failure: the run ends there, and the message names the promise (I1 and so on are the rows of the list of invariants in
-the docs of the simulator).
+failure: the run ends there, and the message names the promise (I1 and so on are listed in docs/simulator.md).
 """
 
 from __future__ import annotations
