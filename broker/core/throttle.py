@@ -42,7 +42,7 @@ class Throttle:
         if self.rate == 0:
             return None
         self._refill(now_s)
-        return max(0.0, -self._level / self.rate)
+        return -self._level / self.rate if self._level < 0 else 0.0
 
     def _refill(self, now_s: float) -> None:
         if self.rate > 0:

@@ -453,6 +453,8 @@ class Brake:
     """The throttle of reassignments on this broker; `release` is called when those that wait may go on."""
 
     PORTION_MIN = 4096
+    WAIT_MIN_S = 0.01
+    """Nobody is woken for less: neither for a few bytes, nor again and again for what is left of them in a fraction."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         self._throttle = Throttle()
@@ -480,7 +482,7 @@ class Brake:
         if wait_s == 0.0:
             return False
         if wait_s is not None and self._timer is None:
-            self._timer = loop.call_later(wait_s, self._on_time)
+            self._timer = loop.call_later(max(wait_s, self.WAIT_MIN_S), self._on_time)
         return True
 
     def _on_time(self) -> None:
