@@ -19,7 +19,7 @@ from quorumlog.wire.v1 import node_pb2
 from tests.integration.quorum import clusters
 from tests.integration.quorum.clusters import ROOT, TIMEOUT_S, done, kctl, node_of, running, say
 
-FAST = {"broker_heartbeat_interval_ms": 200, "broker_session_timeout_ms": 1500}
+FAST = {"broker_heartbeat_interval_ms": 200}
 
 
 async def tool(*arguments: str) -> tuple[int, str]:
@@ -65,6 +65,17 @@ async def serves(cluster: DevCluster, topic: str, *brokers: int) -> None:
     await wait_until(is_so, TIMEOUT_S, f"{topic} is served by {brokers}", 0.2)
 
 
+async def led_anew(cluster: DevCluster, *brokers: int) -> None:
+    """Until another voter leads, and has these brokers."""
+    await clusters.leader_of(cluster)
+
+    async def is_so() -> bool:
+        code, found = await kctl(cluster, "brokers", "list")
+        return code == 0 and {each["id"] for each in found if each["state"] == "unfenced"} == set(brokers)
+
+    await wait_until(is_so, TIMEOUT_S, f"brokers {brokers} are unfenced", 0.2)
+
+
 async def strays(cluster: DevCluster, *arguments: str) -> list[tuple[int, str, bool]]:
     document = await done(cluster, "brokers", "purge-strays", *arguments)
     return sorted((each["broker"], each["topic"], each["kept"]) for each in document["strays"])
@@ -96,7 +107,7 @@ async def test_two_of_three_voters_disks_gone(tmp_path: Path) -> None:
 
         # What the survivor never hears of.
         await clusters.kill(one)
-        await clusters.leader_of(cluster)
+        await led_anew(cluster, 11, 12)
         await done(cluster, "topics", "create", "late", "--replication-factor", "2", "--wait")
         await produce(cluster, tmp_path, "late", ["lost-with-its-topic"])
         known_to_brokers = await digest_offset(stays)
@@ -170,7 +181,7 @@ async def test_of_several_survivors_the_one_that_knows_most_is_recovered(tmp_pat
         one, two, three = (node_of(cluster, number) for number in (1, 2, 3))
         broker, other = node_of(cluster, 11), node_of(cluster, 12)
         await clusters.kill(one)
-        await clusters.leader_of(cluster)
+        await led_anew(cluster, 11, 12)
         await done(cluster, "topics", "create", "late", "--replication-factor", "2", "--wait")
         await produce(cluster, tmp_path, "late", ["kept"])
         for node in (two, three, broker, other):
