@@ -107,6 +107,7 @@ class _Editor:
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
         self._open: dict[UUID, _OpenTopic] = {}
+        self._past: dict[str, list[int]] = {}  # by topic name: leader epochs of partitions that are gone
         self._changes: dict[str, Any] = {}
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             RegisterBroker: self._register_broker,
@@ -130,6 +131,8 @@ class _Editor:
         handlers = self._handlers
         for offset, record in enumerate(records, base_offset):
             handlers[type(record)](record, offset)
+        for name, past in self._past.items():
+            self._put("past_epochs", name, tuple(past))
         self._close_topics()
         return self._changes
 
@@ -280,11 +283,12 @@ class _Editor:
     def _remember_epochs(self, name: str, gone: Sequence[PartitionImage]) -> None:
         if not gone:
             return
-        past = list(self._value("past_epochs").get(name, ()))
+        past = self._past.get(name)
+        if past is None:
+            past = self._past[name] = list(self._value("past_epochs").get(name, ()))
         for partition in gone:
             past.extend([-1] * (partition.index + 1 - len(past)))
             past[partition.index] = max(past[partition.index], partition.leader_epoch)
-        self._put("past_epochs", name, tuple(past))
 
     # The rest
 
@@ -314,7 +318,10 @@ class _Editor:
     def _forget_topics(self, record: ForgetTopics, offset: int) -> None:
         for name in record.names:
             assert name not in self._value("topic_ids"), f"topic {name} is there and forgotten, at offset {offset}"
-            self._changes["past_epochs"] = self._value("past_epochs").delete(name)
+            open_here, known = self._past.pop(name, None), self._value("past_epochs")
+            assert open_here is not None or name in known, f"nothing is known of {name}, forgotten at offset {offset}"
+            if name in known:
+                self._changes["past_epochs"] = known.delete(name)
 
     def _nothing(self, record: NoOp, offset: int) -> None:
         """A NoOp only takes an offset."""
