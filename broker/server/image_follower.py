@@ -187,7 +187,7 @@ class ImageFollower:
         changed_brokers, self._brokers = self._brokers, set()
         self._refresh_configs(image)
         self._fetchers.set_throttle(int(image.cluster_config("reassignment.throttle.bytes.per.second")))
-        self._renew(touched, image)
+        await self._renew(touched, image)
         # What goes, goes first: a topic that was made anew has the name of the one before.
         gone = [key for key in touched if self._is_gone(key, image)]
         if gone:
@@ -223,9 +223,14 @@ class ImageFollower:
         partition = self._mine(key, image)
         return partition is None or partition.created != hosted.key.created
 
-    def _renew(self, touched: list[PartitionKey], image: ClusterImage) -> None:
+    async def _renew(self, touched: list[PartitionKey], image: ClusterImage) -> None:
         """Bring replicas of topics that have another id now under that id."""
+        loop = asyncio.get_running_loop()
+        slice_end = loop.time() + SLICE_S
         for key in touched:
+            if loop.time() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = loop.time() + SLICE_S
             hosted = self._replicas.hosted.get(key)
             topic = None if hosted is None else image.topic(hosted.topic)
             if hosted is None or topic is None or topic.topic_id == key.topic_id:
