@@ -6,7 +6,8 @@ before it began: only such a one can be next.  The search places a minimal opera
 far, and goes back when it gets stuck.  (Set of placed operations, value) never needs to be tried twice.  An operation
 with an unknown outcome has no end: it may be placed anywhere after its beginning, with any result, or never.  One that
 fits and changes nothing (a read, a compare and set that failed) is placed as soon as it is minimal, with no other
-choice tried: in any order that works it can be moved there.
+choice tried: in any order that works it can be moved there.  One with an unknown outcome is placed only when a minimal
+operation waits for what it makes of the value: in any order that works it can be left out, or moved there.
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ def check_key(history: list[Operation]) -> bool | None:
 def _next_states(operations: list[Operation], placed: int, value: str | None) -> list[tuple[int, str | None]]:
     """What may come next; what to try first is last in the list, and that is the operation that ended first."""
     first_end = inf
-    found: list[tuple[float, int, str | None]] = []
+    found: list[tuple[float, int, str | None]] = []  # what fits and has a known outcome
+    doubtful: list[tuple[int, str | None]] = []
+    wanted: set[str | bool | None] = set()  # values that an operation waits for
+    other_wanted = False  # any value but the present one would do
     index = (~placed & (placed + 1)).bit_length() - 1  # all before are placed
     for place in range(index, len(operations)):
         if placed >> place & 1:
@@ -92,14 +96,25 @@ def _next_states(operations: list[Operation], placed: int, value: str | None) ->
         fits, after = _value_after(one, value)
         if one.ended < first_end:
             first_end = one.ended
-        if not fits:
-            continue
-        if one.is_known and (one.kind == "read" or one.result is False):
-            return [(placed | 1 << place, value)]
-        if one.is_known or after != value:
+        if fits and one.is_known:
+            if one.kind == "read" or one.result is False:
+                return [(placed | 1 << place, value)]
             found.append((one.ended, place, after))
+        elif one.is_known:
+            wanted.add(one.result if one.kind == "read" else one.expected)
+            other_wanted = other_wanted or one.result is False
+        else:
+            if one.kind == "cas":
+                wanted.add(one.expected)
+            if after != value:
+                doubtful.append((place, after))
     found.sort(key=lambda one: -one[0])
-    return [(placed | 1 << place, after) for _, place, after in found if operations[place].began <= first_end]
+    states = [
+        (placed | 1 << place, after)
+        for place, after in doubtful
+        if (after in wanted or other_wanted) and operations[place].began <= first_end
+    ]
+    return states + [(placed | 1 << place, after) for _, place, after in found if operations[place].began <= first_end]
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,3 +124,11 @@ def test_agrees_with_brute_force() -> None:
         assert verdict == brute_force(history), [str(one) for one in history]
         counts[verdict is True] += 1
     assert min(counts.values()) > 100, counts
+
+
+def test_many_unknown_writes_are_no_search() -> None:
+    """A leader that was lost with many writes on its hands: any of them may have happened, few can be told from others."""
+    unknown = [write(1, inf, f"u{number}") for number in range(40)]
+    history = [write(0, 0.5, "a"), *unknown, read(2, 3, "u17"), read(4, 5, "u39"), cas(6, 7, "u39", "b", True)]
+    assert check_key(history) is True
+    assert check_key([*history, read(8, 9, "a")]) is False
