@@ -1,0 +1,68 @@
+"""Replicas move between processes that take writes, while a controller and a target broker are killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from quorumlog.kctl.context import wait_until
+from quorumlog.kctl.dev_cluster import DevCluster
+from tests.integration.quorum.clusters import (
+    TIMEOUT_S,
+    done,
+    kctl,
+    kill,
+    leader_of,
+    node_of,
+    ready,
+    running,
+    spawn,
+)
+from tests.integration.quorum.load import TOPIC, Load, under_load
+
+
+async def test_nothing_is_lost_when_controller_and_target_are_killed_midway(tmp_path: Path) -> None:
+    async with running(tmp_path, voters=3, brokers=5) as cluster, under_load(cluster) as load:
+        await wait_until(lambda: _has(load, 150), TIMEOUT_S, "there is something to move")
+        await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", "13,14,15", "--throttle", "1k")
+        await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "replicas are copied")
+        controller = await leader_of(cluster)
+        await kill(controller)
+        await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "another controller goes on with it")
+        await spawn(cluster, controller)
+        await kill(node_of(cluster, 14))
+        await spawn(cluster, node_of(cluster, 14))
+        await ready(node_of(cluster, 14))
+        await _reassign(cluster, "13,14,15", "--throttle", "none")
+        await _verified(cluster, "13,14,15")
+
+        # And back, cancelled midway under a controller that dies.
+        before = load.record_count
+        await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", "11,12,13", "--throttle", "1k")
+        await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "replicas are copied")
+        controller = await leader_of(cluster)
+        await kill(controller)
+        await done(cluster, "reassign", "cancel", "--topic", TOPIC)
+        await spawn(cluster, controller)
+        await _verified(cluster, "13,14,15")
+        assert (await done(cluster, "reassign", "status")) == []
+        await wait_until(lambda: _has(load, before + 30), TIMEOUT_S, "writes go on")
+
+
+async def _has(load: Load, count: int) -> bool:
+    return load.record_count >= count
+
+
+async def _states(cluster: DevCluster, wanted: str) -> bool:
+    code, rows = await kctl(cluster, "reassign", "status")
+    return code == 0 and bool(rows) and wanted in {row["state"] for row in rows}
+
+
+async def _reassign(cluster: DevCluster, brokers: str, *options: str) -> Any:
+    timeout = ("--wait", "--timeout", f"{TIMEOUT_S:g}")
+    return await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", brokers, *options, *timeout)
+
+
+async def _verified(cluster: DevCluster, brokers: str) -> None:
+    rows = await done(cluster, "reassign", "verify", "--topic", TOPIC, "--brokers", brokers)
+    assert {row["state"] for row in rows} == {"complete"}
