@@ -520,7 +520,7 @@ class Watch:
         self._check(kept, lambda: f"I3: {node_id} {what} in epoch {epoch} for {candidate}, its disk says {election}")
 
     def arrives(self, run: Run, request: Request, now_ms: int) -> None:
-        if isinstance(request, Fetch) and request.epoch == run.core.epoch:
+        if isinstance(request, Fetch | FetchSnapshot) and request.epoch == run.core.epoch:  # both show a follower
             run.fetched_ms[request.sender.key] = now_ms
 
     # Clients and state machines

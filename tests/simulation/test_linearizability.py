@@ -127,7 +127,7 @@ def test_agrees_with_brute_force() -> None:
 
 
 def test_many_unknown_writes_are_no_search() -> None:
-    """A leader that was lost with many writes on its hands: any of them may have happened, few can be told from others."""
+    """A leader that was lost with many writes on its hands: any of them may have happened, and few were seen."""
     unknown = [write(1, inf, f"u{number}") for number in range(40)]
     history = [write(0, 0.5, "a"), *unknown, read(2, 3, "u17"), read(4, 5, "u39"), cas(6, 7, "u39", "b", True)]
     assert check_key(history) is True
