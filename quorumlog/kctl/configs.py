@@ -129,7 +129,7 @@ async def _alter(
         "configs": [{"name": key, "value": value} for key, value in changes],
     }
     whose = f"topic {topic}" if topic is not None else "the cluster" if broker is None else f"broker {broker}"
-    shown = ", ".join(key if value is None else f"{key}={value}" for key, value in changes)
+    shown = ", ".join(f"{key} back to its default" if value is None else f"{key}={value}" for key, value in changes)
     if context.output.is_json:
         context.output.document(document)
     elif dry_run:

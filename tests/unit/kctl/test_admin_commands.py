@@ -158,7 +158,7 @@ def test_configs(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None
     assert [change.value for change in sent.changes] == ["1=2", ""]
     assert run(["configs", "unset", "a", "--topic", "t"]) == 0
     assert not client.calls[-1][1].resources[0].changes[0].HasField("value")
-    assert capsys.readouterr().out == "topic t: a\n"
+    assert capsys.readouterr().out == "topic t: a back to its default\n"
 
 
 def elected(*words: str, leader: int = 1) -> list[Any]:
