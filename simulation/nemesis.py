@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 from metadata.control.preferred import set_preferred
@@ -23,6 +24,7 @@ BURST = 5
 NODES_ONLY = 0.95
 ORDER_MS = 3000
 ORDER_GAP_S = 0.1
+SHORT_REIGN_S = 0.3
 
 
 class Nemesis:
@@ -65,6 +67,7 @@ class Nemesis:
             "replace voter": self._change,
             "target": self._change,
             "cancel target": self._change,
+            "handovers": self._handovers,
             "prefer": self._prefer,
             "grow and shrink": self._grow_and_shrink,
         }
@@ -334,6 +337,22 @@ class Nemesis:
     async def _transfer(self, fault: Fault) -> None:
         to = fault.nodes[0] if fault.nodes[0] != LEADER else None
         await self._order(fault.length_s, lambda node: node.transfer_leader(to, ORDER_MS))
+
+    async def _handovers(self, fault: Fault) -> None:
+        """No leader is left in peace, and each time another node hears of two of them only at their end."""
+        loop, network = asyncio.get_running_loop(), self.world.network
+        end = loop.time() + fault.length_s
+        for name in cycle([host.name for host in self.world.hosts.values()]):
+            links = self._links_of(name, NODES_ONLY)
+            for link in links:
+                network.cut(*link)
+            for _ in range(2):
+                await self._order(SHORT_REIGN_S, lambda node: node.transfer_leader(None, ORDER_MS))
+            for link in links:
+                network.heal(*link)
+            await self._for(fault.amount * SHORT_REIGN_S)
+            if loop.time() >= end or self._stop.is_set():
+                break
 
     async def _change(self, fault: Fault) -> None:
         change = self._voter_change(fault)

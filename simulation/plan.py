@@ -16,6 +16,7 @@ NODE_FAULTS = ("kill", "kill all", "restart", "pause", "pause all", "skew", "bur
 DISK_FAULTS = ("torn write", "fsync fails", "slow disk", "disk hangs", "disk full", "wipe")
 ORDERS = (
     "transfer",
+    "handovers",
     "prefer",
     "add voter",
     "remove voter",
@@ -138,6 +139,8 @@ def _draw_fault(random: Random, plan: Plan, kind: str) -> Fault:
             nodes = (random.randint(1, plan.voters),)
         case "target" | "prefer":
             nodes = tuple(sorted(random.sample(ids, random.randint(1, min(5, len(ids))))))
+        case "handovers":
+            length_s = random.uniform(1, 4)
         case "grow and shrink":
             nodes, length_s = tuple(random.sample(ids, min(5, len(ids)))), random.uniform(3, 8)
     return Fault(0, kind, at_s, length_s, nodes, amount)
