@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.core.errors import Code
-from broker.kafka import admin, configs, data, partitions
+from broker.kafka import admin, configs, data, partitions, reassignments
 from broker.kafka.connection import Caller, HangUp, Pending, Reply
 from broker.kafka.limits import KafkaLimits
 from broker.kafka.metadata import MetadataResponses, node_endpoints, wanted_topics
@@ -54,6 +54,8 @@ VERSIONS: Final[dict[Api, Versions]] = {
     Api.CREATE_PARTITIONS: _up_to(0, 3),
     Api.ELECT_LEADERS: _up_to(0, 2),
     Api.INCREMENTAL_ALTER_CONFIGS: _up_to(0, 1),
+    Api.ALTER_PARTITION_REASSIGNMENTS: _up_to(0, 1),
+    Api.LIST_PARTITION_REASSIGNMENTS: _up_to(0, 0),
     Api.DESCRIBE_CLUSTER: _up_to(0, 1),
 }
 
@@ -95,6 +97,8 @@ class Handlers:
             Api.DELETE_TOPICS: self._on_delete_topics,
             Api.CREATE_PARTITIONS: self._on_create_partitions,
             Api.ELECT_LEADERS: self._on_elect_leaders,
+            Api.ALTER_PARTITION_REASSIGNMENTS: self._on_alter_reassignments,
+            Api.LIST_PARTITION_REASSIGNMENTS: self._on_list_reassignments,
             Api.ALTER_CONFIGS: lambda caller, frame: self._on_alter_configs(caller, frame, incremental=False),
             Api.INCREMENTAL_ALTER_CONFIGS: lambda caller, frame: self._on_alter_configs(
                 caller, frame, incremental=True
@@ -239,6 +243,14 @@ class Handlers:
     async def _on_elect_leaders(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
         return _encoded(caller, await partitions.elect_leaders(self._forwarder, request))
+
+    async def _on_alter_reassignments(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, await reassignments.alter(self._forwarder, request))
+
+    async def _on_list_reassignments(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, await reassignments.list_ongoing(self._forwarder, request))
 
     async def _on_alter_configs(self, caller: Caller, frame: memoryview, *, incremental: bool) -> Reply:
         request = codec.decode_request(caller.header, frame)

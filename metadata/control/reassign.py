@@ -104,11 +104,13 @@ def alter_reassignments(
     *,
     replace: bool = False,
     throttle: int | None = None,
+    keep_factor: bool = False,
     validate_only: bool = False,
 ) -> Decision[Reassigned]:
     """Decide reassignments and cancellations: all of the request or nothing.
 
     replace: an unfinished reassignment of a partition may be given another target.
+    keep_factor: refuse targets of more or fewer replicas than there were (KIP-860).
     throttle: bytes a second that a broker copies to replicas being added; NO_THROTTLE: none; None: as it is.
     """
     refusal = _refuse_request(image, wanted, throttle)
@@ -124,7 +126,7 @@ def alter_reassignments(
             text = f"{_name(each)} is named twice in one request"
             found: Outcome | _Plan = Outcome(Word.INVALID_REQUEST, text)
         else:
-            found = _plan(image, each, replace, eligible)
+            found = _plan(image, each, replace, keep_factor, eligible)
         seen.add((each.topic, each.index))
         if isinstance(found, Outcome):
             items.append(Altered(each.topic, each.index, found))
@@ -181,7 +183,7 @@ def _name(wanted: Wanted) -> str:
     return f"{wanted.topic[:60]}-{wanted.index}"
 
 
-def _plan(image: ClusterImage, wanted: Wanted, replace: bool, eligible: Eligible) -> _Plan | Outcome:
+def _plan(image: ClusterImage, wanted: Wanted, replace: bool, keep_factor: bool, eligible: Eligible) -> _Plan | Outcome:
     topic = image.topic(wanted.topic)
     if topic is None:
         return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {wanted.topic[:60]!a}", "kctl topics list")
@@ -194,6 +196,10 @@ def _plan(image: ClusterImage, wanted: Wanted, replace: bool, eligible: Eligible
     refusal = _refuse_target(image, partition, wanted)
     if refusal is not None:
         return refusal
+    count = len(original_of(partition))
+    if keep_factor and len(wanted.replicas) != count:
+        text = f"{_name(wanted)} has {count} replicas, the target {len(wanted.replicas)}"
+        return Outcome(Word.INVALID_REPLICATION_FACTOR, text)
     target = target_of(partition)
     if target == wanted.replicas:
         so_already = "is being moved there already" if partition.reassigning else "is there already"

@@ -13,7 +13,6 @@ from metadata.control.reassign import alter_reassignments as decide
 from metadata.controller import convert
 from metadata.controller.active import ActiveController
 from metadata.image import ClusterImage
-from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -24,12 +23,9 @@ _PER_TURN = 1_000
 
 
 def wanted_from(request: pb.AlterReassignmentsRequest) -> list[Wanted]:
-    """Raises: RemoteProtocolError: more than one request may name, or a negative number."""
+    """Raises: RemoteProtocolError: more than one request may name."""
     convert.bounded(len(request.partitions), "partitions")
     convert.bounded(sum(len(each.replicas) for each in request.partitions), "replicas")
-    for each in request.partitions:
-        if each.index < 0 or any(broker_id < 0 for broker_id in each.replicas):
-            raise RemoteProtocolError(f"{each.topic[:60]!a}-{each.index}: a negative partition or broker")
     return [Wanted(each.topic, each.index, tuple(each.replicas)) for each in request.partitions]
 
 
@@ -38,10 +34,16 @@ async def alter_reassignments(
 ) -> Message | Outcome:
     wanted = wanted_from(request)
     throttle = request.throttle if request.HasField("throttle") else None
-    validate_only = request.header.validate_only
 
     def step(image: ClusterImage, again: bool) -> Decision[tuple[Reassigned, int]]:
-        decision = decide(image, wanted, replace=request.replace, throttle=throttle, validate_only=validate_only)
+        decision = decide(
+            image,
+            wanted,
+            replace=request.replace,
+            throttle=throttle,
+            keep_factor=request.keep_replication_factor,
+            validate_only=request.header.validate_only,
+        )
         return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
 
     answer = await controller.carry_out(step, timeout_ms)

@@ -732,16 +732,18 @@ class Reassignment(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., index: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AlterReassignmentsRequest(_message.Message):
-    __slots__ = ("header", "partitions", "replace", "throttle")
+    __slots__ = ("header", "partitions", "replace", "throttle", "keep_replication_factor")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     THROTTLE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
     header: RequestHeader
     partitions: _containers.RepeatedCompositeFieldContainer[Reassignment]
     replace: bool
     throttle: int
-    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[Reassignment, _Mapping]]] = ..., replace: bool = ..., throttle: _Optional[int] = ...) -> None: ...
+    keep_replication_factor: bool
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[Reassignment, _Mapping]]] = ..., replace: bool = ..., throttle: _Optional[int] = ..., keep_replication_factor: bool = ...) -> None: ...
 
 class AlteredReassignment(_message.Message):
     __slots__ = ("topic", "index", "result", "changed")

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
 
 from .conftest import ANYWHERE, Server, command, environment, run, starter
 
@@ -224,3 +226,27 @@ def test_what_is_not_there(kctl: Kctl) -> None:
         found = kctl("reassign", *arguments, "-o", "json")
         assert (found.returncode, json.loads(found.stderr)["error"]) == (3, "UNKNOWN_TOPIC_OR_PARTITION")
     assert kctl("reassign", "verify", "--topic", "none", "--brokers", "11").returncode == 3
+
+
+def test_an_unmodified_client_moves_and_cancels(kctl: Kctl, servers: list[Server]) -> None:
+    made(kctl, "kip455", "11:12", "12:11", lines=2_000)
+    partitions = [{"topic": "kip455", "partition": 1, "replicas": [13, 14]}]
+    plan = json.dumps({"partitions": partitions})
+    assert kctl("reassign", "start", "--plan", "-", "--throttle", "50k", stdin=plan).returncode == 0
+    admin = KafkaAdminClient(bootstrap_servers=servers[1].fields["kafka"])
+    try:
+        first, second, none = (TopicPartition("kip455", index) for index in (0, 1, 7))
+        answers = admin.alter_partition_reassignments({first: [13, 14], none: [11], second: [99, 11]})
+        assert answers[first] is None
+        assert answers[none].__name__ == "UnknownTopicOrPartitionError"
+        assert answers[second].__name__ == "InvalidReplicationAssignmentError"
+        moving = {"replicas": [13, 14, 11, 12], "adding_replicas": [13, 14], "removing_replicas": [11, 12]}
+        assert admin.list_partition_reassignments([first]) == {first: moving}
+        assert sorted(admin.list_partition_reassignments()) == [first, second]
+        assert admin.alter_partition_reassignments({first: None, second: None}) == {first: None, second: None}
+        assert admin.list_partition_reassignments() == {}
+        again = admin.alter_partition_reassignments({first: None})[first]
+        assert again.__name__ == "NoReassignmentInProgressError"
+    finally:
+        admin.close()
+    assert replicas(kctl, "kip455") == [[11, 12], [12, 11]]

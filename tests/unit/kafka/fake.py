@@ -17,6 +17,7 @@ from broker.server import api
 from metadata.controller.admin import add_partitions
 from metadata.controller.configs import alter_configs
 from metadata.controller.elections import elect_leaders
+from metadata.controller.reassignments import alter_reassignments, describe_reassignments
 from metadata.image import ClusterImage
 from metadata.records import (
     BrokerChange,
@@ -254,13 +255,18 @@ class AtOnce:
         self.replicas.apply(*decision.records)
         return decision.reply
 
+    async def committed_image(self, timeout_ms: float) -> ClusterImage:
+        return self.replicas.image
+
     def configs_changed(self) -> None: ...
 
 
 DECIDED: dict[str, Any] = {
     "AddPartitions": add_partitions,
     "AlterConfigs": alter_configs,
+    "AlterReassignments": alter_reassignments,
     "ElectLeaders": elect_leaders,
+    "ListReassignments": describe_reassignments,
 }
 
 

@@ -87,6 +87,10 @@ async def test_every_request_is_answered_in_its_own_version(served: Served, api:
     if api in (Api.ALTER_CONFIGS, Api.INCREMENTAL_ALTER_CONFIGS):
         config = {"name": "retention.ms", "config_operation": 0, "value": "5"}
         values["resources"] = [{"resource_type": 2, "resource_name": "t", "configs": [config]}]
+    if api is Api.ALTER_PARTITION_REASSIGNMENTS:
+        values["topics"] = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [1]}]}]
+    if api is Api.LIST_PARTITION_REASSIGNMENTS:
+        values["topics"] = [{"name": "t", "partition_indexes": [0]}]
     async with RawClient(served.port) as client:
         response = await client.ask(api, version, values)
     codes = [int(code) for code in _error_codes(response)]

@@ -226,6 +226,14 @@ def test_partitions_that_are_not_there() -> None:
         assert not answer.changed
 
 
+def test_another_replication_factor_is_refused_where_it_is_to_stay() -> None:
+    case = Case(1, 2, 3)
+    assert case.word(1, 2, keep_factor=True) is Word.INVALID_REPLICATION_FACTOR
+    assert case.move(4, 5, 6, keep_factor=True).changed
+    assert case.move(1, 2, 4, keep_factor=True, replace=True).changed
+    assert case.move(keep_factor=True).changed
+
+
 def test_a_second_reassignment_is_refused_unless_it_replaces() -> None:
     case = Case(1, 2, 3)
     case.move(4, 2, 3)

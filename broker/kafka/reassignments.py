@@ -1,0 +1,98 @@
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455): forwarded to the active controller.
+
+Kafka's protocol decides each partition for itself, and a new target always replaces an unfinished one.  The controller
+decides all of a request or nothing; what it refuses is therefore left out, and the rest asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from broker.kafka.admin import Forwarder, code_of, is_ok, message_of, whole_failure
+from quorumlog.wire.kafka.codec import milliseconds
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+Key = tuple[str, int]
+
+SPARED = "OPERATION_NOT_ATTEMPTED"
+"""What the controller says of a partition that only others of the request have kept from being changed."""
+
+
+async def alter(forwarder: Forwarder, request: Any) -> dict[str, Any]:
+    """The values of an AlterPartitionReassignments response."""
+    timeout_ms = milliseconds(request.timeout)
+    keep = not getattr(request, "allow_replication_factor_change", True)
+    wanted: dict[Key, tuple[int, ...]] = {}
+    results: dict[Key, pb.Result] = {}
+    for topic in request.topics:
+        for each in topic.partitions:
+            key = (topic.name, each.partition_index)
+            if key in wanted or key in results:
+                wanted.pop(key, None)
+                results[key] = pb.Result(error="INVALID_REQUEST", message="the partition is in the request twice")
+            elif each.replicas is not None and not each.replicas:
+                results[key] = pb.Result(error="INVALID_REPLICA_ASSIGNMENT", message="a partition needs replicas")
+            else:
+                wanted[key] = tuple(each.replicas or ())
+    failure = None
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_ms / 1000
+    while wanted:
+        message = pb.AlterReassignmentsRequest(replace=True, keep_replication_factor=keep)
+        for (name, index), replicas in wanted.items():
+            message.partitions.add(topic=name, index=index, replicas=replicas)
+        left_ms = max(1, int((deadline - loop.time()) * 1000))
+        reply = await forwarder.forward("AlterReassignments", message, left_ms)
+        failure = whole_failure(reply)
+        answers = {} if isinstance(reply, pb.Result) else {(e.topic, e.index): e.result for e in reply.partitions}
+        decided = {key: result for key, result in answers.items() if result.error != SPARED and key in wanted}
+        if failure is None or not decided:
+            results.update({key: failure or answers.get(key, pb.Result()) for key in wanted})
+            if failure is None and reply.changed:
+                await forwarder.wait_for([reply.offset], left_ms)
+            break
+        failure = None  # of single partitions; those are answered, the others asked for again
+        results.update(decided)
+        wanted = {key: replicas for key, replicas in wanted.items() if key not in decided}
+    return _altered(results, failure)
+
+
+def _altered(results: dict[Key, pb.Result], failure: pb.Result | None) -> dict[str, Any]:
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for (topic, index), result in results.items():
+        error = None if is_ok(result) else message_of(result)
+        entry = {"partition_index": index, "error_code": 0 if is_ok(result) else code_of(result.error)}
+        by_topic.setdefault(topic, []).append({**entry, "error_message": error})
+    return {
+        "error_code": 0 if failure is None else code_of(failure.error),
+        "error_message": None if failure is None else message_of(failure),
+        "responses": [{"name": topic, "partitions": entries} for topic, entries in by_topic.items()],
+    }
+
+
+async def list_ongoing(forwarder: Forwarder, request: Any) -> dict[str, Any]:
+    """The values of a ListPartitionReassignments response."""
+    message = pb.ListReassignmentsRequest()
+    for topic in request.topics or ():
+        for index in topic.partition_indexes:
+            message.partitions.add(topic=topic.name, index=index)
+    if request.topics is not None and not message.partitions:
+        return {"error_code": 0, "topics": ()}  # none were named; to the controller that would mean all
+    reply = await forwarder.forward("ListReassignments", message, milliseconds(request.timeout))
+    failure = whole_failure(reply)
+    if failure is not None:
+        return {"error_code": code_of(failure.error), "error_message": message_of(failure), "topics": ()}
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for each in reply.partitions:
+        entry = {
+            "partition_index": each.index,
+            "replicas": list(each.replicas),
+            "adding_replicas": list(each.adding),
+            "removing_replicas": list(each.removing),
+        }
+        by_topic.setdefault(each.topic, []).append(entry)
+    return {
+        "error_code": 0,
+        "topics": [{"name": topic, "partitions": entries} for topic, entries in by_topic.items()],
+    }
