@@ -19,6 +19,7 @@ from uuid import UUID
 from quorum.core.core import RaftCore
 from quorum.core.events import (
     AdvanceHighWatermark,
+    Answer,
     Appended,
     Asked,
     ConfirmRead,
@@ -32,6 +33,8 @@ from quorum.core.events import (
 from quorum.core.messages import (
     BeginQuorumEpoch,
     EndQuorumEpoch,
+    EndQuorumEpochReply,
+    ErrorCode,
     Fetch,
     FetchSnapshot,
     Reply,
@@ -67,6 +70,7 @@ class Run:
     confirmed: int = 0  # how many batches of `log` were compared with what is committed
     told: int = 0  # the high watermark that this leader may have told others
     led: int = 0  # the last epoch that it led
+    ended: int = 0  # the last epoch whose leader has said goodbye to it
     since_ms: int = 0  # since when
     fetched_ms: dict[ReplicaKey, int] = field(default_factory=dict)  # in this reign
     asked: dict[int, int] = field(default_factory=dict)  # reads, by call: what was committed when they were asked for
@@ -92,6 +96,11 @@ def _progress(core: RaftCore, key: ReplicaKey) -> tuple[int, int | None] | None:
     """What a leader counts of a replica: its log end, and when it was last heard."""
     found = core.role.replicas.get(key) if isinstance(core.role, Leader) else None
     return None if found is None else (found.end, found.last_fetch_ms)
+
+
+def _is_accepted(effects: list[Effect]) -> bool:
+    replies = [effect.reply for effect in effects if isinstance(effect, Answer)]
+    return any(isinstance(reply, EndQuorumEpochReply) and reply.error is ErrorCode.NONE for reply in replies)
 
 
 def _voters_of(base: LogBase) -> Batch:
@@ -233,6 +242,8 @@ class Watch:
         self.steps += 1
         if stale is not None:
             self._is_fenced(run, stale)
+        elif isinstance(event, Asked) and isinstance(event.request, EndQuorumEpoch) and _is_accepted(effects):
+            run.ended = max(run.ended, event.request.epoch)
         if isinstance(event, ConfirmRead):
             run.asked[event.call] = self.committed_end
         run.ticks += isinstance(event, Tick)
@@ -362,6 +373,10 @@ class Watch:
         )
         if change.role is Role.CANDIDATE and before is not Role.PROSPECTIVE:
             self._check(len(voters) == 1, lambda: f"transition: {run.node_id} stands without a pre-vote: {change}")
+        self._check(
+            change.role is not Role.FOLLOWER or change.epoch > run.ended,
+            lambda: f"I1: {run.node_id} follows the leader of {change.epoch}, which has said goodbye: {change}",
+        )
         if change.role is not Role.LEADER:
             return
         self._one_leader(change.epoch, run.node_id)
