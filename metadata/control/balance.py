@@ -114,7 +114,10 @@ def _ask(
     refusal = _not_needed(topic, partition, policy, eligible)
     if refusal is not None:
         return Election(topic.name, index, refusal, partition.leader, partition.leader_epoch), None
-    elected = elect(partition, partition.isr, eligible, policy, min_isr=min_isr_of(image, topic.topic_id))
+    min_isr = min_isr_of(image, topic.topic_id)
+    elected = elect(partition, partition.isr, eligible, policy, min_isr=min_isr)
+    if policy is Policy.UNCLEAN and elected.leader == NO_LEADER:  # only one that is being added is left to take
+        elected = elect(partition, partition.isr, eligible, policy, min_isr=min_isr, adding=())
     assert elected.leader not in (NO_LEADER, partition.leader), f"{topic.name}-{index}: {partition} gave {elected}"
     reason = Reason.PREFERRED_ELECTION if policy is Policy.PREFERRED else Reason.BROKER_UNFENCED
     change = change_to(topic.topic_id, partition, elected, reason, NO_OFFSET)

@@ -12,7 +12,8 @@ The rules, which `elect` applies to whatever a decision wants the replicas and t
   is, else the first in the order of the assignment, so that every controller would choose the same.
 - Else one of the ELR; the ISR is then that leader alone, and those who were in it are in the ELR.
 - Else, where the topic or an operator allows it, any that is eligible: an *unclean* election.  What only the others
-  hold is lost, so nobody but the new leader is in the ISR or ELR from then on.
+  hold is lost, so nobody but the new leader is in the ISR or ELR from then on.  A replica that a reassignment is still
+  adding may have next to nothing: it is taken only when an operator asks, and there is no other.
 - Else nobody (`NO_LEADER`), until one of ISR or ELR returns.  The last members of an ISR stay in it meanwhile.
 - A replica that does not hold its data any more (its directory is gone, or it was written with caching and stopped
   uncleanly) is `lost`: in neither ISR nor ELR, even as the last.
@@ -122,8 +123,8 @@ def elect(
                 alone = (replica.broker_id,)
                 return Elected(replica.broker_id, alone, _left(former, alone, wanted))
     if policy is Policy.UNCLEAN:
-        for replica in sorted(order, key=lambda each: each.broker_id in newcomers):  # they may have next to nothing
-            if eligible(replica):
+        for replica in order:
+            if replica.broker_id not in newcomers and eligible(replica):
                 return Elected(replica.broker_id, (replica.broker_id,), unclean=True)
     return Elected(NO_LEADER, in_sync, _left(former, in_sync, wanted))
 

@@ -257,8 +257,8 @@ def _start(
     begun = msgspec.structs.replace(partition, replicas=tuple(replicas), adding=tuple(adding), removing=tuple(removing))
     change = _completed(image, topic.topic_id, partition, begun, eligible, NO_OFFSET)
     if change is None:
-        policy, min_isr = policy_of(image, topic.topic_id), min_isr_of(image, topic.topic_id)
-        elected = elect(partition, partition.isr, eligible, policy, min_isr=min_isr, replicas=replicas, adding=adding)
+        isr, min_isr = partition.isr, min_isr_of(image, topic.topic_id)
+        elected = elect(partition, isr, eligible, Policy.OFFLINE, min_isr=min_isr, replicas=replicas, adding=adding)
         change = _change(topic.topic_id, partition, elected, Reason.REASSIGNMENT, begun)
         return _Plan(OK, change, under_way=0 if partition.reassigning else 1)
     return _Plan(OK, change, under_way=-1 if partition.reassigning else 0)

@@ -359,11 +359,15 @@ def test_it_ends_under_a_new_leader_when_the_old_one_dies() -> None:
     assert case.lists == ((4, 5, 6), (), (), (4, 5, 6))
 
 
-def test_an_unclean_election_prefers_those_that_were_there() -> None:
+def test_a_replica_being_added_is_elected_uncleanly_only_when_an_operator_asks() -> None:
     case = Case(1, 2, configs=(("unclean.leader.election.enable", "true"), ("min.insync.replicas", "1")))
     case.move(4, 5)
     case.fence(2, 1)
-    assert case.now.leader == 4  # nobody else is there, and it is allowed
+    assert case.now.leader == NO_LEADER  # though it is allowed: 4 has nothing
+    decision = elect_leaders(case.cluster.image, Policy.UNCLEAN, [("t", 0)])
+    case.cluster.apply(decision.records)
+    assert (case.now.leader, decision.reply[0].unclean) == (4, True)
+    check_invariants(case.cluster.image)
     other = Case(1, 2, 3, configs=(("unclean.leader.election.enable", "true"), ("min.insync.replicas", "1")))
     other.fence(3, 2)
     other.move(4, 5, 3, 2)
