@@ -15,6 +15,7 @@ from uuid import UUID
 from metadata.control.decision import Decision
 from metadata.control.errors import OK, Outcome, Word
 from metadata.control.placement import Placer
+from metadata.control.reassign import ended
 from metadata.image import TOPIC_CONFIGS, ClusterImage, TopicImage, unknown_key
 from metadata.records import (
     MAX_RECORDS_PER_BATCH,
@@ -324,6 +325,8 @@ def delete_topics(
         text = f"{len(records)} topics: one request deletes at most {MAX_RECORDS_PER_BATCH}"
         refused = [replace(each, outcome=Outcome(Word.POLICY_VIOLATION, text)) for each in answers]
         return Decision(tuple(refused))
+    moving = sum(image.reassigning.get(topic_id, 0).bit_count() for topic_id in sorted(seen))
+    records += ended(image, moving)[: MAX_RECORDS_PER_BATCH - len(records)]
     return Decision(tuple(answers), () if validate_only else tuple(records))
 
 

@@ -526,8 +526,9 @@ def test_reassignments_are_listed_by_name() -> None:
 
 def test_a_deleted_topic_is_not_being_reassigned() -> None:
     case = Case(1, 2, 3)
-    case.move(4, 2, 3)
+    case.move(4, 2, 3, throttle=7)
     case.cluster.apply(delete_topics(case.cluster.image, ["t"], []).records)
     check_invariants(case.cluster.image)
+    assert case.cluster.image.cluster_config(THROTTLE) == "-1"
     assert case.cluster.image.reassigning_count == 0
     assert case.progress() == 0
