@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import click
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
 
 
 @click.group("brokers", cls=Group)
@@ -81,15 +82,19 @@ async def describe(context: Context, broker_id: int) -> None:
 @group.command("unregister")
 @click.argument("broker_id", metavar="ID", type=click.IntRange(0, 2**31 - 1))
 @click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Check, but change nothing.")
+@click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
-async def unregister(context: Context, broker_id: int, dry_run: bool) -> None:
+async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool) -> None:
     """Forget a broker that is gone for good: one that is fenced and has no replicas left."""
     from quorumlog.wire.v1 import controller_pb2
 
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
         request = controller_pb2.UnregisterBrokerRequest(header=header, broker_id=broker_id)
+        deadline = asyncio.get_running_loop().time() + context.deadline_s
         reply = await client.call("UnregisterBroker", request, context.deadline_s)
+        if wait and reply.changed:
+            await wait_until_applied(client, reply.offset, deadline)
     document = {"changed": reply.changed, "offset": reply.offset, "id": broker_id}
     if context.output.is_json:
         context.output.document(document)

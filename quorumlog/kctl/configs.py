@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
 from quorumlog.kctl.topics import dry_run_option, parse_configs, refusal
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,25 +81,39 @@ async def get(context: Context, key: str | None, topic: str | None, broker: int 
 @click.argument("pairs", nargs=-1, required=True, metavar="key=value…", callback=parse_configs)
 @_of_resource
 @dry_run_option
+@click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
 async def set_(
-    context: Context, pairs: list[tuple[str, str]], topic: str | None, broker: int | None, cluster: bool, dry_run: bool
+    context: Context,
+    pairs: list[tuple[str, str]],
+    topic: str | None,
+    broker: int | None,
+    cluster: bool,
+    dry_run: bool,
+    wait: bool,
 ) -> None:
     """Set configs: all that are given, or none."""
     changes: list[tuple[str, str | None]] = [*pairs]
-    await _alter(context, changes, topic, broker, cluster, dry_run)
+    await _alter(context, changes, topic, broker, cluster, dry_run=dry_run, wait=wait)
 
 
 @group.command("unset")
 @click.argument("keys", nargs=-1, required=True, metavar="key…")
 @_of_resource
 @dry_run_option
+@click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
 async def unset(
-    context: Context, keys: tuple[str, ...], topic: str | None, broker: int | None, cluster: bool, dry_run: bool
+    context: Context,
+    keys: tuple[str, ...],
+    topic: str | None,
+    broker: int | None,
+    cluster: bool,
+    dry_run: bool,
+    wait: bool,
 ) -> None:
     """Go back to the default: of a topic the cluster's value, else the built-in one."""
-    await _alter(context, [(key, None) for key in keys], topic, broker, cluster, dry_run)
+    await _alter(context, [(key, None) for key in keys], topic, broker, cluster, dry_run=dry_run, wait=wait)
 
 
 async def _alter(
@@ -107,7 +122,9 @@ async def _alter(
     topic: str | None,
     broker: int | None,
     cluster: bool,
+    *,
     dry_run: bool,
+    wait: bool,
 ) -> None:
     from quorumlog.wire.v1 import controller_pb2
 
@@ -117,11 +134,14 @@ async def _alter(
     )
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
+        deadline = asyncio.get_running_loop().time() + context.deadline_s
         request = controller_pb2.AlterConfigsRequest(header=header, resources=[wanted])
         reply = await client.call("AlterConfigs", request, context.deadline_s)
-    (altered,) = reply.resources
-    if altered.result.error != "NONE":
-        raise refusal(altered.result)
+        (altered,) = reply.resources
+        if altered.result.error != "NONE":
+            raise refusal(altered.result)
+        if wait and altered.changed:
+            await wait_until_applied(client, reply.offset, deadline)
     document = {
         "changed": altered.changed,
         "offset": reply.offset,

@@ -145,3 +145,22 @@ async def wait_until(
                 "TIMED_OUT", f"{what} within {timeout_s:g} s: not yet", "look again later", retriable=True
             )
         await asyncio.sleep(min(interval_s, left))
+
+
+WAIT_HELP = "Return once every live broker has carried it out."
+
+
+async def wait_until_applied(client: Any, offset: int, deadline: float) -> None:
+    """Wait until every broker that is not fenced has applied the metadata below `offset`.
+
+    deadline: loop time.  Raises ClusterError: TIMED_OUT.
+    """
+    from quorumlog.wire.v1 import controller_pb2
+
+    left = max(deadline - asyncio.get_running_loop().time(), 0.1)
+
+    async def is_so() -> bool:
+        reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), left)
+        return all(broker.metadata_offset >= offset for broker in reply.brokers if broker.state != "fenced")
+
+    await wait_until(is_so, left, "carried out by every live broker")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import click
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.context import Command, Context, with_loop
+from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_applied, with_loop
 from quorumlog.kctl.output import node_or_none
 from quorumlog.kctl.topics import dry_run_option, refusal
 
@@ -21,9 +22,16 @@ ROUNDS_MAX = 200
 @click.option("--topic", metavar="T", help="Only this topic (default: all partitions that need it).")
 @click.option("--partition", metavar="P", type=click.IntRange(0, 2**31 - 1), help="Only this partition of the topic.")
 @dry_run_option
+@click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
 async def elect_leaders(
-    context: Context, preferred: bool, unclean: bool, topic: str | None, partition: int | None, dry_run: bool
+    context: Context,
+    preferred: bool,
+    unclean: bool,
+    topic: str | None,
+    partition: int | None,
+    dry_run: bool,
+    wait: bool,
 ) -> None:
     """Have leaders elected.  A partition that needs no election is a success that says so.
 
@@ -39,12 +47,15 @@ async def elect_leaders(
     policy = pb.ElectLeadersRequest.POLICY_UNCLEAN if unclean else pb.ElectLeadersRequest.POLICY_PREFERRED
     request = pb.ElectLeadersRequest(header=pb.RequestHeader(validate_only=dry_run), policy=policy)
     async with context.client() as client:
+        deadline = asyncio.get_running_loop().time() + context.deadline_s
         if topic is not None:
             indexes = [partition] if partition is not None else await _partitions(context, client, topic)
             request.partitions.extend([pb.TopicPartition(topic=topic, index=index) for index in indexes])
         if unclean and not dry_run:
             context.output.message("warning: records that only the absent replicas hold are given up")
         changed, offset, elected = await _elect(context, client, request)
+        if wait and changed:
+            await wait_until_applied(client, offset, deadline)
     _report(context, elected, changed, offset, dry_run, named=topic is not None)
 
 

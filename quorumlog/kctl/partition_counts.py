@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from quorumlog.errors import ClusterError, QuorumlogError
-from quorumlog.kctl.context import Command, Context, wait_until, with_loop
+from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until, wait_until_applied, with_loop
 from quorumlog.kctl.data import open_cluster
 from quorumlog.kctl.output import uuid_text
 from quorumlog.kctl.topics import dry_run_option, has_leaders, parse_assignment, refusal
@@ -66,7 +66,7 @@ async def add_partitions(
 @click.option("--to", "count", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="Partitions that stay.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
-@click.option("--wait", is_flag=True, help="Return once every live broker has carried it out.")
+@click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
 async def remove_partitions(context: Context, name: str, count: int, yes: bool, dry_run: bool, wait: bool) -> None:
     """Remove the highest-numbered partitions of a topic, with all their records.
@@ -99,8 +99,7 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
         if reply.topic.result.error != "NONE":
             raise refusal(reply.topic.result)
         if wait and reply.topic.changed:
-            left = max(deadline - asyncio.get_running_loop().time(), 0.1)
-            await wait_until(lambda: _carried_out(client, reply.offset, left), left, "carried out by every live broker")
+            await wait_until_applied(client, reply.offset, deadline)
     document = {**_document(name, reply.topic, reply.offset), "removed": now - count, "records": lost}
     if context.output.is_json:
         context.output.document(document)
@@ -157,10 +156,3 @@ def _confirm(context: Context, name: str) -> None:
         )
     context.interrupted = "nothing was changed"
     click.confirm("remove them?", abort=True, err=True)
-
-
-async def _carried_out(client: Any, offset: int, timeout_s: float) -> bool:
-    from quorumlog.wire.v1 import controller_pb2
-
-    reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), timeout_s)
-    return all(broker.metadata_offset >= offset for broker in reply.brokers if broker.state != "fenced")

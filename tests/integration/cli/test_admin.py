@@ -136,7 +136,9 @@ def test_refusals_have_their_word_and_exit_code(
 
 def test_configs_are_set_looked_at_and_taken_back(standalone: Server, kctl: Kctl) -> None:
     assert kctl("topics", "create", "configs", "--partitions", "1", "--replication-factor", "1").returncode == 0
-    done = document(kctl("configs", "set", "retention.ms=5000", "segment.ms=60000", "--topic", "configs", "-o", "json"))
+    done = document(
+        kctl("configs", "set", "retention.ms=5000", "segment.ms=60000", "--topic", "configs", "--wait", "-o", "json")
+    )
     assert (done["changed"], done["topic"], done["configs"][0]) == (
         True, "configs", {"name": "retention.ms", "value": "5000"}
     )  # fmt: skip

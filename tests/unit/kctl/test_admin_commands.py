@@ -219,3 +219,29 @@ def test_a_broker_is_unregistered(client: FakeClient, capsys: pytest.CaptureFixt
     client.replies["UnregisterBroker"] = ClusterError("BROKER_IN_USE", "broker 7 is unfenced", "stop it")
     assert run(["brokers", "unregister", "7"]) == 5
     assert "stop it" in capsys.readouterr().err
+
+
+def test_every_change_can_wait_for_the_live_brokers(client: FakeClient) -> None:
+    def brokers(applied: int) -> Any:
+        rows = [pb.BrokerDescription(broker_id=1, state="unfenced", metadata_offset=applied),
+                pb.BrokerDescription(broker_id=2, state="fenced", metadata_offset=-1)]  # fmt: skip
+        return pb.DescribeBrokersReply(result=OK, brokers=rows)
+
+    client.replies["AlterConfigs"] = pb.AlterConfigsReply(
+        result=OK, offset=9, resources=[pb.AlteredConfigs(result=OK, changed=True)]
+    )
+    client.replies["UnregisterBroker"] = pb.UnregisterBrokerReply(result=OK, changed=True, offset=9)
+    client.replies["ElectLeaders"] = pb.ElectLeadersReply(result=OK, changed=True, offset=9, partitions=elected("NONE"))
+    commands = [
+        ["configs", "set", "a=1", "--cluster"],
+        ["configs", "unset", "a", "--topic", "t"],
+        ["brokers", "unregister", "7"],
+        ["elect-leaders", "--unclean", "--topic", "t", "--partition", "0"],
+    ]
+    for arguments in commands:
+        client.replies["DescribeBrokers"] = brokers(9)
+        assert run([*arguments, "--wait"]) == 0, arguments
+        assert client.calls[-1][0] == "DescribeBrokers"
+        client.replies["DescribeBrokers"] = brokers(8)
+        assert run([*arguments, "--wait", "--timeout", "0.3"]) == 4, arguments
+        assert run(arguments) == 0, arguments
