@@ -493,9 +493,13 @@ class FollowerState:
     ) -> FollowerStep:
         """What to do with a reply.  Divergence comes before the watermark (KAFKA-14704).
 
-        sent: the question that this answers; a reply to another epoch or position is dropped (KAFKA-18991).
+        sent: the question that this answers; a reply to another epoch or position is dropped (KAFKA-18991).  The same
+        offset may be another position: after a truncation the log has grown back to it, with another last epoch.
         """
         if sent.leader_epoch != self.leader_epoch or sent.offset != log_end:
+            return Drop()
+        last_epoch = sent.last_fetched_epoch
+        if last_epoch >= 0 and end_of(last_epoch) != (last_epoch, log_end):
             return Drop()
         if reply.code == Code.OFFSET_OUT_OF_RANGE and reply.log_start > log_end:
             return RestartAt(reply.log_start)

@@ -493,6 +493,8 @@ def test_a_reply_to_another_question_is_dropped() -> None:
     follower = FollowerState(1, 5, 10)
     assert follower.on_reply(SENT._replace(leader_epoch=4), reply(), 0, 25, FOLLOWER_HISTORY) == Drop()
     assert follower.on_reply(SENT, reply(), 0, 24, FOLLOWER_HISTORY) == Drop()
+    older = SENT._replace(last_fetched_epoch=1)  # from before a truncation: the log has grown back to 25 since
+    assert follower.on_reply(older, reply(diverging=Divergence(1, 8)), 0, 25, FOLLOWER_HISTORY) == Drop()
 
 
 def test_divergence_comes_before_the_watermark() -> None:
