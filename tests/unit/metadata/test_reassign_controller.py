@@ -6,7 +6,7 @@ from typing import Any
 
 from metadata.codec import encode
 from metadata.image import PartitionImage
-from metadata.records import PartitionChange, Reason
+from metadata.records import NO_LEADER, PartitionChange, Reason
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from tests.unit.metadata.builders import check_invariants
@@ -155,6 +155,26 @@ def test_it_completes_by_itself_when_what_stood_in_the_way_has_gone() -> None:
         await minimum(plane, 1)
         await settle()
         assert (partition(plane).replica_ids, partition(plane).isr, partition(plane).leader) == ((3, 2), (3,), 3)
+
+    run(test())
+
+
+def test_it_completes_when_the_broker_that_may_lead_is_back() -> None:
+    async def test() -> None:
+        plane = await moving()
+        await plane.call("AlterReassignments", wanted(3, 2, replace=True))
+        await minimum(plane, 2)
+        await plane.call("BrokerHeartbeat", beat(plane, 2, want_fence=True))
+        await propose(plane, 1, 3)
+        for broker_id in (1, 3):
+            await plane.call("BrokerHeartbeat", beat(plane, broker_id, want_fence=True))
+        await minimum(plane, 1)
+        await settle()
+        assert partition(plane).reassigning
+        assert partition(plane).leader == NO_LEADER
+        await plane.call("BrokerHeartbeat", beat(plane, 3))
+        await settle()
+        assert (partition(plane).replica_ids, partition(plane).leader) == ((3, 2), 3)
 
     run(test())
 
