@@ -289,7 +289,7 @@ def test_as_many_as_one_batch_holds_are_moved_and_complete_in_one() -> None:
 # When it is complete
 
 
-def test_kafka_15665_a_target_replica_that_is_dead_and_not_being_added_holds_nothing_up() -> None:
+def test_k15665_a_target_replica_that_is_dead_and_not_being_added_holds_nothing_up() -> None:
     case = Case(1, 2, 3)
     case.fence(3)
     case.move(2, 3, 4)
@@ -297,7 +297,7 @@ def test_kafka_15665_a_target_replica_that_is_dead_and_not_being_added_holds_not
     assert case.lists == ((2, 3, 4), (), (), (2, 4))
 
 
-def test_kafka_19975_a_smaller_set_waits_until_all_of_it_is_in_sync() -> None:
+def test_k19975_a_smaller_set_waits_until_all_of_it_is_in_sync() -> None:
     case = Case(1, 2, 3, 4, 5)
     case.move(3, 4, 5, 6)
     case.fence(3, 4, 5)
@@ -398,7 +398,7 @@ def replace_isr(case: Case) -> PartitionChange:
 # Cancel
 
 
-def test_cancelled_midway_and_twice() -> None:
+def test_k36_cancelled_midway_and_twice() -> None:
     case = Case(1, 2, 3)
     case.move(4, 5, 3)
     case.isr(1, 2, 3, 4)
@@ -408,7 +408,7 @@ def test_cancelled_midway_and_twice() -> None:
     assert case.word() is Word.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_cancelled_after_the_leader_has_moved() -> None:
+def test_k36_cancelled_after_the_leader_has_moved() -> None:
     case = Case(1, 2, 3)
     case.move(4, 5, 3)
     case.isr(1, 2, 3, 4)
