@@ -132,6 +132,10 @@ class NodeService:
         text = f"history on node {self._node.node_id} begins at offset {self._history.begins}"
         return Outcome(Word.OFFSET_OUT_OF_RANGE, text, "ask for a later offset, or another node")
 
+    def _beyond(self, offset: int, end: int) -> Outcome:
+        text = f"offset {offset}: history on node {self._node.node_id} goes from {self._history.begins} to {end}"
+        return Outcome(Word.OFFSET_OUT_OF_RANGE, text, "ask for an offset in between, or another node")
+
     # By method
 
     async def _describe_node(self, request: pb.DescribeNodeRequest) -> Message | Outcome:
@@ -154,8 +158,7 @@ class NodeService:
     async def _read_metadata(self, request: pb.ReadMetadataRequest) -> Message | Outcome:
         offset = self._node.high_watermark if request.from_offset == -1 else request.from_offset
         if not 0 <= offset <= self._node.high_watermark:
-            text = f"offset {offset}: the log ends at {self._node.high_watermark} here"
-            return Outcome(Word.OFFSET_OUT_OF_RANGE, text)
+            return self._beyond(offset, self._node.high_watermark)
         if offset < self._node.log_start:
             return self._gone()
         if offset == self._node.high_watermark and request.wait_ms:
@@ -180,10 +183,9 @@ class NodeService:
         image, timestamp_ms = self._replay.image, self._replay.timestamp_ms
         if request.at_offset != -1 and request.at_offset != image.end_offset:
             if not 0 <= request.at_offset <= image.end_offset:
-                text = f"offset {request.at_offset}: the metadata ends at {image.end_offset} here"
-                return Outcome(Word.OFFSET_OUT_OF_RANGE, text)
+                return self._beyond(request.at_offset, image.end_offset)
             image, timestamp_ms = await self._history.image_at(request.at_offset)
-        described = await describe_topics(image, request.topics)
+        described = await describe_topics(image, request.topics, partitions=not request.without_partitions)
         if described.result.error != Word.NONE.code:
             text = f"more than {MAX_PARTITIONS_IN_REPLY} partitions"
             return Outcome(Word.POLICY_VIOLATION, text, "name the topics that you want to see")

@@ -95,14 +95,16 @@ class ReadMetadataReply(_message.Message):
     def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., log_start: _Optional[int] = ..., high_watermark: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[MetadataBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class DescribeMetadataRequest(_message.Message):
-    __slots__ = ("header", "at_offset", "topics")
+    __slots__ = ("header", "at_offset", "topics", "without_partitions")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     AT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     header: _controller_pb2.RequestHeader
     at_offset: int
     topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, header: _Optional[_Union[_controller_pb2.RequestHeader, _Mapping]] = ..., at_offset: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+    without_partitions: bool
+    def __init__(self, header: _Optional[_Union[_controller_pb2.RequestHeader, _Mapping]] = ..., at_offset: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., without_partitions: bool = ...) -> None: ...
 
 class DescribeMetadataReply(_message.Message):
     __slots__ = ("result", "offset", "history_begins", "timestamp_ms", "topics", "brokers", "configs", "preferred_controllers", "features")

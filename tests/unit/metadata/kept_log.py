@@ -1,0 +1,69 @@
+"""The log of a fake node as `History` reads it, with whatever a node may have dropped of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metadata.image import ClusterImage
+from quorum.core.types import Batch
+from tests.unit.metadata.fake_node import FakeNode, Plane
+
+
+class KeptLog:
+    """`log_start` and `snapshots` are the test's to set; `images` is what the replay went through, by end offset."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._node: FakeNode = plane.node
+        self._plane = plane
+        self.log_start = 0
+        self.snapshots: list[int] = []
+        self.reads = 0
+        self.images: dict[int, ClusterImage] = {0: ClusterImage()}
+        self.timestamps: dict[int, int] = {}
+        plane.replay.subscribe(self._remember)
+
+    def _remember(self, old: ClusterImage, new: ClusterImage, records: Any, base: int, end: int, at: int) -> None:
+        self.images[end] = new
+        self.timestamps[end] = at
+
+    @property
+    def high_watermark(self) -> int:
+        return self._node.high_watermark
+
+    @property
+    def node_id(self) -> int:
+        return self._node.node_id
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self._node.cluster_id
+
+    @property
+    def epoch(self) -> int:
+        return self._node.epoch
+
+    async def applied(self, end_offset: int) -> None:
+        await self._plane.replay.wait_for(end_offset)
+
+    async def read_committed(self, start: int, max_bytes: int) -> tuple[Batch, ...]:
+        self.reads += 1
+        if not self.log_start <= start < self.high_watermark:
+            return ()
+        found: list[Batch] = []
+        for batch in self._node.log:
+            if batch.end_offset <= start or batch.end_offset > self.high_watermark:
+                continue
+            if found and sum(each.size for each in found) + batch.size > max_bytes:
+                break
+            found.append(batch)
+        return tuple(found)
+
+    async def state_below(self, offset: int) -> tuple[int, Any] | None:
+        ends = [end for end in self.snapshots if end <= offset]
+        return (max(ends), self.images[max(ends)]) if ends else None
+
+    def drop_below(self, end_offset: int) -> None:
+        """As after a snapshot, with no history kept: the log begins there."""
+        assert end_offset in self.images, f"{end_offset} is inside a batch"
+        self.snapshots = [end_offset]
+        self.log_start = end_offset
