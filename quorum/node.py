@@ -469,7 +469,7 @@ class QuorumNode(Inquirer):
     def _snapshot_base(self) -> LogBase | None:
         """What a snapshot of what is applied by now stands for; None when there is nothing."""
         core, offset = self.core, self.applied_offset
-        epoch = core.log.epoch_at(offset - 1)
+        epoch = core.log.base_epoch if offset == core.log.start > 0 else core.log.epoch_at(offset - 1)
         if epoch is None or core.history.record is None:
             return None
         voters, target = core.history.in_force_below(offset)

@@ -1,12 +1,15 @@
 """`Snapshotter`: takes, keeps, gives and receives the snapshots of one node.
 
-Theory of operation.  Three tasks, none of them in the way of a commit:
+Theory of operation.  Four tasks, none of them in the way of a commit:
 
 - the taker waits until enough has been applied since the last snapshot, or enough time has passed, and then writes one
   from the state machine's immutable state, a piece at a time; it lets others run after each piece, and every write goes
   to the executor.  Then it says so to the core, and drops what retention does not want any more;
 - the receiver carries out, in order, what the core asks for while this node fetches a snapshot;
-- the sender reads parts of our own for others.
+- the sender reads parts of our own for others;
+- the checker reads a snapshot through when another node begins to fetch it.  A file may have rotted since it was
+  written: then it is named in the log, another snapshot is taken at once, and only after that the rotten one is set
+  aside, so that there is always one to start from, or what is left of it.
 
 A snapshot is read in full, and understood, before the core hears that it is there.  The state that was read waits here
 until the log has begun anew at its end, and is installed by the applier.
@@ -49,6 +52,8 @@ PIECE_BYTES = 256 << 10
 """Written, and read when loading, at once."""
 SLICE_S = 0.005
 """How long a snapshot may be worked on before others get their turn."""
+CHECK_EVERY_S = 60.0
+"""A snapshot that others fetch is read through at most so often."""
 
 _log = get_logger("quorum")
 
@@ -127,12 +132,16 @@ class Snapshotter:
         self.restored_end = 0
         self._bad: set[LogEnd] = set()  # damaged ones
         self._applied_bytes = 0
+        self._taken = 0  # end offset of the last one
         self._due = asyncio.Event()
         self._incoming: deque[ReceiveSnapshot | StoreSnapshotPart | LoadSnapshot] = deque()
         self._incoming_wake = asyncio.Event()
         self._reads: deque[ReadSnapshot] = deque()
         self._read_wake = asyncio.Event()
         self._loaded: tuple[LogEnd, Any] | None = None
+        self._to_check: LogEnd | None = None
+        self._checked_at: tuple[LogEnd, float] | None = None  # the one checked last, and when
+        self._check_wake = asyncio.Event()
 
     def tasks(self, base: Callable[[], LogBase | None]) -> list[tuple[str, Coroutine[None, None, None]]]:
         """What runs as long as the node; `base` says what a snapshot taken now stands for."""
@@ -140,6 +149,7 @@ class Snapshotter:
             ("snapshot taker", self._run_taker(base)),
             ("snapshot receiver", self._run_receiver()),
             ("snapshot sender", self._run_sender()),
+            ("snapshot checker", self._run_checker()),
         ]
 
     def submit(self, effect: ReadSnapshot | ReceiveSnapshot | StoreSnapshotPart | LoadSnapshot) -> None:
@@ -206,10 +216,16 @@ class Snapshotter:
     async def _set_bad_aside(self) -> None:
         for end in sorted(self._bad):
             await self._store.set_snapshot_aside(end)
+            self._bad.discard(end)
 
     async def _read_state(self, end: LogEnd) -> Any:
-        parser = SnapshotParser()
         loader = self._machine.loader(snapshot_name(end))
+        await self._read_through(end, loader.feed)
+        return loader.finish()
+
+    async def _read_through(self, end: LogEnd, feed: Callable[[bytes], object]) -> None:
+        """Give all chunks of a snapshot to `feed`, and see that it is whole."""
+        parser = SnapshotParser()
         loop = asyncio.get_running_loop()
         position, size = 0, 1
         while position < size:
@@ -217,14 +233,13 @@ class Snapshotter:
             position += len(data)
             slice_end = loop.time() + SLICE_S
             for chunk in parser.feed(data):
-                loader.feed(chunk)
+                feed(chunk)
                 if loop.time() >= slice_end:
                     await asyncio.sleep(0)
                     slice_end = loop.time() + SLICE_S
         header = parser.finish()
         if header.base.end != end:
             raise MalformedError(f"it ends at {header.base.end}, not {end}")
-        return loader.finish()
 
     async def state_below(self, offset: int) -> tuple[int, Any] | None:
         """(end, state) of the newest good snapshot that ends at or below `offset`."""
@@ -232,14 +247,16 @@ class Snapshotter:
             if info.end.offset <= offset and info.end not in self._bad:
                 try:
                     return info.end.offset, await self._read_state(info.end)
-                except (MalformedError, CorruptStoreError, SnapshotMissingError) as error:  # an older one may do
-                    _log.warning("snapshot not readable", snapshot=snapshot_name(info.end), cause=str(error))
+                except SnapshotMissingError:
+                    continue  # retention was faster
+                except (MalformedError, CorruptStoreError) as error:  # an older one may do
+                    self._note_rotten(info.end, str(error))
         return None
 
     # Taking
 
     async def _run_taker(self, base: Callable[[], LogBase | None]) -> None:
-        taken = self.restored_end
+        self._taken = self.restored_end
         while True:
             try:
                 async with asyncio.timeout(self._policy.interval_ms / 1000):
@@ -248,10 +265,10 @@ class Snapshotter:
                 pass
             self._due.clear()
             now = base()
-            if now is not None and now.end.offset > taken:
-                self._applied_bytes = 0
+            if now is not None and now.end.offset > self._taken:
+                self._applied_bytes, self._taken = 0, now.end.offset
                 await self._take(now)
-                taken = now.end.offset
+                await self._set_bad_aside()
 
     async def _take(self, base: LogBase) -> None:
         loop = asyncio.get_running_loop()
@@ -340,9 +357,41 @@ class Snapshotter:
             while self._reads:
                 read = self._reads.popleft()
                 size, data = 0, None
+                if read.position == 0:
+                    self._to_check = read.snapshot
+                    self._check_wake.set()
                 if read.snapshot not in self._bad:
                     try:
                         size, data = await self._store.read_snapshot(read.snapshot, read.position, read.max_bytes)
                     except SnapshotMissingError as error:
                         _log.warning("snapshot asked for is not there", cause=str(error))
                 self._post(SnapshotRead(read.read_id, size, data))
+
+    async def _run_checker(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._check_wake.wait()
+            self._check_wake.clear()
+            end, before = self._to_check, self._checked_at
+            assert end is not None, "woken to check nothing"
+            lately = before is not None and before[0] == end and loop.time() - before[1] < CHECK_EVERY_S
+            if lately or end in self._bad:
+                continue
+            self._checked_at = (end, loop.time())
+            try:
+                await self._read_through(end, _ignore)
+            except MalformedError as error:
+                self._note_rotten(end, str(error))
+            except SnapshotMissingError:
+                continue  # retention was faster; who asks is told
+
+    def _note_rotten(self, end: LogEnd, cause: str) -> None:
+        """It was good when it was written or received: nobody gets it any more, and another one is taken."""
+        _log.error("snapshot damaged: another one is taken in its place", snapshot=snapshot_name(end), cause=cause)
+        self._bad.add(end)
+        self._taken = 0
+        self._due.set()
+
+
+def _ignore(chunk: bytes) -> None:
+    pass

@@ -31,6 +31,8 @@ class RaftConfig:
     request_timeout_ms: int = 1000
     retry_backoff_ms: int = 50  # first pause after a failed request; doubles
     retry_backoff_max_ms: int = 500
+    download_backoff_ms: int = 500  # pause before one that arrived damaged is tried again; doubles
+    download_backoff_max_ms: int = 30_000
     voter_wait_ms: int = 500  # how long a leader may hold the fetch of a voter that has everything
     observer_wait_ms: int = 5_000  # the same for the others: also how late a broker may notice a leader that hangs
     fetch_max_bytes: int = 1 << 20  # of batches in one fetch reply

@@ -353,13 +353,16 @@ class Replication(Snapshots):
             self.seek = Errand(now_ms)
             return None
         usable = reply.error is ErrorCode.NONE and reply.known.epoch == self.epoch
-        if not usable or not self._take(follower, request, reply):
+        if not usable or not self._take(follower, request, reply, now_ms):
             return self._fetch_failed(follower, now_ms)
         follower.heard = True
         follower.fetch.failures = 0
         follower.deadline_ms = self._fetch_deadline(now_ms)
         if follower.download is not None:
             follower.fetch.due_ms = None
+            return None
+        if reply.snapshot is not None:
+            follower.fetch.due_ms = now_ms + self.config.retry_backoff_max_ms  # not taken now
             return None
         progressed = reply.batches or reply.diverging is not None or reply.high_watermark > request.high_watermark
         progressed = progressed or reply.round > follower.round
@@ -368,12 +371,12 @@ class Replication(Snapshots):
         follower.fetch.due_ms = now_ms + self.config.retry_backoff_ms if early and not progressed else now_ms
         return None
 
-    def _take(self, follower: Follower, request: Fetch, reply: FetchReply) -> bool:
+    def _take(self, follower: Follower, request: Fetch, reply: FetchReply, now_ms: int) -> bool:
         """Truncate, or append and advance; False, changing nothing, if the reply is not what a leader could send."""
         if self.log.end != request.offset:
             return False
         if reply.snapshot is not None:
-            return self._begin_download(follower, reply.snapshot)
+            return self._take_offer(follower, reply.snapshot, now_ms)
         if reply.diverging is not None:
             return self._cut_back(reply.diverging)
         offset, epoch = request.offset, self.log.last.epoch

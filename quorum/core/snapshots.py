@@ -12,11 +12,17 @@ contact, as a fetch does.  When the shell has checked the whole and made it dura
 at the snapshot's end, with its voters in force.  Whatever goes wrong on the way, the follower fetches again and is
 offered what there is by then.
 
+A snapshot that was damaged when it was here, or that the leader does not have after all, is not asked for again at
+once: the leader's file may be rotten, and each download costs all of it.  The follower goes on fetching, so that the
+leader is heard, and downloads it after a pause that doubles; another snapshot it takes at once.
+
 Only a follower loads a snapshot, only from the leader of its epoch, and only past its own high watermark: what it held
 there was either committed, and is in the snapshot, or was not the leader's.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from quorum.core.events import (
     ControlApplied,
@@ -39,10 +45,19 @@ from quorum.core.types import LogBase, LogEnd, TargetVoters, Voters
 SnapshotEvent = SnapshotTaken | TrimLog | SnapshotRead | SnapshotPart | SnapshotLoaded | SnapshotFailed
 
 
+class _PutOff(NamedTuple):
+    """A snapshot that could not be had so often in a row; not downloaded again before `due_ms`."""
+
+    snapshot: LogEnd
+    failures: int
+    due_ms: int
+
+
 class Snapshots(CoreState):
     """Both ends of FetchSnapshot, and the log's start."""
 
     _next_snapshot_read = 1
+    _put_off: _PutOff | None = None
 
     def _on_snapshot_event(self, event: SnapshotEvent, now_ms: int) -> None:
         match event:
@@ -137,10 +152,13 @@ class Snapshots(CoreState):
 
     # Follower
 
-    def _begin_download(self, follower: Follower, snapshot: LogEnd) -> bool:
-        """Take the leader's offer; False if no correct leader could make it."""
+    def _take_offer(self, follower: Follower, snapshot: LogEnd, now_ms: int) -> bool:
+        """Begin to download it, or leave it for now; False if no correct leader could offer it."""
         if not self.high_watermark < snapshot.offset or not self.log.last.epoch <= self.epoch >= snapshot.epoch:
             return False
+        put_off = self._put_off
+        if put_off is not None and put_off.snapshot == snapshot and now_ms < put_off.due_ms:
+            return True
         follower.download = Download(snapshot)
         self._effects.append(ReceiveSnapshot(snapshot))
         return True
@@ -179,6 +197,8 @@ class Snapshots(CoreState):
             download.size = reply.size
             return self._load(follower, download)
         placed = (reply.snapshot, reply.position) == (request.snapshot, request.position)
+        if reply.error is ErrorCode.SNAPSHOT_NOT_FOUND:
+            self._cannot_have(request.snapshot, now_ms)
         if reply.error is not ErrorCode.NONE or not placed or not reply.data:
             return self._download_failed(follower, now_ms)
         follower.heard = True
@@ -211,7 +231,14 @@ class Snapshots(CoreState):
         follower = self.role
         download = follower.download if isinstance(follower, Follower) else None
         if isinstance(follower, Follower) and download is not None and download.snapshot == event.snapshot:
+            self._cannot_have(event.snapshot, now_ms)
             self._download_failed(follower, now_ms)
+
+    def _cannot_have(self, snapshot: LogEnd, now_ms: int) -> None:
+        before = self._put_off
+        failures = 1 if before is None or before.snapshot != snapshot else before.failures + 1
+        base, most = self.config.download_backoff_ms, self.config.download_backoff_max_ms
+        self._put_off = _PutOff(snapshot, failures, now_ms + min(most, base << min(failures - 1, 10)))
 
     def _download_failed(self, follower: Follower, now_ms: int) -> None:
         """Fetch again: the leader offers what it has by then."""
@@ -231,7 +258,7 @@ class Snapshots(CoreState):
             return None
         if follower.download.snapshot != base.end or not follower.download.loading:
             return None
-        follower.download = None
+        follower.download = self._put_off = None
         follower.fetch.due_ms = now_ms
         follower.deadline_ms = self._fetch_deadline(now_ms)
         if not self._is_ours(base.voters):

@@ -166,6 +166,32 @@ def test_damaged_snapshots_are_passed_over_or_refused(monkeypatch: pytest.Monkey
     world.run(scenario())
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leader_whose_snapshot_rots_takes_another_one_and_the_node_that_is_behind_comes_back(seed: int) -> None:
+    """Nobody writes meanwhile, so no later snapshot would be due by itself."""
+    world = World(seed)
+
+    async def scenario() -> None:
+        await up(world)
+        away = follower(world)
+        world.kill(away.config.node_id)
+        await write_past(world, away.quorum_disk.log_end, "t")
+        active = world.active()
+        assert active is not None
+        disk = active.quorum_disk
+        newest = max(disk.snapshots, key=lambda end: end.offset)
+        rotten = {end: damaged(disk, end) for end in disk.snapshots}
+        disk.snapshots.update(rotten)
+        world.start(away.config.node_id)
+        await equal(world)
+        await world.until(lambda: start_of(away) >= newest.offset, "it came back by a snapshot")
+        await world.until(lambda: not disk.snapshots.items() & rotten.items(), "the rotten ones are gone")
+        assert disk.snapshots, "and there is another one"
+        assert world.active() is active, "and nobody else had to lead"
+
+    world.run(scenario())
+
+
 def damaged(disk: QuorumDisk, end: LogEnd) -> bytes:
     """The same with a flipped bit in the middle."""
     data = disk.snapshots[end]

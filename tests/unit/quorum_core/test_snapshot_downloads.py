@@ -167,6 +167,33 @@ def test_a_damaged_snapshot_ends_the_download() -> None:
     assert bench.core.log.end == 1
 
 
+def test_one_that_arrives_damaged_is_downloaded_ever_less_often_and_the_leader_is_heard_meanwhile() -> None:
+    bench, downloads, began = loading(), 0, 0
+    bench.do(SnapshotFailed(END, "damaged"))
+    while bench.now_ms - began < 300_000:
+        bench.until(bench.now_ms + 50)
+        for fetch in bench.take(Fetch):
+            if any(isinstance(one, ReceiveSnapshot) for one in bench.do(Answered(fetch.call, offer()))):
+                bench.do(SnapshotPart(END, 10))
+                for part in bench.take(FetchSnapshot):
+                    all_here = {"error": ErrorCode.POSITION_OUT_OF_RANGE, "data": b"", "size": 10}
+                    assert LoadSnapshot(END) in bench.do(part_of(part, **all_here))  # type: ignore[arg-type]
+                bench.do(SnapshotFailed(END, "damaged"))
+                downloads += 1
+    assert isinstance(bench.core.role, Follower)
+    assert (bench.core.epoch, bench.core.role.leader_id) == (1, 2)
+    assert 10 <= downloads <= 16, "0.5, 1, 2, 4, 8, 16 s apart, then every 30 s"
+
+
+def test_another_snapshot_is_taken_at_once_after_a_damaged_one() -> None:
+    bench = loading()
+    bench.do(SnapshotFailed(END, "damaged"))
+    bench.until(bench.now_ms + 100)
+    (fetch,) = bench.take(Fetch)
+    later = LogEnd(1, 55)
+    assert ReceiveSnapshot(later) in bench.do(Answered(fetch.call, offer(later)))
+
+
 def test_the_leader_is_not_given_up_while_the_shell_works() -> None:
     """Loading a large one takes longer than the fetch timeout; the leader cannot be heard meanwhile."""
     bench = loading()
