@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from uuid import UUID
 
+from metadata.control.election import min_isr_of
 from metadata.image import ClusterImage, PartitionImage, TopicImage
 from metadata.records import (
+    LOST,
     NO_LEADER,
     BrokerChange,
     Config,
@@ -75,6 +78,7 @@ class _Known:
     elr: tuple[int, ...] | None = None
     replicas: tuple[Replica, ...] | None = None
     leader_epoch: int | None = None
+    topic_id: UUID | None = None
 
 
 def explain(chain: Sequence[Entry]) -> list[str]:
@@ -87,13 +91,20 @@ def _explain(entry: Entry, known: _Known) -> str:
     record = entry.record
     if isinstance(record, Partition):
         known.leader, known.isr, known.elr = record.leader, record.isr, record.elr
-        known.replicas, known.leader_epoch = record.replicas, record.leader_epoch
+        known.replicas, known.leader_epoch, known.topic_id = record.replicas, record.leader_epoch, record.topic_id
         return (
-            f"created with replicas {_ids(r.broker_id for r in record.replicas)}, {_leader(record.leader)} in leader"
-            f" epoch {record.leader_epoch}, in sync {_ids(record.isr)}"
+            f"created with replicas {_ids(r.broker_id for r in record.replicas)}; {_leader(record.leader)} in leader"
+            f" epoch {record.leader_epoch}; in sync {_ids(record.isr)}"
         )
-    changes = _changes(record, known)
+    changes = [*_renewal(record, known), *_changes(record, known)]
     return f"{'; '.join(changes) or 'its epoch went up'}, because {_because(entry, record)}"
+
+
+def _renewal(record: PartitionChange, known: _Known) -> list[str]:
+    before, known.topic_id = known.topic_id, record.topic_id
+    if before is None or before == record.topic_id:
+        return []
+    return ["the topic has lost its highest partitions meanwhile and goes on under another id"]
 
 
 def _changes(record: PartitionChange, known: _Known) -> list[str]:
@@ -103,7 +114,7 @@ def _changes(record: PartitionChange, known: _Known) -> list[str]:
             known.leader_epoch += 1
         if record.leader_epoch is not None:
             known.leader_epoch = record.leader_epoch
-        was = "" if known.leader is None else f" (was {_leader(known.leader)})"
+        was = "" if known.leader is None else f" (was {'none' if known.leader == NO_LEADER else known.leader})"
         again = record.leader == known.leader
         epoch = "" if known.leader_epoch is None else f" in leader epoch {known.leader_epoch}"
         changes.append(f"{_leader(record.leader)} again{epoch}" if again else f"{_leader(record.leader)}{epoch}{was}")
@@ -115,7 +126,7 @@ def _changes(record: PartitionChange, known: _Known) -> list[str]:
         changes.append(f"in sync {_ids(record.isr)}" + ("" if known.isr is None else f" (was {_ids(known.isr)})"))
         known.isr = record.isr
     if record.elr is not None:
-        changes.append(f"eligible beside them {_ids(record.elr)}")
+        changes.append(f"may lead as well {_ids(record.elr)}")
         known.elr = record.elr
     if record.adding:
         changes.append(f"adding {_ids(record.adding)}")
@@ -137,7 +148,7 @@ def _because(entry: Entry, record: PartitionChange) -> str:
     at = f" (offset {record.cause_offset})" if record.cause_offset >= 0 else ""
     match entry.cause:
         case BrokerChange(broker_id=broker_id, fenced=True) if record.reason is Reason.BROKER_FENCED:
-            return f"broker {broker_id} was fenced: no heartbeat within its session, or it asked for it{at}"
+            return f"broker {broker_id} was fenced: no heartbeat came within its session, or it asked to be{at}"
         case BrokerChange(broker_id=broker_id, fenced=False) if record.reason is Reason.BROKER_UNFENCED:
             return f"broker {broker_id} was unfenced and may lead{at}"
         case BrokerChange(broker_id=broker_id, in_controlled_shutdown=True):
@@ -154,36 +165,68 @@ def _because(entry: Entry, record: PartitionChange) -> str:
 
 
 def now_text(image: ClusterImage, topic: TopicImage, partition: PartitionImage) -> str:
-    """The state of a partition, and what stands in its way, in one sentence."""
-    text = (
-        f"{topic.name}-{partition.index}: {_leader(partition.leader)} in leader epoch {partition.leader_epoch},"
-        f" replicas {_ids(partition.replica_ids)}, in sync {_ids(partition.isr)}"
+    """The state of a partition, and what is wrong with it, if anything: who cannot do what, and why."""
+    state = (
+        f"{topic.name}-{partition.index}: {_leader(partition.leader)} in leader epoch {partition.leader_epoch};"
+        f" replicas {_ids(partition.replica_ids)}; in sync {_ids(partition.isr)}"
     )
     if partition.elr:
-        text += f", eligible beside them {_ids(partition.elr)}"
-    if partition.adding or partition.removing:
-        text += f", adding {_ids(partition.adding)}, removing {_ids(partition.removing)}"
-    if partition.leader != NO_LEADER:
-        return text
-    needed = partition.isr or partition.elr
-    problems = [_problem(image, partition, broker_id) for broker_id in needed]
-    if not problems:
-        return text + "; no replica is known to hold all acknowledged records, so only an unclean election can help"
-    return f"{text}; it waits for one of {_ids(needed)}: {', '.join(problems)}"
+        state += f"; may lead as well {_ids(partition.elr)}"
+    if partition.adding:
+        state += f"; adding {_ids(partition.adding)}"
+    if partition.removing:
+        state += f"; removing {_ids(partition.removing)}"
+    sentences = [state]
+    if topic.topic_id != topic.origin:
+        sentences.append("Partitions of this topic were removed: it goes on under another id than it was created with")
+    if partition.leader == NO_LEADER:
+        sentences.append(_waits_for(image, partition))
+    else:
+        sentences += _shortcomings(image, topic, partition)
+    return ". ".join(sentences)
+
+
+def _waits_for(image: ClusterImage, partition: PartitionImage) -> str:
+    needed = (*partition.isr, *partition.elr)
+    if not needed:
+        return (
+            "Nobody can write or read: no replica is known to hold all acknowledged records, so only an unclean"
+            " election can help"
+        )
+    problems = ", ".join(f"{each} {_problem(image, partition, each) or 'may lead'}" for each in needed)
+    one = "" if len(needed) == 1 else "one of "
+    return f"Nobody can write or read: it waits for {one}{_ids(needed)} ({problems})"
+
+
+def _shortcomings(image: ClusterImage, topic: TopicImage, partition: PartitionImage) -> list[str]:
+    """What a partition that has a leader lacks."""
+    found = []
+    wanted = min(min_isr_of(image, topic.topic_id), partition.settled_count)
+    count = len(set(partition.isr).difference(partition.adding))
+    if count < wanted:
+        found.append(f"Writes with acks=all are refused: {count} in sync, min.insync.replicas asks for {wanted}")
+    missing = [each for each in partition.replica_ids if each not in partition.isr]
+    if missing:
+        problems = ", ".join(f"{each} ({_problem(image, partition, each) or 'catches up'})" for each in missing)
+        found.append(f"Not in sync: {problems}")
+    return found
 
 
 def _problem(image: ClusterImage, partition: PartitionImage, broker_id: int) -> str:
+    """Why a replica does not serve; nothing if it could."""
     broker = image.brokers.get(broker_id)
     replica = partition.replica(broker_id)
     if broker is None:
-        return f"{broker_id} is not registered"
+        return "is not registered"
+    if replica is not None and replica.directory_id == LOST:
+        return "has lost it: damaged or gone"
     if broker.fenced:
-        return f"{broker_id} is fenced"
+        return "is fenced"
     if broker.in_controlled_shutdown:
-        return f"{broker_id} is shutting down"
+        return "is shutting down"
     if replica is None or not broker.directory_online(replica.directory_id):
-        return f"{broker_id} cannot serve its replica"
-    return f"{broker_id} may lead"
+        return "has it on a failed directory"
+    return ""
 
 
 REPLICA_NEW, REPLICA_ONLINE, REPLICA_OFFLINE, REPLICA_NON_EXISTENT = "new", "online", "offline", "non-existent"
