@@ -123,7 +123,8 @@ def _changes(record: PartitionChange, known: _Known) -> list[str]:
         changes += _replica_changes(record.replicas, known.replicas)
         known.replicas = record.replicas
     if record.isr is not None:
-        changes.append(f"in sync {_ids(record.isr)}" + ("" if known.isr is None else f" (was {_ids(known.isr)})"))
+        if known.isr is None or sorted(known.isr) != sorted(record.isr):  # another order alone means nothing
+            changes.append(f"in sync {_ids(record.isr)}" + ("" if known.isr is None else f" (was {_ids(known.isr)})"))
         known.isr = record.isr
     if record.elr is not None:
         changes.append(f"may lead as well {_ids(record.elr)}")

@@ -18,6 +18,7 @@ from metadata.records import (
     Partition,
     PartitionChange,
     Reason,
+    Record,
     RegisterBroker,
     Replica,
     UnregisterBroker,
@@ -208,7 +209,7 @@ def test_every_reason_has_words_and_a_known_cause_better_ones(reason: Reason) ->
     (without,) = explain([Entry(9, change)])
     assert without.endswith(" (offset 7)")
     assert ", because " in without
-    causes = [
+    causes: list[Record] = [
         BrokerChange(5, 1, fenced=True),
         BrokerChange(5, 1, fenced=False),
         BrokerChange(5, 1, in_controlled_shutdown=True),
