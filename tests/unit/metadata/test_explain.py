@@ -138,7 +138,7 @@ def test_a_reassignment_from_its_start_to_its_end() -> None:
         "replicas 3, 2, 1 (were 1, 2); adding 3; removing 1, because a reassignment was started",
     )
     assert texts[2][0] == "reassignment_cancelled"
-    assert "replicas 1, 2 (were 3, 2, 1)" in texts[2][1]
+    assert "replicas 2, 1 (were 3, 2, 1)" in texts[2][1]
     assert texts[2][1].endswith("because the reassignment was cancelled")
 
 
