@@ -1,27 +1,33 @@
 """The simulated `Disk`: a file keeps its flushed content apart from its current one; `crash` goes back to the former.
 
-Names are durable after `sync_dir` of their folder, as on ext4 (a rename without it was undone by a power cut).
+Names are durable after `sync_dir` of their folder, as on ext4 (a rename without it was undone by a power cut).  With
+`torn`, a power failure keeps by chance what was not yet made durable: names or not, of what was appended the beginning,
+sometimes with zeros where its end would be.  A disk that has failed once refuses every write until it is `repaired`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from os.path import commonprefix
 from posixpath import dirname
 from random import Random
 from uuid import UUID
 
-from quorumlog.runtime.disk import Disk, DiskFile, Facts
+from quorumlog.runtime.disk import Disk, DiskError, DiskFile, Facts
+
+HANG_LOOK_S = 0.05
 
 
 class SimulatedFile:
     """`DiskFile` in memory."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, disk: SimulatedDisk | None = None) -> None:
         self.path = path
         self.content = bytearray()
         self.flushed = b""
         self.is_open = True
+        self._disk = disk
 
     @property
     def size(self) -> int:
@@ -29,6 +35,9 @@ class SimulatedFile:
 
     def append(self, data: bytes | memoryview) -> int:
         position = len(self.content)
+        if self._disk is not None and not self._disk.takes_writes():
+            self.content += data[: self._disk.room(len(data))]
+            raise DiskError(f"{self.path}: no space left")
         self.content += data
         return position
 
@@ -41,37 +50,81 @@ class SimulatedFile:
     def close(self) -> None:
         self.is_open = False
 
+    def lose_power(self, random: Random, torn: bool) -> None:
+        """What is on the disk now is all that there is.  `torn`: by chance more than what was flushed."""
+        content, flushed = bytes(self.content), self.flushed
+        if torn and content != flushed:
+            same = len(commonprefix([content, flushed]))
+            kept = random.randint(same, len(content))
+            if random.random() < 0.2:
+                zeros = random.randint(0, len(content) - kept)
+                flushed = content[:kept] + bytes(zeros)
+            elif same == len(flushed) or random.random() < 0.5:  # else the cut that came before may not be there yet
+                flushed = content[:kept]
+        self.content = bytearray(flushed)
+        self.flushed = flushed
+
 
 class SimulatedFacts:
     """`Facts` in memory: `commit` is durable when it returns."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, disk: SimulatedDisk | None = None) -> None:
         self._values: dict[str, bytes] = {}
         self._random = random
+        self._disk = disk
+        self._under_way: list[dict[str, bytes | None]] = []
 
     def load(self, prefix: str = "") -> dict[str, bytes]:
         return {key: self._values[key] for key in sorted(self._values) if key.startswith(prefix)}
 
     async def commit(self, changes: dict[str, bytes | None]) -> None:
-        await asyncio.sleep(self._random.uniform(0.2, 2.0) / 1000)
+        changes = dict(changes)
+        if self._disk is None:
+            await asyncio.sleep(self._random.uniform(0.2, 2.0) / 1000)
+            return self._apply(changes)
+        self._under_way.append(changes)
+        try:
+            await self._disk.synced()
+        except DiskError:
+            if self._random.random() < 0.5:
+                self._apply(changes)
+            raise
+        finally:
+            self._under_way.remove(changes)
+        self._apply(changes)
+
+    def _apply(self, changes: dict[str, bytes | None]) -> None:
         for key, value in changes.items():
             if value is None:
                 self._values.pop(key, None)
             else:
                 self._values[key] = value
 
+    def process_ends(self, torn: bool) -> None:
+        """A transaction that was under way is there or not, as a whole."""
+        for changes in self._under_way:
+            if torn and self._random.random() < 0.5:
+                self._apply(changes)
+        self._under_way.clear()
+
 
 class SimulatedDisk:
     """`Disk` in memory.  The object outlives the processes that use it; call `crash` between two of them."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, *, torn: bool = False) -> None:
         self._random = random
+        self._torn = torn
         self._directory_id = UUID(int=random.getrandbits(128), version=4)
-        self._facts = SimulatedFacts(random)
+        self._facts = SimulatedFacts(random, self)
         self._files: dict[str, SimulatedFile] = {}
         self._dirs: set[str] = {""}
         self._durable_files: dict[str, SimulatedFile] = {}
         self._durable_dirs: set[str] = {""}
+        self.sync_ms = (0.2, 2.0)
+        self.fails = False  # the next sync
+        self.hangs = False
+        self.full = False
+        self._broken = False
 
     @property
     def directory_id(self) -> UUID:
@@ -81,12 +134,37 @@ class SimulatedDisk:
     def facts(self) -> Facts:
         return self._facts
 
+    # Faults
+
+    def takes_writes(self) -> bool:
+        self._broken = self._broken or self.full
+        return not self._broken
+
+    def room(self, size: int) -> int:
+        """How much of a write that fails is written."""
+        return self._random.randint(0, size) if self.full else 0
+
+    async def synced(self) -> None:
+        """As long as a sync takes.  Raises: DiskError."""
+        await asyncio.sleep(self._random.uniform(*self.sync_ms) / 1000)
+        while self.hangs:  # noqa: ASYNC110
+            await asyncio.sleep(HANG_LOOK_S)
+        if self.fails or not self.takes_writes():
+            self.fails, self._broken = False, True
+            raise DiskError("fsync failed")
+
+    def repaired(self) -> None:
+        """A new process opens it: it is tried again."""
+        self._broken = False
+
+    # Disk
+
     def open(self, path: str, create: bool = False) -> DiskFile:
         file = self._files.get(path)
         if file is None:
             if not create:
                 raise FileNotFoundError(path)
-            file = self._files[path] = SimulatedFile(path)
+            file = self._files[path] = SimulatedFile(path, self)
         return file
 
     def exists(self, path: str) -> bool:
@@ -121,7 +199,7 @@ class SimulatedDisk:
 
     async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
         wanted = [(file, bytes(file.content)) for file in files if isinstance(file, SimulatedFile)]
-        await asyncio.sleep(self._random.uniform(0.2, 2.0) / 1000)
+        await self.synced()
         for file, content in wanted:
             file.flushed = content
         for folder in folders:
@@ -129,7 +207,10 @@ class SimulatedDisk:
 
     async def sync_dir(self, path: str) -> None:
         path = path.strip("/")
-        await asyncio.sleep(self._random.uniform(0.1, 0.5) / 1000)
+        low, high = self.sync_ms
+        await asyncio.sleep(self._random.uniform(low / 2, high / 4) / 1000)
+        if not self.takes_writes():
+            raise DiskError("fsync failed")
         inside = {one for one in self._files if dirname(one) == path}
         for gone in [one for one in self._durable_files if dirname(one) == path and one not in inside]:
             del self._durable_files[gone]
@@ -139,17 +220,28 @@ class SimulatedDisk:
             one for one in self._dirs if dirname(one) == path or one == ""
         }
 
+    def process_ends(self) -> None:
+        """As kill -9: what was written stays, as it is in the page cache."""
+        self._facts.process_ends(self._torn)
+
     def crash(self) -> None:
-        """Lose everything that was not flushed or not synced, in files, names and folders."""
+        """As a power failure: lose what was not flushed or not synced, in files, names and folders."""
+        self.process_ends()
+        if not self._torn or self._random.random() < 0.5:
+            self._forget_names()
+        self._durable_files, self._durable_dirs = dict(self._files), set(self._dirs)
+        for _, file in sorted(self._files.items()):
+            file.lose_power(self._random, self._torn)
+
+    def _forget_names(self) -> None:
         self._dirs = {
             one for one in self._durable_dirs if not one or dirname(one) in self._durable_dirs or not dirname(one)
         }
         self._files = {}
         for path, file in sorted(self._durable_files.items()):
-            if dirname(path) not in self._dirs:
-                continue
-            file.path, file.content = path, bytearray(file.flushed)
-            self._files[path] = file
+            if dirname(path) in self._dirs:
+                file.path = path
+                self._files[path] = file
 
 
 def _is_a_disk(disk: SimulatedDisk) -> Disk:

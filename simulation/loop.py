@@ -14,7 +14,6 @@ because asyncio keeps them in sets.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from asyncio import base_events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 _GRAVEYARD_MIN = 10_000
 _TIMERS_MIN = 10_000
+_THROWS_MAX = 100
 
 PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
 
@@ -292,7 +292,21 @@ class SimulatedLoop(base_events.BaseEventLoop):
         for task in self.graveyard:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             if not task.done() and (coroutine := task.get_coro()) is not None:
-                with contextlib.suppress(BaseException):  # whatever a cut-off process would have said
-                    coroutine.close()
+                _close(coroutine)
         self._runnable.clear()
         self._timers.clear()
+
+
+class _BuriedError(BaseException):
+    """Not GeneratorExit: that one would only be told to the innermost coroutine, and leave it where it waits next."""
+
+
+def _close(coroutine: Any) -> None:
+    """Let go of a coroutine, whatever it says.  One that waits again in its `finally` is thrown out of that, too: what
+    `close` would leave behind complains when it is collected."""
+    for _ in range(_THROWS_MAX):
+        try:
+            coroutine.throw(_BuriedError())
+        except BaseException:  # it has ended, with whatever a cut-off process would have said
+            return
+    coroutine.close()
