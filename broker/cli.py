@@ -62,18 +62,17 @@ async def _run_once(config: NodeConfig, process: Process, before: OutlivedError 
     metrics = Metrics()
     broker = make_broker_process(config, Sources.real())
     broker.plane.before = before
-    async with broker:
+    async with server_cli.observed(config, broker.checks(), metrics) as http, broker:
         broker.register_metrics(metrics)
-        async with server_cli.observed(config, broker.checks(), metrics) as http:
-            if await process.reaches(broker.ready()):
-                process.ready(
-                    node_id=config.node_id,
-                    kafka=",".join(f"{e.host}:{e.port}" for e in broker.advertised()),
-                    control=broker.address,
-                    http=http,
-                    data_dir=",".join(config.data_dirs),
-                )
-                await process.stopped()
+        if await process.reaches(broker.ready()):
+            process.ready(
+                node_id=config.node_id,
+                kafka=",".join(f"{e.host}:{e.port}" for e in broker.advertised()),
+                control=broker.address,
+                http=http,
+                data_dir=",".join(config.data_dirs),
+            )
+            await process.stopped()
 
 
 if __name__ == "__main__":

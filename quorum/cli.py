@@ -193,17 +193,16 @@ async def _run_once(config: NodeConfig, process: Process, before: OutlivedError 
     metrics = Metrics()
     plane = make_control_plane(config, Sources.real())
     plane.before = before
-    async with plane:
+    async with server_cli.observed(config, plane.checks(), metrics) as http, plane:
         plane.register_metrics(metrics)
-        async with server_cli.observed(config, plane.checks(), metrics) as http:
-            if await process.reaches(plane.ready()):
-                process.ready(
-                    node_id=config.node_id,
-                    control=plane.address,
-                    http=http,
-                    data_dir=config.data_dirs[0],
-                )
-                await process.stopped()
+        if await process.reaches(plane.ready()):
+            process.ready(
+                node_id=config.node_id,
+                control=plane.address,
+                http=http,
+                data_dir=config.data_dirs[0],
+            )
+            await process.stopped()
 
 
 if __name__ == "__main__":

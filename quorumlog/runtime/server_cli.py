@@ -79,7 +79,14 @@ def fail(program: str, error: QuorumlogError) -> int:
 
 @contextlib.asynccontextmanager
 async def observed(config: NodeConfig, checks: Checks, metrics: Metrics) -> AsyncIterator[str]:
-    """Serve `/metrics`, `/livez` and `/readyz` meanwhile; gives the address, or `off`."""
+    """Serve `/metrics`, `/livez` and `/readyz` meanwhile; gives the address, or `off`.
+
+    To be entered before the server itself: a port that is taken is then refused before anything is written, and who
+    looks while a long log is being recovered, or at the end handed over, finds out that this is going on.
+
+    Raises:
+        ConfigError: the address is taken, or not one of this machine.
+    """
     from quorumlog.runtime.http import HttpServer, health_routes
     from quorumlog.runtime.metrics import add_process_metrics
 

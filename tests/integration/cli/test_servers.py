@@ -86,6 +86,7 @@ def test_a_taken_port_is_2_and_named(tmp_path: Path) -> None:
             done = run("broker", "run", "--standalone", "--data-dir", tmp_path / flag, *flags)
             assert (done.returncode, done.stdout) == (2, ""), done.stderr
             assert address in done.stderr
+            assert not (tmp_path / flag / "quorum").exists(), "found out before anything was written"
 
 
 def test_a_directory_in_use_is_2(standalone: Server) -> None:
