@@ -19,6 +19,7 @@ from quorumlog.kctl import (
     dev,
     elections,
     exits,
+    explain,
     partition_counts,
     quorum,
     reassign,
@@ -53,6 +54,7 @@ cli.add_command(brokers.group)
 cli.add_command(configs.group)
 cli.add_command(elections.elect_leaders)
 cli.add_command(cluster.group)
+cli.add_command(explain.command)
 cli.add_command(dev.group)
 cli.add_command(data.produce)
 cli.add_command(data.consume)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +20,8 @@ from quorumlog.errors import ClusterError, QuorumlogError
 NO_NODE = -1
 UNTRUNCATED = 10_000
 """Width of a table that does not go to a terminal: nothing is wrapped or cut."""
+_UNITS = ((86_400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s"))
+_STYLES = {"bold": "1", "yellow": "33", "red": "31", "cyan": "36", "dim": "2"}
 
 
 def uuid_text(raw: bytes) -> str | None:
@@ -42,6 +46,25 @@ def bytes_value(raw: bytes | None) -> str | dict[str, str] | None:
         return {"base64": base64.b64encode(raw).decode()}
 
 
+def has_colours() -> bool:
+    """Standard output is a terminal, and nobody asked for no colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def duration_text(duration_ms: int) -> str:
+    """A time in words, in the two largest units that matter: `12 ms`, `3.4 s`, `5 min 2 s`, `3 d 4 h`."""
+    if duration_ms < 0:  # two clocks that do not agree, or one that was set back
+        return f"-{duration_text(-duration_ms)}"
+    if duration_ms < 1000:
+        return f"{duration_ms} ms"
+    if duration_ms < 60_000:
+        return f"{duration_ms // 100 / 10:g} s"
+    seconds = duration_ms // 1000
+    large, small, unit, unit_below = next(each for each in _UNITS if seconds >= each[0])
+    rest = seconds % large // small
+    return f"{seconds // large} {unit}" + (f" {rest} {unit_below}" if rest else "")
+
+
 def dumps(value: Any) -> str:
     """One line of JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -64,6 +87,17 @@ class Output:
     def text(self, line: str) -> None:
         """A line of data for people."""
         _write(line)
+
+    def styled(self, line: str, style: str) -> None:
+        """A line of data for people, in one of `_STYLES` where there are colours."""
+        _write(f"\033[{_STYLES[style]}m{line}\033[0m" if has_colours() else line)
+
+    def wrapped(self, text: str, indent: int) -> None:
+        """Data for people, indented; broken between words on a terminal, else one line."""
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNTRUNCATED
+        space = " " * indent
+        for line in textwrap.wrap(text, max(width, indent + 20), initial_indent=space, subsequent_indent=space):
+            _write(line)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
         """A table for people; empty cells where there is no value."""

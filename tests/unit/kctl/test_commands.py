@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ OK = pb.Result(error="NONE")
 
 
 class FakeClient:
-    """Remembers what it was asked."""
+    """Remembers what it was asked.  `replies`: by method; of one node by (address, method), if it differs there.  A
+    list is answered one by one, the last again and again; an exception is raised."""
 
     def __init__(self) -> None:
-        self.replies: dict[str, Any] = {}
+        self.replies: dict[str | tuple[str, str], Any] = {}
         self.calls: list[tuple[str, Any]] = []
+        self.learned: list[str] = []
 
     async def __aenter__(self) -> FakeClient:
         return self
@@ -30,11 +33,26 @@ class FakeClient:
     async def __aexit__(self, *_: object) -> None: ...
 
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
+        return self._answer(method, method, request)
+
+    def _answer(self, key: str | tuple[str, str], method: str, request: Any) -> Any:
         self.calls.append((method, request))
-        reply = self.replies[method]
+        reply = self.replies[key]
+        if isinstance(reply, list):
+            reply = reply.pop(0) if len(reply) > 1 else reply[0]
         if isinstance(reply, BaseException):
             raise reply
         return reply
+
+    async def ask_any(self, method: str, request: Any, timeout_s: float) -> Any:
+        return self._answer(method, method, request)
+
+    async def ask_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+        key = (address, method)
+        return self._answer(key if key in self.replies else method, method, request)
+
+    def learn(self, addresses: Iterable[str]) -> None:
+        self.learned += addresses
 
     async def describe_quorum(self, timeout_s: float) -> Any:
         return await self.call("DescribeQuorum", None, timeout_s)

@@ -1,0 +1,93 @@
+"""kctl explain: how a partition came to be as it is, change by change, each with its reason and what caused it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from quorumlog.kctl.context import Command, Context, with_loop
+from quorumlog.kctl.output import duration_text
+
+PARTITION_MAX = 2**31 - 1
+NO_OFFSET = -1
+_INDENT = 10
+
+
+def parse_partition(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, int]:
+    """`orders-0`: a topic and one of its partitions; names may have dashes, too."""
+    topic, dash, index = text.rpartition("-")
+    if not topic or not dash or not (index.isascii() and index.isdigit()) or int(index[:12]) > PARTITION_MAX:
+        raise click.BadParameter(f"{text!r} is not like orders-0 (TOPIC-PARTITION)")
+    return topic, int(index)
+
+
+@click.command("explain", cls=Command)
+@click.argument("partition", metavar="TOPIC-PARTITION", callback=parse_partition)
+@click.option("--last", type=click.IntRange(1, 1000), metavar="N", help="Only the latest N changes (default: all).")
+@with_loop
+async def command(context: Context, partition: tuple[str, int], last: int | None) -> None:
+    """Why a partition is as it is: its state, what is wrong with it, and every change that led there."""
+    from quorumlog.kctl.nodes import ask_freshest
+    from quorumlog.wire.v1 import controller_pb2, node_pb2
+
+    topic, index = partition
+    asked = controller_pb2.TopicPartition(topic=topic, index=index)
+    request = node_pb2.ExplainPartitionRequest(partition=asked, max_changes=last or 0)
+    async with context.client() as client:
+        reply = await ask_freshest(client, "ExplainPartition", request, context.deadline_s)
+    if context.output.is_json:
+        context.output.document(document(topic, index, reply))
+    else:
+        _tell(context, reply, is_cut=last is not None and len(reply.chain) == last)
+
+
+def document(topic: str, index: int, reply: Any) -> dict[str, Any]:
+    """The JSON of an ExplainPartitionReply."""
+    from quorumlog.runtime.logging import rfc3339
+
+    return {
+        "topic": topic,
+        "partition": index,
+        "now": reply.now,
+        "chain": [
+            {
+                "offset": change.offset,
+                "at": rfc3339(change.timestamp_ms),
+                "reason": change.reason,
+                "cause_offset": None if change.cause_offset == NO_OFFSET else change.cause_offset,
+                "text": change.text,
+                "controller_epoch": change.epoch,
+            }
+            for change in reply.chain
+        ],
+        "history_begins": reply.history_begins,
+        "offset": reply.offset,
+        "complete": reply.complete,
+    }
+
+
+def _tell(context: Context, reply: Any, *, is_cut: bool) -> None:
+    """What is, then what was, then how far that goes back."""
+    from quorumlog.runtime.logging import rfc3339
+
+    output = context.output
+    state, *problems = reply.now.split(". ")
+    output.styled(state, "bold")
+    for problem in problems:
+        output.styled(f"{problem}.", "yellow")
+    before_ms = None
+    for change in reply.chain:
+        gap = "" if before_ms is None else f"  {duration_text(change.timestamp_ms - before_ms)} later"
+        before_ms = change.timestamp_ms
+        what, because, why = change.text.rpartition(", because ")
+        output.text("")
+        output.styled(f"{change.offset:>{_INDENT - 2}}  {rfc3339(change.timestamp_ms)}  {change.reason}{gap}", "cyan")
+        for line in (what, f"because {why}") if because else (change.text,):
+            output.wrapped(line, _INDENT)
+    told = f"as of offset {reply.offset} of the metadata log"
+    if is_cut and not reply.complete:
+        told += "; there are earlier changes (without --last: all that are kept)"
+    elif not reply.complete:
+        told += f"; earlier changes are not kept there any more: its log begins at offset {reply.history_begins}"
+    output.message(told)

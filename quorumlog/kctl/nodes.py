@@ -1,0 +1,58 @@
+"""Asking nodes what they know themselves: the one whose word is the freshest, or each of several, none waited for long.
+
+Whoever asks at night asks because something does not answer, so a node that is silent costs its own part of the answer
+and never the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from quorumlog.errors import ClusterError
+
+EACH_TIMEOUT_S = 2.0
+"""What one of many nodes is waited for; the others are asked at the same time."""
+AT_ONCE_MAX = 32
+LEADER_TIMEOUT_S = 5.0
+
+
+async def ask_freshest(client: Any, method: str, request: Any, timeout_s: float) -> Any:
+    """Ask the quorum's leader, which knows the latest, or, when it does not answer, any node.
+
+    Raises:
+        ClusterError: refused, or no node answered.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    described = await client.describe_quorum(timeout_s)
+    known = described.known
+    if known.HasField("leader_id") and known.leader_address:
+        try:
+            limit = min(max(deadline - loop.time(), 0.001), LEADER_TIMEOUT_S)
+            return await client.ask_node(known.leader_address, method, request, limit)
+        except ClusterError as error:
+            if not error.retriable:
+                raise
+    return await client.ask_any(method, request, max(deadline - loop.time(), 0.001))
+
+
+async def ask_each(
+    client: Any, node_ids: Iterable[int], addresses: dict[int, str], method: str, request: Any, timeout_s: float
+) -> dict[int, Any]:
+    """Ask several nodes at once; of each its reply, or the ClusterError that says why there is none."""
+    free = asyncio.Semaphore(AT_ONCE_MAX)
+    limit = min(timeout_s, EACH_TIMEOUT_S)
+
+    async def ask(node_id: int) -> Any:
+        if node_id not in addresses:
+            return ClusterError("UNAVAILABLE", "its control address is not known: it does not fetch", retriable=True)
+        async with free:
+            try:
+                return await client.ask_node(addresses[node_id], method, request, limit)
+            except ClusterError as error:
+                return error
+
+    asked = sorted(set(node_ids))
+    return dict(zip(asked, await asyncio.gather(*(ask(node_id) for node_id in asked)), strict=True))
