@@ -112,6 +112,8 @@ class ImageFollower:
         self._progress.received_offset = end_offset
         if records:
             self._applied.received(end_offset)
+        elif records is None:
+            self._applied.begin(end_offset)
         # Who is fenced, and whose registration is in force, holds from now on, whatever is still to be carried out.
         self._replicas.brokers.image = new
         if self._active:
@@ -156,6 +158,7 @@ class ImageFollower:
         self._latest = image
         self._replicas.brokers.image = image
         self._progress.received_offset = image.end_offset
+        self._applied.begin(image.end_offset)
         self._news.set()
 
     def activate(self, broker_epoch: int) -> None:

@@ -19,13 +19,20 @@ BATCHES_KEPT = 10_000
 
 
 class AppliedBatches:
-    """When each batch was received and carried out, in ms of the wall clock."""
+    """When each batch was received and carried out, in ms of the wall clock.
+
+    kept_from: nothing is known (any more) of batches that end at or below it, unless `since` has them.
+    """
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
         self._completed: deque[tuple[int, int, int]] = deque(maxlen=BATCHES_KEPT)  # end, received, completed
         self._waiting: deque[tuple[int, int]] = deque(maxlen=BATCHES_KEPT)  # end, received
         self.kept_from = 0
+
+    def begin(self, end_offset: int) -> None:
+        """What comes next begins here: the batches before came to an earlier process, or as a snapshot."""
+        self.kept_from = max(self.kept_from, end_offset)
 
     def received(self, end_offset: int) -> None:
         if len(self._waiting) == BATCHES_KEPT:

@@ -1,0 +1,106 @@
+"""What a broker says of itself: when it carried out which metadata, and in what state its replicas are."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+from broker.log import LogKey
+from broker.server.hosted import Hosted
+from broker.server.node_view import BATCHES_KEPT, AppliedBatches, NodeView
+from metadata.image import PartitionImage
+from metadata.records import Replica
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def times(applied: AppliedBatches, from_offset: int = 0) -> list[tuple[int, int, int]]:
+    return [(each.end_offset, each.received_ms, each.completed_ms) for each in applied.since(from_offset)]
+
+
+def test_batches_are_received_then_carried_out_several_at_once() -> None:
+    clock = Clock()
+    applied = AppliedBatches(clock)
+    applied.received(3)
+    clock.now = 1005
+    applied.received(7)
+    assert times(applied) == [(3, 1000, 0), (7, 1005, 0)]
+    clock.now = 1020
+    applied.completed(5)
+    assert times(applied) == [(3, 1000, 1020), (7, 1005, 0)]
+    clock.now = 1030
+    applied.completed(7)
+    assert times(applied) == [(3, 1000, 1020), (7, 1005, 1030)]
+    assert times(applied, 3) == [(7, 1005, 1030)]
+    assert times(applied, 7) == []
+    assert applied.kept_from == 0
+
+
+def test_the_oldest_are_forgotten_and_that_is_said() -> None:
+    applied = AppliedBatches(Clock())
+    for end in range(1, BATCHES_KEPT + 11):
+        applied.received(end)
+        applied.completed(end)
+    assert applied.kept_from == 10
+    assert len(applied.since(0)) == BATCHES_KEPT
+    assert times(applied)[0][0] == 11
+    for end in range(1, BATCHES_KEPT + 4):
+        applied.received(100_000 + end)
+    assert applied.kept_from == 100_003
+    assert sum(each.completed_ms == 0 for each in applied.since(0)) == BATCHES_KEPT
+
+
+def test_what_came_before_this_process_or_in_a_snapshot_is_not_called_unreceived() -> None:
+    applied = AppliedBatches(Clock())
+    applied.begin(40)
+    assert (applied.kept_from, applied.since(0)) == (40, [])
+    applied.received(43)
+    applied.completed(43)
+    applied.begin(900)
+    assert applied.kept_from == 900
+    assert times(applied) == [(43, 1000, 1000)]
+
+
+def hosted(topic: str, index: int, *, role: str = "", offline: str = "") -> Hosted:
+    partition = PartitionImage(index, 5, (Replica(1),), (1,), leader=1)
+    made = Hosted(LogKey(UUID(int=7), index, 5), UUID(int=9), topic, partition)
+    log = SimpleNamespace(
+        start_offset=1, end_offset=9, flushed_offset=8, high_watermark=7, size=640, directory_id=UUID(int=1)
+    )
+    made.log = None if offline else cast(Any, log)
+    made.offline = offline
+    if role:
+        setattr(made, role, cast(Any, object()))
+        made.role_epoch = 4
+    return made
+
+
+def test_replicas_say_their_state_and_where_they_are() -> None:
+    all_of_them = [
+        hosted("b", 0, offline="checksum of batch 3"),
+        hosted("a", 10, role="follower"),
+        hosted("a", 2, role="leader"),
+        hosted("a", 3),
+    ]
+    replicas = SimpleNamespace(
+        hosted=dict(enumerate(all_of_them)), logs=SimpleNamespace(failed_disks={UUID(int=2), UUID(int=3)})
+    )
+    view = NodeView(cast(Any, replicas), {UUID(int=1): "/a", UUID(int=2): "/b"}, AppliedBatches(Clock()))
+    described = view.describe_replicas(())
+    assert [(each.topic, each.index, each.state) for each in described] == [
+        ("a", 2, "leader"), ("a", 3, "idle"), ("a", 10, "follower"), ("b", 0, "offline"),
+    ]  # fmt: skip
+    leader, offline = described[0], described[3]
+    assert (leader.start_offset, leader.end_offset, leader.flushed_offset, leader.high_watermark) == (1, 9, 8, 7)
+    assert (leader.bytes, leader.directory, leader.leader_epoch, leader.topic_id) == (640, "/a", 4, UUID(int=9).bytes)
+    assert (offline.problem, offline.end_offset, offline.directory) == ("checksum of batch 3", 0, "")
+    assert [each.topic for each in view.describe_replicas(["b"])] == ["b"]
+    assert view.describe_replicas(["no"]) == []
+    assert view.failed_directories() == ["/b", str(UUID(int=3))]
