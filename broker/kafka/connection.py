@@ -23,7 +23,7 @@ from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api, RequestHeader
-from quorumlog.wire.kafka.framing import FrameProtocol
+from quorumlog.wire.kafka.framing import FrameProtocol, write_parts
 
 log = get_logger("kafka")
 
@@ -106,7 +106,6 @@ class Connection(FrameProtocol):
         self._full = False
         self._held_by_budget = False
         self._reading = True
-        self._partial_bytes = 0
         self._unsent_bytes = 0
         # for the sweep
         self._requests = 0
@@ -114,6 +113,7 @@ class Connection(FrameProtocol):
         self._seen_at = 0.0
         self._frame_began: float | None = None
         self._frame_expected = 0
+        self._progress_mark: tuple[float, int] | None = None
         self._unsent_mark: tuple[float, int] | None = None
 
     # --- asyncio ---
@@ -136,10 +136,8 @@ class Connection(FrameProtocol):
         for slot in self._line:
             if slot.task is not None:
                 slot.task.cancel()
-            self._host.budget.give(slot.size)
         self._line.clear()
-        self._host.budget.give(self._queued_bytes + self._partial_bytes + self._unsent_bytes)
-        self._queued_bytes = self._partial_bytes = self._unsent_bytes = 0
+        self._queued_bytes = self._unsent_bytes = 0
         self._host.budget.forget(self)
         self._host.gone(self)
 
@@ -150,37 +148,34 @@ class Connection(FrameProtocol):
         assert self._transport is not None
         self._full = True
         self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._host.budget.take(self, self._unsent_bytes, partial=False)
+        self._host.budget.take(self, self._unsent_bytes)
         self._throttle()
 
     def resume_writing(self) -> None:
         self._full = False
         self._unsent_mark = None
         unsent, self._unsent_bytes = self._unsent_bytes, 0
-        self._host.budget.give(unsent)
+        self._host.budget.give(self, unsent)
         self._advance()
 
     # --- reading ---
 
     def frame_growing(self, size: int, expected: int) -> None:
-        self._partial_bytes += size
         if self._frame_began is None:
             self._frame_began = asyncio.get_running_loop().time()
             self._frame_expected = expected
-        self._host.budget.take(self, size, partial=True)
+        self._host.budget.grow(self, size)
 
     def frame_received(self, frame: memoryview) -> None:
         self._requests += 1
-        if self._partial_bytes:
-            partial, self._partial_bytes = self._partial_bytes, 0
-            self._frame_began = None
-            self._host.budget.give(partial)
-            self._host.budget.complete(self)
+        if self._frame_began is not None:
+            self._frame_began = self._progress_mark = None
+            self._host.budget.grown(self)
         if self._closing:
             return
         self._queue.append(frame)
         self._queued_bytes += len(frame)
-        self._host.budget.take(self, len(frame), partial=False)
+        self._host.budget.take(self, len(frame))
         self._advance()
 
     def frame_refused(self, error: RemoteProtocolError) -> None:
@@ -194,6 +189,7 @@ class Connection(FrameProtocol):
         self._held_by_budget = False
         if self._frame_began is not None:  # the wait was ours, not the peer's
             self._frame_began = asyncio.get_running_loop().time()
+            self._progress_mark = None
         self._throttle()
 
     def _throttle(self) -> None:
@@ -243,7 +239,7 @@ class Connection(FrameProtocol):
         try:
             self._begin(frame, is_produce)
         except RemoteProtocolError as error:
-            self._host.budget.give(len(frame))
+            self._host.budget.give(self, len(frame))
             self._break_off(error.message)
         return True
 
@@ -346,8 +342,8 @@ class Connection(FrameProtocol):
                 parts.extend(slot.reply)
         if parts:
             assert self._transport is not None
-            self._transport.writelines(parts)
-        self._host.budget.give(freed)
+            write_parts(self._transport, parts)
+        self._host.budget.give(self, freed)
         return True
 
     # --- ending ---
@@ -364,7 +360,7 @@ class Connection(FrameProtocol):
         self.refuse_rest()
         dropped, self._queued_bytes = self._queued_bytes, 0
         self._queue.clear()
-        self._host.budget.give(dropped)
+        self._host.budget.give(self, dropped)
         self._advance()
 
     def cancel_waits(self) -> None:
@@ -397,6 +393,15 @@ class Connection(FrameProtocol):
             self._unsent_mark = (now, unsent)
         elif now - self._unsent_mark[0] > limits.write_stall_ms / 1000:
             self._stalled("it does not take its replies")
+
+    def make_way(self, now: float) -> None:
+        """Others wait for the memory that this one's frame has: close it if the frame hardly grows."""
+        received = self.frame_filled
+        limits = self._limits
+        if self._progress_mark is None or received - self._progress_mark[1] >= limits.crowded_progress_bytes:
+            self._progress_mark = (now, received)
+        elif now - self._progress_mark[0] >= limits.crowded_stall_ms / 1000:
+            self._stalled("its frame hardly grows, and others wait for the memory")
 
     def _stalled(self, why: str) -> None:
         if why != "idle":

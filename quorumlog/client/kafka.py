@@ -21,7 +21,7 @@ from typing import Any, Final, Self, cast
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
-from quorumlog.wire.kafka.framing import FrameProtocol
+from quorumlog.wire.kafka.framing import FrameProtocol, write_parts
 
 FRAME_MAX_BYTES: Final = 128 << 20
 IN_FLIGHT_MAX: Final = 64
@@ -80,7 +80,7 @@ class _Line(FrameProtocol):
 
     def write(self, parts: Sequence[Buffer]) -> None:
         assert self._transport is not None
-        self._transport.writelines(parts)
+        write_parts(self._transport, parts)
 
     def reply(self, api_key: int, version: int, correlation_id: int) -> asyncio.Future[memoryview]:
         """The encoded response to what was just written."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Final
 
 from quorumlog.errors import RemoteProtocolError
@@ -20,6 +21,18 @@ from quorumlog.wire.kafka.codec import FRAME_SIZE
 _STAGING_MIN_BYTES: Final = 4 << 10
 _STAGING_MAX_BYTES: Final = 64 << 10
 _FIRST_BUFFER_BYTES: Final = 1 << 20
+
+
+def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+    """Write all parts at once.  Nothing happens on a connection that is lost, and the writer is paused as by `write`.
+
+    From Python 3.12 on asyncio's `writelines` promises neither (CVE-2024-12254, mended in 3.13.2, and a TypeError on a
+    lost connection); until 3.11 it joined the parts as well.  uvloop's keeps both promises, uncopied.
+    """
+    if type(transport).__module__.startswith("asyncio."):
+        transport.write(b"".join(parts))
+    else:
+        transport.writelines(parts)
 
 
 class FrameProtocol(asyncio.BufferedProtocol, ABC):
@@ -54,6 +67,11 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
     def mid_frame(self) -> bool:
         """Whether part of a frame has arrived and its rest has not."""
         return self._frame is not None or self._staged > 0
+
+    @property
+    def frame_filled(self) -> int:
+        """Bytes of the large frame that is arriving; 0 when there is none."""
+        return 0 if self._frame is None else self._filled
 
     # --- asyncio ---
 
