@@ -36,7 +36,7 @@ VERSION = 1
 CHUNK_PARTITIONS = 1024
 """Partitions in one chunk: a few milliseconds of work."""
 CHUNK_ENTRIES = 1024
-COLLECT_SLICE = 8192
+COLLECT_SLICE = 2048
 """Keys put into buckets between two (empty) values of the generator."""
 
 T = TypeVar("T")
@@ -176,7 +176,7 @@ def _topic_chunks(image: ClusterImage) -> Generator[bytes, None, int]:
     """Gives the number of partitions as the generator's value."""
     columns = _Columns()
     total = 0
-    for ids in _ordered(image.topics, lambda topic_id: topic_id.int >> 112, lambda topic_id: topic_id.int):
+    for ids in _ordered(image.topics, lambda topic_id: topic_id.int >> 116, lambda topic_id: topic_id.int):
         for topic_id in ids:
             topic = image.topics[topic_id]
             total += len(topic.partitions)

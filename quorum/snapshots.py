@@ -46,6 +46,7 @@ from quorum.ports import BadSnapshotError, QuorumStore, SnapshotMissingError
 from quorum.snapshot_file import SnapshotHeader, SnapshotInfo, SnapshotParser, SnapshotWriter, snapshot_name
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.garbage import made_to_last
 from quorumlog.runtime.logging import get_logger
 
 PIECE_BYTES = 256 << 10
@@ -220,8 +221,9 @@ class Snapshotter:
 
     async def _read_state(self, end: LogEnd) -> Any:
         loader = self._machine.loader(snapshot_name(end))
-        await self._read_through(end, loader.feed)
-        return loader.finish()
+        with made_to_last():
+            await self._read_through(end, loader.feed)
+            return loader.finish()
 
     async def _read_through(self, end: LogEnd, feed: Callable[[bytes], object]) -> None:
         """Give all chunks of a snapshot to `feed`, and see that it is whole."""
