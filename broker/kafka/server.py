@@ -65,7 +65,8 @@ class KafkaServer:
         limits = limits if limits is not None else KafkaLimits()
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.limits = replace(limits, connections_max=max(1, min(limits.connections_max, descriptors // 2)))
-        self.budget = MemoryBudget(limits.held_max_bytes)
+        allowance = limits.held_max_bytes // (2 * self.limits.connections_max)
+        self.budget = MemoryBudget(limits.held_max_bytes, allowance, self._on_crowded)
         self.counters = ListenerCounters()
         self.handlers = Handlers(
             replicas,
@@ -80,6 +81,7 @@ class KafkaServer:
         self._servers: list[asyncio.Server] = []
         self._bound: list[BoundListener] = []
         self._sweeper: asyncio.TimerHandle | None = None
+        self._crowded: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._started = False
@@ -171,12 +173,29 @@ class KafkaServer:
             connection.sweep(now)
         self._sweeper = loop.call_later(self.limits.sweep_ms / 1000, self._sweep)
 
+    def _on_crowded(self) -> None:
+        if self._crowded is None and not self._closing:
+            loop = asyncio.get_running_loop()
+            self._crowded = loop.call_later(self.limits.crowded_stall_ms / 2000, self._make_way)
+
+    def _make_way(self) -> None:
+        """While some wait for room for their frames: close those whose frames hardly grow."""
+        self._crowded = None
+        if self.budget.is_crowded:
+            now = asyncio.get_running_loop().time()
+            for connection in self.budget.growing():
+                connection.make_way(now)
+            self._on_crowded()
+
     async def close(self) -> None:
         """Stop listening, give up long polls, let begun requests be answered for a while, close.  Idempotent."""
         self._closing = True
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
+        if self._crowded is not None:
+            self._crowded.cancel()
+            self._crowded = None
         for server in self._servers:
             server.close()
         for connection in list(self._connections):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import uvloop
 
 from broker.core.errors import Code
+from broker.kafka.connection import Connection
 from broker.kafka.handlers import VERSIONS
 from broker.kafka.limits import KafkaLimits
 from broker.kafka.server import KafkaServer
@@ -662,6 +664,79 @@ async def test_frames_that_cannot_all_be_held_arrive_one_after_the_other(serve: 
         await asyncio.gather(*(send() for _ in range(6)))
         assert len(served.replicas.produced) == 6
         assert served.server.budget.held == 0
+
+
+def begin_large_frame(client: RawClient, size: int, sent: int) -> None:
+    """Announce a Produce of `size` bytes and send the first of them."""
+    client.writer.write(size.to_bytes(4, "big") + b"\0\0\0\x09" + bytes(sent - 4))
+
+
+async def test_frames_that_do_not_grow_delay_no_small_request(serve: Serve) -> None:
+    async with serve(KafkaLimits(held_max_bytes=8 << 20, connections_max=50, crowded_stall_ms=600_000)) as served:
+        served.replicas.create("t", 1)
+        async with contextlib.AsyncExitStack() as stalled:
+            for _ in range(12):
+                begin_large_frame(await stalled.enter_async_context(RawClient(served.port)), 50 << 20, 200_000)
+            await until(lambda: served.server.budget.is_crowded and len(served.server._connections) == 12)
+            async with RawClient(served.port) as client:
+                for _ in range(50):
+                    assert int((await client.produce("t", 0, opaque_batch(30_000))).error_code) == 0
+        await until(lambda: served.server.budget.held == 0)
+
+
+async def test_frames_that_do_not_grow_are_given_up_when_others_need_the_room(serve: Serve) -> None:
+    async with serve(KafkaLimits(held_max_bytes=8 << 20, crowded_stall_ms=100)) as served:
+        served.replicas.create("t", 1)
+        async with contextlib.AsyncExitStack() as stalled:
+            clients = [await stalled.enter_async_context(RawClient(served.port)) for _ in range(12)]
+            for client in clients:
+                begin_large_frame(client, 50 << 20, 200_000)
+            await until(lambda: served.server.budget.is_crowded)
+            async with RawClient(served.port) as client:
+                assert int((await client.produce("t", 0, opaque_batch(900_000))).error_code) == 0
+            assert any([await client.closed() for client in clients[:3]])
+        await until(lambda: served.server.budget.held == 0)
+
+
+async def test_a_frame_that_grows_is_not_given_up(serve: Serve) -> None:
+    limits = KafkaLimits(held_max_bytes=2 << 20, crowded_stall_ms=600_000, crowded_progress_bytes=1000)
+    async with serve(limits) as served, RawClient(served.port) as elder, RawClient(served.port) as other:
+        begin_large_frame(elder, 3 << 20, 100_000)
+        await until(lambda: served.server.budget.held > 0)
+        begin_large_frame(other, 3 << 20, 100_000)
+        await until(lambda: served.server.budget.is_crowded)
+        (growing,) = served.server.budget.growing()
+        assert isinstance(growing, Connection)
+        filled = growing.frame_filled
+        growing.make_way(0)
+        elder.writer.write(bytes(2000))
+        await until(lambda: growing.frame_filled > filled)
+        growing.make_way(700)
+        growing.make_way(1200)
+        assert len(served.server._connections) == 2, "500 s without progress are fewer than 600"
+        growing.make_way(1300)
+        assert await elder.closed()
+        await until(lambda: not served.server.budget.is_crowded)
+
+
+async def test_who_is_not_answered_is_held_and_others_are_not(serve: Serve) -> None:
+    async with serve(KafkaLimits(held_max_bytes=4 << 20)) as served:
+        served.replicas.create("t", 1)
+        served.replicas.acknowledge.clear()
+        async with RawClient(served.port) as greedy, RawClient(served.port) as modest:
+            for _ in range(12):
+                greedy.send_produce("t", 0, opaque_batch(1_000_000))
+            await until(lambda: any(one._held_by_budget for one in served.server._connections))
+            (held,) = [one for one in served.server._connections if one._held_by_budget]
+            sent = [modest.send_produce("t", 0, opaque_batch(20_000)) for _ in range(20)]
+            await until(lambda: len(served.replicas.produced) >= 20 + 3)
+            assert [one for one in served.server._connections if one._held_by_budget] == [held]
+            served.replicas.acknowledge_all()
+            for expected in sent:
+                assert (await modest.receive(Api.PRODUCE, 9))[0] == expected
+            for _ in range(12):
+                await greedy.receive(Api.PRODUCE, 9)
+        await until(lambda: served.server.budget.held == 0)
 
 
 async def sweep_until_closed(served: Served, client: RawClient, seconds: float) -> None:
