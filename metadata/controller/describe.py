@@ -14,8 +14,13 @@ from metadata.controller.sessions import Session
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from metadata.records import ConfigScope
 from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import metadata_pb2, node_pb2
 
 MAX_PARTITIONS_IN_REPLY = 50_000
+_SCOPES = {
+    ConfigScope.CLUSTER: metadata_pb2.Config.SCOPE_CLUSTER,
+    ConfigScope.BROKER: metadata_pb2.Config.SCOPE_BROKER,
+}
 _PARTITIONS_PER_TURN = 1000
 
 
@@ -47,6 +52,32 @@ async def describe_topics(
             built = 0
             await asyncio.sleep(0)
     return reply
+
+
+async def describe_metadata(
+    image: ClusterImage, cluster_id: str, names: Sequence[str], *, partitions: bool = True
+) -> node_pb2.DescribeMetadataReply:
+    """Everything that the image says of the cluster, of the named topics or of all."""
+    described = await describe_topics(image, names, partitions=partitions)
+    if described.result.error != Word.NONE.code:
+        text = f"more than {MAX_PARTITIONS_IN_REPLY} partitions"
+        refusal = Outcome(Word.POLICY_VIOLATION, text, "name the topics that you want to see")
+        return node_pb2.DescribeMetadataReply(result=result(refusal))
+    configs = sorted(image.configs.items(), key=lambda item: (item[0][0].value, item[0][1]))
+    return node_pb2.DescribeMetadataReply(
+        result=result(OK),
+        offset=image.end_offset,
+        topics=described.topics,
+        brokers=describe_brokers(image, cluster_id, ()).brokers,
+        configs=[
+            metadata_pb2.Config(scope=_SCOPES[scope], resource=name, key=key, value=values[key])
+            for (scope, name), values in configs
+            if scope in _SCOPES
+            for key in sorted(values)
+        ],
+        preferred_controllers=image.preferred_controllers,
+        features=[metadata_pb2.Feature(name=name, level=image.features[name]) for name in sorted(image.features)],
+    )
 
 
 def _topic(image: ClusterImage, topic: TopicImage) -> pb.TopicDescription:

@@ -17,21 +17,15 @@ from google.protobuf.message import Message
 from metadata.control.errors import OK, Outcome, Word
 from metadata.control.explain import cause_offset, explain, now_text, reason_word
 from metadata.controller.convert import result
-from metadata.controller.describe import MAX_PARTITIONS_IN_REPLY, describe_brokers, describe_topics
+from metadata.controller.describe import MAX_PARTITIONS_IN_REPLY, describe_metadata
 from metadata.controller.history import MAX_CHAIN, READ_BYTES, GoneError, History, Log
 from metadata.controller.replay import MetadataReplay
-from metadata.records import ConfigScope
 from quorum.core.types import Batch, LeaderChange, TargetVoters, Voters
 from quorumlog.errors import CorruptStoreError, RemoteProtocolError
-from quorumlog.wire.v1 import metadata_pb2
 from quorumlog.wire.v1 import node_pb2 as pb
 
 MAX_IN_PROGRESS = 64
 MAX_WAIT_MS = 20_000
-_SCOPES = {
-    ConfigScope.CLUSTER: metadata_pb2.Config.SCOPE_CLUSTER,
-    ConfigScope.BROKER: metadata_pb2.Config.SCOPE_BROKER,
-}
 
 
 class Node(Log, Protocol):
@@ -175,7 +169,7 @@ class NodeService:
             result=result(OK),
             log_start=self._node.log_start,
             high_watermark=self._node.high_watermark,
-            batches=[_batch(batch) for batch in batches],
+            batches=[batch_message(batch) for batch in batches],
             next_offset=batches[-1].end_offset if batches else offset,
         )
 
@@ -185,29 +179,14 @@ class NodeService:
             if not 0 <= request.at_offset <= image.end_offset:
                 return self._beyond(request.at_offset, image.end_offset)
             image, timestamp_ms = await self._history.image_at(request.at_offset)
-        described = await describe_topics(image, request.topics, partitions=not request.without_partitions)
-        if described.result.error != Word.NONE.code:
-            text = f"more than {MAX_PARTITIONS_IN_REPLY} partitions"
-            return Outcome(Word.POLICY_VIOLATION, text, "name the topics that you want to see")
-        cluster_id = self._node.cluster_id or ""
-        return pb.DescribeMetadataReply(
-            result=result(OK),
-            offset=image.end_offset,
-            history_begins=self._history.begins,
-            timestamp_ms=timestamp_ms,
-            topics=described.topics,
-            brokers=describe_brokers(image, cluster_id, ()).brokers,
-            configs=[
-                metadata_pb2.Config(scope=_SCOPES[scope], resource=name, key=key, value=values[key])
-                for (scope, name), values in sorted(
-                    image.configs.items(), key=lambda item: (item[0][0].value, item[0][1])
-                )
-                if scope in _SCOPES
-                for key in sorted(values)
-            ],
-            preferred_controllers=image.preferred_controllers,
-            features=[metadata_pb2.Feature(name=name, level=image.features[name]) for name in sorted(image.features)],
+        reply = await describe_metadata(
+            image, self._node.cluster_id or "", request.topics, partitions=not request.without_partitions
         )
+        if reply.result.error != Word.NONE.code:
+            return reply
+        reply.history_begins = self._history.begins
+        reply.timestamp_ms = timestamp_ms
+        return reply
 
     async def _explain(self, request: pb.ExplainPartitionRequest) -> Message | Outcome:
         image = self._replay.image
@@ -264,7 +243,8 @@ class NodeService:
         return pb.PurgeStraysReply(result=result(OK), is_broker=True, strays=strays)
 
 
-def _batch(batch: Batch) -> pb.MetadataBatch:
+def batch_message(batch: Batch) -> pb.MetadataBatch:
+    """A batch of the log for whoever reads it: its records, or what a control record says, in words."""
     message = pb.MetadataBatch(
         base_offset=batch.base_offset, count=batch.count, epoch=batch.epoch, timestamp_ms=batch.timestamp_ms
     )

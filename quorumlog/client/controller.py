@@ -144,6 +144,24 @@ class ControllerClient:
             raise ClusterError(result.error, result.message or result.error, result.next, retriable=result.retriable)
         return reply
 
+    def learn(self, addresses: Iterable[str]) -> None:
+        """Further nodes of the cluster, to be tried after those that are known."""
+        self._addresses += [address for address in dict.fromkeys(addresses) if address not in self._addresses]
+
+    async def describe_quorum_of(self, address: str, timeout_s: float) -> quorum_pb2.DescribeQuorumReply:
+        """The quorum as this one node sees it.
+
+        Raises:
+            ClusterError: it does not answer.
+        """
+        deadline = _now() + timeout_s
+        if not await _connect(self._channel(address), min(timeout_s, CONNECT_TIMEOUT_S)):
+            raise ClusterError(UNAVAILABLE, f"no answer from {address}", retriable=True)
+        try:
+            return await self._describe(self._channel(address), deadline)
+        except grpc.aio.AioRpcError as error:
+            raise _from_rpc(error, address) from error
+
     async def describe_quorum(self, timeout_s: float) -> quorum_pb2.DescribeQuorumReply:
         """The quorum as its leader sees it, or, when no leader can be reached, as any node sees it.
 

@@ -195,7 +195,7 @@ def _free_ports(base: int) -> Iterator[int]:
     raise ConfigError(f"no free port from {base} on", next_step="give a lower --port-base")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The servers find this very installation, and take no setting meant for another process."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORUMLOG_")}
     root = str(Path(quorumlog.__file__).resolve().parent.parent)
@@ -216,7 +216,7 @@ async def start(cluster: DevCluster, timeout_s: float, say: Say) -> None:
             if node.is_running:
                 continue
             Path(node.data_dir).parent.mkdir(parents=True, exist_ok=True)
-            process = processes.spawn(node.command, Path(node.log), _environment())
+            process = processes.spawn(node.command, Path(node.log), environment())
             node.pid, node.mark = process.pid, processes.start_mark(process.pid) or ""
             process.returncode = 0  # it outlives us on purpose: its Popen shall not complain when it goes
             started.append(node)

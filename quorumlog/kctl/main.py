@@ -20,6 +20,7 @@ from quorumlog.kctl import (
     elections,
     exits,
     explain,
+    metadata,
     partition_counts,
     quorum,
     reassign,
@@ -54,6 +55,7 @@ cli.add_command(brokers.group)
 cli.add_command(configs.group)
 cli.add_command(elections.elect_leaders)
 cli.add_command(cluster.group)
+cli.add_command(metadata.group)
 cli.add_command(explain.command)
 cli.add_command(dev.group)
 cli.add_command(data.produce)

@@ -66,7 +66,7 @@ async def start(cluster: DevCluster) -> None:
 
 async def spawn(cluster: DevCluster, node: Node) -> None:
     """Start one node, ready or not."""
-    process = processes.spawn(node.command, Path(node.log), dev_cluster._environment())
+    process = processes.spawn(node.command, Path(node.log), dev_cluster.environment())
     node.pid, node.mark = process.pid, processes.start_mark(process.pid) or ""
     process.returncode = 0  # as in dev_cluster: found again by its pid
     cluster.save()
@@ -135,7 +135,7 @@ async def refuses_to_run(node: Node) -> str:
     """Start a node that must end with status 2, wrong configuration; what it said last."""
     process = await asyncio.create_subprocess_exec(
         *node.command,
-        env=dev_cluster._environment(),
+        env=dev_cluster.environment(),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -1,0 +1,236 @@
+"""Reads a quorum directory or a snapshot, offline: `python -m quorum.dump PATH`, which `kctl metadata dump` runs.
+
+kctl knows no server room, so the reading is a program of its own, and what it has found goes to its standard output as
+frames: kind (1 byte), length (4 bytes, big-endian), content.
+
+    I  JSON: what is being read            N  DescribeMetadataReply: names of the topics where the log begins
+    B  MetadataBatch of the log            S  DescribeMetadataReply: the state that a snapshot holds
+    E  JSON: error, message, next; the last frame, when it could not go on
+
+Nothing is written to what is read.  To open a database means to fold its write-ahead log into it, so what is opened is
+a copy: the log's files are copied, snapshots are only linked to.  The copy is opened by the store itself, with all its
+checks, so that whatever it would refuse to start from is refused here by the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+
+from google.protobuf.message import DecodeError
+
+from metadata.controller.describe import describe_metadata
+from metadata.controller.node_service import batch_message
+from metadata.image import ClusterImage
+from metadata.snapshot import ImageLoader
+from quorum.codec import MalformedError
+from quorum.snapshot_file import SnapshotHeader, SnapshotParser, snapshot_name
+from quorum.store import SqliteQuorumStore
+from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, Identity, read_identity
+from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError, StoreRefusedError
+from quorumlog.runtime.clock import Sources
+
+QUORUM_FOLDER = "quorum"
+SNAPSHOT_SUFFIX = ".snapshot"
+READ_BYTES = 1 << 20
+FRAME = struct.Struct(">cI")
+
+Emit = Callable[[bytes, bytes], None]
+
+
+def main() -> None:
+    """Arguments: the path, and perhaps names of topics (of a snapshot)."""
+    try:
+        dump(sys.argv[1], sys.argv[2:], _emit)
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (QuorumlogError, OSError) as error:
+        _emit(b"E", json.dumps(_error(error)).encode())
+        sys.exit(1)
+
+
+def _emit(kind: bytes, content: bytes) -> None:
+    sys.stdout.buffer.write(FRAME.pack(kind, len(content)) + content)
+    sys.stdout.buffer.flush()
+
+
+def _error(error: QuorumlogError | OSError) -> dict[str, str]:
+    code, next_step = "IO_ERROR", ""
+    match error:
+        case ClusterError():
+            code, next_step = error.code, error.next_step
+        case QuorumlogError():
+            code = "CORRUPT_STORE" if isinstance(error, CorruptStoreError) else "STORE_REFUSED"
+            next_step = error.next_step
+        case FileNotFoundError():
+            code = "NO_SUCH_FILE"
+    if isinstance(error, QuorumlogError):
+        text = error.message
+    else:
+        text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return {"error": code, "message": text, "next": next_step}
+
+
+def dump(path: str, topics: Sequence[str], emit: Emit) -> None:
+    """Read what `path` is: a data directory, a quorum directory, its database, or a snapshot.
+
+    Raises:
+        QuorumlogError: it is none of these, is in use, or is damaged; what was read before was given.
+        OSError: it is not there, or not to be read.
+    """
+    if os.path.isdir(path):
+        for directory in (path, os.path.join(path, QUORUM_FOLDER)):
+            if os.path.exists(os.path.join(directory, DATABASE)) or os.path.exists(os.path.join(directory, IDENTITY)):
+                return asyncio.run(_dump_directory(os.path.abspath(directory), emit))
+        raise ClusterError(
+            "NOT_METADATA", f"{path} holds no metadata", "give a node's data directory, or a .snapshot file"
+        )
+    if os.path.basename(path) == DATABASE:
+        return asyncio.run(_dump_directory(os.path.dirname(os.path.abspath(path)), emit))
+    return asyncio.run(_dump_snapshot(path, topics, emit))
+
+
+# A snapshot
+
+
+async def _dump_snapshot(path: str, topics: Sequence[str], emit: Emit) -> None:
+    header, image = load_snapshot(path)
+    base = header.base
+    voters = [f"{voter.key.node_id}@{voter.address}" for voter in base.voters.voters]
+    about = {
+        "kind": "snapshot", "path": path, "cluster_id": base.voters.cluster_id, "end": base.end.offset,
+        "epoch": base.end.epoch, "generation": base.voters.generation, "voters": voters,
+    }  # fmt: skip
+    emit(b"I", json.dumps(about).encode())
+    state = await describe_metadata(image, base.voters.cluster_id, topics)
+    if state.result.error != "NONE":
+        raise ClusterError(state.result.error, state.result.message, state.result.next)
+    state.history_begins = base.end.offset
+    state.timestamp_ms = header.timestamp_ms
+    emit(b"S", state.SerializeToString())
+
+
+def load_snapshot(path: str) -> tuple[SnapshotHeader, ClusterImage]:
+    """What a snapshot file holds.
+
+    Raises:
+        CorruptStoreError: it is damaged, or no snapshot.
+    """
+    parser, loader = SnapshotParser(), ImageLoader(path)
+    try:
+        with open(path, "rb") as file:
+            while data := file.read(READ_BYTES):
+                for chunk in parser.feed(data):
+                    loader.feed(chunk)
+        return parser.finish(), loader.finish()
+    except MalformedError as error:
+        if parser.header is None:
+            raise ClusterError(
+                "NOT_METADATA", f"{path} is no snapshot: {error}", "give a node's data directory, or a .snapshot file"
+            ) from error
+        raise CorruptStoreError(f"{path}: {error}", next_step="another node's snapshot holds the same") from error
+
+
+# A quorum directory
+
+
+async def _dump_directory(directory: str, emit: Emit) -> None:
+    identity = read_identity(directory)
+    if identity is None:
+        raise CorruptStoreError(f"{directory}: {IDENTITY} is missing")
+    with tempfile.TemporaryDirectory(prefix="quorumlog-dump-") as folder:
+        copy = os.path.join(folder, QUORUM_FOLDER)
+        os.mkdir(copy)
+        copy_quietly(directory, copy)
+        store = SqliteQuorumStore(copy, Sources.real())
+        try:
+            await _dump_store(store, directory, identity, emit)
+        except QuorumlogError as error:  # it names the copy
+            error.message = error.message.replace(copy, directory)
+            raise
+        finally:
+            await store.close()
+
+
+async def _dump_store(store: SqliteQuorumStore, directory: str, identity: Identity, emit: Emit) -> None:
+    stored = await store.open(identity.node_id, None)
+    about = {
+        "kind": "log", "path": directory, "node_id": stored.node_id, "directory_id": str(stored.directory_id),
+        "cluster_id": stored.state.cluster_id, "epoch": stored.state.election.epoch, "begins": stored.log_start,
+        "end": stored.log_end, "snapshots": [snapshot_name(end) for end in stored.snapshots],
+    }  # fmt: skip
+    emit(b"I", json.dumps(about).encode())
+    below = [end for end in stored.snapshots if end.offset <= stored.log_start]
+    if below:
+        with contextlib.suppress(CorruptStoreError):  # then the topics have ids for names
+            _, image = load_snapshot(os.path.join(directory, snapshot_name(max(below, key=lambda end: end.offset))))
+            names = await describe_metadata(image, stored.state.cluster_id or "", (), partitions=False)
+            emit(b"N", names.SerializeToString())
+    offset = stored.log_start
+    while offset < stored.log_end:
+        try:
+            batches = await store.read(offset, stored.log_end, READ_BYTES)
+        except CorruptStoreError:  # what comes before the damage is good: one by one, up to there
+            batches = await store.read(offset, offset + 1, 1)
+        if not batches:
+            raise CorruptStoreError(f"{directory}: nothing at offset {offset}, below {stored.log_end}")
+        for batch in batches:
+            try:
+                message = batch_message(batch)
+            except DecodeError as error:
+                raise CorruptStoreError(f"{directory}: the batch at offset {batch.base_offset}: {error}") from error
+            emit(b"B", message.SerializeToString())
+        offset = batches[-1].end_offset
+
+
+def copy_quietly(directory: str, copy: str) -> None:
+    """Copy what makes the log, link to the snapshots; while this goes on, nobody else opens the directory.
+
+    Raises:
+        StoreRefusedError: a process uses it.
+    """
+    with _unused(directory):
+        for name in (DATABASE, WAL, IDENTITY, LOCK):
+            source = os.path.join(directory, name)
+            if os.path.exists(source):
+                shutil.copyfile(source, os.path.join(copy, name))
+    for name in os.listdir(directory):
+        if name.endswith(SNAPSHOT_SUFFIX):
+            os.symlink(os.path.join(directory, name), os.path.join(copy, name))
+
+
+@contextlib.contextmanager
+def _unused(directory: str) -> Iterator[None]:
+    """Hold the directory's lock as a reader, which writes nothing to it."""
+    try:
+        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # a copy that somebody made without it
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            holder = (os.pread(descriptor, 256, 0).split() or [b"unknown"])[0].decode("ascii", "replace")
+            raise StoreRefusedError(
+                f"{directory} is in use by process {holder}",
+                next_step="ask the node: kctl metadata tail --from beginning; or stop it first",
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()

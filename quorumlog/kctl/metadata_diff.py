@@ -1,0 +1,226 @@
+"""What is different between two states of the cluster, in plain words.
+
+A state is what `kctl metadata at` prints as JSON.  A partition is compared field by field, a whole topic that comes or
+goes is one change.  For people, partitions of a topic that changed in the same way share a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+ADDED, REMOVED, CHANGED = "added", "removed", "changed"
+_SIGNS = {ADDED: "+", REMOVED: "-", CHANGED: "~"}
+_PARTITION_FIELDS = ("leader", "leader_epoch", "replicas", "isr", "elr", "adding", "removing")
+_BROKER_FIELDS = ("state", "broker_epoch", "rack", "endpoints")
+
+
+class Change(NamedTuple):
+    """`what` is of the kind `name`: a topic, a partition, …; `field` of it went from `before` to `after`."""
+
+    change: str
+    what: str
+    name: str
+    field: str | None = None
+    before: Any = None
+    after: Any = None
+
+
+def diff(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
+    """Ordered: brokers, topics with their partitions and configs, other configs, the rest."""
+    return [
+        *_brokers(_by(old["brokers"], "id"), _by(new["brokers"], "id")),
+        *_topics(_by(old["topics"], "name"), _by(new["topics"], "name")),
+        *_configs(old["configs"], new["configs"]),
+        *_whole("preferred controllers", old["preferred_controllers"], new["preferred_controllers"]),
+        *_keyed("feature", _by(old["features"], "name"), _by(new["features"], "name"), ("level",)),
+    ]
+
+
+def _by(items: Iterable[dict[str, Any]], key: str) -> dict[Any, dict[str, Any]]:
+    return {item[key]: item for item in items}
+
+
+def _keyed(
+    what: str, old: dict[Any, dict[str, Any]], new: dict[Any, dict[str, Any]], fields: Iterable[str]
+) -> Iterator[Change]:
+    for name in sorted({*old, *new}):
+        if name not in old:
+            yield Change(ADDED, what, str(name), after={field: new[name][field] for field in fields})
+        elif name not in new:
+            yield Change(REMOVED, what, str(name), before={field: old[name][field] for field in fields})
+        else:
+            yield from _fields(what, str(name), old[name], new[name], fields)
+
+
+def _fields(what: str, name: str, old: dict[str, Any], new: dict[str, Any], fields: Iterable[str]) -> Iterator[Change]:
+    for field in fields:
+        if old[field] != new[field]:
+            yield Change(CHANGED, what, name, field, old[field], new[field])
+
+
+def _brokers(old: dict[Any, dict[str, Any]], new: dict[Any, dict[str, Any]]) -> Iterator[Change]:
+    yield from _keyed("broker", old, new, _BROKER_FIELDS)
+
+
+def _topics(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]) -> Iterator[Change]:
+    for name in sorted({*old, *new}):
+        if name not in old:
+            yield Change(ADDED, "topic", name, after=_summary(new[name]))
+            continue
+        if name not in new:
+            yield Change(REMOVED, "topic", name, before=_summary(old[name]))
+            continue
+        before, after = old[name], new[name]
+        yield from _fields("topic", name, before, after, ("topic_id",))
+        earlier, later = (_by(topic["partitions"], "partition") for topic in (before, after))
+        for index in sorted({*earlier, *later}):
+            partition = f"{name}-{index}"
+            if index not in earlier:
+                yield Change(ADDED, "partition", partition, after=_placed(later[index]))
+            elif index not in later:
+                yield Change(REMOVED, "partition", partition, before=_placed(earlier[index]))
+            else:
+                yield from _fields("partition", partition, earlier[index], later[index], _PARTITION_FIELDS)
+        yield from _values(f"topic {name}", *({c["name"]: c["value"] for c in t["configs"]} for t in (before, after)))
+
+
+def _summary(topic: dict[str, Any]) -> dict[str, Any]:
+    factors = sorted({len(partition["replicas"]) for partition in topic["partitions"]})
+    return {
+        "topic_id": topic["topic_id"],
+        "partitions": len(topic["partitions"]),
+        "replication_factor": factors[0] if len(factors) == 1 else factors,
+        "configs": topic["configs"],
+    }
+
+
+def _placed(partition: dict[str, Any]) -> dict[str, Any]:
+    return {field: partition[field] for field in ("leader", "replicas", "isr")}
+
+
+def _configs(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> Iterator[Change]:
+    scopes = {(each["scope"], each["resource"] or "") for each in (*old, *new)}
+    for scope, resource in sorted(scopes):
+        of = "cluster" if scope == "cluster" else f"{scope} {resource}"
+        earlier, later = (
+            {
+                each["name"]: each["value"]
+                for each in side
+                if (each["scope"], each["resource"] or "") == (scope, resource)
+            }
+            for side in (old, new)
+        )
+        yield from _values(of, earlier, later)
+
+
+def _values(of: str, old: dict[str, str], new: dict[str, str]) -> Iterator[Change]:
+    for key in sorted({*old, *new}):
+        if old.get(key) != new.get(key):
+            change = ADDED if key not in old else REMOVED if key not in new else CHANGED
+            yield Change(change, "config", of, key, old.get(key), new.get(key))
+
+
+def _whole(what: str, old: Any, new: Any) -> Iterator[Change]:
+    if old != new:
+        yield Change(CHANGED, what, "", None, old, new)
+
+
+# In words
+
+
+def words(changes: Iterable[Change]) -> list[str]:
+    """A line for each thing that changed; partitions of one topic to which the same happened share one."""
+    things: dict[tuple[str, str], list[Change]] = {}
+    for change in changes:
+        things.setdefault((change.what, change.name), []).append(change)
+    lines: dict[tuple[str, str, str, str], list[int]] = {}
+    for (what, name), group in things.items():
+        by_sign: dict[str, list[str]] = {}
+        for change in group:
+            if not _goes_without_saying(change, group):
+                by_sign.setdefault(_SIGNS[change.change], []).append(_text(change))
+        for sign, said in by_sign.items():
+            if what == "partition":
+                topic, _, index = name.rpartition("-")
+                lines.setdefault((sign, what, topic, "; ".join(said)), []).append(int(index))
+            else:
+                lines.setdefault((sign, what, name, "; ".join(said)), [])
+    return [
+        f"{sign} {f'{name}-{ranges(indexes)}' if indexes else ' '.join(filter(None, (what, name)))}: {text}"
+        for (sign, what, name, text), indexes in lines.items()
+    ]
+
+
+def _goes_without_saying(change: Change, group: list[Change]) -> bool:
+    """Every new leader has a new leader epoch; said anyway, it would tell apart what is the same for people."""
+    return change.field == "leader_epoch" and any(other.field == "leader" for other in group)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """0,1,2,5 as 0..2,5."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    shown = ["..".join(map(str, dict.fromkeys(part))) for part in parts]
+    return shown[0] if len(shown) == 1 else "{" + ",".join(shown) + "}"
+
+
+def _text(change: Change) -> str:
+    describe = _DESCRIBED.get(change.what, _shown)
+    if change.field is None and change.change == ADDED:
+        return f"new, {describe(change.after)}"
+    if change.field is None and change.change == REMOVED:
+        return f"gone; it was {describe(change.before)}"
+    field = "" if change.field is None else f"{_FIELD_WORDS.get(change.field, change.field)} "
+    return f"{field}{_shown(change.before)} -> {_shown(change.after)}"
+
+
+_FIELD_WORDS = {
+    "isr": "in sync",
+    "elr": "eligible",
+    "leader_epoch": "leader epoch",
+    "broker_epoch": "started anew, broker epoch",
+    "topic_id": "id",
+}
+
+
+def _topic_words(topic: dict[str, Any]) -> str:
+    configs = "".join(f", {config['name']}={config['value']}" for config in topic["configs"])
+    count = topic["partitions"]
+    return f"{count} partition{'' if count == 1 else 's'}, replication factor {_shown(topic['replication_factor'])}{configs}"
+
+
+def _partition_words(partition: dict[str, Any]) -> str:
+    return (
+        f"leader {_shown(partition['leader'])}, replicas {_shown(partition['replicas'])}, "
+        f"in sync {_shown(partition['isr'])}"
+    )
+
+
+def _broker_words(broker: dict[str, Any]) -> str:
+    return f"{broker['state']}, {_shown(broker['endpoints'])}"
+
+
+_DESCRIBED: dict[str, Callable[[Any], str]] = {
+    "topic": _topic_words,
+    "partition": _partition_words,
+    "broker": _broker_words,
+    "feature": lambda feature: f"level {feature['level']}",
+}
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case None | []:
+            return "none"
+        case [dict(), *_]:
+            return ", ".join(_shown(each) for each in value)
+        case list():
+            return ",".join(map(str, value))
+        case {"host": host, "port": port, "name": name}:
+            return f"{name}={host}:{port}"
+    return str(value)

@@ -1,0 +1,92 @@
+"""What `quorum.dump` reads from a quorum directory or a snapshot, as it comes out of that process.
+
+The formats on disk are the servers', whose rooms kctl does not import; so it runs their reader, as `kctl dev` runs
+their servers, and takes messages from it that kctl knows anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import sys
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.dev_cluster import environment
+from quorumlog.wire.v1 import node_pb2
+
+_FRAME = struct.Struct(">cI")
+_MESSAGES: dict[bytes, tuple[str, Any]] = {
+    b"B": ("batch", node_pb2.MetadataBatch),
+    b"N": ("names", node_pb2.DescribeMetadataReply),
+    b"S": ("state", node_pb2.DescribeMetadataReply),
+}
+
+
+class Found(NamedTuple):
+    """kind: about (a sentence), names, batch or state (messages)."""
+
+    kind: str
+    content: Any
+
+
+class Dump:
+    """`async with`, then `async for`.  Raises ClusterError with what the reader says."""
+
+    def __init__(self, path: str, topics: Sequence[str]) -> None:
+        self._command = [sys.executable, "-P", "-m", "quorum.dump", path, *topics]
+        self._process: asyncio.subprocess.Process
+
+    async def __aenter__(self) -> Dump:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            env=environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for kctl, which ends the reader itself
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.returncode is None:
+            self._process.kill()  # it only reads
+            await self._process.wait()
+
+    async def __aiter__(self) -> AsyncIterator[Found]:
+        output = self._process.stdout
+        assert output is not None, "it was started with a pipe"
+        while True:
+            try:
+                kind, length = _FRAME.unpack(await output.readexactly(_FRAME.size))
+                content = await output.readexactly(length)
+            except asyncio.IncompleteReadError as error:
+                if error.partial or await self._process.wait() != 0:
+                    raise ClusterError("FAILED", "the reader ended in the middle", "see above") from error
+                return
+            if kind == b"E":
+                said = json.loads(content)
+                raise ClusterError(said["error"], said["message"], said["next"])
+            if kind == b"I":
+                yield Found("about", _about(json.loads(content)))
+                continue
+            word, message = _MESSAGES[kind]
+            yield Found(word, message.FromString(content))
+
+
+def _about(said: dict[str, Any]) -> str:
+    cluster = f"cluster {said['cluster_id']}" if said["cluster_id"] else "no cluster yet"
+    if said["kind"] == "snapshot":
+        return (
+            f"{said['path']}: {cluster}, generation {said['generation']}, epoch {said['epoch']}, "
+            f"voters {', '.join(said['voters'])}"
+        )
+    snapshots = f"; snapshots: {', '.join(said['snapshots'])}" if said["snapshots"] else ""
+    return (
+        f"{said['path']}: node {said['node_id']}, {cluster}, epoch {said['epoch']}, the log goes from "
+        f"{said['begins']} to {said['end']}; nothing here says what of its end was committed{snapshots}"
+    )

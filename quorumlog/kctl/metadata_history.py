@@ -1,0 +1,119 @@
+"""Asks the nodes for the metadata by offset.
+
+Any node answers from its own log, and nodes differ in how far back that goes and how far it has come.  So when one does
+not have an offset, all others are asked which they have, before it is said that there is no such offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, NamedTuple
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.nodes import node_addresses
+from quorumlog.wire.v1 import node_pb2
+
+OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+POLL_MS = 5_000
+ASK_S = 5.0
+AGAIN_S = 0.1
+
+NOW = -1
+
+
+class Range(NamedTuple):
+    """The metadata that one node can show: every offset from `begins` to `end`, both included."""
+
+    address: str
+    begins: int
+    end: int
+
+
+class History:
+    """client: a ControllerClient."""
+
+    def __init__(self, client: Any, timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+
+    async def learn_nodes(self) -> None:
+        """Have all nodes of the cluster asked, not only those that the user has named."""
+        with contextlib.suppress(ClusterError):
+            self._client.learn((await node_addresses(self._client, self._timeout_s)).values())
+
+    async def describe(self, offset: int, topics: tuple[str, ...] = (), *, without_partitions: bool = False) -> Any:
+        """The cluster as everything below `offset` made it; NOW for the present.
+
+        Raises:
+            ClusterError: OFFSET_OUT_OF_RANGE, with the range that there is; or no node answers.
+        """
+        request = node_pb2.DescribeMetadataRequest(
+            at_offset=offset, topics=topics, without_partitions=without_partitions
+        )
+        return await self._ask("DescribeMetadata", request, offset)
+
+    async def read(self, offset: int, *, wait: bool) -> Any:
+        """Batches from the one that holds `offset` on; with `wait`, at the end, for a while until there is one.
+
+        Raises:
+            ClusterError: as `describe`.
+        """
+        request = node_pb2.ReadMetadataRequest(from_offset=offset, wait_ms=POLL_MS if wait else 0)
+        return await self._ask("ReadMetadata", request, offset)
+
+    async def follow(self, offset: int) -> Any:
+        """As `read` with `wait`; the node that is asked may be behind the one that was asked before."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        while True:
+            try:
+                return await self.read(offset, wait=True)
+            except ClusterError as error:
+                if error.code != OUT_OF_RANGE or loop.time() >= deadline:
+                    raise
+                ranges = await self.ranges()
+                if any(offset < each.begins for each in ranges):  # this reader is too slow, or was away
+                    raise
+            await asyncio.sleep(AGAIN_S)  # no event tells when a node has caught up
+
+    async def ranges(self) -> list[Range]:
+        """What each node that answers can show."""
+        try:
+            addresses = sorted(set((await node_addresses(self._client, self._timeout_s)).values()))
+        except ClusterError:
+            return []
+        found = await asyncio.gather(*(self._range(address) for address in addresses))
+        return [each for each in found if each is not None]
+
+    async def _range(self, address: str) -> Range | None:
+        request = node_pb2.ReadMetadataRequest(from_offset=NOW, max_bytes=1)
+        try:
+            reply = await self._client.ask_node(address, "ReadMetadata", request, min(self._timeout_s, ASK_S))
+        except ClusterError:
+            return None
+        return Range(address, reply.log_start, reply.high_watermark)
+
+    async def _ask(self, method: str, request: Any, offset: int) -> Any:
+        try:
+            return await self._client.ask_any(method, request, self._timeout_s)
+        except ClusterError as error:
+            if error.code != OUT_OF_RANGE:
+                raise
+        ranges = await self.ranges()
+        for one in ranges:
+            if one.begins <= offset <= one.end:
+                with contextlib.suppress(ClusterError):  # gone, or dropped meanwhile: the next
+                    return await self._client.ask_node(one.address, method, request, self._timeout_s)
+        raise out_of_range(offset, ranges)
+
+
+def out_of_range(offset: int, ranges: list[Range]) -> ClusterError:
+    """That no node has `offset`, and which they have."""
+    if not ranges:
+        return ClusterError(OUT_OF_RANGE, f"the node that was asked does not have offset {offset}", "kctl doctor")
+    begins, end = min(each.begins for each in ranges), max(each.end for each in ranges)
+    text = f"there is no offset {offset}: the history of the metadata goes from {begins} to {end}"
+    if offset < begins:
+        text += "; what is older is kept as a snapshot only"
+    return ClusterError(OUT_OF_RANGE, text, f"give an offset from {begins} to {end}")

@@ -1,0 +1,260 @@
+"""`quorum.dump`: a quorum directory or a snapshot is read as it is, never changed; where it is damaged it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metadata.codec import encode
+from metadata.image import ClusterImage
+from metadata.records import Feature
+from metadata.snapshot import chunks
+from quorum.core.types import LogEnd
+from quorum.dump import FRAME, dump
+from quorum.ports import StoreWrite
+from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL
+from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError, StoreRefusedError
+from quorumlog.wire.v1 import node_pb2
+from tests.contract.samples import CLUSTER, base, data, founding, leader_change, snapshot_bytes, state
+from tests.unit.metadata.test_snapshot import example
+from tests.unit.quorum_shell.test_sqlite_store import crashed, flip, make
+
+ROOT = Path(__file__).resolve().parents[3]
+SNAPSHOT_NAME = "{:020d}-{:010d}.snapshot"
+
+
+def feature(offset: int) -> bytes:
+    return encode([Feature("f", offset)])
+
+
+async def a_log(folder: Path, rounds: int = 5, *, closed: bool = True) -> Any:
+    """A store with the founding, a leader, and so many features from offset 2 on."""
+    store = make(folder)
+    await store.open(1, None)
+    await store.write([StoreWrite(state(2), None, (founding(), leader_change(1)))])
+    for offset in range(2, 2 + rounds):
+        await store.write([StoreWrite(state(offset + 1), None, (data(offset, payload=feature(offset)),))])
+    if closed:
+        await store.close()
+    return store
+
+
+def image_bytes(image: ClusterImage) -> bytes:
+    return snapshot_bytes(image.end_offset, *(chunk for chunk in chunks(image) if chunk))
+
+
+class Read:
+    """What a dump gave."""
+
+    def __init__(self, path: Path, *topics: str) -> None:
+        self.frames: list[tuple[bytes, bytes]] = []
+        self.error: QuorumlogError | OSError | None = None
+        try:
+            dump(str(path), topics, lambda kind, content: self.frames.append((kind, content)))
+        except (QuorumlogError, OSError) as error:
+            self.error = error
+
+    def of(self, kind: bytes) -> list[bytes]:
+        return [content for each, content in self.frames if each == kind]
+
+    @property
+    def about(self) -> Any:
+        return json.loads(self.of(b"I")[0])
+
+    @property
+    def batches(self) -> list[node_pb2.MetadataBatch]:
+        return [node_pb2.MetadataBatch.FromString(content) for content in self.of(b"B")]
+
+    @property
+    def features(self) -> list[int]:
+        return [record.feature.level for batch in self.batches for record in batch.records.records]
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+async def in_thread(path: Path, *topics: str) -> Read:
+    """`dump` runs a loop of its own."""
+    return await asyncio.to_thread(Read, path, *topics)
+
+
+@pytest.mark.parametrize("form", ["quorum", "data", "database"])
+async def test_a_directory_that_was_closed(tmp_path: Path, form: str) -> None:
+    folder = tmp_path / "quorum"
+    await a_log(folder)
+    before = contents(tmp_path)
+    read = await in_thread({"quorum": folder, "data": tmp_path, "database": folder / DATABASE}[form])
+    assert read.error is None
+    assert {**read.about, "directory_id": None} == {
+        "kind": "log", "path": str(folder), "node_id": 1, "directory_id": None, "cluster_id": CLUSTER, "epoch": 1,
+        "begins": 0, "end": 7, "snapshots": [],
+    }  # fmt: skip
+    assert [batch.control.partition(":")[0] for batch in read.batches[:2]] == ["Voters", "LeaderChange"]
+    assert read.features == [2, 3, 4, 5, 6]
+    assert [batch.base_offset for batch in read.batches] == list(range(7))
+    assert contents(tmp_path) == before
+
+
+async def test_what_only_the_write_ahead_log_holds_is_read_and_left_there(tmp_path: Path) -> None:
+    folder = await crashed_with_features(tmp_path)
+    assert (folder / WAL).stat().st_size > 0
+    before = contents(folder)
+    read = await in_thread(folder)
+    assert (read.error, read.features) == (None, list(range(2, 12)))
+    assert contents(folder) == before
+    store = make(folder)
+    assert (await store.open(1, None)).log_end == 12, "the node starts as if nobody had looked"
+    await store.close()
+
+
+async def crashed_with_features(tmp_path: Path) -> Path:
+    store = await a_log(tmp_path / "live", 10, closed=False)
+    shutil.copytree(tmp_path / "live", tmp_path / "left")
+    await store.close()
+    return tmp_path / "left"
+
+
+async def test_a_directory_in_use_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    store = await a_log(tmp_path, closed=False)
+    read = await in_thread(tmp_path)
+    assert isinstance(read.error, StoreRefusedError)
+    assert f"in use by process {os.getpid()}" in read.error.message
+    assert "kctl metadata tail" in read.error.next_step
+    assert read.frames == []
+    await store.close()
+
+
+async def test_a_copy_without_its_lock_file_is_read(tmp_path: Path) -> None:
+    await a_log(tmp_path / "q")
+    (tmp_path / "q" / LOCK).unlink()
+    assert (await in_thread(tmp_path / "q")).features == [2, 3, 4, 5, 6]
+
+
+async def test_damage_is_named_where_it_lies(tmp_path: Path) -> None:
+    """A directory is what is named, not the copy that was looked at."""
+    folder = await crashed(tmp_path)
+    flip(folder / WAL, (folder / WAL).stat().st_size // 2)
+    read = await in_thread(folder)
+    assert isinstance(read.error, CorruptStoreError)
+    assert "quorumlog-dump-" not in read.error.message
+    assert (read.of(b"B"), str(folder) in read.error.message) == ([], True)
+
+
+async def test_what_comes_before_a_damaged_batch_is_given(tmp_path: Path) -> None:
+    await a_log(tmp_path / "q")
+    database = tmp_path / "q" / DATABASE
+    whole = database.read_bytes()
+    place = whole.rindex(feature(5))
+    flip(database, place + len(feature(5)) - 1)
+    read = await in_thread(tmp_path / "q")
+    assert read.features == [2, 3, 4]
+    assert isinstance(read.error, CorruptStoreError)
+    assert "offset 5" in read.error.message
+
+
+async def test_missing_pieces(tmp_path: Path) -> None:
+    await a_log(tmp_path / "q")
+    (tmp_path / "q" / IDENTITY).unlink()
+    assert "quorum.json is missing" in str((await in_thread(tmp_path / "q")).error)
+    await a_log(tmp_path / "r")
+    (tmp_path / "r" / DATABASE).unlink()
+    assert isinstance((await in_thread(tmp_path / "r")).error, CorruptStoreError)
+    (tmp_path / "empty").mkdir()
+    nothing = (await in_thread(tmp_path / "empty")).error
+    assert isinstance(nothing, ClusterError)
+    assert nothing.code == "NOT_METADATA"
+    assert isinstance((await in_thread(tmp_path / "nowhere")).error, FileNotFoundError)
+    (tmp_path / "text").write_text("quite something else")
+    other = (await in_thread(tmp_path / "text")).error
+    assert isinstance(other, ClusterError)
+    assert other.code == "NOT_METADATA"
+
+
+# Snapshots
+
+
+async def test_a_snapshot_is_the_state_that_it_holds(tmp_path: Path) -> None:
+    image = example()
+    path = tmp_path / SNAPSHOT_NAME.format(image.end_offset, 1)
+    path.write_bytes(image_bytes(image))
+    read = await in_thread(path)
+    assert read.error is None
+    assert (read.about["end"], read.about["cluster_id"], len(read.about["voters"])) == (image.end_offset, CLUSTER, 3)
+    state_ = node_pb2.DescribeMetadataReply.FromString(read.of(b"S")[0])
+    assert (state_.offset, state_.timestamp_ms) == (image.end_offset, 1_700_000_000_000)
+    assert [topic.name for topic in state_.topics] == sorted(image.topic_ids)
+    assert [broker.broker_id for broker in state_.brokers] == sorted(image.brokers)
+    one = node_pb2.DescribeMetadataReply.FromString((await in_thread(path, "topic1")).of(b"S")[0])
+    assert [topic.name for topic in one.topics] == ["topic1"]
+
+
+async def test_every_damage_to_a_snapshot_is_refused(tmp_path: Path) -> None:
+    whole = image_bytes(example())
+    path = tmp_path / "x.snapshot"
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        read = await in_thread(path)
+        assert isinstance(read.error, QuorumlogError), place
+        assert read.of(b"S") == []
+    for size in range(0, len(whole), 11):
+        path.write_bytes(whole[:size])
+        assert isinstance((await in_thread(path)).error, QuorumlogError), size
+
+
+async def test_a_log_that_begins_after_a_snapshot_knows_the_names_of_before(tmp_path: Path) -> None:
+    image = example()
+    end = LogEnd(1, image.end_offset)
+    store = make(tmp_path)
+    await store.open(1, None)
+    await store.begin_snapshot(end, resume=False)
+    await store.extend_snapshot(end, 0, image_bytes(image))
+    await store.finish_snapshot(end)
+    after = data(end.offset, payload=feature(end.offset))
+    await store.write([StoreWrite(state(end.offset + 1), None, (after,), base(end.offset))])
+    await store.close()
+    read = await in_thread(tmp_path)
+    assert read.error is None
+    assert (read.about["begins"], read.features) == (end.offset, [end.offset])
+    names = node_pb2.DescribeMetadataReply.FromString(read.of(b"N")[0])
+    assert {topic.name: topic.topic_id for topic in names.topics} == {
+        name: topic_id.bytes for name, topic_id in image.topic_ids.items()
+    }
+    assert not any(topic.partitions for topic in names.topics)
+
+
+# The program
+
+
+def frames(output: bytes) -> Iterator[tuple[bytes, bytes]]:
+    while output:
+        kind, length = FRAME.unpack_from(output)
+        yield kind, output[FRAME.size : FRAME.size + length]
+        output = output[FRAME.size + length :]
+
+
+def program(*arguments: str) -> tuple[int, list[tuple[bytes, bytes]]]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-P", "-m", "quorum.dump", *arguments]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False, timeout=60)
+    return done.returncode, list(frames(done.stdout))
+
+
+async def test_the_program_gives_frames_and_its_error_as_the_last(tmp_path: Path) -> None:
+    await a_log(tmp_path)
+    code, found = program(str(tmp_path))
+    assert (code, [kind for kind, _ in found]) == (0, [b"I"] + [b"B"] * 7)
+    code, [(kind, content)] = program(str(tmp_path / "nowhere"))
+    assert (code, kind) == (1, b"E")
+    assert json.loads(content) == {
+        "error": "NO_SUCH_FILE", "message": f"{tmp_path}/nowhere: No such file or directory", "next": "",
+    }  # fmt: skip
