@@ -11,7 +11,7 @@ import contextlib
 from typing import Any, NamedTuple
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.nodes import node_addresses
+from quorumlog.kctl.brokers import node_addresses
 from quorumlog.wire.v1 import node_pb2
 
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
