@@ -27,6 +27,7 @@ OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 
 CONNECT_TIMEOUT_S = 2.0
 READ_ATTEMPT_TIMEOUT_S = 5.0
+ASK_TIMEOUT_MIN_S = 1.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
 
@@ -110,12 +111,15 @@ class ControllerClient:
         reason = self._no_answer()
         attempts = _Attempts(self, deadline)
         while (address := await attempts.next()) is not None:
+            # A node that hangs must leave time for the others; one that has much to look up needs some.
+            left = deadline - _now()
             try:
-                reply = await self._ask(address, method, request, deadline)
+                reply = await self._ask(address, method, request, _now() + max(left / 2, min(left, ASK_TIMEOUT_MIN_S)))
             except ClusterError as error:
                 if not error.retriable:
                     raise
                 reason = error
+                self._avoid(address)
                 continue
             self._prefer(address)
             return reply
@@ -215,6 +219,11 @@ class ControllerClient:
         """Ask the node that has answered first: a dead one costs a connection timeout each time."""
         self._addresses.remove(address)
         self._addresses.insert(0, address)
+
+    def _avoid(self, address: str) -> None:
+        """Ask the node that has not answered last."""
+        self._addresses.remove(address)
+        self._addresses.append(address)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if address not in self._channels:

@@ -18,13 +18,13 @@ from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.grpc import bind, make_server
 from quorumlog.wire.v1 import controller_pb2 as pb
-from quorumlog.wire.v1 import controller_pb2_grpc, quorum_pb2, quorum_pb2_grpc
+from quorumlog.wire.v1 import controller_pb2_grpc, node_pb2, node_pb2_grpc, quorum_pb2, quorum_pb2_grpc
 
 Answer = Callable[[Any], Awaitable[Any]]
 CREATE = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t")])
 
 
-class FakeNode(controller_pb2_grpc.ControllerServicer, quorum_pb2_grpc.QuorumServicer):
+class FakeNode(controller_pb2_grpc.ControllerServicer, node_pb2_grpc.NodeServicer, quorum_pb2_grpc.QuorumServicer):
     """Answers by a script: one entry a call, the last one for ever."""
 
     def __init__(self, *script: Answer) -> None:
@@ -37,6 +37,9 @@ class FakeNode(controller_pb2_grpc.ControllerServicer, quorum_pb2_grpc.QuorumSer
         return await self._next(request, context)
 
     async def DescribeTopics(self, request: Any, context: Any) -> Any:
+        return await self._next(request, context)
+
+    async def ReadMetadata(self, request: Any, context: Any) -> Any:
         return await self._next(request, context)
 
     async def DescribeQuorum(self, request: Any, context: Any) -> Any:
@@ -64,6 +67,7 @@ async def start() -> AsyncIterator[Start]:
         async def run(node: FakeNode) -> FakeNode:
             server = make_server()
             controller_pb2_grpc.add_ControllerServicer_to_server(node, server)
+            node_pb2_grpc.add_NodeServicer_to_server(node, server)
             quorum_pb2_grpc.add_QuorumServicer_to_server(node, server)
             node.address = f"127.0.0.1:{bind(server, Address('127.0.0.1', 0))}"
             await server.start()
@@ -200,3 +204,53 @@ async def test_a_stale_leader_is_not_believed(start: Start) -> None:
     follower.quorum = quorum(2, 1, stale.address, epoch=3)
     async with ControllerClient([follower.address]) as client:
         assert (await client.describe_quorum(10)).answered_by.node_id == 2
+
+
+# What a node says of itself
+
+
+def read(error: str = "NONE", retriable: bool = False) -> Any:
+    return node_pb2.ReadMetadataReply(result=pb.Result(error=error, message="m", retriable=retriable), high_watermark=7)
+
+
+async def test_any_node_will_do_and_one_that_hangs_costs_part_of_the_time_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "ASK_TIMEOUT_MIN_S", 0.2)
+    asked = asyncio.Event()
+    hanging = await start(FakeNode(asked))
+    sound = await start(FakeNode(read()))
+    async with ControllerClient([hanging.address, sound.address]) as client:
+        for _ in range(3):
+            reply = await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 4)
+            assert reply.high_watermark == 7
+    assert (len(hanging.requests), len(sound.requests)) == (1, 3)
+
+
+async def test_when_every_node_hangs_it_is_said_in_time(start: Start) -> None:
+    nodes = [await start(FakeNode(asyncio.Event())) for _ in range(2)]
+    async with ControllerClient([node.address for node in nodes]) as client:
+        with pytest.raises(ClusterError) as caught:
+            await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 0.5)
+    assert (caught.value.code, caught.value.retriable) == ("TIMED_OUT", True)
+
+
+async def test_a_final_refusal_of_any_node_is_not_asked_again(start: Start) -> None:
+    first = await start(FakeNode(read("OFFSET_OUT_OF_RANGE")))
+    second = await start(FakeNode(read()))
+    async with ControllerClient([first.address, second.address]) as client:
+        with pytest.raises(ClusterError) as caught:
+            await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 10)
+    assert caught.value.code == "OFFSET_OUT_OF_RANGE"
+    assert second.requests == []
+
+
+async def test_one_node_is_asked_once(start: Start) -> None:
+    node = await start(FakeNode(read(), read("OVERLOADED", retriable=True)))
+    async with ControllerClient([dead_address()]) as client:
+        assert (await client.ask_node(node.address, "ReadMetadata", node_pb2.ReadMetadataRequest(), 5)).result.error
+        for address, code in ((node.address, "OVERLOADED"), (dead_address(), "UNAVAILABLE")):
+            with pytest.raises(ClusterError) as caught:
+                await client.ask_node(address, "ReadMetadata", node_pb2.ReadMetadataRequest(), 5)
+            assert (caught.value.code, caught.value.retriable) == (code, True)
+    assert len(node.requests) == 2
