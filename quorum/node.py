@@ -7,7 +7,7 @@ deadline has come, it steps a tick.  Carrying out never waits.  What waits lives
 - writing and reading the log (`log_disk.py`): many writes share an fsync, `Written` comes back as an event;
 - requests of ours and of others (`exchange.py`): a message with `after` is held until that write is durable;
 - questions to the core (`questions.py`), snapshots (`snapshots.py`);
-- the applier hands committed batches to the state machine, in order, each once, and lets others run every 10 ms.
+- committed batches on their way into the state machine (`applier.py`).
 
 `append` steps the core at once, in the caller's turn of the loop: nothing else can run in between, so the caller's
 assertions stay true.  It must not be called while the core is being stepped or a batch applied.
@@ -23,9 +23,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol, assert_never
+from typing import Any, NamedTuple, assert_never
 from uuid import UUID
 
+from quorum.applier import Applier, StateMachine
 from quorum.core.config import RaftConfig
 from quorum.core.core import RaftCore
 from quorum.core.events import (
@@ -65,7 +66,7 @@ from quorum.core.messages import (
     Request,
 )
 from quorum.core.roles import Leader
-from quorum.core.types import Batch, LogBase, LogEnd, Role, StoredQuorum
+from quorum.core.types import Batch, Role, StoredQuorum
 from quorum.exchange import Exchange
 from quorum.generations import outlived
 from quorum.log_disk import LogDisk
@@ -78,17 +79,14 @@ from quorum.ports import (
     UnreachableError,
 )
 from quorum.questions import Inquirer
-from quorum.snapshots import SnapshotMachine, SnapshotPolicy, Snapshotter
+from quorum.snapshots import SnapshotPolicy, Snapshotter
 from quorum.transport.convert import TOOL
 from quorum.waiters import OffsetWaiters
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.logging import get_logger
 
-READ_MAX_BYTES = 1 << 20
-"""Bytes that the applier reads from the store at once."""
 APPEND_MAX_BYTES = 8 << 20
-APPLY_SLICE_S = 0.010
 FSYNCS_KEPT = 256
 """Durations of the latest transactions of the store, for a p99."""
 STALL_MS = 200
@@ -97,14 +95,12 @@ STALL_MS = 200
 _log = get_logger("quorum")
 
 
-class StateMachine(SnapshotMachine, Protocol):
-    """What the metadata log is for.  No method waits, and none may call `append`."""
+class _Opened(NamedTuple):
+    """What there is only once the store is open."""
 
-    def apply(self, batch: Batch) -> None:
-        """A committed batch, data or control; in order, each once per process."""
-
-    def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
-        """Who leads, as far as this node knows."""
+    core: RaftCore
+    disk: LogDisk
+    applier: Applier
 
 
 class QuorumNode(Inquirer):
@@ -129,7 +125,7 @@ class QuorumNode(Inquirer):
         self._machine = machine
         self._sources = sources
         self._snapshots = Snapshotter(store, machine, sources, self._post, snapshots or SnapshotPolicy())
-        self._core: RaftCore | None = None
+        self._opened: _Opened | None = None
         self._group = asyncio.TaskGroup()
         self._main: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -138,24 +134,19 @@ class QuorumNode(Inquirer):
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._stepping = False
-        self._applying = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._outcome: Appended | NotAppended | None = None
 
         self._exchange = Exchange(transport, self._post, self._group.create_task, self._heard)
-        self._opened_disk: LogDisk | None = None
         self._reset: asyncio.Task[None] | None = None
 
         self._high_watermark = 0
-        self._apply_wake = asyncio.Event()
         self._commit_waiters = OffsetWaiters()
-        self._apply_waiters = OffsetWaiters()
         self._joined = asyncio.Event()
         self._was_paused = False
 
         self._changed: asyncio.Event | None = None
-        self.applied_offset = 0
         self._leader_watermark: tuple[int, int] | None = None  # (epoch, the leader's high watermark when last heard)
         self._caught_up_at: float | None = None
 
@@ -183,15 +174,16 @@ class QuorumNode(Inquirer):
             raise
         try:
             stored = await self._snapshots.restore(stored)
-            self.applied_offset = self._snapshots.restored_end
-            self._core = RaftCore(self._complete(stored), stored, self._sources.random, now_ms())
-            config = self._core.config
-            if not (self._core.met or config.founders or config.bootstrap):
+            core = RaftCore(self._complete(stored), stored, self._sources.random, now_ms())
+            config = core.config
+            if not (core.met or config.founders or config.bootstrap):
                 raise ConfigError(
                     f"node {config.node_id} has never met its cluster, and was not told where to find it",
                     next_step="give --join HOST:PORT of any node, --initial-voters, or --standalone",
                 )
-            self._opened_disk = LogDisk(self._store, stored.log_end, self._post, self._linger_ms, self._on_fsync)
+            disk = LogDisk(self._store, stored.log_end, self._post, self._linger_ms, self._on_fsync)
+            applier = Applier(core, disk, self._machine, self._snapshots, self._tell_changed)
+            self._opened = _Opened(core, disk, applier)
             self._transport.serve(self.handle)
             await self._transport.start()
         except BaseException:
@@ -199,11 +191,11 @@ class QuorumNode(Inquirer):
             raise
         await self._group.__aenter__()
         self._main = [
-            self._group.create_task(work(), name=f"quorum {work.__name__.strip('_')}")
-            for work in (self._run_core, self._disk.run_writer, self._disk.run_reader, self._run_applier)
+            self._group.create_task(work(), name=f"quorum {work.__qualname__}")
+            for work in (self._run_core, disk.run_writer, disk.run_reader, applier.run)
         ]
         self._main += [
-            self._group.create_task(work, name=name) for name, work in self._snapshots.tasks(self._snapshot_base)
+            self._group.create_task(work, name=name) for name, work in self._snapshots.tasks(applier.snapshot_base)
         ]
         self._post(Tick())  # the first step also carries out what the start calls for
         return self
@@ -243,8 +235,9 @@ class QuorumNode(Inquirer):
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            for waiters in (self._commit_waiters, self._apply_waiters):
-                waiters.fail(LeadershipLostError("this node is stopping"))
+            stopping = LeadershipLostError("this node is stopping")
+            self._commit_waiters.fail(stopping)
+            self._applier.fail(stopping)
             await self._close()
 
     async def _close(self) -> None:
@@ -419,7 +412,7 @@ class QuorumNode(Inquirer):
     async def read_committed(self, start: int, max_bytes: int) -> tuple[Batch, ...]:
         """Committed batches from the one that holds `start` on, at least one, about `max_bytes`.
 
-        None when `start` is not below the high watermark, or not in the log any more.
+        None at all when `start` is not below the high watermark, or not in the log any more.
         """
         if not self.log_start <= start < self._high_watermark:
             return ()
@@ -432,62 +425,6 @@ class QuorumNode(Inquirer):
 
     # What is committed
 
-    async def _run_applier(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._apply_wake.wait()
-            self._apply_wake.clear()
-            began = loop.time()
-            while self.applied_offset < self._high_watermark:
-                if self._is_behind_start():
-                    self._install_snapshot()
-                    continue
-                batches = await self._disk.read(self.applied_offset, self._high_watermark, READ_MAX_BYTES)
-                assert batches or self._is_behind_start(), (
-                    f"nothing at {self.applied_offset}, below the high watermark {self._high_watermark}"
-                )
-                for batch in batches:
-                    if self._is_behind_start():
-                        break  # the log began anew while this was read: it is in the snapshot, or never was committed
-                    self._apply(batch)
-                    if loop.time() - began >= APPLY_SLICE_S:
-                        await asyncio.sleep(0)
-                        began = loop.time()
-
-    def _is_behind_start(self) -> bool:
-        return self.applied_offset < self.core.log.start
-
-    def _install_snapshot(self) -> None:
-        """Go on from the snapshot that was received, in place of the batches that the log does not hold any more."""
-        start = self.core.log.start
-        self._snapshots.install(start)
-        _log.info("snapshot loaded", node_id=self.node_id, before=self.applied_offset, end_offset=start)
-        self.applied_offset = start
-        self._apply_waiters.complete(start)
-        self._tell_changed()
-
-    def _snapshot_base(self) -> LogBase | None:
-        """What a snapshot of what is applied by now stands for; None when there is nothing."""
-        core, offset = self.core, self.applied_offset
-        epoch = core.log.base_epoch if offset == core.log.start > 0 else core.log.epoch_at(offset - 1)
-        if epoch is None or core.history.record is None:
-            return None
-        voters, target = core.history.in_force_below(offset)
-        return LogBase(LogEnd(epoch, offset), voters, target)
-
-    def _apply(self, batch: Batch) -> None:
-        assert batch.base_offset == self.applied_offset, f"batch at {batch.base_offset}, applied {self.applied_offset}"
-        assert batch.end_offset <= self._high_watermark, f"{batch.end_offset} is above {self._high_watermark}"
-        self._applying = True
-        try:
-            self._machine.apply(batch)
-        finally:
-            self._applying = False
-        self.applied_offset = batch.end_offset
-        self._snapshots.applied(batch)
-        self._apply_waiters.complete(batch.end_offset)
-        self._tell_changed()
-
     def _on_high_watermark(self, offset: int) -> None:
         assert offset > self._high_watermark, f"high watermark {self._high_watermark} -> {offset}"
         self._high_watermark = offset
@@ -496,7 +433,7 @@ class QuorumNode(Inquirer):
             self._commit_latency_s = now - self._appended_at.popleft()[1]
             self.on_commit(self._commit_latency_s)
         self._commit_waiters.complete(offset)
-        self._apply_wake.set()
+        self._applier.advance(offset)
 
     def _on_role(self, change: RoleChanged) -> None:
         self._role_changes += 1
@@ -524,7 +461,7 @@ class QuorumNode(Inquirer):
         Raises:
             NotLeaderError: this node does not lead `epoch`, is paused, or its disk is too far behind; nothing changed.
         """
-        assert not self._applying, "append while a batch is applied"
+        assert not self._applier.applying, "append while a batch is applied"
         assert not self._stepping, "append while the core is stepped"
         assert len(payload) <= APPEND_MAX_BYTES, f"batch of {len(payload)} bytes"
         if self._is_ending:
@@ -561,8 +498,7 @@ class QuorumNode(Inquirer):
         Raises:
             LeadershipLostError: this node stops first.
         """
-        if end_offset > self.applied_offset:
-            await self._apply_waiters.wait(end_offset)
+        await self._applier.reached(end_offset)
 
     async def joined(self) -> str:
         """Wait until this node has its place in a cluster; returns the cluster's id.  The caller sets the deadline."""
@@ -649,13 +585,18 @@ class QuorumNode(Inquirer):
 
     @property
     def core(self) -> RaftCore:
-        assert self._core is not None, "the node is not open"
-        return self._core
+        assert self._opened is not None, "the node is not open"
+        return self._opened.core
 
     @property
     def _disk(self) -> LogDisk:
-        assert self._opened_disk is not None, "the node is not open"
-        return self._opened_disk
+        assert self._opened is not None, "the node is not open"
+        return self._opened.disk
+
+    @property
+    def _applier(self) -> Applier:
+        assert self._opened is not None, "the node is not open"
+        return self._opened.applier
 
     @property
     def node_id(self) -> int:
@@ -673,7 +614,7 @@ class QuorumNode(Inquirer):
     @property
     def cluster_id(self) -> str | None:
         """None until this node has met its cluster."""
-        return self.core.cluster_id if self._core is not None else None
+        return self.core.cluster_id if self._opened is not None else None
 
     @property
     def epoch(self) -> int:
@@ -707,6 +648,11 @@ class QuorumNode(Inquirer):
     def high_watermark(self) -> int:
         """End of what this node knows to be committed."""
         return self._high_watermark
+
+    @property
+    def applied_offset(self) -> int:
+        """End of what is applied here."""
+        return self._applier.offset
 
     @property
     def log_end_offset(self) -> int:
