@@ -455,7 +455,7 @@ class TruncateTo(NamedTuple):
 
 
 class RestartAt(NamedTuple):
-    """Our log ends before the leader's begins: drop it and start there."""
+    """Our log ends before the leader's begins, or is empty and above its end: drop it and start there."""
 
     start: int
 
@@ -501,8 +501,10 @@ class FollowerState:
         last_epoch = sent.last_fetched_epoch
         if last_epoch >= 0 and end_of(last_epoch) != (last_epoch, log_end):
             return Drop()
-        if reply.code == Code.OFFSET_OUT_OF_RANGE and reply.log_start > log_end:
-            return RestartAt(reply.log_start)
+        if reply.code == Code.OFFSET_OUT_OF_RANGE and reply.log_start >= 0:
+            # Above the leader's end: after an unclean election, when all that the two shared was deleted here before.
+            if reply.log_start > log_end or log_start == log_end:
+                return RestartAt(reply.log_start)
         if reply.code != Code.NONE:
             return StandBack(reply.code)
         if reply.diverging is not None:

@@ -145,6 +145,29 @@ async def test_a_former_leader_cuts_off_what_was_never_committed(cluster: Cluste
     assert old.replicas.counters.truncations > 0
 
 
+async def test_a_log_that_begins_above_the_end_of_an_unclean_leader_starts_over(cluster: Cluster) -> None:
+    """What both had, retention has deleted on one of them: there is nothing left to share."""
+    topic_id = cluster.controller.create("t", (1, 2), unclean_leader_election_enable="true")
+    old = await leading(cluster, 1, "t")
+    await written(old, "t", b"a")
+    await cluster[2].stop(clean=False)
+    cluster.controller.fence(2)
+    await written(old, "t", *(b"lost" for _ in range(4)))
+    log = old.hosted("t").log
+    assert log is not None
+    log.advance_start_offset(5)
+    await written(old, "t", b"lost, too")
+    await old.stop(clean=True)
+    cluster.controller.fence(1)
+    await cluster[2].start()
+    new = await leading(cluster, 2, "t")
+    await written(new, "t", b"b")
+    await old.start()
+    await cluster.controller.until(lambda image: 1 in cluster.controller.partition(topic_id).isr)
+    await written(new, "t", b"c")
+    assert values_of(old.hosted("t")) == [b"a", b"b", b"c"]
+
+
 async def test_waiting_writes_are_refused_when_leadership_is_lost(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")

@@ -526,6 +526,17 @@ def test_a_log_that_the_leader_no_longer_has_starts_over() -> None:
     assert follower.on_reply(SENT, odd, 0, 25, FOLLOWER_HISTORY) == StandBack(Code.OFFSET_OUT_OF_RANGE)
 
 
+def test_an_empty_log_above_the_leaders_end_starts_over() -> None:
+    """After an unclean election: what the leader lacks is cut off, and nothing that it has was left here."""
+    follower = FollowerState(1, 5, 10)
+    above = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=3)
+    assert follower.on_reply(SentPosition(5, 25, -1), above, 25, 25, FOLLOWER_HISTORY) == RestartAt(3)
+    silent = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=-1)
+    assert follower.on_reply(SentPosition(5, 25, -1), silent, 25, 25, FOLLOWER_HISTORY) == StandBack(
+        Code.OFFSET_OUT_OF_RANGE
+    )
+
+
 def test_the_followers_watermark_goes_as_far_as_its_log_and_never_back() -> None:
     follower = FollowerState(1, 5, 10)
     assert follower.watermark_after(40, 25)
