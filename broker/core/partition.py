@@ -501,10 +501,10 @@ class FollowerState:
         last_epoch = sent.last_fetched_epoch
         if last_epoch >= 0 and end_of(last_epoch) != (last_epoch, log_end):
             return Drop()
-        if reply.code == Code.OFFSET_OUT_OF_RANGE and reply.log_start >= 0:
-            # Above the leader's end: after an unclean election, when all that the two shared was deleted here before.
-            if reply.log_start > log_end or log_start == log_end:
-                return RestartAt(reply.log_start)
+        # Empty and above the leader's end: after an unclean election, when all that both had was deleted here before.
+        shares_nothing = reply.log_start > log_end or log_start == log_end
+        if reply.code == Code.OFFSET_OUT_OF_RANGE and reply.log_start >= 0 and shares_nothing:
+            return RestartAt(reply.log_start)
         if reply.code != Code.NONE:
             return StandBack(reply.code)
         if reply.diverging is not None:
