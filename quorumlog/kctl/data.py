@@ -113,13 +113,50 @@ async def produce(
         level = {"0": 0, "1": 1, "all": -1}[acks]
         async with Producer(cluster, acks=level, delivery_timeout_s=timeout_s) as producer:
             sent: list[tuple[int, int, asyncio.Future[int]]] = []
-            async for lines in _lines(file):
-                for index, records in _split(target, [parse(line) for line in lines], written):
-                    sent.append((index, len(records), await _send(producer, topic, index, records)))
-                written += len(lines)
-                sent = await _print_acknowledged(context, topic, sent, IN_FLIGHT_MAX)
+            malformed: MalformedLineError | None = None
+            try:
+                async for pairs in _pairs(file, parse):
+                    for index, records in _split(target, pairs, written):
+                        sent.append((index, len(records), await _send(producer, topic, index, records)))
+                    written += len(pairs)
+                    sent = await _print_acknowledged(context, topic, sent, IN_FLIGHT_MAX)
+            except MalformedLineError as error:
+                malformed = error
             await _print_acknowledged(context, topic, sent, 0)
+    if malformed is not None:
+        raise malformed
     context.output.message(f"{written} records written to {topic}")
+
+
+class MalformedLineError(ClusterError):
+    """A line of the input cannot be a record; the lines before it are written, and nothing after it."""
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(
+            "INVALID_LINE",
+            f"line {number} {problem}; the lines before it are written",
+            f"mend it, and go on from line {number}",
+        )
+
+
+Pair = tuple[bytes | None, bytes]
+
+
+async def _pairs(file: str | None, parse: _LineParser) -> AsyncIterator[list[Pair]]:
+    """Keys and values of the lines, as they come.
+
+    Raises:
+        MalformedLineError: after everything that came before that line has been given out.
+    """
+    async for lines in _lines(file):
+        pairs: list[Pair] = []
+        for line in lines:
+            try:
+                pairs.append(parse(line))
+            except MalformedLineError:
+                yield pairs
+                raise
+        yield pairs
 
 
 class _LineParser:
@@ -130,22 +167,17 @@ class _LineParser:
         self._separator = separator
         self._number = 0
 
-    def __call__(self, line: bytes) -> tuple[bytes | None, bytes]:
+    def __call__(self, line: bytes) -> Pair:
         self._number += 1
         if self._separator is None:
             return self._key, line
         key, found, value = line.partition(self._separator)
         if not found:
-            raise ClusterError(
-                "INVALID_RECORD",
-                f"line {self._number} has no {self._separator.decode()!r}; the lines before it may be written already",
-            )
+            raise MalformedLineError(self._number, f"has no {self._separator.decode()!r}")
         return key, value
 
 
-def _split(
-    target: _Target, pairs: list[tuple[bytes | None, bytes]], first_number: int
-) -> list[tuple[int, list[NewRecord]]]:
+def _split(target: _Target, pairs: list[Pair], first_number: int) -> list[tuple[int, list[NewRecord]]]:
     """Batches by partition, in the order of the lines within each."""
     from quorumlog.client.partitioner import partition_of
     from quorumlog.client.records import NewRecord
@@ -196,12 +228,14 @@ async def _print_acknowledged(
 async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
     """Lines as they come, all that are there at once together; the last one needs no newline."""
     rest = b""
+    count = 0
     async for chunk in _chunks(file):
         *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LINE_MAX_BYTES:
-            raise ClusterError("MESSAGE_TOO_LARGE", f"a line is longer than {LINE_MAX_BYTES} bytes")
+        count += len(lines)
         if lines:
             yield lines
+        if len(rest) > LINE_MAX_BYTES:
+            raise MalformedLineError(count + 1, f"is longer than {LINE_MAX_BYTES} bytes")
     if rest:
         yield [rest]
 

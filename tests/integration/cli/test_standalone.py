@@ -107,7 +107,10 @@ def test_produce_and_consume_with_keys_and_from_an_offset(kctl: Kctl) -> None:
     read = kctl("consume", "k", "--partition", str(partition), "--from", "1", "--exit-at-end")
     assert read.stdout.splitlines()[-1] == "4"
     assert kctl("produce", "k", "--partition", "3", stdin="x").returncode == 3
-    late = kctl("consume", "k", "--from", "beginning", "--max-messages", "5", "--timeout", "1")
+    broken = kctl("produce", "k", "--key-separator", ":", "--partition", "0", stdin="d:5\nd:6\nseven\nd:8\n")
+    assert (broken.returncode, len(broken.stdout.splitlines())) == (2, 2), "the lines before it are written, and shown"
+    assert "line 3 has no ':'" in broken.stderr
+    late = kctl("consume", "k", "--from", "beginning", "--max-messages", "7", "--timeout", "1")
     assert late.returncode == 4
     assert kctl("consume", "k", "--from", "99", "--exit-at-end", "--partition", "0", "--timeout", "5").returncode in (
         0,

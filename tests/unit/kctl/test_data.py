@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.client.partitioner import partition_of
-from quorumlog.errors import ClusterError
 from quorumlog.kctl import data
-from quorumlog.kctl.data import _LineParser, _lines, _split, _Target
+from quorumlog.kctl.data import MalformedLineError, _LineParser, _lines, _pairs, _split, _Target
+from quorumlog.kctl.exits import exit_code
+
+T = TypeVar("T")
 
 
 def test_lines_have_one_key_each_or_all_the_same() -> None:
@@ -20,7 +24,7 @@ def test_lines_have_one_key_each_or_all_the_same() -> None:
     assert _LineParser(None, b":")(b"k:v:w") == (b"k", b"v:w")
     parse = _LineParser(None, b":")
     parse(b"k:v")
-    with pytest.raises(ClusterError, match=r"line 2 has no ':'"):
+    with pytest.raises(MalformedLineError, match=r"line 2 has no ':'"):
         parse(b"nothing")
 
 
@@ -67,6 +71,23 @@ async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(data, "CHUNK_BYTES", 7)
     monkeypatch.setattr(data, "LINE_MAX_BYTES", 20)
     file = tmp_path / "lines"
-    file.write_bytes(b"x" * 100)
-    with pytest.raises(ClusterError, match="longer than 20 bytes"):
-        _ = [some async for some in _lines(str(file))]
+    file.write_bytes(b"a\nb\n" + b"x" * 100)
+    found: list[bytes] = []
+    with pytest.raises(MalformedLineError, match="line 3 is longer than 20 bytes"):
+        await _collect(_lines(str(file)), found)
+    assert found == [b"a", b"b"]
+
+
+async def test_what_comes_before_a_malformed_line_is_given_out(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"a:1\nb:2\nno separator\nc:3\n")
+    found: list[tuple[bytes | None, bytes]] = []
+    with pytest.raises(MalformedLineError, match="line 3") as caught:
+        await _collect(_pairs(str(file), _LineParser(None, b":")), found)
+    assert found == [(b"a", b"1"), (b"b", b"2")]
+    assert exit_code(caught.value) == 2
+
+
+async def _collect(source: AsyncIterator[list[T]], found: list[T]) -> None:
+    async for some in source:
+        found += some
