@@ -54,7 +54,14 @@ class LeadershipLostError(Exception):
 
 
 class UnreachableError(Exception):
-    """A request got no usable reply: no connection, deadline passed, or a malformed answer."""
+    """A request got no usable reply: no connection, deadline passed, or a malformed answer.
+
+    was_sent: False when it has certainly not left, so that asking elsewhere cannot carry it out twice.
+    """
+
+    def __init__(self, message: str, *, was_sent: bool = True) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent
 
 
 class SnapshotMissingError(Exception):
@@ -189,7 +196,7 @@ class Transport(Protocol):
         """Call a method of the `Controller` or `Node` service at `address`.
 
         Raises:
-            UnreachableError: no usable reply.  The request may still have been carried out.
+            UnreachableError: no usable reply.  The request may have been carried out, if it `was_sent`.
         """
         ...
 

@@ -424,7 +424,8 @@ class SimulatedTransport:
             if answer.done():
                 return
             if error is not None:
-                answer.set_exception(UnreachableError(str(error)))
+                was_sent = not isinstance(error, ConnectionRefusedError)
+                answer.set_exception(UnreachableError(str(error), was_sent=was_sent))
             else:
                 answer.set_result(result)
 

@@ -29,7 +29,7 @@ from quorum.ports import ControllerHandler, Handler, UnreachableError
 from quorum.transport import convert
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.addresses import Address, parse_address
-from quorumlog.runtime.grpc import bind, make_channel, make_server
+from quorumlog.runtime.grpc import bind, connect, make_channel, make_server
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
 
@@ -259,7 +259,9 @@ class GrpcTransport:
     async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
         spec = _METHODS[method]
         reply = spec.reply()
-        wire = await self._exchange(address, f"/{spec.service}/{method}", request.SerializeToString(), timeout_ms)
+        wire = await self._exchange(
+            address, f"/{spec.service}/{method}", request.SerializeToString(), timeout_ms, connect_first=True
+        )
         try:
             reply.ParseFromString(wire)
         except (DecodeError, RecursionError) as error:
@@ -267,27 +269,37 @@ class GrpcTransport:
             raise UnreachableError(f"{address}: reply to {method}: {error}") from error
         return reply
 
-    async def _exchange(self, address: str, path: str, wire: bytes, timeout_ms: int) -> bytes:
+    async def _exchange(
+        self, address: str, path: str, wire: bytes, timeout_ms: int, *, connect_first: bool = False
+    ) -> bytes:
+        """connect_first: send only over a connection that stands, so that it is known whether anything was sent."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max(timeout_ms, 1) / 1000
         if self._closed:
-            raise UnreachableError("this node is stopping")
+            raise UnreachableError("this node is stopping", was_sent=False)
         channel = self._channel(address)
         if channel.calls >= CALLS_PER_CHANNEL_MAX:
-            raise UnreachableError(f"{address}: {CALLS_PER_CHANNEL_MAX} calls are in progress already")
+            problem = f"{address}: {CALLS_PER_CHANNEL_MAX} calls are in progress already"
+            raise UnreachableError(problem, was_sent=False)
         channel.calls += 1
+        was_sent = False
         try:
+            if connect_first and not await connect(channel.grpc, deadline - loop.time()):
+                raise UnreachableError(f"{address}: no connection", was_sent=False)
             send: Any = channel.grpc.unary_unary(path)  # bytes in, bytes out
-            answer: bytes = await send(wire, timeout=max(timeout_ms, 1) / 1000)
+            was_sent = True
+            answer: bytes = await send(wire, timeout=max(deadline - loop.time(), 0.001))
             return answer
         except grpc.aio.AioRpcError as error:
             raise UnreachableError(f"{address}: {error.code().name}: {error.details()}") from error
         except grpc.aio.UsageError as error:  # the channel was closed before the call began
-            raise UnreachableError(f"{address}: the connection was reset") from error
+            raise UnreachableError(f"{address}: the connection was reset", was_sent=was_sent) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
             # Closing a channel cancels its calls, which looks as if we had been cancelled ourselves.
-            raise UnreachableError(f"{address}: the connection was reset") from None
+            raise UnreachableError(f"{address}: the connection was reset", was_sent=was_sent) from None
         finally:
             channel.calls -= 1
 
@@ -304,7 +316,7 @@ class GrpcTransport:
             return
         idle = next((address for address, channel in self._channels.items() if channel.calls == 0), None)
         if idle is None:
-            raise UnreachableError(f"{CHANNELS_MAX} connections are in use already")
+            raise UnreachableError(f"{CHANNELS_MAX} connections are in use already", was_sent=False)
         self._close_soon(self._channels.pop(idle))
 
     def _close_soon(self, channel: _Channel) -> None:

@@ -17,7 +17,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from quorumlog.errors import ClusterError
-from quorumlog.runtime.grpc import make_channel
+from quorumlog.runtime.grpc import connect, make_channel
 from quorumlog.wire.v1 import controller_pb2, controller_pb2_grpc, node_pb2_grpc, quorum_pb2, quorum_pb2_grpc
 
 NONE = "NONE"
@@ -132,7 +132,7 @@ class ControllerClient:
             ClusterError: refused, or UNAVAILABLE.
         """
         deadline = _now() + timeout_s
-        if not await _connect(self._channel(address), min(timeout_s, CONNECT_TIMEOUT_S)):
+        if not await connect(self._channel(address), min(timeout_s, CONNECT_TIMEOUT_S)):
             raise ClusterError(UNAVAILABLE, f"no answer from {address}", retriable=True)
         return await self._ask(address, method, request, deadline)
 
@@ -159,7 +159,7 @@ class ControllerClient:
             ClusterError: it does not answer.
         """
         deadline = _now() + timeout_s
-        if not await _connect(self._channel(address), min(timeout_s, CONNECT_TIMEOUT_S)):
+        if not await connect(self._channel(address), min(timeout_s, CONNECT_TIMEOUT_S)):
             raise ClusterError(UNAVAILABLE, f"no answer from {address}", retriable=True)
         try:
             return await self._describe(self._channel(address), deadline)
@@ -201,7 +201,7 @@ class ControllerClient:
         if not known.HasField("leader_id") or known.leader_id == reply.answered_by.node_id or not known.leader_address:
             return reply
         channel = self._channel(known.leader_address)
-        if not await _connect(channel, min(CONNECT_TIMEOUT_S, deadline - _now())):
+        if not await connect(channel, min(CONNECT_TIMEOUT_S, deadline - _now())):
             return reply
         try:
             answer = await self._describe(channel, deadline)
@@ -252,27 +252,9 @@ class _Attempts:
                 self._waiting = list(self._client._addresses)
                 continue
             address = self._waiting.pop(0)
-            if await _connect(self._client._channel(address), min(limit, CONNECT_TIMEOUT_S)):
+            if await connect(self._client._channel(address), min(limit, CONNECT_TIMEOUT_S)):
                 return address
         return None
-
-
-async def _connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
-    """Whether a connection stands within the time; a refused one is known at once."""
-    try:
-        async with asyncio.timeout(max(timeout_s, 0)):
-            state = channel.get_state(try_to_connect=True)
-            failed = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
-            tried = state not in failed  # an earlier attempt's failure says nothing about this one
-            while state is not grpc.ChannelConnectivity.READY:
-                if state in failed and tried:
-                    return False
-                tried = True
-                await channel.wait_for_state_change(state)
-                state = channel.get_state(try_to_connect=True)
-    except TimeoutError:
-        return False
-    return True
 
 
 def _with_timeout(request: _R, deadline: float) -> _R:

@@ -6,6 +6,7 @@ end of a 60 s network cut, and killed a quiet call after 5 s for its keepalive p
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import socket
@@ -118,6 +119,24 @@ def make_channel(
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=options)
     return grpc.aio.secure_channel(target, credentials, options=options)
+
+
+async def connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
+    """Whether a connection stands within the time; a refused one is known at once.  Nothing is sent."""
+    try:
+        async with asyncio.timeout(max(timeout_s, 0)):
+            state = channel.get_state(try_to_connect=True)
+            failed = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
+            tried = state not in failed  # an earlier attempt's failure says nothing about this one
+            while state is not grpc.ChannelConnectivity.READY:
+                if state in failed and tried:
+                    return False
+                tried = True
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _cannot_bind(address: Address) -> ConfigError:

@@ -81,8 +81,9 @@ def test_nobody_there_is_unreachable(transports: TransportKind) -> None:
         address = transports.nobody()
         with pytest.raises(UnreachableError):
             await client.ask(Peer(1, address), VOTE, 2000)
-        with pytest.raises(UnreachableError):
+        with pytest.raises(UnreachableError) as refused:
             await client.call(address, "DescribeBrokers", controller_pb2.DescribeBrokersRequest(), 2000)
+        assert not refused.value.was_sent
 
     transports.run(scenario)
 
@@ -97,6 +98,25 @@ def test_an_answer_that_does_not_come_is_unreachable(transports: TransportKind) 
         client, _ = await transports.serve(refuse)
         with pytest.raises(UnreachableError):
             await client.ask(Peer(1, address), VOTE, 100)
+
+    transports.run(scenario)
+
+
+def test_a_call_without_an_answer_may_have_been_carried_out(transports: TransportKind) -> None:
+    async def scenario() -> None:
+        arrived = asyncio.Event()
+
+        async def never(method: str, request: Message) -> Message:
+            arrived.set()
+            await asyncio.Event().wait()
+            raise AssertionError("the event is never set")
+
+        _, address = await transports.serve(refuse, never)
+        client, _ = await transports.serve(refuse)
+        with pytest.raises(UnreachableError) as silent:
+            await client.call(address, "DeleteTopics", controller_pb2.DeleteTopicsRequest(), 500)
+        assert silent.value.was_sent
+        assert arrived.is_set()
 
     transports.run(scenario)
 

@@ -125,6 +125,17 @@ def test_a_leader_that_does_not_answer_leaves_changes_unknown(method: str) -> No
     run(test())
 
 
+@pytest.mark.parametrize("method", sorted(REQUESTS))
+def test_a_leader_that_was_never_reached_has_done_nothing(method: str) -> None:
+    async def test() -> None:
+        plane = follower()
+        plane.transport.answer = UnreachableError("nobody listens", was_sent=False)
+        reply = await plane.call(method, REQUESTS[method])
+        assert (reply.result.error, reply.result.retriable) == ("NOT_CONTROLLER", True)
+
+    run(test())
+
+
 def test_an_answer_to_something_else_is_no_answer() -> None:
     async def test() -> None:
         plane = follower()
