@@ -412,7 +412,7 @@ class QuorumNode(Inquirer):
     async def read_committed(self, start: int, max_bytes: int) -> tuple[Batch, ...]:
         """Committed batches from the one that holds `start` on, at least one, about `max_bytes`.
 
-        None at all when `start` is not below the high watermark, or not in the log any more.
+        Empty when `start` is not below the high watermark, or not in the log any more.
         """
         if not self.log_start <= start < self._high_watermark:
             return ()

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from metadata.control.decision import Decision
 from metadata.control.election import Eligibility, Eligible, Policy, change_to, elect, min_isr_of
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome, Word, no_topic
 from metadata.image import ClusterImage, PartitionImage, TopicImage, indexes
 from metadata.records import MAX_RECORDS_PER_BATCH, NO_LEADER, NO_OFFSET, PartitionChange, Reason, Record
 
@@ -76,8 +76,7 @@ def _named(image: ClusterImage, partitions: Sequence[tuple[str, int]]) -> Iterat
             refusal = Outcome(Word.INVALID_REQUEST, f"partition {name[:60]}-{index} is named twice in one request")
             yield topic, index, Election(name, index, refusal)
         elif topic is None:
-            refusal = Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}", "kctl topics list")
-            yield None, index, Election(name, index, refusal)
+            yield None, index, Election(name, index, no_topic(name))
         elif topic.partition(index) is None:
             text = f"topic {name} has partitions 0 to {len(topic.partitions) - 1}, not {index}"
             yield topic, index, Election(name, index, Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, text))

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from metadata.control.decision import Decision
 from metadata.control.election import MIN_ISR
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome, Word, no_topic
 from metadata.control.topics import default_min_isr
 from metadata.image import (
     BROKER_CONFIGS,
@@ -217,7 +217,7 @@ def resource_key(image: ClusterImage, resource: Resource) -> tuple[ConfigScope, 
         case ConfigScope.TOPIC:
             topic = image.topic(name)
             if topic is None:
-                return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}", "kctl topics list")
+                return no_topic(name)
             return ConfigScope.TOPIC, topic.topic_id.hex
         case ConfigScope.BROKER:
             if not (name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name):

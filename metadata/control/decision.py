@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from metadata.image import ClusterImage
 from metadata.records import MAX_RECORDS_PER_BATCH, NO_OFFSET, PartitionChange, Record
 
 T = TypeVar("T")
@@ -24,6 +25,12 @@ class Decision(Generic[T]):
     reply: T
     records: tuple[Record, ...] = ()
     more: bool = False
+
+
+def with_end(image: ClusterImage, decision: Decision[T]) -> Decision[tuple[T, int]]:
+    """The same, its reply beside the end offset of what it rests on.  `image`: what it was decided on."""
+    end_offset = image.end_offset + len(decision.records)
+    return Decision((decision.reply, end_offset), decision.records, decision.more)
 
 
 def batch_with_head(head: Record, changes: Sequence[PartitionChange]) -> tuple[tuple[Record, ...], bool]:

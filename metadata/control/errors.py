@@ -83,3 +83,7 @@ class Outcome:
 
 
 OK = Outcome(Word.NONE)
+
+
+def no_topic(name: str) -> Outcome:
+    return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}", "kctl topics list")

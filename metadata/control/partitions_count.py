@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from metadata.control.decision import Decision
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome, Word, no_topic
 from metadata.control.placement import Placer
 from metadata.control.topics import MAX_REPLICAS_PER_REQUEST, check_rows, fresh_id, is_internal, new_partitions
-from metadata.image import ClusterImage, PartitionImage, TopicImage
+from metadata.image import ClusterImage, TopicImage
 from metadata.records import MAX_RECORDS_PER_BATCH, Record, RemovePartition, RenewTopic
 
 MAX_PARTITIONS = 1_000_000
@@ -53,7 +53,8 @@ def add_partitions(
 ) -> Decision[tuple[Resized, ...]]:
     """Decide which partitions are added; each topic stands for itself, what can be done is done in one batch."""
     counts = Counter(each.topic for each in wanted)
-    refusals = [_refuse_more(image, each, counts[each.topic]) for each in wanted]
+    placer = Placer(image)
+    refusals = [_refuse_more(image, each, counts[each.topic], placer.broker_count) for each in wanted]
     more = [
         (each, each.count - _size(image, each.topic))
         for each, refusal in zip(wanted, refusals, strict=True)
@@ -66,7 +67,6 @@ def add_partitions(
         problem = f"the request makes {records_made} partitions, one batch holds at most {MAX_RECORDS_PER_BATCH}"
     elif replicas_made > MAX_REPLICAS_PER_REQUEST:
         problem = f"the request makes {replicas_made} replicas, at most {MAX_REPLICAS_PER_REQUEST} are made at a time"
-    placer = Placer(image)
     records: list[Record] = []
     answers: list[Resized] = []
     for each, refusal in zip(wanted, refusals, strict=True):
@@ -83,12 +83,13 @@ def add_partitions(
     return Decision(tuple(answers), () if validate_only else tuple(records))
 
 
-def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int) -> Outcome | None:
+def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int, brokers: int) -> Outcome | None:
+    """`brokers`: how many take replicas."""
     topic = image.topic(wanted.topic)
     if times > 1:
         return Outcome(Word.INVALID_REQUEST, f"topic {wanted.topic[:60]!a} is named {times} times in one request")
     if topic is None:
-        return _no_topic(wanted.topic)
+        return no_topic(wanted.topic)
     now, number = len(topic.partitions), wanted.count - len(topic.partitions)
     if wanted.count < 1 or wanted.count > MAX_PARTITIONS:
         return Outcome(Word.INVALID_PARTITIONS, f"{wanted.count} partitions: there can be 1 to {MAX_PARTITIONS}")
@@ -101,8 +102,7 @@ def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int) -> Outc
     factor = _factor(image, topic.name)
     if wanted.assignment:
         return check_rows(image, wanted.assignment, now, factor)
-    brokers = Placer(image).broker_count if number else factor
-    if factor > brokers:
+    if number and factor > brokers:
         text = f"replication factor {factor}, unfenced brokers that take replicas: {brokers}"
         return Outcome(Word.INVALID_REPLICATION_FACTOR, text, "start more brokers, or give an assignment")
     return None
@@ -139,7 +139,7 @@ def remove_partitions(
     """Decide to keep the first `count` partitions of a topic.  `new_id` draws a random uuid."""
     topic = image.topic(name)
     if topic is None:
-        return Decision(_as_it_is(image, name, _no_topic(name)))
+        return Decision(_as_it_is(image, name, no_topic(name)))
     refusal = _refuse_fewer(topic, count)
     if refusal is not None:
         return Decision(_as_it_is(image, name, refusal))
@@ -167,19 +167,11 @@ def _refuse_fewer(topic: TopicImage, count: int) -> Outcome | None:
     if now - count >= MAX_RECORDS_PER_BATCH:
         text = f"{now - count} partitions: at most {MAX_RECORDS_PER_BATCH - 1} are removed at a time"
         return Outcome(Word.POLICY_VIOLATION, text, f"first --to {now - MAX_RECORDS_PER_BATCH + 1}")
-    moving = [partition.index for partition in topic.partitions[count:] if partition is not None and _moves(partition)]
+    moving = [each.index for each in topic.partitions[count:] if each is not None and each.reassigning]
     if moving:
         text = f"{topic.name}-{moving[0]} is being reassigned"
         return Outcome(Word.REASSIGNMENT_IN_PROGRESS, text, "let it end, or: kctl reassign cancel")
     return None
-
-
-def _moves(partition: PartitionImage) -> bool:
-    return bool(partition.adding or partition.removing)
-
-
-def _no_topic(name: str) -> Outcome:
-    return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}", "kctl topics list")
 
 
 def _as_it_is(image: ClusterImage, name: str, outcome: Outcome) -> Resized:

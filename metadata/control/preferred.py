@@ -47,9 +47,16 @@ def set_preferred(
 
 
 def least_burdened(image: ClusterImage, voter_ids: Collection[int]) -> tuple[int, ...]:
-    """The voter whose broker leads the fewest partitions; voters without a broker lead none (mixed deployment)."""
-    ranked = sorted(voter_ids, key=lambda node_id: (image.leader_count(node_id), node_id))
-    return tuple(ranked[:1])
+    """The voter whose broker leads the fewest partitions; voters without a broker lead none (mixed deployment).
+
+    One whose broker is fenced leads none either, but because it is down: it comes last.
+    """
+
+    def burden(node_id: int) -> tuple[bool, int, int]:
+        broker = image.brokers.get(node_id)
+        return broker is not None and not broker.active, image.leader_count(node_id), node_id
+
+    return tuple(sorted(voter_ids, key=burden)[:1])
 
 
 def _names(node_ids: Sequence[int]) -> str:

@@ -46,7 +46,7 @@ import msgspec
 
 from metadata.control.decision import Decision
 from metadata.control.election import Elected, Eligibility, Eligible, Policy, change_to, elect, min_isr_of, policy_of
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome, Word, no_topic
 from metadata.image import ClusterImage, PartitionImage, TopicImage, indexes
 from metadata.records import (
     MAX_RECORDS_PER_BATCH,
@@ -186,7 +186,7 @@ def _name(wanted: Wanted) -> str:
 def _plan(image: ClusterImage, wanted: Wanted, replace: bool, keep_factor: bool, eligible: Eligible) -> _Plan | Outcome:
     topic = image.topic(wanted.topic)
     if topic is None:
-        return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {wanted.topic[:60]!a}", "kctl topics list")
+        return no_topic(wanted.topic)
     partition = topic.partition(wanted.index)
     if partition is None:
         text = f"topic {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {wanted.index}"

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from metadata.control.decision import Decision
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.election import MIN_ISR
+from metadata.control.errors import OK, Outcome, Word, no_topic
 from metadata.control.placement import Placer
 from metadata.control.reassign import ended
 from metadata.image import TOPIC_CONFIGS, ClusterImage, TopicImage, unknown_key
@@ -34,7 +35,6 @@ DEFAULT = -1
 MAX_NAME_LENGTH = 249
 MAX_REPLICAS_PER_REQUEST = 100_000
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-_MIN_ISR = "min.insync.replicas"
 _PARTITIONS = "num.partitions"
 _FACTOR = "default.replication.factor"
 
@@ -158,13 +158,13 @@ def _plan(image: ClusterImage, topic: NewTopic, broker_count: int) -> NewTopic |
     if refusal is not None:
         return CreatedTopic(topic.name, refusal)
     given = dict(topic.configs)
-    given.setdefault(_MIN_ISR, str(default_min_isr(image, checked.replication_factor)))
+    given.setdefault(MIN_ISR, str(default_min_isr(image, checked.replication_factor)))
     return replace(checked, configs=tuple(sorted(given.items())))
 
 
 def default_min_isr(image: ClusterImage, replication_factor: int) -> int:
     """The cluster's value where it is set (not above the replication factor), else 2 of 3 or more, else 1."""
-    value = image.config(ConfigScope.CLUSTER, "").get(_MIN_ISR)
+    value = image.config(ConfigScope.CLUSTER, "").get(MIN_ISR)
     if value is not None:
         return min(int(value), replication_factor)
     return 2 if replication_factor >= 3 else 1
@@ -237,7 +237,7 @@ def _check_configs(configs: Sequence[tuple[str, str]], replication_factor: int) 
         problem = known.problem(value)
         if problem is not None:
             return Outcome(Word.INVALID_CONFIG, problem)
-        if key == _MIN_ISR and int(value) > replication_factor:
+        if key == MIN_ISR and int(value) > replication_factor:
             text = f"{key} {value} is above the replication factor, {replication_factor}: no write would be accepted"
             return Outcome(Word.INVALID_CONFIG, text)
     return None
@@ -347,5 +347,4 @@ def forget_topics(image: ClusterImage, names: Sequence[str]) -> Decision[None]:
 def _missing(name: str, topic_id: UUID | None) -> DeletedTopic:
     if topic_id is not None:
         return DeletedTopic(Outcome(Word.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"), "", topic_id)
-    text = f"no topic is named {name[:60]!a}"
-    return DeletedTopic(Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, text, "kctl topics list"), name)
+    return DeletedTopic(no_topic(name), name)

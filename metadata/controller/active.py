@@ -28,7 +28,6 @@ assertion ends the process: `run` raises it, since gRPC would swallow what a han
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -383,11 +382,15 @@ class ActiveController:
             self._reign.balance.configs_changed()
 
     def _background(self, reign: _Reign, decide: Decide[Any]) -> Decision[Any] | None:
+        """A decision of the controller's own; None when this reign has ended, or is about to be told so."""
         if self._reign is not reign:
             return None
         try:
             return self._step(reign, decide, False)
-        except (NotLeaderError, _BatchTooLargeError):
+        except NotLeaderError:
+            return None
+        except _BatchTooLargeError:
+            log.error("a batch of the controller's own is too large, and is left out", epoch=reign.epoch)
             return None
 
     def _arm(self, reign: _Reign) -> None:
@@ -417,13 +420,10 @@ class ActiveController:
 
     def _fence_step(self, reign: _Reign, broker_id: int) -> None:
         """A batch of the fencing of one broker; the next batch, or the next broker, has its own turn."""
-        if self._reign is not reign:
-            return
         loop = asyncio.get_running_loop()
-        try:
-            decision = self._step(reign, lambda image, again: brokers.fence(image, broker_id), False)
-        except NotLeaderError:
-            return  # the end of this reign is about to be told
+        decision = self._background(reign, lambda image, again: brokers.fence(image, broker_id))
+        if decision is None:
+            return
         if decision.more:
             loop.call_soon(self._fence_step, reign, broker_id)
             return
@@ -470,5 +470,4 @@ class ActiveController:
         reign.gone_since = {name: reign.gone_since.get(name, loop.time()) for name in gone_names(reign.pending)}
         due = [name for name, since in reign.gone_since.items() if loop.time() - since >= forget_after]
         if due:
-            with contextlib.suppress(NotLeaderError):
-                self._step(reign, lambda image, again: forget_topics(image, due), False)
+            self._background(reign, lambda image, again: forget_topics(image, due))

@@ -6,7 +6,7 @@ from google.protobuf.message import Message
 
 from metadata.control import partitions_count
 from metadata.control.brokers import Unregistered, unregister
-from metadata.control.decision import Decision
+from metadata.control.decision import Decision, with_end
 from metadata.control.errors import OK, Outcome
 from metadata.control.partitions_count import NewPartitions, Resized
 from metadata.controller import convert
@@ -26,8 +26,9 @@ async def add_partitions(
     ]
 
     def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[Resized, ...], int]]:
-        decision = partitions_count.add_partitions(image, wanted, validate_only=request.header.validate_only)
-        return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+        return with_end(
+            image, partitions_count.add_partitions(image, wanted, validate_only=request.header.validate_only)
+        )
 
     answer = await controller.carry_out(decide, timeout_ms)
     if isinstance(answer, Outcome):
@@ -40,10 +41,12 @@ async def remove_partitions(
     controller: ActiveController, request: pb.RemovePartitionsRequest, timeout_ms: float
 ) -> Message | Outcome:
     def decide(image: ClusterImage, again: bool) -> Decision[tuple[Resized, int]]:
-        decision = partitions_count.remove_partitions(
-            image, request.topic, request.count, controller.new_id, validate_only=request.header.validate_only
+        return with_end(
+            image,
+            partitions_count.remove_partitions(
+                image, request.topic, request.count, controller.new_id, validate_only=request.header.validate_only
+            ),
         )
-        return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
 
     answer = await controller.carry_out(decide, timeout_ms)
     if isinstance(answer, Outcome):
@@ -66,8 +69,7 @@ async def unregister_broker(
     controller: ActiveController, request: pb.UnregisterBrokerRequest, timeout_ms: float
 ) -> Message | Outcome:
     def decide(image: ClusterImage, again: bool) -> Decision[tuple[Unregistered, int]]:
-        decision = unregister(image, request.broker_id, validate_only=request.header.validate_only)
-        return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+        return with_end(image, unregister(image, request.broker_id, validate_only=request.header.validate_only))
 
     answer = await controller.carry_out(decide, timeout_ms)
     if isinstance(answer, Outcome):

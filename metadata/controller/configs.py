@@ -6,7 +6,7 @@ from google.protobuf.message import Message
 
 from metadata.control import configs
 from metadata.control.configs import Altered, Changes, Resource
-from metadata.control.decision import Decision
+from metadata.control.decision import Decision, with_end
 from metadata.control.errors import OK, Outcome
 from metadata.controller import convert
 from metadata.controller.active import ActiveController
@@ -32,9 +32,7 @@ async def alter_configs(
     ]
 
     def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[Altered, ...], int]]:
-        decision = configs.alter_configs(image, wanted, validate_only=request.header.validate_only)
-        end_offset = image.end_offset + len(decision.records)
-        return Decision((decision.reply, end_offset), decision.records, decision.more)
+        return with_end(image, configs.alter_configs(image, wanted, validate_only=request.header.validate_only))
 
     answer = await controller.carry_out(decide, timeout_ms)
     if isinstance(answer, Outcome):

@@ -6,7 +6,7 @@ import asyncio
 
 from google.protobuf.message import Message
 
-from metadata.control.decision import Decision
+from metadata.control.decision import Decision, with_end
 from metadata.control.errors import OK, Outcome, Word
 from metadata.control.reassign import NO_THROTTLE, THROTTLE, Ongoing, Reassigned, Wanted, list_reassignments
 from metadata.control.reassign import alter_reassignments as decide
@@ -36,15 +36,17 @@ async def alter_reassignments(
     throttle = request.throttle if request.HasField("throttle") else None
 
     def step(image: ClusterImage, again: bool) -> Decision[tuple[Reassigned, int]]:
-        decision = decide(
+        return with_end(
             image,
-            wanted,
-            replace=request.replace,
-            throttle=throttle,
-            keep_factor=request.keep_replication_factor,
-            validate_only=request.header.validate_only,
+            decide(
+                image,
+                wanted,
+                replace=request.replace,
+                throttle=throttle,
+                keep_factor=request.keep_replication_factor,
+                validate_only=request.header.validate_only,
+            ),
         )
-        return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
 
     answer = await controller.carry_out(step, timeout_ms)
     if isinstance(answer, Outcome):

@@ -7,11 +7,8 @@ decided and applied here already; what that made is taken over, so that a commit
 
 from __future__ import annotations
 
-import asyncio
-import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from typing import Protocol
 
 from metadata.codec import decode
@@ -19,12 +16,11 @@ from metadata.image import ClusterImage
 from metadata.records import Record
 from metadata.snapshot import ImageLoader, chunks
 from quorum.core.types import Batch, LeaderChange
+from quorum.waiters import OffsetWaiters
 
 Subscriber = Callable[[ClusterImage, ClusterImage, Sequence[Record] | None, int, int, int], None]
 """callback(old, new, records, base_offset, end_offset, timestamp_ms); `records` is empty for a control batch, and None
 when a snapshot took the place of the batches between `old` and `new`: anything may have changed."""
-
-MAX_WAITERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +46,6 @@ class Controller(Protocol):
     def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None: ...
 
 
-@dataclass(order=True, slots=True)
-class _Waiter:
-    offset: int
-    number: int
-    future: asyncio.Future[None] = field(compare=False)
-
-
 class MetadataReplay:
     """A `quorum.node.StateMachine`.  `image` is what is committed and applied."""
 
@@ -65,8 +54,7 @@ class MetadataReplay:
         self.timestamp_ms = 0
         self._controller: Controller | None = None
         self._subscribers: list[Subscriber] = []
-        self._waiters: list[_Waiter] = []
-        self._numbers = count()
+        self._waiters = OffsetWaiters()
 
     def attach(self, controller: Controller) -> None:
         """Name the controller of this process; before the node runs."""
@@ -100,15 +88,9 @@ class MetadataReplay:
         self.timestamp_ms = batch.timestamp_ms
         for subscriber in tuple(self._subscribers):
             subscriber(old, self.image, records, batch.base_offset, batch.end_offset, batch.timestamp_ms)
-        self._wake_waiters()
+        self._waiters.complete(self.image.end_offset)
         if isinstance(batch.control, LeaderChange) and self._controller is not None:
             self._controller.leader_change_applied(batch.epoch)
-
-    def _wake_waiters(self) -> None:
-        while self._waiters and self._waiters[0].offset <= self.image.end_offset:
-            future = heapq.heappop(self._waiters).future
-            if not future.done():
-                future.set_result(None)
 
     def snapshot(self) -> Iterator[bytes]:
         """The image as it is now, in chunks; to be run through while newer batches are applied."""
@@ -125,7 +107,7 @@ class MetadataReplay:
         self.image = image
         for subscriber in tuple(self._subscribers):
             subscriber(old, image, None, old.end_offset, image.end_offset, self.timestamp_ms)
-        self._wake_waiters()
+        self._waiters.complete(self.image.end_offset)
 
     def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
         """Pass on who leads."""
@@ -134,11 +116,5 @@ class MetadataReplay:
 
     async def wait_for(self, offset: int) -> None:
         """Wait until everything below `offset` is applied here.  The caller sets the deadline."""
-        if self.image.end_offset >= offset:
-            return
-        self._waiters = [waiter for waiter in self._waiters if not waiter.future.done()]
-        heapq.heapify(self._waiters)
-        assert len(self._waiters) < MAX_WAITERS, f"{len(self._waiters)} wait for metadata"
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiters, _Waiter(offset, next(self._numbers), future))
-        await future
+        if self.image.end_offset < offset:
+            await self._waiters.wait(offset)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from metadata.control.brokers import allocate_producer_ids
-from metadata.control.decision import Decision
+from metadata.control.decision import Decision, with_end
 from metadata.control.errors import OK, Outcome, Word
 from metadata.control.partitions import alter_partition, assign_directories
 from metadata.control.preferred import Preferred, least_burdened, set_preferred
@@ -209,7 +209,7 @@ class ControllerService:
 
         def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[CreatedTopic, ...], int]]:
             decision = create_topics(image, topics, self.controller.new_id, validate_only=request.header.validate_only)
-            return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+            return with_end(image, decision)
 
         answer = await self.controller.carry_out(decide, timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.created(answer[0], OK, answer[1])
@@ -219,7 +219,7 @@ class ControllerService:
 
         def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[DeletedTopic, ...], int]]:
             decision = delete_topics(image, names, topic_ids, validate_only=request.header.validate_only)
-            return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+            return with_end(image, decision)
 
         answer = await self.controller.carry_out(decide, timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.deleted(answer[0], OK, answer[1])
@@ -267,7 +267,7 @@ class ControllerService:
             voter_ids = self._node.voter_ids
             wanted = least_burdened(image, voter_ids) if request.auto else tuple(request.node_ids)
             decision = set_preferred(image, wanted, voter_ids, validate_only=request.header.validate_only)
-            return Decision((decision.reply, image.end_offset + len(decision.records)), decision.records)
+            return with_end(image, decision)
 
         answer = await self.controller.carry_out(decide, timeout_ms)
         if isinstance(answer, Outcome):

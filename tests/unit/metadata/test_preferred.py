@@ -8,6 +8,7 @@ from metadata.control.errors import Word
 from metadata.control.preferred import MAX_PREFERRED, least_burdened, set_preferred
 from metadata.image import ClusterImage
 from metadata.records import PreferredControllers
+from tests.unit.metadata.builders import Cluster
 
 EMPTY = ClusterImage()
 VOTERS = (1, 2, 3)
@@ -48,3 +49,14 @@ def test_what_cannot_be_meant_is_refused(node_ids: list[int], word: Word) -> Non
 def test_auto_takes_the_least_burdened_voter() -> None:
     assert least_burdened(EMPTY, (3, 2)) == (2,)
     assert least_burdened(EMPTY, ()) == ()
+
+
+def test_auto_passes_over_a_voter_whose_broker_is_down() -> None:
+    """Its broker leads nothing, but for another reason."""
+    cluster = Cluster()
+    cluster.start(1, 2)
+    cluster.create("t", (2, 1))
+    assert least_burdened(cluster.image, (1, 2)) == (1,)
+    cluster.beat(1, want_fence=True)
+    assert least_burdened(cluster.image, (1, 2)) == (2,)
+    assert least_burdened(cluster.image, (1, 2, 3)) == (3,), "one in a process of its own"
