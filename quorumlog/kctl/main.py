@@ -24,6 +24,7 @@ from quorumlog.kctl import (
     partition_counts,
     quorum,
     reassign,
+    state_changes,
     topics,
     voters,
 )
@@ -57,6 +58,7 @@ cli.add_command(elections.elect_leaders)
 cli.add_command(cluster.group)
 cli.add_command(metadata.group)
 cli.add_command(explain.command)
+cli.add_command(state_changes.command)
 cli.add_command(dev.group)
 cli.add_command(data.produce)
 cli.add_command(data.consume)

@@ -92,11 +92,19 @@ class Output:
         """A line of data for people, in one of `_STYLES` where there are colours."""
         _write(f"\033[{_STYLES[style]}m{line}\033[0m" if has_colours() else line)
 
+    def hanging(self, head: str, text: str) -> None:
+        """`head`, then data for people beside it; broken between words on a terminal, else one line."""
+        self._wrapped(text, f"{head}  ", len(head) + 2)
+
     def wrapped(self, text: str, indent: int) -> None:
-        """Data for people, indented; broken between words on a terminal, else one line."""
+        """As `hanging`, with nothing but an indent beside it."""
+        self._wrapped(text, " " * indent, indent)
+
+    def _wrapped(self, text: str, first: str, indent: int) -> None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNTRUNCATED
-        space = " " * indent
-        for line in textwrap.wrap(text, max(width, indent + 20), initial_indent=space, subsequent_indent=space):
+        for line in textwrap.wrap(
+            text, max(width, indent + 20), initial_indent=first, subsequent_indent=" " * indent, break_on_hyphens=False
+        ):
             _write(line)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:

@@ -1,0 +1,385 @@
+"""kctl state-changes: each change's life, from the record that a controller wrote to the brokers that carried it out.
+
+What happened is read from the metadata log, of any node that has it.  When a broker received a batch of records, and
+when it had carried it out, only that broker knows, for its latest batches, since it was started; it is asked.  One that
+does not answer, or not in time, is shown as such.  Times are those of the clock of whoever wrote them down; what a
+broker took is from one clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.brokers import node_addresses
+from quorumlog.kctl.context import Command, Context, with_loop
+from quorumlog.kctl.nodes import EACH_TIMEOUT_S, ask_each
+from quorumlog.kctl.output import Output, duration_text
+
+if TYPE_CHECKING:
+    from quorumlog.kctl.metadata_history import History
+    from quorumlog.kctl.metadata_records import Line, Names
+
+NOW = -1
+LAST = 100
+SHOWN_PER_BATCH = 20
+PATIENCE_S = 2.0
+"""With --follow, how long a change waits to be shown until the brokers have carried it out."""
+LOOK_S = 0.05
+SPAN_MIN = 64
+BROKERS_SHOWN = 6
+AGAIN_S = 0.5
+
+_SPACE = " " * 10
+_KINDS = frozenset(
+    {
+        "register_broker", "broker_change", "unregister_broker", "topic", "partition", "partition_change",
+        "remove_partition", "remove_topic", "renew_topic", "config", "leader_change",
+    }
+)  # fmt: skip
+"""Records that brokers act upon, and who has led since; the others are in `kctl metadata tail`."""
+
+
+class Batch(NamedTuple):
+    """Changes that came as one: all of them in force, or none."""
+
+    end_offset: int
+    timestamp_ms: int
+    epoch: int
+    lines: list[Line]
+    is_control: bool
+
+
+@click.command("state-changes", cls=Command)
+@click.option("--follow", is_flag=True, help="Go on, and show each change as it is made.")
+@click.option("--from", "start", type=click.IntRange(0, 2**63 - 1), metavar="OFFSET", help="Begin at this offset.")
+@click.option(
+    "--last", type=click.IntRange(0, 10_000), metavar="N",
+    help=f"Begin with the latest N changes (default {LAST}, with --follow 0).",
+)  # fmt: skip
+@click.option("--topic", "topics", multiple=True, metavar="T", help="Only of this topic (may be given more than once).")
+@with_loop
+async def command(context: Context, follow: bool, start: int | None, last: int | None, topics: tuple[str, ...]) -> None:
+    """Each change of topics, partitions, brokers and configs: who decided it, and which broker carried it out when."""
+    from quorumlog.kctl.metadata_history import History
+
+    if start is not None and last is not None:
+        raise click.UsageError("--from and --last both say where to begin: give one of them")
+    context.interrupted = "nothing was changed"
+    async with context.client() as client:
+        reader = _Reader(History(client, context.deadline_s), frozenset(topics))
+        wanted = (0 if follow else LAST) if last is None and start is None else last
+        batches = await reader.begin(start, wanted)
+        brokers = Brokers(client, context.deadline_s)
+        if follow:
+            await _follow(context, reader, brokers, batches)
+        else:
+            await _show_once(context, reader, brokers, batches)
+
+
+async def _show_once(context: Context, reader: _Reader, brokers: Brokers, batches: list[Batch]) -> None:
+    times = await brokers.times(batches, reader.broker_ids, patience_s=0)
+    if context.output.is_json:
+        context.output.document([one for batch in batches for one in documents(batch, times)])
+        return
+    teller = _Teller(context.output)
+    for batch in batches:
+        teller.tell(batch, times)
+    if not batches:
+        context.output.message("there are no such changes")
+
+
+async def _follow(context: Context, reader: _Reader, brokers: Brokers, batches: list[Batch]) -> None:
+    teller = _Teller(context.output)
+    context.output.message(f"following from offset {reader.offset} on; Ctrl-C ends that")
+    while True:
+        if batches:
+            times = await brokers.times(batches, reader.broker_ids, PATIENCE_S)
+            for batch in batches:
+                if context.output.is_json:
+                    for one in documents(batch, times):
+                        context.output.line(one)
+                else:
+                    teller.tell(batch, times)
+        try:
+            batches = await reader.next()
+        except ClusterError as error:
+            if not error.retriable:
+                raise
+            context.output.message(f"waiting: {error.message}")
+            batches = []
+            await asyncio.sleep(AGAIN_S)  # no event tells that a node is back
+        if (gap := reader.gap) is not None:
+            reader.gap = None
+            context.output.message(f"the changes from offset {gap[0]} to {gap[1]} are not kept any more: left out")
+
+
+# What happened
+
+
+class _Reader:
+    """Reads batches of changes, ascending.  `offset`: all before it is read; `gap`: what had to be left out."""
+
+    def __init__(self, history: History, topics: frozenset[str]) -> None:
+        self._history = history
+        self._topics = topics
+        self._names: Names | None = None
+        self.offset = 0
+        self.gap: tuple[int, int] | None = None
+        self.broker_ids: set[int] = set()
+
+    async def begin(self, start: int | None, last: int | None) -> list[Batch]:
+        """Everything from `start` on, or the last so many changes, up to now."""
+        await self._history.learn_nodes()
+        first = await self._history.read(NOW, wait=False)
+        end, lowest = first.high_watermark, first.log_start
+        if start is not None:
+            await self._name_topics(start)
+            self.offset = start
+            return await self._read_up_to(end)
+        if not last:
+            await self._name_topics(NOW)
+            self.offset = end
+            return []
+        span = max(4 * last, SPAN_MIN)
+        while True:
+            begin = self.offset = max(lowest, end - span)
+            await self._name_topics(begin)
+            batches = await self._read_up_to(end)
+            if begin == lowest or sum(len(batch.lines) for batch in batches) >= last:
+                return _latest(batches, last)
+            span *= 4
+
+    async def next(self) -> list[Batch]:
+        """What comes; nothing, when nothing came for a while."""
+        try:
+            return self._take(await self._history.follow(self.offset))
+        except ClusterError as error:
+            if error.code != "OFFSET_OUT_OF_RANGE":
+                raise
+        lowest = min((each.begins for each in await self._history.ranges()), default=self.offset)
+        if lowest > self.offset:
+            self.gap = (self.offset, lowest - 1)
+            self.offset = lowest
+            await self._name_topics(lowest)
+        return []
+
+    async def _read_up_to(self, end: int) -> list[Batch]:
+        found: list[Batch] = []
+        while self.offset < end:
+            found += self._take(await self._history.read(self.offset, wait=False))
+        return found
+
+    def _take(self, reply: Any) -> list[Batch]:
+        from quorumlog.kctl.metadata_records import lines
+
+        assert self._names is not None, "begin comes first"
+        found = []
+        for batch in reply.batches:
+            end = batch.base_offset + batch.count
+            taken = [line for line in lines(batch, self._names) if line.offset >= self.offset and line.kind in _KINDS]
+            for line in taken:
+                self._note_broker(line)
+            if self._topics:
+                taken = [line for line in taken if line.topic in self._topics]
+            if taken:
+                found.append(Batch(end, batch.timestamp_ms, batch.epoch, taken, bool(batch.control)))
+        self.offset = max(self.offset, reply.next_offset)
+        return found
+
+    def _note_broker(self, line: Line) -> None:
+        broker_id = (line.record or {}).get("broker_id")
+        if line.kind == "register_broker" and broker_id is not None:
+            self.broker_ids.add(broker_id)
+        elif line.kind == "unregister_broker" and broker_id is not None:
+            self.broker_ids.discard(broker_id)
+
+    async def _name_topics(self, offset: int) -> None:
+        from quorumlog.kctl.metadata_records import Names
+
+        described = await self._history.describe(offset, without_partitions=True)
+        self._names = Names((topic.topic_id, topic.name) for topic in described.topics)
+        self.broker_ids = {broker.broker_id for broker in described.brokers}
+
+
+def _latest(batches: list[Batch], count: int) -> list[Batch]:
+    """Only the last `count` changes."""
+    kept: list[Batch] = []
+    for batch in reversed(batches):
+        if count <= 0:
+            break
+        kept.append(batch._replace(lines=batch.lines[-count:]))
+        count -= len(batch.lines)
+    return kept[::-1]
+
+
+# Who carried it out
+
+
+class Applied(NamedTuple):
+    """What one broker says of one batch: ms since 1970 of its clock, None: not yet, or not known; and why not.
+
+    is_silent: it has nothing to say, of other batches either.
+    """
+
+    broker_id: int
+    received_ms: int | None = None
+    completed_ms: int | None = None
+    problem: str | None = None
+    is_silent: bool = False
+
+
+Times = dict[int, list[Applied]]
+"""By end offset of the batch."""
+
+
+class Brokers:
+    """Asks brokers when they received and carried out batches."""
+
+    def __init__(self, client: Any, timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+        self._addresses: dict[int, str] = {}
+
+    async def times(self, batches: Sequence[Batch], broker_ids: set[int], patience_s: float) -> Times:
+        """Of each batch what each broker says; for as long as `patience_s`, those that answer are waited for."""
+        from quorumlog.wire.v1 import node_pb2
+
+        ends = [batch.end_offset for batch in batches if not batch.is_control]
+        if not ends:
+            return {}
+        with contextlib.suppress(ClusterError):  # who was known is asked where it was
+            self._addresses |= await node_addresses(self._client, min(self._timeout_s, EACH_TIMEOUT_S))
+        request = node_pb2.ListAppliedBatchesRequest(from_offset=ends[0] - 1)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_s
+        answers: dict[int, Any] = {}
+        waiting = set(broker_ids)
+        while waiting:
+            limit = min(self._timeout_s, EACH_TIMEOUT_S)
+            answers |= await ask_each(self._client, waiting, self._addresses, "ListAppliedBatches", request, limit)
+            waiting = {broker_id for broker_id in waiting if _is_behind(answers[broker_id], ends[-1])}
+            left = deadline - loop.time()
+            if left <= 0:
+                break
+            await asyncio.sleep(min(LOOK_S, left) if waiting else 0)  # no broker tells when it has carried out
+        told = {broker_id: _by_end(answers[broker_id]) for broker_id in sorted(answers)}
+        return {end: [_applied(each, answers[each], told[each].get(end), end) for each in told] for end in ends}
+
+
+def _is_behind(answer: Any, end_offset: int) -> bool:
+    """It answers, and has more to do until `end_offset`."""
+    if isinstance(answer, ClusterError) or not answer.is_broker or answer.kept_from >= end_offset:
+        return False
+    done = max((batch.end_offset for batch in answer.batches if batch.completed_ms), default=0)
+    return done < end_offset
+
+
+def _by_end(answer: Any) -> dict[int, Any]:
+    return {} if isinstance(answer, ClusterError) else {batch.end_offset: batch for batch in answer.batches}
+
+
+def _applied(broker_id: int, answer: Any, batch: Any, end_offset: int) -> Applied:
+    if isinstance(answer, ClusterError):
+        return Applied(broker_id, problem=answer.message, is_silent=True)
+    if not answer.is_broker:
+        return Applied(broker_id, problem="the node with this id is no broker", is_silent=True)
+    if batch is not None:
+        problem = None if batch.completed_ms else "received, but not carried out yet"
+        return Applied(broker_id, batch.received_ms, batch.completed_ms or None, problem)
+    if end_offset <= answer.kept_from:
+        text = "does not know: that was before it was started, or too many batches ago"
+        return Applied(broker_id, problem=text, is_silent=True)
+    return Applied(broker_id, problem="not received yet")
+
+
+# How it is shown
+
+
+def documents(batch: Batch, times: Times) -> list[dict[str, Any]]:
+    """The JSON of each change of a batch."""
+    from quorumlog.runtime.logging import rfc3339
+
+    brokers = [
+        {
+            "id": one.broker_id,
+            "received_at": None if one.received_ms is None else rfc3339(one.received_ms),
+            "completed_at": None if one.completed_ms is None else rfc3339(one.completed_ms),
+            "took_ms": _took_ms(one),
+            "problem": one.problem,
+        }
+        for one in times.get(batch.end_offset, ())
+    ]
+    return [
+        {
+            "offset": line.offset,
+            "at": rfc3339(line.timestamp_ms),
+            "controller_epoch": line.epoch,
+            "topic": line.topic,
+            "partition": line.partition,
+            "kind": line.kind,
+            "reason": "created" if line.kind == "partition" else (line.record or {}).get("reason"),
+            "cause_offset": (line.record or {}).get("cause_offset"),
+            "text": line.text,
+            "brokers": brokers,
+        }
+        for line in batch.lines
+    ]
+
+
+def _took_ms(one: Applied) -> int | None:
+    if one.received_ms is None or one.completed_ms is None:
+        return None
+    return one.completed_ms - one.received_ms
+
+
+class _Teller:
+    """For people.  That a broker is silent is said when that begins, not with every change."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._silent: dict[int, str] = {}
+
+    def tell(self, batch: Batch, times: Times) -> None:
+        from quorumlog.runtime.logging import rfc3339
+
+        output = self._output
+        output.styled(f"{rfc3339(batch.timestamp_ms)}  controller epoch {batch.epoch}", "cyan")
+        for line in batch.lines[:SHOWN_PER_BATCH]:
+            output.hanging(f"{line.offset:>8}", line.text)
+        if len(batch.lines) > SHOWN_PER_BATCH:
+            more = len(batch.lines) - SHOWN_PER_BATCH
+            output.text(f"{_SPACE}… and {more} more until offset {batch.lines[-1].offset} (-o json shows all)")
+        told = times.get(batch.end_offset, [])
+        fine = [one for one in told if one.problem is None]
+        for one in fine if len(fine) <= BROKERS_SHOWN else ():
+            output.text(f"{_SPACE}broker {one.broker_id}: {_when(one, batch)}")
+        if len(fine) > BROKERS_SHOWN:
+            last = max(fine, key=lambda one: one.completed_ms or 0)
+            output.text(f"{_SPACE}{len(fine)} brokers; the last is {last.broker_id}: {_when(last, batch)}")
+        for one in told:
+            self._tell_problem(one)
+
+    def _tell_problem(self, one: Applied) -> None:
+        problem = one.problem
+        if problem is not None and self._silent.get(one.broker_id) != problem:
+            further = " (said once)" if one.is_silent else ""
+            self._output.styled(f"{_SPACE}broker {one.broker_id}: {problem}{further}", "red")
+        if problem is not None and one.is_silent:
+            self._silent[one.broker_id] = problem
+        else:
+            self._silent.pop(one.broker_id, None)
+
+
+def _when(one: Applied, batch: Batch) -> str:
+    assert one.received_ms is not None, one
+    assert one.completed_ms is not None, one
+    received = duration_text(one.received_ms - batch.timestamp_ms)
+    completed = duration_text(one.completed_ms - batch.timestamp_ms)
+    took = duration_text(one.completed_ms - one.received_ms)
+    return f"received after {received}, carried out after {completed} (took {took})"
