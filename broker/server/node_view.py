@@ -10,6 +10,7 @@ from uuid import UUID
 from broker.log.manager import STRAYS
 from broker.log.types import parse_folder_name
 from broker.server.hosted import Hosted
+from broker.server.lifecycle import Progress
 from broker.server.replica_manager import ReplicaManager
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.v1 import node_pb2 as pb
@@ -65,10 +66,16 @@ class AppliedBatches:
 class NodeView:
     """`metadata.controller.node_service.BrokerView`.  paths: of the data directories, by directory id."""
 
-    def __init__(self, replicas: ReplicaManager, paths: Mapping[UUID, str], applied: AppliedBatches) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, paths: Mapping[UUID, str], applied: AppliedBatches, progress: Progress
+    ) -> None:
         self._replicas = replicas
         self._names = paths
         self._applied = applied
+        self._progress = progress
+
+    def progress(self) -> tuple[int, int]:
+        return self._progress.applied_offset, self._progress.pending_changes
 
     def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
         wanted = set(topics)

@@ -150,7 +150,8 @@ class BrokerProcess:
             await self.kafka.bind()
             await exits.enter_async_context(self.plane)
             paths = {disk.directory_id: path for disk, path in zip(self._disks, self.config.data_dirs, strict=False)}
-            self.plane.node_service.broker = NodeView(self.role.replicas, paths, self.role.applied_batches)
+            role = self.role
+            self.plane.node_service.broker = NodeView(role.replicas, paths, role.applied_batches, role.progress)
             exits.push_async_exit(self._close_role)
             await self.role.__aenter__()
             self._group = asyncio.TaskGroup()

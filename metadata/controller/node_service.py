@@ -54,6 +54,10 @@ class BrokerView(Protocol):
         """(end of what is forgotten, batches that end above `from_offset`)."""
         ...
 
+    def progress(self) -> tuple[int, int]:
+        """(end of the metadata that is carried out, partition changes to carry out yet)."""
+        ...
+
     def failed_directories(self) -> list[str]:
         """Paths of data directories that this process does not use any more."""
         ...
@@ -134,6 +138,7 @@ class NodeService:
 
     async def _describe_node(self, request: pb.DescribeNodeRequest) -> Message | Outcome:
         state = self._state()
+        carried_out, pending = (None, 0) if self.broker is None else self.broker.progress()
         return pb.DescribeNodeReply(
             result=result(OK),
             node_id=self._node.node_id,
@@ -147,6 +152,8 @@ class NodeService:
             fsync_p99_us=state.fsync_p99_us,
             is_broker=self.broker is not None,
             directories_offline=[] if self.broker is None else self.broker.failed_directories(),
+            carried_out_offset=carried_out,
+            pending_changes=pending,
         )
 
     async def _read_metadata(self, request: pb.ReadMetadataRequest) -> Message | Outcome:

@@ -26,7 +26,7 @@ from quorumlog.wire.v1 import controller_pb2 as quorumlog_dot_v1_dot_controller_
 from quorumlog.wire.v1 import metadata_pb2 as quorumlog_dot_v1_dot_metadata__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17quorumlog/v1/node.proto\x12\x0cquorumlog.v1\x1a\x1dquorumlog/v1/controller.proto\x1a\x1bquorumlog/v1/metadata.proto\"B\n\x13\x44\x65scribeNodeRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\"7\n\x0b\x43heckResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\xe1\x02\n\x11\x44\x65scribeNodeReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x19\n\x11\x63ontroller_active\x18\x05 \x01(\x08\x12\x17\n\nleading_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x61pplied_offset\x18\x07 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x08 \x01(\x03\x12)\n\x06\x63hecks\x18\t \x03(\x0b\x32\x19.quorumlog.v1.CheckResult\x12\x19\n\x0c\x66sync_p99_us\x18\n \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tis_broker\x18\x0b \x01(\x08\x12\x1b\n\x13\x64irectories_offline\x18\x0c \x03(\tB\r\n\x0b_leading_msB\x0f\n\r_fsync_p99_us\"{\n\x13ReadMetadataRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x04 \x01(\r\"\x91\x01\n\rMetadataBatch\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12&\n\x07records\x18\x05 \x01(\x0b\x32\x15.quorumlog.v1.Records\x12\x0f\n\x07\x63ontrol\x18\x06 \x01(\t\"\xa7\x01\n\x11ReadMetadataReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x11\n\tlog_start\x18\x02 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12,\n\x07\x62\x61tches\x18\x04 \x03(\x0b\x32\x1b.quorumlog.v1.MetadataBatch\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x03\"\x85\x01\n\x17\x44\x65scribeMetadataRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12\x11\n\tat_offset\x18\x02 \x01(\x03\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x1a\n\x12without_partitions\x18\x04 \x01(\x08\"\xcc\x02\n\x15\x44\x65scribeMetadataReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x16\n\x0ehistory_begins\x18\x03 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12.\n\x06topics\x18\x05 \x03(\x0b\x32\x1e.quorumlog.v1.TopicDescription\x12\x30\n\x07\x62rokers\x18\x06 \x03(\x0b\x32\x1f.quorumlog.v1.BrokerDescription\x12%\n\x07\x63onfigs\x18\x07 \x03(\x0b\x32\x14.quorumlog.v1.Config\x12\x1d\n\x15preferred_controllers\x18\x08 \x03(\x05\x12\'\n\x08\x66\x65\x61tures\x18\t \x03(\x0b\x32\x15.quorumlog.v1.Feature\"\x8c\x01\n\x17\x45xplainPartitionRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12/\n\tpartition\x18\x02 \x01(\x0b\x32\x1c.quorumlog.v1.TopicPartition\x12\x13\n\x0bmax_changes\x18\x03 \x01(\x05\"z\n\x0f\x45xplainedChange\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x14\n\x0c\x63\x61use_offset\x18\x05 \x01(\x03\x12\x0c\n\x04text\x18\x06 \x01(\t\"\xb2\x01\n\x15\x45xplainPartitionReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0b\n\x03now\x18\x03 \x01(\t\x12,\n\x05\x63hain\x18\x04 \x03(\x0b\x32\x1d.quorumlog.v1.ExplainedChange\x12\x16\n\x0ehistory_begins\x18\x05 \x01(\x03\x12\x10\n\x08\x63omplete\x18\x06 \x01(\x08\"]\n\x19ListAppliedBatchesRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\"M\n\x0c\x41ppliedBatch\x12\x12\n\nend_offset\x18\x01 \x01(\x03\x12\x13\n\x0breceived_ms\x18\x02 \x01(\x03\x12\x14\n\x0c\x63ompleted_ms\x18\x03 \x01(\x03\"\x92\x01\n\x17ListAppliedBatchesReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x11\n\tis_broker\x18\x02 \x01(\x08\x12\x11\n\tkept_from\x18\x03 \x01(\x03\x12+\n\x07\x62\x61tches\x18\x04 \x03(\x0b\x32\x1a.quorumlog.v1.AppliedBatch\"V\n\x17\x44\x65scribeReplicasRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12\x0e\n\x06topics\x18\x02 \x03(\t\"\xf6\x01\n\x12ReplicaDescription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\r\n\x05index\x18\x03 \x01(\x05\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07problem\x18\x05 \x01(\t\x12\x14\n\x0cstart_offset\x18\x06 \x01(\x03\x12\x12\n\nend_offset\x18\x07 \x01(\x03\x12\x16\n\x0e\x66lushed_offset\x18\x08 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\t \x01(\x03\x12\r\n\x05\x62ytes\x18\n \x01(\x03\x12\x11\n\tdirectory\x18\x0b \x01(\t\x12\x14\n\x0cleader_epoch\x18\x0c \x01(\x05\"\x84\x01\n\x15\x44\x65scribeReplicasReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x11\n\tis_broker\x18\x02 \x01(\x08\x12\x32\n\x08replicas\x18\x03 \x03(\x0b\x32 .quorumlog.v1.ReplicaDescription\"R\n\x12PurgeStraysRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"W\n\x05Stray\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x14\n\x0cset_aside_ms\x18\x04 \x01(\x03\x12\x0c\n\x04kept\x18\x05 \x01(\x08\"p\n\x10PurgeStraysReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x11\n\tis_broker\x18\x02 \x01(\x08\x12#\n\x06strays\x18\x03 \x03(\x0b\x32\x13.quorumlog.v1.Stray2\x85\x05\n\x04Node\x12R\n\x0c\x44\x65scribeNode\x12!.quorumlog.v1.DescribeNodeRequest\x1a\x1f.quorumlog.v1.DescribeNodeReply\x12R\n\x0cReadMetadata\x12!.quorumlog.v1.ReadMetadataRequest\x1a\x1f.quorumlog.v1.ReadMetadataReply\x12^\n\x10\x44\x65scribeMetadata\x12%.quorumlog.v1.DescribeMetadataRequest\x1a#.quorumlog.v1.DescribeMetadataReply\x12^\n\x10\x45xplainPartition\x12%.quorumlog.v1.ExplainPartitionRequest\x1a#.quorumlog.v1.ExplainPartitionReply\x12\x64\n\x12ListAppliedBatches\x12\'.quorumlog.v1.ListAppliedBatchesRequest\x1a%.quorumlog.v1.ListAppliedBatchesReply\x12^\n\x10\x44\x65scribeReplicas\x12%.quorumlog.v1.DescribeReplicasRequest\x1a#.quorumlog.v1.DescribeReplicasReply\x12O\n\x0bPurgeStrays\x12 .quorumlog.v1.PurgeStraysRequest\x1a\x1e.quorumlog.v1.PurgeStraysReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17quorumlog/v1/node.proto\x12\x0cquorumlog.v1\x1a\x1dquorumlog/v1/controller.proto\x1a\x1bquorumlog/v1/metadata.proto\"B\n\x13\x44\x65scribeNodeRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\"7\n\x0b\x43heckResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\xb2\x03\n\x11\x44\x65scribeNodeReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x19\n\x11\x63ontroller_active\x18\x05 \x01(\x08\x12\x17\n\nleading_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0e\x61pplied_offset\x18\x07 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x08 \x01(\x03\x12)\n\x06\x63hecks\x18\t \x03(\x0b\x32\x19.quorumlog.v1.CheckResult\x12\x19\n\x0c\x66sync_p99_us\x18\n \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tis_broker\x18\x0b \x01(\x08\x12\x1b\n\x13\x64irectories_offline\x18\x0c \x03(\t\x12\x1f\n\x12\x63\x61rried_out_offset\x18\r \x01(\x03H\x02\x88\x01\x01\x12\x17\n\x0fpending_changes\x18\x0e \x01(\x05\x42\r\n\x0b_leading_msB\x0f\n\r_fsync_p99_usB\x15\n\x13_carried_out_offset\"{\n\x13ReadMetadataRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\x12\x11\n\tmax_bytes\x18\x03 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x04 \x01(\r\"\x91\x01\n\rMetadataBatch\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12&\n\x07records\x18\x05 \x01(\x0b\x32\x15.quorumlog.v1.Records\x12\x0f\n\x07\x63ontrol\x18\x06 \x01(\t\"\xa7\x01\n\x11ReadMetadataReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x11\n\tlog_start\x18\x02 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12,\n\x07\x62\x61tches\x18\x04 \x03(\x0b\x32\x1b.quorumlog.v1.MetadataBatch\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x03\"\x85\x01\n\x17\x44\x65scribeMetadataRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12\x11\n\tat_offset\x18\x02 \x01(\x03\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x1a\n\x12without_partitions\x18\x04 \x01(\x08\"\xcc\x02\n\x15\x44\x65scribeMetadataReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x16\n\x0ehistory_begins\x18\x03 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x04 \x01(\x03\x12.\n\x06topics\x18\x05 \x03(\x0b\x32\x1e.quorumlog.v1.TopicDescription\x12\x30\n\x07\x62rokers\x18\x06 \x03(\x0b\x32\x1f.quorumlog.v1.BrokerDescription\x12%\n\x07\x63onfigs\x18\x07 \x03(\x0b\x32\x14.quorumlog.v1.Config\x12\x1d\n\x15preferred_controllers\x18\x08 \x03(\x05\x12\'\n\x08\x66\x65\x61tures\x18\t \x03(\x0b\x32\x15.quorumlog.v1.Feature\"\x8c\x01\n\x17\x45xplainPartitionRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12/\n\tpartition\x18\x02 \x01(\x0b\x32\x1c.quorumlog.v1.TopicPartition\x12\x13\n\x0bmax_changes\x18\x03 \x01(\x05\"z\n\x0f\x45xplainedChange\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x14\n\x0c\x63\x61use_offset\x18\x05 \x01(\x03\x12\x0c\n\x04text\x18\x06 \x01(\t\"\xb2\x01\n\x15\x45xplainPartitionReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0b\n\x03now\x18\x03 \x01(\t\x12,\n\x05\x63hain\x18\x04 \x03(\x0b\x32\x1d.quorumlog.v1.ExplainedChange\x12\x16\n\x0ehistory_begins\x18\x05 \x01(\x03\x12\x10\n\x08\x63omplete\x18\x06 \x01(\x08\"]\n\x19ListAppliedBatchesRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\"M\n\x0c\x41ppliedBatch\x12\x12\n\nend_offset\x18\x01 \x01(\x03\x12\x13\n\x0breceived_ms\x18\x02 \x01(\x03\x12\x14\n\x0c\x63ompleted_ms\x18\x03 \x01(\x03\"\x92\x01\n\x17ListAppliedBatchesReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x11\n\tis_broker\x18\x02 \x01(\x08\x12\x11\n\tkept_from\x18\x03 \x01(\x03\x12+\n\x07\x62\x61tches\x18\x04 \x03(\x0b\x32\x1a.quorumlog.v1.AppliedBatch\"V\n\x17\x44\x65scribeReplicasRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12\x0e\n\x06topics\x18\x02 \x03(\t\"\xf6\x01\n\x12ReplicaDescription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\r\n\x05index\x18\x03 \x01(\x05\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07problem\x18\x05 \x01(\t\x12\x14\n\x0cstart_offset\x18\x06 \x01(\x03\x12\x12\n\nend_offset\x18\x07 \x01(\x03\x12\x16\n\x0e\x66lushed_offset\x18\x08 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\t \x01(\x03\x12\r\n\x05\x62ytes\x18\n \x01(\x03\x12\x11\n\tdirectory\x18\x0b \x01(\t\x12\x14\n\x0cleader_epoch\x18\x0c \x01(\x05\"\x84\x01\n\x15\x44\x65scribeReplicasReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x11\n\tis_broker\x18\x02 \x01(\x08\x12\x32\n\x08replicas\x18\x03 \x03(\x0b\x32 .quorumlog.v1.ReplicaDescription\"R\n\x12PurgeStraysRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x1b.quorumlog.v1.RequestHeader\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"W\n\x05Stray\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x14\n\x0cset_aside_ms\x18\x04 \x01(\x03\x12\x0c\n\x04kept\x18\x05 \x01(\x08\"p\n\x10PurgeStraysReply\x12$\n\x06result\x18\x01 \x01(\x0b\x32\x14.quorumlog.v1.Result\x12\x11\n\tis_broker\x18\x02 \x01(\x08\x12#\n\x06strays\x18\x03 \x03(\x0b\x32\x13.quorumlog.v1.Stray2\x85\x05\n\x04Node\x12R\n\x0c\x44\x65scribeNode\x12!.quorumlog.v1.DescribeNodeRequest\x1a\x1f.quorumlog.v1.DescribeNodeReply\x12R\n\x0cReadMetadata\x12!.quorumlog.v1.ReadMetadataRequest\x1a\x1f.quorumlog.v1.ReadMetadataReply\x12^\n\x10\x44\x65scribeMetadata\x12%.quorumlog.v1.DescribeMetadataRequest\x1a#.quorumlog.v1.DescribeMetadataReply\x12^\n\x10\x45xplainPartition\x12%.quorumlog.v1.ExplainPartitionRequest\x1a#.quorumlog.v1.ExplainPartitionReply\x12\x64\n\x12ListAppliedBatches\x12\'.quorumlog.v1.ListAppliedBatchesRequest\x1a%.quorumlog.v1.ListAppliedBatchesReply\x12^\n\x10\x44\x65scribeReplicas\x12%.quorumlog.v1.DescribeReplicasRequest\x1a#.quorumlog.v1.DescribeReplicasReply\x12O\n\x0bPurgeStrays\x12 .quorumlog.v1.PurgeStraysRequest\x1a\x1e.quorumlog.v1.PurgeStraysReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,41 +38,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKRESULT']._serialized_start=169
   _globals['_CHECKRESULT']._serialized_end=224
   _globals['_DESCRIBENODEREPLY']._serialized_start=227
-  _globals['_DESCRIBENODEREPLY']._serialized_end=580
-  _globals['_READMETADATAREQUEST']._serialized_start=582
-  _globals['_READMETADATAREQUEST']._serialized_end=705
-  _globals['_METADATABATCH']._serialized_start=708
-  _globals['_METADATABATCH']._serialized_end=853
-  _globals['_READMETADATAREPLY']._serialized_start=856
-  _globals['_READMETADATAREPLY']._serialized_end=1023
-  _globals['_DESCRIBEMETADATAREQUEST']._serialized_start=1026
-  _globals['_DESCRIBEMETADATAREQUEST']._serialized_end=1159
-  _globals['_DESCRIBEMETADATAREPLY']._serialized_start=1162
-  _globals['_DESCRIBEMETADATAREPLY']._serialized_end=1494
-  _globals['_EXPLAINPARTITIONREQUEST']._serialized_start=1497
-  _globals['_EXPLAINPARTITIONREQUEST']._serialized_end=1637
-  _globals['_EXPLAINEDCHANGE']._serialized_start=1639
-  _globals['_EXPLAINEDCHANGE']._serialized_end=1761
-  _globals['_EXPLAINPARTITIONREPLY']._serialized_start=1764
-  _globals['_EXPLAINPARTITIONREPLY']._serialized_end=1942
-  _globals['_LISTAPPLIEDBATCHESREQUEST']._serialized_start=1944
-  _globals['_LISTAPPLIEDBATCHESREQUEST']._serialized_end=2037
-  _globals['_APPLIEDBATCH']._serialized_start=2039
-  _globals['_APPLIEDBATCH']._serialized_end=2116
-  _globals['_LISTAPPLIEDBATCHESREPLY']._serialized_start=2119
-  _globals['_LISTAPPLIEDBATCHESREPLY']._serialized_end=2265
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=2267
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=2353
-  _globals['_REPLICADESCRIPTION']._serialized_start=2356
-  _globals['_REPLICADESCRIPTION']._serialized_end=2602
-  _globals['_DESCRIBEREPLICASREPLY']._serialized_start=2605
-  _globals['_DESCRIBEREPLICASREPLY']._serialized_end=2737
-  _globals['_PURGESTRAYSREQUEST']._serialized_start=2739
-  _globals['_PURGESTRAYSREQUEST']._serialized_end=2821
-  _globals['_STRAY']._serialized_start=2823
-  _globals['_STRAY']._serialized_end=2910
-  _globals['_PURGESTRAYSREPLY']._serialized_start=2912
-  _globals['_PURGESTRAYSREPLY']._serialized_end=3024
-  _globals['_NODE']._serialized_start=3027
-  _globals['_NODE']._serialized_end=3672
+  _globals['_DESCRIBENODEREPLY']._serialized_end=661
+  _globals['_READMETADATAREQUEST']._serialized_start=663
+  _globals['_READMETADATAREQUEST']._serialized_end=786
+  _globals['_METADATABATCH']._serialized_start=789
+  _globals['_METADATABATCH']._serialized_end=934
+  _globals['_READMETADATAREPLY']._serialized_start=937
+  _globals['_READMETADATAREPLY']._serialized_end=1104
+  _globals['_DESCRIBEMETADATAREQUEST']._serialized_start=1107
+  _globals['_DESCRIBEMETADATAREQUEST']._serialized_end=1240
+  _globals['_DESCRIBEMETADATAREPLY']._serialized_start=1243
+  _globals['_DESCRIBEMETADATAREPLY']._serialized_end=1575
+  _globals['_EXPLAINPARTITIONREQUEST']._serialized_start=1578
+  _globals['_EXPLAINPARTITIONREQUEST']._serialized_end=1718
+  _globals['_EXPLAINEDCHANGE']._serialized_start=1720
+  _globals['_EXPLAINEDCHANGE']._serialized_end=1842
+  _globals['_EXPLAINPARTITIONREPLY']._serialized_start=1845
+  _globals['_EXPLAINPARTITIONREPLY']._serialized_end=2023
+  _globals['_LISTAPPLIEDBATCHESREQUEST']._serialized_start=2025
+  _globals['_LISTAPPLIEDBATCHESREQUEST']._serialized_end=2118
+  _globals['_APPLIEDBATCH']._serialized_start=2120
+  _globals['_APPLIEDBATCH']._serialized_end=2197
+  _globals['_LISTAPPLIEDBATCHESREPLY']._serialized_start=2200
+  _globals['_LISTAPPLIEDBATCHESREPLY']._serialized_end=2346
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=2348
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=2434
+  _globals['_REPLICADESCRIPTION']._serialized_start=2437
+  _globals['_REPLICADESCRIPTION']._serialized_end=2683
+  _globals['_DESCRIBEREPLICASREPLY']._serialized_start=2686
+  _globals['_DESCRIBEREPLICASREPLY']._serialized_end=2818
+  _globals['_PURGESTRAYSREQUEST']._serialized_start=2820
+  _globals['_PURGESTRAYSREQUEST']._serialized_end=2902
+  _globals['_STRAY']._serialized_start=2904
+  _globals['_STRAY']._serialized_end=2991
+  _globals['_PURGESTRAYSREPLY']._serialized_start=2993
+  _globals['_PURGESTRAYSREPLY']._serialized_end=3105
+  _globals['_NODE']._serialized_start=3108
+  _globals['_NODE']._serialized_end=3753
 # @@protoc_insertion_point(module_scope)

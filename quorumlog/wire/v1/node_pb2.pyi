@@ -25,7 +25,7 @@ class CheckResult(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ok: bool = ..., detail: _Optional[str] = ...) -> None: ...
 
 class DescribeNodeReply(_message.Message):
-    __slots__ = ("result", "node_id", "role", "epoch", "controller_active", "leading_ms", "applied_offset", "high_watermark", "checks", "fsync_p99_us", "is_broker", "directories_offline")
+    __slots__ = ("result", "node_id", "role", "epoch", "controller_active", "leading_ms", "applied_offset", "high_watermark", "checks", "fsync_p99_us", "is_broker", "directories_offline", "carried_out_offset", "pending_changes")
     RESULT_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,8 @@ class DescribeNodeReply(_message.Message):
     FSYNC_P99_US_FIELD_NUMBER: _ClassVar[int]
     IS_BROKER_FIELD_NUMBER: _ClassVar[int]
     DIRECTORIES_OFFLINE_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_OUT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PENDING_CHANGES_FIELD_NUMBER: _ClassVar[int]
     result: _controller_pb2.Result
     node_id: int
     role: str
@@ -50,7 +52,9 @@ class DescribeNodeReply(_message.Message):
     fsync_p99_us: int
     is_broker: bool
     directories_offline: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., node_id: _Optional[int] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., controller_active: bool = ..., leading_ms: _Optional[int] = ..., applied_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckResult, _Mapping]]] = ..., fsync_p99_us: _Optional[int] = ..., is_broker: bool = ..., directories_offline: _Optional[_Iterable[str]] = ...) -> None: ...
+    carried_out_offset: int
+    pending_changes: int
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., node_id: _Optional[int] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., controller_active: bool = ..., leading_ms: _Optional[int] = ..., applied_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckResult, _Mapping]]] = ..., fsync_p99_us: _Optional[int] = ..., is_broker: bool = ..., directories_offline: _Optional[_Iterable[str]] = ..., carried_out_offset: _Optional[int] = ..., pending_changes: _Optional[int] = ...) -> None: ...
 
 class ReadMetadataRequest(_message.Message):
     __slots__ = ("header", "from_offset", "max_bytes", "wait_ms")

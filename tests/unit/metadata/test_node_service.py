@@ -35,6 +35,9 @@ class FakeBroker:
     def applied_batches(self, from_offset: int) -> tuple[int, list[pb.AppliedBatch]]:
         return 3, [pb.AppliedBatch(end_offset=end) for end in (5, 9) if end > from_offset]
 
+    def progress(self) -> tuple[int, int]:
+        return 8, 3
+
     def failed_directories(self) -> list[str]:
         return ["/b"]
 
@@ -334,11 +337,13 @@ def test_a_node_describes_itself() -> None:
             ("leader", False, "none"),
         ]
         assert (reply.fsync_p99_us, reply.is_broker, list(reply.directories_offline)) == (3000, False, [])
+        assert not reply.HasField("carried_out_offset")
         one.state = one.state._replace(fsync_p99_us=None, leading_ms=None)
         one.service.broker = FakeBroker()
         reply = await one.ask("DescribeNode", pb.DescribeNodeRequest())
         assert (reply.HasField("fsync_p99_us"), reply.HasField("leading_ms")) == (False, False)
         assert (reply.is_broker, list(reply.directories_offline)) == (True, ["/b"])
+        assert (reply.carried_out_offset, reply.pending_changes) == (8, 3)
 
     run(test())
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from broker.log import LogKey
 from broker.server.hosted import Hosted
+from broker.server.lifecycle import Progress
 from broker.server.node_view import BATCHES_KEPT, AppliedBatches, NodeView
 from metadata.image import PartitionImage
 from metadata.records import Replica
@@ -92,7 +93,10 @@ def test_replicas_say_their_state_and_where_they_are() -> None:
     replicas = SimpleNamespace(
         hosted=dict(enumerate(all_of_them)), logs=SimpleNamespace(failed_disks={UUID(int=2), UUID(int=3)})
     )
-    view = NodeView(cast(Any, replicas), {UUID(int=1): "/a", UUID(int=2): "/b"}, AppliedBatches(Clock()))
+    view = NodeView(
+        cast(Any, replicas), {UUID(int=1): "/a", UUID(int=2): "/b"}, AppliedBatches(Clock()), Progress(9, 7, 2)
+    )
+    assert view.progress() == (7, 2)
     described = view.describe_replicas(())
     assert [(each.topic, each.index, each.state) for each in described] == [
         ("a", 2, "leader"), ("a", 3, "idle"), ("a", 10, "follower"), ("b", 0, "offline"),
