@@ -17,6 +17,7 @@ from uuid import UUID
 
 from metadata.image import ClusterImage
 from metadata.snapshot import chunks
+from quorum.applier import Applier
 from quorum.core.core import RaftCore
 from quorum.core.election import Elections
 from quorum.core.events import AdvanceHighWatermark, VoterChangeError
@@ -331,15 +332,15 @@ def _voters_are_not_restored() -> list[Any]:
 
 @_mutant("a snapshot is named by the offset of its last record")
 def _inclusive_snapshot() -> list[Any]:
-    original = QuorumNode._snapshot_base
+    original = Applier.snapshot_base
 
-    def base(self: QuorumNode) -> Any:
+    def base(self: Applier) -> Any:
         found = original(self)
         if found is None or found.end.offset < 2:
             return None
         return replace(found, end=LogEnd(found.end.epoch, found.end.offset - 1))
 
-    return [patch.object(QuorumNode, "_snapshot_base", base)]
+    return [patch.object(Applier, "snapshot_base", base)]
 
 
 @_mutant("a snapshot misses the last batch that it names")
