@@ -46,6 +46,7 @@ CONTROLLER_REQUEST_MAX_BYTES = 8 << 20
 HANDLING_MAX_S = 60.0
 """A call without a deadline of its own is ended after this."""
 STOP_GRACE_S = 0.5
+HEALTH_LOOK_S = 0.5
 _LOG_EVERY_S = 5.0
 
 _log = get_logger("quorum.transport")
@@ -85,15 +86,35 @@ class _Channel:
 
 
 class _Health(health.aio.HealthServicer):
-    """Looks before it answers; watchers hear of a change when somebody checks."""
+    """Looks before it answers, and, as long as somebody watches, every `HEALTH_LOOK_S`."""
 
     def __init__(self, transport: GrpcTransport) -> None:
         super().__init__()
         self._transport = transport
+        self._watches = 0
+        self._looking: asyncio.Task[None] | None = None
 
     async def Check(self, request: Any, context: Any) -> Any:
         await self._transport.refresh_health()
         return await super().Check(request, context)
+
+    async def Watch(self, request: Any, context: Any) -> Any:
+        self._watches += 1
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        try:
+            await super().Watch(request, context)
+        finally:
+            self._watches -= 1
+            if self._watches == 0 and self._looking is not None:
+                self._looking.cancel()
+                self._looking = None
+
+    async def _look(self) -> None:
+        """Readiness depends on time, too (a fetch that does not come), so there is no event to wait for."""
+        while True:
+            await self._transport.refresh_health()
+            await asyncio.sleep(HEALTH_LOOK_S)
 
 
 class GrpcTransport:

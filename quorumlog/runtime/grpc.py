@@ -99,15 +99,17 @@ def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCred
     Raises:
         ConfigError: taken, or not an address of this machine; says which and why.
     """
+    if (why := _why_not(address)) is not None:  # asked before gRPC is, which prints lines of its own
+        raise _cannot_bind(address, why)
     try:
         if credentials is None:
             port = server.add_insecure_port(str(address))
         else:
             port = server.add_secure_port(str(address), credentials)
     except RuntimeError as error:  # newer gRPC raises, older returns 0
-        raise _cannot_bind(address) from error
+        raise _cannot_bind(address, "gRPC could not bind it") from error
     if port == 0:
-        raise _cannot_bind(address)
+        raise _cannot_bind(address, "gRPC could not bind it")
     return int(port)
 
 
@@ -139,21 +141,23 @@ async def connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
     return True
 
 
-def _cannot_bind(address: Address) -> ConfigError:
-    """gRPC does not say why a port could not be bound; the system does, when asked the same."""
-    why = "gRPC could not bind it"
+def _why_not(address: Address) -> str | None:
+    """Why an address cannot be listened on; gRPC does not say, the system does."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-            probe.listen()
+            probe.bind(where)  # fails where somebody listens; not listening itself, it turns nobody away
     except socket.gaierror as error:
-        why = f"unknown host: {error.strerror}"
+        return f"unknown host: {error.strerror}"
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
+        return os.strerror(error.errno) if error.errno else str(error)
+    return None
+
+
+def _cannot_bind(address: Address, why: str) -> ConfigError:
     return ConfigError(
         f"cannot listen on {address}: {why}",
         next_step="give another address, or stop the process that listens there",

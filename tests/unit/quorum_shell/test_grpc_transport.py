@@ -66,12 +66,15 @@ async def served() -> AsyncIterator[Fixture]:
     await fixture.transport.close()
 
 
-async def test_a_taken_port_is_named(served: Fixture) -> None:
+async def test_a_taken_port_is_named_and_nothing_else_is_said(
+    served: Fixture, capfd: pytest.CaptureFixture[str]
+) -> None:
     address = served.transport.address
     second = GrpcTransport(address)
     second.serve(served.handle)
     with pytest.raises(ConfigError, match=f"cannot listen on {address}: Address already in use"):
         await second.start()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "no-such-host.invalid"])
@@ -213,6 +216,27 @@ async def test_health_follows_readiness(served: Fixture) -> None:
     assert [await status(name) for name in names] == [health_pb2.HealthCheckResponse.NOT_SERVING] * 3
     served.transport.is_serving = lambda: True
     assert [await status(name) for name in names] == [health_pb2.HealthCheckResponse.SERVING] * 3
+
+
+async def test_who_watches_health_hears_of_changes_without_asking(served: Fixture) -> None:
+    def states() -> Any:
+        watch: Any = served.channel.unary_stream("/grpc.health.v1.Health/Watch")
+        return watch(health_pb2.HealthCheckRequest(service="").SerializeToString(), timeout=20)
+
+    async def hear(call: Any) -> int:
+        return health_pb2.HealthCheckResponse.FromString(await call.read()).status
+
+    one, other = states(), states()
+    assert await hear(one) == await hear(other) == health_pb2.HealthCheckResponse.NOT_SERVING
+    served.transport.is_serving = lambda: True
+    assert await hear(one) == await hear(other) == health_pb2.HealthCheckResponse.SERVING
+    one.cancel()
+    served.transport.is_serving = lambda: False
+    assert await hear(other) == health_pb2.HealthCheckResponse.NOT_SERVING
+    other.cancel()
+    async with asyncio.timeout(10):
+        while served.transport._health._looking is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_a_handler_that_fails_is_an_internal_error(served: Fixture) -> None:
