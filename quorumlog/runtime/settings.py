@@ -24,6 +24,19 @@ _SERVICE_LINK = re.compile(r"QUORUMLOG_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0
 """What Kubernetes puts into every container's environment for a service that is called quorumlog…; not ours."""
 
 MAX_FILE_BYTES = 1 << 20
+_NEAR_MIN = 0.6
+
+_OF_KAFKA = {
+    "advertised.listeners": "kafka.advertise",
+    "broker.id": "node.id",
+    "controller.quorum.bootstrap.servers": "quorum.controllers",
+    "controller.quorum.voters": "quorum.initial.voters",
+    "inter.broker.listener.name": "kafka.inter.broker",
+    "listeners": "kafka.listen",
+    "log.dir": "data.dirs",
+    "log.dirs": "data.dirs",
+}
+"""What Kafka's brokers call some of these settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +187,10 @@ class Settings:
                 continue
             source = f"environment {variable}"
             if variable not in names:
-                nearest = difflib.get_close_matches(variable, sorted(names), 1, 0.0)
-                self.problems.append(f"{source}: unknown setting; the nearest is {nearest[0]}")
+                key_name = variable.removeprefix(ENV_PREFIX).lower().replace("_", ".")
+                near = self._nearest(key_name)
+                shown = near and ENV_PREFIX + near.upper().replace(".", "_")
+                self.problems.append(f"{source}: unknown setting{f'; the nearest is {shown}' if shown else ''}")
             elif (key := self._known(names[variable], source)) is not None:
                 self._set_text(key, environ[variable], source)
 
@@ -206,10 +221,17 @@ class Settings:
                 f"metadata log (kctl topics create --config {name}=…)"
             )
         else:
-            known = sorted(key.name for key in self._keys.values() if self._role in key.roles)
-            nearest = difflib.get_close_matches(name, known, 1, 0.0)
-            self.problems.append(f"{source}: unknown key {name!r}; the nearest is {nearest[0]}")
+            near = self._nearest(name)
+            self.problems.append(f"{source}: unknown key {name!r}{f'; the nearest is {near}' if near else ''}")
         return None
+
+    def _nearest(self, name: str) -> str | None:
+        """The key that was probably meant; None when nothing is like it."""
+        known = {key.name for key in self._keys.values() if self._role in key.roles}
+        if _OF_KAFKA.get(name) in known:
+            return _OF_KAFKA[name]
+        near = difflib.get_close_matches(name, sorted({*known, *self._record_keys}), 1, _NEAR_MIN)
+        return near[0] if near else None
 
     def _set_typed(self, key: Key, value: Any, source: str) -> None:
         if key.kind.is_list and isinstance(value, list) and all(isinstance(item, str) for item in value):

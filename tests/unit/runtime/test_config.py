@@ -106,6 +106,26 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("session.timeout.ms", "broker.session.timeout.ms"),
+        ("broker.id", "node.id"),  # what Kafka calls it
+        ("log.dirs", "data.dirs"),
+        ("retention.mss", "retention.ms"),  # a topic's
+        ("zookeeper.connect", None),
+        ("x", None),
+    ],
+)
+def test_a_key_is_suggested_only_where_one_is_like_it(name: str, near: str | None) -> None:
+    after = f"; the nearest is {near}" if near else ""
+    assert f"--set: unknown key {name!r}{after}" in problems(BROKER, "--standalone", "--set", f"{name}=1")
+    variable = "QUORUMLOG_" + name.upper().replace(".", "_")
+    after = f"; the nearest is QUORUMLOG_{near.upper().replace('.', '_')}" if near else ""
+    found = problems(BROKER, "--standalone", environ={variable: "1", "HOME": "/h"})
+    assert f"environment {variable}: unknown setting{after}" in found
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--listen", "0.0.0.0:9093"), "--listen 0.0.0.0:9093 listens on every interface; say what others shall use "
