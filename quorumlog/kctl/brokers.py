@@ -9,6 +9,10 @@ import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
+from quorumlog.kctl.nodes import known_addresses
+
+SHOWN_MAX = 50
+"""Replicas that `describe` shows to people, unless all are asked for."""
 
 
 @click.group("brokers", cls=Group)
@@ -17,7 +21,7 @@ def group() -> None:
 
 
 async def fetch(context: Context, client: Any) -> list[dict[str, Any]]:
-    """All registered brokers, by id, as `brokers list` shows them."""
+    """All registered brokers, by id, as the controller knows them."""
     from quorumlog.wire.v1 import controller_pb2
 
     reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), context.deadline_s)
@@ -43,21 +47,38 @@ def document(broker: Any) -> dict[str, Any]:
     }
 
 
+_COLUMNS = ("id", "state", "rack", "broker_epoch", "leaders", "replicas", "metadata_lag", "pending_changes", "answers")
+
+_DETAILS = (
+    "id", "state", "rack", "broker_epoch", "control", "answers", "problem", "metadata_offset", "metadata_lag",
+    "pending_changes", "directories_offline", "leaders", "replicas",
+)  # fmt: skip
+_REPLICA_COLUMNS = (
+    "topic", "partition", "state", "role", "in_sync", "leader", "end_offset", "high_watermark", "bytes", "directory",
+    "problem",
+)  # fmt: skip
+
+
 def _table(context: Context, documents: list[dict[str, Any]]) -> None:
-    columns = ("id", "state", "rack", "broker_epoch", "leaders", "replicas", "metadata_lag", "pending_changes")
-    rows = [
-        [*(one[column] for column in columns), [f"{e['name']}={e['host']}:{e['port']}" for e in one["endpoints"]]]
-        for one in documents
-    ]
-    context.output.table((*columns, "endpoints"), rows)
+    rows = [[*(one[column] for column in _COLUMNS), _endpoints(one)] for one in documents]
+    context.output.table((*_COLUMNS, "endpoints"), rows)
+    for one in documents:
+        if one["problem"] is not None:
+            context.output.message(f"broker {one['id']}: {one['problem']}")
+
+
+def _endpoints(one: dict[str, Any]) -> list[str]:
+    return [f"{each['name']}={each['host']}:{each['port']}" for each in one["endpoints"]]
 
 
 @group.command("list")
 @with_loop
 async def list_(context: Context) -> None:
-    """All registered brokers."""
+    """All registered brokers: state, lag behind the metadata log, and changes that each has yet to carry out."""
+    from quorumlog.kctl.broker_look import look
+
     async with context.client() as client:
-        documents = await fetch(context, client)
+        documents = await look(client, context.output, context.deadline_s)
     if context.output.is_json:
         context.output.document(documents)
     else:
@@ -66,17 +87,33 @@ async def list_(context: Context) -> None:
 
 @group.command("describe")
 @click.argument("broker_id", metavar="ID", type=click.IntRange(0, 2**31 - 1))
+@click.option("--all", "show_all", is_flag=True, help=f"Show all its replicas, not only {SHOWN_MAX}.")
 @with_loop
-async def describe(context: Context, broker_id: int) -> None:
-    """One broker."""
+async def describe(context: Context, broker_id: int, show_all: bool) -> None:
+    """One broker, with the state of each of its replicas; those that are not as they should be come first."""
+    from quorumlog.kctl import broker_look
+
     async with context.client() as client:
-        documents = [one for one in await fetch(context, client) if one["id"] == broker_id]
-    if not documents:
-        raise ClusterError("BROKER_ID_NOT_REGISTERED", f"no broker {broker_id} is registered", "kctl brokers list")
+        found = await broker_look.look(client, context.output, context.deadline_s, broker_id)
+        if not found:
+            raise ClusterError("BROKER_ID_NOT_REGISTERED", f"no broker {broker_id} is registered", "kctl brokers list")
+        one = found[0]
+        replicas = await broker_look.replicas_of(client, context.output, one, context.deadline_s)
     if context.output.is_json:
-        context.output.document(documents[0])
-    else:
-        _table(context, documents)
+        context.output.document({**one, "replica_states": replicas})
+        return
+    shown = sorted(replicas, key=broker_look.is_fine)
+    _describe(context, one, shown if show_all else shown[:SHOWN_MAX], len(replicas))
+
+
+def _describe(context: Context, one: dict[str, Any], replicas: list[dict[str, Any]], count: int) -> None:
+    output = context.output
+    rows: list[tuple[str, Any]] = [(name, None if one[name] == [] else one[name]) for name in _DETAILS]
+    output.table(("", ""), [*rows, ("endpoints", _endpoints(one))])
+    if replicas:
+        output.table(_REPLICA_COLUMNS, [[replica[column] for column in _REPLICA_COLUMNS] for replica in replicas])
+    if len(replicas) < count:
+        output.message(f"and {count - len(replicas)} more replicas (--all shows them)")
 
 
 @group.command("unregister")
@@ -146,9 +183,7 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
 
 async def node_addresses(client: Any, timeout_s: float) -> dict[int, str]:
     """Control address of every node that the quorum's leader knows, by node id."""
-    reply = await client.describe_quorum(timeout_s)
-    replicas = [status.replica for status in (*reply.voters, *reply.observers)]
-    return {replica.key.node_id: replica.address for replica in replicas if replica.address}
+    return known_addresses(await client.describe_quorum(timeout_s))
 
 
 def _stray(broker_id: int, stray: Any) -> dict[str, Any]:

@@ -18,6 +18,12 @@ AT_ONCE_MAX = 32
 LEADER_TIMEOUT_S = 5.0
 
 
+def known_addresses(described: Any) -> dict[int, str]:
+    """Control address of every node that a description of the quorum knows, by node id."""
+    replicas = [status.replica for status in (*described.voters, *described.observers)]
+    return {replica.key.node_id: replica.address for replica in replicas if replica.address}
+
+
 async def ask_freshest(client: Any, method: str, request: Any, timeout_s: float) -> Any:
     """Ask the quorum's leader, which knows the latest, or, when it does not answer, any node.
 
@@ -47,7 +53,8 @@ async def ask_each(
 
     async def ask(node_id: int) -> Any:
         if node_id not in addresses:
-            return ClusterError("UNAVAILABLE", "its control address is not known: it does not fetch", retriable=True)
+            text = "its control address is not known: it does not fetch from the quorum's leader, or there is none"
+            return ClusterError("UNAVAILABLE", text, retriable=True)
         async with free:
             try:
                 return await client.ask_node(addresses[node_id], method, request, limit)

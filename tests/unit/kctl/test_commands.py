@@ -239,17 +239,6 @@ def test_describe_shows_replica_states(client: FakeClient, capsys: pytest.Captur
     assert "min.insync.replicas=2" in capsys.readouterr().out
 
 
-def test_brokers(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["DescribeBrokers"] = brokers()
-    assert run(["brokers", "list", "-o", "json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)
-    assert (first["id"], first["rack"], first["metadata_lag"]) == (11, "r", 1)
-    assert (second["id"], second["rack"], second["metadata_offset"], second["metadata_lag"]) == (12, None, None, None)
-    assert run(["brokers", "describe", "12", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["state"] == "fenced"
-    assert run(["brokers", "describe", "99"]) == 3
-
-
 def quorum_reply() -> Any:
     key = quorum_pb2.ReplicaKey(node_id=1, directory_id=TOPIC_ID)
     voter = quorum_pb2.Voter(key=key, address="a:1")

@@ -208,7 +208,10 @@ def test_what_a_broker_cannot_say_is_said(
 def test_a_broker_that_does_not_fetch_has_no_known_address(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     log.brokers.append(13)
     assert run(["state-changes", "--last", "1"]) == 0
-    assert "broker 13: its control address is not known: it does not fetch" in capsys.readouterr().out
+    assert (
+        "broker 13: its control address is not known: it does not fetch from the quorum's leader"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(

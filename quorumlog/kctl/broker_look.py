@@ -1,0 +1,134 @@
+"""What `kctl brokers` shows of brokers: what the controller knows of them, and what each says itself.
+
+The controller hears of a broker's progress with its heartbeats only; the broker knows it now.  So each is asked, all at
+once; of one that does not answer remains what the controller has heard.  Without a controller the brokers are those of
+the metadata that any node has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.brokers import document
+from quorumlog.kctl.nodes import ask_each, ask_freshest, known_addresses
+from quorumlog.kctl.output import Output, node_or_none
+
+CONTROLLER_S = 5.0
+"""How long an active controller is waited for, before the metadata that any node has must do."""
+
+
+async def look(client: Any, output: Output, timeout_s: float, broker_id: int | None = None) -> list[dict[str, Any]]:
+    """The JSON of every broker, by id, or of the one that is named.
+
+    Raises:
+        ClusterError: no node answers.
+    """
+    from quorumlog.wire.v1 import node_pb2
+
+    reply = await _registered(client, output, timeout_s)
+    found = {broker.broker_id: document(broker) for broker in reply.brokers if broker_id in (None, broker.broker_id)}
+    try:
+        addresses = known_addresses(await client.describe_quorum(min(timeout_s, CONTROLLER_S)))
+    except ClusterError:
+        addresses = {}
+    request = node_pb2.DescribeNodeRequest()
+    answers = await ask_each(client, found, addresses, "DescribeNode", request, timeout_s)
+    for each, one in sorted(found.items()):
+        one["control"] = addresses.get(each)
+        _add_own_word(one, answers[each], reply.offset)
+    return [found[each] for each in sorted(found)]
+
+
+async def _registered(client: Any, output: Output, timeout_s: float) -> Any:
+    """DescribeBrokersReply of the controller, or DescribeMetadataReply of whoever knows the latest."""
+    from quorumlog.wire.v1 import controller_pb2, node_pb2
+
+    try:
+        return await client.call(
+            "DescribeBrokers", controller_pb2.DescribeBrokersRequest(), min(timeout_s, CONTROLLER_S)
+        )
+    except ClusterError as error:
+        if not error.retriable:
+            raise
+        why = error.message
+    request = node_pb2.DescribeMetadataRequest(at_offset=-1, without_partitions=True)
+    reply = await ask_freshest(client, "DescribeMetadata", request, timeout_s)
+    output.message(f"no controller answers ({why}); what follows is as of offset {reply.offset} of the metadata")
+    for broker in reply.brokers:
+        broker.metadata_offset = -1
+    return reply
+
+
+def _add_own_word(one: dict[str, Any], answer: Any, end_offset: int) -> None:
+    one["answers"], one["problem"] = False, None
+    one["directories_offline"] = None
+    if isinstance(answer, ClusterError):
+        one["problem"] = answer.message
+    elif not answer.is_broker:
+        one["problem"] = "the node that answers with this id is no broker"
+    else:
+        one["answers"] = True
+        one["metadata_offset"] = answer.carried_out_offset
+        one["metadata_lag"] = max(0, max(end_offset, answer.high_watermark) - answer.carried_out_offset)
+        one["pending_changes"] = answer.pending_changes
+        one["directories_offline"] = list(answer.directories_offline)
+        failed = [f"{check.name}: {check.detail}" for check in answer.checks if not check.ok]
+        one["problem"] = "; ".join(failed) or None
+
+
+async def replicas_of(client: Any, output: Output, one: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
+    """Every replica of a broker: what the metadata says of it, and what the broker does if it answers.
+
+    one: the broker's JSON, as `look` gives it.
+    """
+    from quorumlog.wire.v1 import node_pb2
+
+    own: dict[tuple[str, int], Any] = {}
+    if one["answers"]:
+        try:
+            about = node_pb2.DescribeReplicasRequest()
+            reply = await client.ask_node(one["control"], "DescribeReplicas", about, timeout_s)
+            own = {(each.topic, each.index): each for each in reply.replicas}
+        except ClusterError as error:
+            output.message(f"broker {one['id']} does not say how its replicas are: {error.message}")
+    request = node_pb2.DescribeMetadataRequest(at_offset=-1)
+    try:
+        described = await ask_freshest(client, "DescribeMetadata", request, timeout_s)
+    except ClusterError as error:
+        if error.code != "POLICY_VIOLATION":  # too many partitions for one answer
+            raise
+        names = sorted({topic for topic, _ in own})
+        output.message(f"{error.message}: only topics that the broker itself names are shown")
+        request = node_pb2.DescribeMetadataRequest(at_offset=-1, topics=names or [""])
+        described = await ask_freshest(client, "DescribeMetadata", request, timeout_s)
+    return [
+        _replica(topic.name, partition, position, own.get((topic.name, partition.index)))
+        for topic in sorted(described.topics, key=lambda topic: topic.name)
+        for partition in topic.partitions
+        for position, replica in enumerate(partition.replicas)
+        if replica.broker_id == one["id"]
+    ]
+
+
+def _replica(topic: str, partition: Any, position: int, own: Any) -> dict[str, Any]:
+    broker_id = partition.replicas[position].broker_id
+    has_log = own is not None and own.state != "offline"
+    return {
+        "topic": topic,
+        "partition": partition.index,
+        "state": partition.replica_states[position],
+        "role": own.state if own is not None else None,
+        "in_sync": broker_id in partition.isr,
+        "leader": node_or_none(partition.leader),
+        "end_offset": own.end_offset if has_log else None,
+        "high_watermark": own.high_watermark if has_log else None,
+        "bytes": own.bytes if has_log else None,
+        "directory": own.directory or None if has_log else None,
+        "problem": own.problem or None if own is not None else None,
+    }
+
+
+def is_fine(replica: dict[str, Any]) -> bool:
+    """Nothing that a person should look at."""
+    return bool(replica["state"] == "online" and replica["in_sync"] and not replica["problem"])

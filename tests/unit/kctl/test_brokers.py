@@ -1,0 +1,185 @@
+"""kctl brokers list and describe, against a controller and brokers that answer from a table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl import broker_look, brokers
+from quorumlog.kctl.main import run
+from quorumlog.wire.v1 import controller_pb2, metadata_pb2, node_pb2, quorum_pb2
+from tests.unit.kctl.test_commands import OK, FakeClient, client, quorum_reply, topics
+from tests.unit.kctl.test_commands import brokers as registered
+
+__all__ = ["client"]
+
+SILENT = ClusterError("UNAVAILABLE", "no answer from c:1", retriable=True)
+
+
+def described(carried_out: int = 39, *, offline: tuple[str, ...] = (), pending: int = 2, ok: bool = True) -> Any:
+    return node_pb2.DescribeNodeReply(
+        result=OK, node_id=11, is_broker=True, carried_out_offset=carried_out, pending_changes=pending,
+        high_watermark=41, directories_offline=offline,
+        checks=[node_pb2.CheckResult(name="leader", ok=ok, detail="none is known")],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def cluster(client: FakeClient) -> FakeClient:
+    """Broker 11 answers at b:1; 12 is fenced, and silent at c:1."""
+    quorum = quorum_reply()
+    replica = quorum_pb2.Voter(key=quorum_pb2.ReplicaKey(node_id=12), address="c:1")
+    quorum.observers.append(quorum_pb2.ReplicaStatus(replica=replica))
+    reply = registered()
+    reply.offset = 40
+    client.replies |= {
+        "DescribeBrokers": reply, "DescribeQuorum": quorum, ("b:1", "DescribeNode"): described(),
+        ("c:1", "DescribeNode"): SILENT,
+    }  # fmt: skip
+    return client
+
+
+def documents(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    assert run([*arguments, "-o", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_brokers_own_word_is_newer_than_its_heartbeats(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = documents(["brokers", "list"], capsys)
+    assert (first["id"], first["rack"], first["state"], first["control"]) == (11, "r", "unfenced", "b:1")
+    assert (first["metadata_offset"], first["metadata_lag"], first["pending_changes"]) == (39, 2, 2)
+    assert (first["answers"], first["problem"], first["directories_offline"]) == (True, None, [])
+    assert (second["id"], second["rack"], second["state"]) == (12, None, "fenced")
+    assert (second["metadata_offset"], second["metadata_lag"], second["pending_changes"]) == (None, None, None)
+    assert (second["answers"], second["problem"]) == (False, "no answer from c:1")
+    assert run(["brokers", "list"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "broker 12: no answer from c:1\n"
+    assert len(captured.out.splitlines()) == 3
+
+
+def test_of_a_silent_one_the_heartbeats_remain(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.replies["b:1", "DescribeNode"] = SILENT
+    first = documents(["brokers", "list"], capsys)[0]
+    assert (first["metadata_offset"], first["metadata_lag"], first["answers"]) == (40, 1, False)
+
+
+def test_what_a_broker_itself_finds_wrong_is_shown(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.replies["b:1", "DescribeNode"] = described(offline=("/b",), ok=False)
+    first = documents(["brokers", "list"], capsys)[0]
+    assert (first["problem"], first["directories_offline"]) == ("leader: none is known", ["/b"])
+    cluster.replies["b:1", "DescribeNode"] = node_pb2.DescribeNodeReply(result=OK)
+    first = documents(["brokers", "list"], capsys)[0]
+    assert (first["answers"], first["problem"]) == (False, "the node that answers with this id is no broker")
+
+
+def test_without_a_controller_the_metadata_of_any_node_must_do(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.replies["DescribeBrokers"] = ClusterError("NOT_CONTROLLER", "it is paused", retriable=True)
+    reply = registered()
+    cluster.replies["DescribeMetadata"] = node_pb2.DescribeMetadataReply(result=OK, offset=38, brokers=reply.brokers)
+    assert run(["brokers", "list", "-o", "json"]) == 0
+    captured = capsys.readouterr()
+    assert "no controller answers (it is paused); what follows is as of offset 38" in captured.err
+    first, second = json.loads(captured.out)
+    assert (first["metadata_offset"], first["metadata_lag"], second["metadata_offset"]) == (39, 2, None)
+    cluster.replies["DescribeQuorum"] = ClusterError("UNAVAILABLE", "nobody", retriable=True)
+    assert run(["brokers", "list", "-o", "json"]) == 4
+    assert json.loads(capsys.readouterr().err)["message"] == "nobody"
+
+
+def test_a_refusal_of_the_controller_is_final(cluster: FakeClient) -> None:
+    cluster.replies["DescribeBrokers"] = ClusterError("INCONSISTENT_CLUSTER_ID", "another cluster")
+    assert run(["brokers", "list"]) == 5
+    assert len(cluster.calls) == 1
+
+
+def replica(topic: str, index: int, **fields: Any) -> Any:
+    return node_pb2.ReplicaDescription(topic=topic, index=index, **fields)
+
+
+def metadata() -> Any:
+    """Topic t: partition 0 as in `topics`, of which 11 is in sync; 1 and 2 with the replica on 11 not in sync."""
+    described_topics = topics().topics
+    for index, state in ((1, "new"), (2, "online")):
+        partition = described_topics[0].partitions.add()
+        partition.CopyFrom(described_topics[0].partitions[0])
+        partition.index = index
+        partition.replica_states[0] = state
+        partition.isr[:] = [12]
+    return node_pb2.DescribeMetadataReply(result=OK, offset=40, topics=described_topics)
+
+
+def test_a_broker_with_every_replica_of_it(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.replies["DescribeMetadata"] = metadata()
+    own = [
+        replica("t", 0, state="leader", end_offset=9, high_watermark=8, bytes=640, directory="/a"),
+        replica("t", 1, state="offline", problem="checksum"),
+    ]
+    cluster.replies["b:1", "DescribeReplicas"] = node_pb2.DescribeReplicasReply(result=OK, is_broker=True, replicas=own)
+    document = documents(["brokers", "describe", "11"], capsys)
+    assert (document["id"], document["answers"]) == (11, True)
+    fine, damaged, not_there = document["replica_states"]
+    assert fine == {
+        "topic": "t", "partition": 0, "state": "online", "role": "leader", "in_sync": True, "leader": 11,
+        "end_offset": 9, "high_watermark": 8, "bytes": 640, "directory": "/a", "problem": None,
+    }  # fmt: skip
+    assert (damaged["state"], damaged["role"], damaged["problem"], damaged["end_offset"]) == (
+        "new", "offline", "checksum", None,
+    )  # fmt: skip
+    assert (not_there["state"], not_there["role"], not_there["in_sync"]) == ("online", None, False)
+    assert [broker_look.is_fine(each) for each in document["replica_states"]] == [True, False, False]
+
+
+def test_trouble_comes_first_and_what_is_left_out_is_said(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.replies["DescribeMetadata"] = metadata()
+    cluster.replies["b:1", "DescribeReplicas"] = SILENT
+    monkeypatch.setattr(brokers, "SHOWN_MAX", 1)
+    assert run(["brokers", "describe", "11"]) == 0
+    captured = capsys.readouterr()
+    assert [line.split()[:3] for line in captured.out.splitlines() if line.startswith("t ")] == [["t", "1", "new"]]
+    assert "broker 11 does not say how its replicas are: no answer from c:1" in captured.err
+    assert "and 2 more replicas (--all shows them)" in captured.err
+    assert run(["brokers", "describe", "11", "--all"]) == 0
+    assert sum(line.startswith("t ") for line in capsys.readouterr().out.splitlines()) == 3
+
+
+def test_a_silent_brokers_replicas_are_those_of_the_metadata(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.replies["DescribeMetadata"] = metadata()
+    document = documents(["brokers", "describe", "12"], capsys)
+    assert [each["state"] for each in document["replica_states"]] == ["offline"] * 3
+    assert "DescribeReplicas" not in [method for method, _ in cluster.calls]
+
+
+def test_too_many_partitions_for_one_answer(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = ClusterError("POLICY_VIOLATION", "more than 50000 partitions")
+    cluster.replies["DescribeMetadata"] = [refusal, metadata()]
+    cluster.replies["b:1", "DescribeReplicas"] = node_pb2.DescribeReplicasReply(
+        result=OK, is_broker=True, replicas=[replica("t", 0, state="leader")]
+    )
+    assert run(["brokers", "describe", "11"]) == 0
+    assert "only topics that the broker itself names are shown" in capsys.readouterr().err
+    assert list(cluster.calls[-1][1].topics) == ["t"]
+
+
+def test_a_broker_that_is_not_registered(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["brokers", "describe", "99", "-o", "json"]) == 3
+    assert json.loads(capsys.readouterr().err)["error"] == "BROKER_ID_NOT_REGISTERED"
+
+
+def test_a_replica_that_has_been_given_no_directory_yet() -> None:
+    partition = controller_pb2.PartitionDescription(
+        index=0, leader=-1, replicas=[metadata_pb2.Replica(broker_id=4)], replica_states=["online"]
+    )
+    found = broker_look._replica("t", partition, 0, replica("t", 0, state="idle"))
+    assert (found["directory"], found["leader"], found["role"]) == (None, None, "idle")
