@@ -202,6 +202,7 @@ async def _run_once(config: NodeConfig, process: Process, before: OutlivedError 
                 http=http,
                 data_dir=config.data_dirs[0],
             )
+            plane.tell_part()
             await process.stopped()
 
 

@@ -344,7 +344,13 @@ class QuorumNode(Inquirer):
             case ControlApplied(record):
                 _log.debug("control record", record=repr(record))
             case Joined(cluster_id, replaced):
-                _log.info("joined", cluster_id=cluster_id, node_id=self.node_id, directory_id=str(self.directory_id))
+                _log.info(
+                    "joined",
+                    cluster_id=cluster_id,
+                    node_id=self.node_id,
+                    directory_id=str(self.directory_id),
+                    part="voter" if self.core.is_voter else "observer",
+                )
                 if replaced is not None:
                     address = self._config.address
                     _log.warning(

@@ -190,6 +190,17 @@ class ControlPlane:
             nodes = ",".join(map(str, self.config.bootstrap))
             _log.info("in no cluster yet: waits until one of these nodes answers", nodes=nodes)
 
+    def tell_part(self) -> None:
+        """Of a node without a broker, once it is ready: that it does not vote, and what would make it."""
+        node = self.node
+        if node.core.is_voter or self.config.quorum_auto_join:
+            return
+        _log.info(
+            "follows as an observer: it does not vote",
+            node_id=node.node_id,
+            next=f"to make it a voter: kctl add-voter {node.node_id}@{node.address}",
+        )
+
     async def _tell_what_is_gone(self, before: OutlivedError) -> None:
         await self.ready()
         begins = self.node.core.history.rebuilt_at(before.newer)
