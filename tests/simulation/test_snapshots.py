@@ -121,13 +121,11 @@ def test_restarts_go_on_from_the_snapshot_and_leaders_are_elected(seed: int) -> 
             await create(world, f"round{round_}")
             world.start(active.config.node_id)
             await equal(world)
-        before = smoke.image_digest(world.voters[0])
         for host in world.hosts.values():
             world.kill(host.config.node_id)
         world.start_all()
         await world.until(smoke.all_ready(world), "all brokers are ready again")
         await equal(world)
-        assert before
         image = world.voters[0].plane.replay.image if world.voters[0].plane is not None else None
         assert image is not None
         assert all(image.topic(f"round{round_}") is not None for round_ in range(3))

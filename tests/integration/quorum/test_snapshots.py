@@ -61,12 +61,10 @@ async def test_voters_come_back_by_snapshot_while_writes_go_on(tmp_path: Path) -
             await ready(three)
             await same(one, two, three)
             assert three.node.core.log.start > away_at
-        digest = one.replay.image.digest()
     async with plane(configs[0]) as one, plane(configs[1]) as two:
         await ready(one, two)
         await same(one, two)
         assert set(range(1000, 1030)) <= set(one.replay.image.brokers)
-        assert digest
         assert (await create(one, "still-decides")).result.error != "NOT_CONTROLLER"
 
 
