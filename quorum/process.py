@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 
 from metadata.controller import node_service
 from metadata.controller.active import ActiveController, ControllerSettings
+from metadata.controller.availability import Availability, register_availability
 from metadata.controller.node_service import NodeService, NodeState
 from metadata.controller.replay import MetadataReplay
 from metadata.controller.service import ControllerService
@@ -322,6 +323,8 @@ class ControlPlane:
         metrics.counter("quorum_fsyncs", "Transactions of the quorum store.", lambda: node.metrics().fsyncs)
         metrics.counter("quorum_role_changes", "Changes of role or leader.", lambda: node.metrics().role_changes)
         metrics.counter("quorum_failed_requests", "Requests without an answer.", lambda: node.metrics().failed_requests)
+        availability = Availability(self.replay, lambda: self.controller.active and not node.paused, node.is_caught_up)
+        register_availability(metrics, availability)
         node.on_commit = metrics.histogram("quorum_commit_seconds", "From append to commit.").observe
         node.on_fsync = metrics.histogram("quorum_fsync_seconds", "One transaction of the quorum store.").observe
 

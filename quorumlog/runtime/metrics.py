@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -44,7 +45,10 @@ LATENCY_BUCKETS = (
 """Seconds: from a quick fsync to a lost leader."""
 
 Read = Callable[[], float | int | bool | None]
-ReadLabelled = Callable[[], Mapping[str, float | int]]
+Label = str | tuple[str, ...]
+"""One label, or several: then names and values are as many."""
+ReadLabelled = Callable[[], Mapping[Any, float | int] | None]
+"""Numbers by value of the label (a string), or by tuple of values of the labels; None leaves all of them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,8 @@ class _Source:
     name: str
     help: str
     is_counter: bool
-    label: str | None
-    read: Callable[[], Mapping[str, float | int] | float | int | bool | None]
+    labels: tuple[str, ...]
+    read: Callable[[], Mapping[Any, float | int] | float | int | bool | None]
 
 
 class Metrics(Collector):
@@ -66,19 +70,19 @@ class Metrics(Collector):
 
     def gauge(self, name: str, description: str, read: Read) -> None:
         """A number read at each scrape; None leaves it out."""
-        self._add(_Source(PREFIX + name, description, False, None, read))
+        self._add(_Source(PREFIX + name, description, False, (), read))
 
     def counter(self, name: str, description: str, read: Read) -> None:
         """A number that only grows, read at each scrape.  `name` without `_total`."""
-        self._add(_Source(PREFIX + name, description, True, None, read))
+        self._add(_Source(PREFIX + name, description, True, (), read))
 
-    def gauges(self, name: str, description: str, label: str, read: ReadLabelled) -> None:
-        """Numbers by the value of one label, read at each scrape; few values only."""
-        self._add(_Source(PREFIX + name, description, False, label, read))
+    def gauges(self, name: str, description: str, label: Label, read: ReadLabelled) -> None:
+        """Numbers by the value of labels, read at each scrape; a bounded number of them."""
+        self._add(_Source(PREFIX + name, description, False, _tuple(label), read))
 
-    def counters(self, name: str, description: str, label: str, read: ReadLabelled) -> None:
-        """Growing numbers by the value of one label."""
-        self._add(_Source(PREFIX + name, description, True, label, read))
+    def counters(self, name: str, description: str, label: Label, read: ReadLabelled) -> None:
+        """Growing numbers by the value of labels.  `name` without `_total`."""
+        self._add(_Source(PREFIX + name, description, True, _tuple(label), read))
 
     def histogram(self, name: str, description: str) -> Histogram:
         """A histogram of seconds; `name` ends in `_seconds`."""
@@ -101,19 +105,24 @@ class Metrics(Collector):
             if value is None:
                 continue
             kind = CounterMetricFamily if source.is_counter else GaugeMetricFamily
-            if source.label is None:
+            if not source.labels:
                 assert not isinstance(value, Mapping), source.name
                 yield kind(source.name, source.help, value=float(value))
                 continue
             assert isinstance(value, Mapping), source.name
-            family = kind(source.name, source.help, labels=[source.label])
-            for label, number in sorted(value.items()):
-                family.add_metric([label], float(number))
+            family = kind(source.name, source.help, labels=source.labels)
+            for values, number in sorted((_tuple(label), number) for label, number in value.items()):
+                assert len(values) == len(source.labels), (source.name, values)
+                family.add_metric(values, float(number))
             yield family
 
     def _add(self, source: _Source) -> None:
         assert source.name not in self._sources, f"metric {source.name} registered twice"
         self._sources[source.name] = source
+
+
+def _tuple(label: Label) -> tuple[str, ...]:
+    return (label,) if isinstance(label, str) else label
 
 
 def add_process_metrics(metrics: Metrics) -> None:

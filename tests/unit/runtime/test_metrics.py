@@ -28,6 +28,18 @@ def test_state_is_read_at_each_scrape() -> None:
     assert values(metrics)["quorumlog_quorum_epoch"] == 2
 
 
+def test_numbers_by_several_labels_or_none_at_all() -> None:
+    metrics, state = Metrics(), {"known": True}
+    seconds = {("t", "1"): 2.5, ("a", "10"): 1}
+    metrics.counters("down_seconds", "d", ("topic", "partition"), lambda: seconds if state["known"] else None)
+    assert values(metrics) == {
+        'quorumlog_down_seconds_total{partition="10",topic="a"}': 1,
+        'quorumlog_down_seconds_total{partition="1",topic="t"}': 2.5,
+    }
+    state["known"] = False
+    assert values(metrics) == {}
+
+
 def test_histograms_observe_seconds() -> None:
     metrics = Metrics()
     metrics.histogram("quorum_fsync_seconds", "f").observe(0.002)
