@@ -130,10 +130,6 @@ class QuorumStore(Protocol):
         """One that turned out to be damaged is none any more; the few latest such stay to be looked at."""
         ...
 
-    async def abandon_snapshot(self, end: LogEnd) -> None:
-        """Drop what was written of it, if anything."""
-        ...
-
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
         """Those that are durable and whose header is good, ascending."""
         ...

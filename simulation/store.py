@@ -194,9 +194,6 @@ class SimulatedStore:
     async def set_snapshot_aside(self, end: LogEnd) -> None:
         self._disk.snapshots.pop(end, None)
 
-    async def abandon_snapshot(self, end: LogEnd) -> None:
-        self._disk.parts.pop(end, None)
-
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
         kept = self._disk.snapshots
         return tuple(

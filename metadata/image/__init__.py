@@ -1,6 +1,6 @@
 """The immutable image of all metadata at one offset of the metadata log; see `cluster.py` for how it works."""
 
-from metadata.image.bits import indexes, mask_of
+from metadata.image.bits import indexes
 from metadata.image.cluster import ClusterImage
 from metadata.image.delta import Delta, delta
 from metadata.image.model import BrokerImage, PartitionImage, TopicImage
@@ -18,6 +18,5 @@ __all__ = [
     "TopicImage",
     "delta",
     "indexes",
-    "mask_of",
     "unknown_key",
 ]

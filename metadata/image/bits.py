@@ -6,7 +6,7 @@ million partitions: 0.8 s and 14 MB; one entry a replica took 7.3 s and 304 MB).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 
 def indexes(mask: int) -> list[int]:
@@ -22,11 +22,3 @@ def flip_mask(members: Sequence[int]) -> int:
     for index in members:
         data[index >> 3] ^= 1 << (index & 7)
     return int.from_bytes(data, "little")
-
-
-def mask_of(members: Iterable[int]) -> int:
-    """The mask of a set of indexes."""
-    mask = 0
-    for index in members:
-        mask |= 1 << index
-    return mask

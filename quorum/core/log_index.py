@@ -49,11 +49,6 @@ class LogIndex:
         """Epoch of the last batch, and the end offset."""
         return LogEnd(self._epochs[-1][0] if self._epochs else self.base_epoch, self.end)
 
-    @property
-    def epochs(self) -> tuple[tuple[int, int], ...]:
-        """(epoch, start offset) of each epoch in the log, ascending."""
-        return tuple(self._epochs)
-
     def append(self, batch: Batch, write_id: int) -> None:
         """Add `batch` at the end, as part of write `write_id`."""
         assert batch.base_offset == self.end, f"append at {batch.base_offset}, log ends at {self.end}"

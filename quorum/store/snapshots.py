@@ -139,10 +139,6 @@ class SnapshotFiles:
         sync_directory(self._directory)
         return target
 
-    def abandon(self, end: LogEnd) -> None:
-        self._taking.discard(end)
-        _remove(self._part(end))
-
     def read(self, end: LogEnd, position: int, max_bytes: int) -> tuple[int, bytes]:
         try:
             with open(self.path(end), "rb") as file:

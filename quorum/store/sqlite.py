@@ -441,9 +441,6 @@ class SqliteQuorumStore:
     async def set_snapshot_aside(self, end: LogEnd) -> None:
         await self._file_work(lambda files: files.set_aside(end))
 
-    async def abandon_snapshot(self, end: LogEnd) -> None:
-        await self._file_work(lambda files: files.abandon(end))
-
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
         return await self._file_work(lambda files: files.all())
 
