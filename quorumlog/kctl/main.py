@@ -17,6 +17,7 @@ from quorumlog.kctl import (
     configs,
     data,
     dev,
+    doctor,
     elections,
     exits,
     explain,
@@ -57,6 +58,7 @@ cli.add_command(configs.group)
 cli.add_command(elections.elect_leaders)
 cli.add_command(cluster.group)
 cli.add_command(metadata.group)
+cli.add_command(doctor.command)
 cli.add_command(explain.command)
 cli.add_command(state_changes.command)
 cli.add_command(dev.group)

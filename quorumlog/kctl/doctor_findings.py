@@ -1,0 +1,73 @@
+"""What is wrong with a cluster, from what `doctor_look` has seen of it: each finding with its cause and the next step.
+
+Pure: a look in, findings out.  One cause is one finding where that can be told: a broker that is down is named with
+what it costs, not once for each of its partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from quorumlog.kctl.doctor_look import HANGS
+
+CRITICAL, PROBLEM, ADVICE = "critical", "problem", "advice"
+SEVERITIES = (CRITICAL, PROBLEM, ADVICE)
+
+SHOWN_MAX = 8
+
+Key = tuple[str, int]
+
+
+class Finding(NamedTuple):
+    """severity: critical (something does not work), problem (it works, with less to spare), advice (by design).
+
+    finding: a word for scripts.  nodes, partitions: whom it is about.
+    """
+
+    severity: str
+    finding: str
+    what: str
+    cause: str
+    next: str
+    nodes: tuple[int, ...] = ()
+    partitions: tuple[str, ...] = ()
+
+
+def named(partitions: Iterable[Key]) -> str:
+    """Partitions in few words: t-0..4, u-1 and 17 more."""
+    from quorumlog.kctl.metadata_diff import ranges
+
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(index)
+    shown = [f"{topic}-{ranges(by_topic[topic])}" for topic in sorted(by_topic)]
+    rest = sum(len(by_topic[topic]) for topic in sorted(by_topic)[SHOWN_MAX:])
+    return ", ".join(shown[:SHOWN_MAX]) + (f" and {rest} more" if rest else "")
+
+
+def listed(values: Iterable[object]) -> str:
+    """1, 2 and 3."""
+    *most, last = [str(value) for value in values] or ["none"]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """1 voter, 2 voters."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def wake(silent: Iterable[tuple[int, str | None]], noun: str = "node") -> str:
+    """What to do about nodes that do not answer, by why they do not: start node 1; restart node 2, which hangs."""
+    hanging: list[str] = []
+    down: list[str] = []
+    for node_id, silence in silent:
+        (hanging if silence is not None and silence.endswith(HANGS) else down).append(f"{noun} {node_id}")
+    steps = [f"start {listed(down)}"] if down else []
+    if hanging:
+        steps.append(f"restart {listed(hanging)}, which {'hangs' if len(hanging) == 1 else 'hang'}")
+    return "; ".join(steps)
+
+
+def texts(partitions: Iterable[Key]) -> tuple[str, ...]:
+    return tuple(f"{topic}-{index}" for topic, index in sorted(partitions))
