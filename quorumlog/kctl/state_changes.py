@@ -83,7 +83,7 @@ async def command(context: Context, follow: bool, start: int | None, last: int |
 
 
 async def _show_once(context: Context, reader: _Reader, brokers: Brokers, batches: list[Batch]) -> None:
-    times = await brokers.times(batches, reader.broker_ids, patience_s=0)
+    times = await brokers.times(batches, reader.broker_epochs, patience_s=0)
     if context.output.is_json:
         context.output.document([one for batch in batches for one in documents(batch, times)])
         return
@@ -99,7 +99,7 @@ async def _follow(context: Context, reader: _Reader, brokers: Brokers, batches: 
     context.output.message(f"following from offset {reader.offset} on; Ctrl-C ends that")
     while True:
         if batches:
-            times = await brokers.times(batches, reader.broker_ids, PATIENCE_S)
+            times = await brokers.times(batches, reader.broker_epochs, PATIENCE_S)
             for batch in batches:
                 if context.output.is_json:
                     for one in documents(batch, times):
@@ -123,7 +123,10 @@ async def _follow(context: Context, reader: _Reader, brokers: Brokers, batches: 
 
 
 class _Reader:
-    """Reads batches of changes, ascending.  `offset`: all before it is read; `gap`: what had to be left out."""
+    """Reads batches of changes, ascending.
+
+    offset: all before it is read.  gap: what had to be left out.  broker_epochs: of the brokers that are registered.
+    """
 
     def __init__(self, history: History, topics: frozenset[str]) -> None:
         self._history = history
@@ -131,7 +134,7 @@ class _Reader:
         self._names: Names | None = None
         self.offset = 0
         self.gap: tuple[int, int] | None = None
-        self.broker_ids: set[int] = set()
+        self.broker_epochs: dict[int, int] = {}
 
     async def begin(self, start: int | None, last: int | None) -> list[Batch]:
         """Everything from `start` on, or the last so many changes, up to now."""
@@ -195,16 +198,16 @@ class _Reader:
     def _note_broker(self, line: Line) -> None:
         broker_id = (line.record or {}).get("broker_id")
         if line.kind == "register_broker" and broker_id is not None:
-            self.broker_ids.add(broker_id)
+            self.broker_epochs[broker_id] = line.offset
         elif line.kind == "unregister_broker" and broker_id is not None:
-            self.broker_ids.discard(broker_id)
+            self.broker_epochs.pop(broker_id, None)
 
     async def _name_topics(self, offset: int) -> None:
         from quorumlog.kctl.metadata_records import Names
 
         described = await self._history.describe(offset, without_partitions=True)
         self._names = Names((topic.topic_id, topic.name) for topic in described.topics)
-        self.broker_ids = {broker.broker_id for broker in described.brokers}
+        self.broker_epochs = {broker.broker_id: broker.broker_epoch for broker in described.brokers}
 
 
 def _latest(batches: list[Batch], count: int) -> list[Batch]:
@@ -224,7 +227,8 @@ def _latest(batches: list[Batch], count: int) -> list[Batch]:
 class Applied(NamedTuple):
     """What one broker says of one batch: ms since 1970 of its clock, None: not yet, or not known; and why not.
 
-    is_silent: it has nothing to say, of other batches either.
+    is_silent: it has nothing to say, of other batches either.  at_start: it is about the time when the broker's process
+    was started, since it has read the log from its disk again.
     """
 
     broker_id: int
@@ -232,6 +236,7 @@ class Applied(NamedTuple):
     completed_ms: int | None = None
     problem: str | None = None
     is_silent: bool = False
+    at_start: bool = False
 
 
 Times = dict[int, list[Applied]]
@@ -246,7 +251,7 @@ class Brokers:
         self._timeout_s = timeout_s
         self._addresses: dict[int, str] = {}
 
-    async def times(self, batches: Sequence[Batch], broker_ids: set[int], patience_s: float) -> Times:
+    async def times(self, batches: Sequence[Batch], broker_epochs: dict[int, int], patience_s: float) -> Times:
         """Of each batch what each broker says; for as long as `patience_s`, those that answer are waited for."""
         from quorumlog.wire.v1 import node_pb2
 
@@ -259,7 +264,7 @@ class Brokers:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
         answers: dict[int, Any] = {}
-        waiting = set(broker_ids)
+        waiting = set(broker_epochs)
         while waiting:
             limit = min(self._timeout_s, EACH_TIMEOUT_S)
             answers |= await ask_each(self._client, waiting, self._addresses, "ListAppliedBatches", request, limit)
@@ -269,7 +274,13 @@ class Brokers:
                 break
             await asyncio.sleep(min(LOOK_S, left) if waiting else 0)  # no broker tells when it has carried out
         told = {broker_id: _by_end(answers[broker_id]) for broker_id in sorted(answers)}
-        return {end: [_applied(each, answers[each], told[each].get(end), end) for each in told] for end in ends}
+        return {
+            end: [
+                _applied(each, answers[each], told[each].get(end), end)._replace(at_start=end <= broker_epochs[each])
+                for each in told
+            ]
+            for end in ends
+        }
 
 
 def _is_behind(answer: Any, end_offset: int) -> bool:
@@ -311,6 +322,7 @@ def documents(batch: Batch, times: Times) -> list[dict[str, Any]]:
             "received_at": None if one.received_ms is None else rfc3339(one.received_ms),
             "completed_at": None if one.completed_ms is None else rfc3339(one.completed_ms),
             "took_ms": _took_ms(one),
+            "at_start": one.at_start and one.received_ms is not None,
             "problem": one.problem,
         }
         for one in times.get(batch.end_offset, ())
@@ -379,6 +391,8 @@ class _Teller:
 def _when(one: Applied, batch: Batch) -> str:
     assert one.received_ms is not None, one
     assert one.completed_ms is not None, one
+    if one.at_start:
+        return f"at its start, {duration_text(one.completed_ms - batch.timestamp_ms)} later"
     received = duration_text(one.received_ms - batch.timestamp_ms)
     completed = duration_text(one.completed_ms - batch.timestamp_ms)
     took = duration_text(one.completed_ms - one.received_ms)

@@ -52,6 +52,7 @@ class Log(FakeClient):
         self.start = 0
         self.named: dict[bytes, str] = {}
         self.brokers = [11, 12]
+        self.epochs: dict[int, int] = {}
         self.applied: dict[str, list[Any]] = {}
         self.at_end: list[Any] = []
         description = quorum_reply()
@@ -80,7 +81,10 @@ class Log(FakeClient):
             return node_pb2.DescribeMetadataReply(
                 result=OK,
                 topics=[controller_pb2.TopicDescription(name=name, topic_id=each) for each, name in self.named.items()],
-                brokers=[controller_pb2.BrokerDescription(broker_id=each) for each in self.brokers],
+                brokers=[
+                    controller_pb2.BrokerDescription(broker_id=each, broker_epoch=self.epochs.get(each, 0))
+                    for each in self.brokers
+                ],
             )
         assert method == "ReadMetadata", method
         return self._read(request)
@@ -161,11 +165,12 @@ def test_each_change_with_what_every_broker_made_of_it(log: Log, capsys: pytest.
     assert change["at"] == "2026-11-21T10:01:32.911Z"
     silent, live = change["brokers"]
     assert silent == {
-        "id": 11, "received_at": None, "completed_at": None, "took_ms": None, "problem": "no answer from broker11:1",
+        "id": 11, "received_at": None, "completed_at": None, "took_ms": None, "at_start": False,
+        "problem": "no answer from broker11:1",
     }  # fmt: skip
     assert live == {
         "id": 12, "received_at": "2026-11-21T10:01:32.928Z", "completed_at": "2026-11-21T10:01:32.938Z", "took_ms": 10,
-        "problem": None,
+        "at_start": False, "problem": None,
     }  # fmt: skip
 
 
@@ -203,6 +208,20 @@ def test_what_a_broker_cannot_say_is_said(
     (document,) = json.loads(capsys.readouterr().out)
     assert document["brokers"][1]["problem"] == problem
     assert document["brokers"][1]["completed_at"] is None
+
+
+def test_what_a_broker_read_again_when_it_was_started_is_told_apart(
+    log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.epochs[12] = 3
+    log.applied["broker12:1"] = [applied((3, 70_000, 70_001), (5, 70_010, 70_011))]
+    assert run(["state-changes", "--from", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "broker 12: at its start, 1 min 10 s later" in out
+    assert "broker 12: received after 1 min 10 s, carried out after 1 min 10 s (took 1 ms)" in out
+    assert run(["state-changes", "--from", "1", "-o", "json"]) == 0
+    documents = json.loads(capsys.readouterr().out)
+    assert [each["brokers"][1]["at_start"] for each in documents] == [True, True, False, False]
 
 
 def test_a_broker_that_does_not_fetch_has_no_known_address(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
