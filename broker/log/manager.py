@@ -271,6 +271,21 @@ class LogManager:
             return offset <= log.end_offset
         return await self._flushes[log.directory_id].flushed(log, offset)
 
+    async def flush_all(self, logs: Iterable[PartitionLog]) -> None:
+        """Make all that was appended to `logs` durable, under one barrier a directory.
+
+        Raises:
+            DiskError: a directory failed; what is on the others is durable all the same.
+        """
+        by_directory: dict[UUID, list[PartitionLog]] = {}
+        for log in logs:
+            by_directory.setdefault(log.directory_id, []).append(log)
+        barriers = (self._flushes[directory_id].flush_all(mine) for directory_id, mine in by_directory.items())
+        outcomes = await asyncio.gather(*barriers, return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
     async def lower_truncation_floor(self, log: PartitionLog, offset: int) -> None:
         """Allow `truncate_to(offset)` below what is committed: first the facts forget that it is."""
         async with self._checkpointing:

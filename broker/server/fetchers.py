@@ -360,16 +360,12 @@ class Fetcher:
 
     async def _flush(self, appended: list[tuple[PartitionKey, Hosted, PartitionLog]]) -> None:
         """Make all of it durable, under one barrier; then ask for what comes next."""
-        waits = [
-            self._replicas.logs.flushed(partition_log, partition_log.end_offset)
-            for _, _, partition_log in appended
-            if partition_log.flushed_offset < partition_log.end_offset
-        ]
-        outcomes = await asyncio.gather(*waits, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, (DiskError, CorruptStoreError)):
-                raise outcome
-        failure = next((each for each in outcomes if isinstance(each, Exception)), None)
+        failure: DiskError | None = None
+        unflushed = [each for _, _, each in appended if each.flushed_offset < each.end_offset]
+        try:
+            await self._replicas.logs.flush_all(unflushed)
+        except DiskError as error:
+            failure = error
         for key, hosted, partition_log in appended:
             if hosted.log is not partition_log or self._hosted.get(key) is not hosted:
                 continue

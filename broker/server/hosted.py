@@ -46,7 +46,7 @@ class Hosted:
         "_by_commit",
         "_by_flush",
         "_order",
-        "flushing",
+        "awaits_flush",
         "follower",
         "image",
         "key",
@@ -71,7 +71,8 @@ class Hosted:
         self.role_epoch = -1
         """Leader epoch that the role was last set for."""
         self.sessions: dict[Session, AskedKey] = {}
-        self.flushing = False
+        self.awaits_flush = False
+        """As a follower: the fetcher is to be told once everything is flushed."""
         self._by_commit: list[tuple[int, int, ParkedProduce]] = []
         self._by_flush: list[tuple[int, int, ParkedProduce]] = []
         self._order = 0
@@ -82,13 +83,13 @@ class Hosted:
         return PartitionKey(self.topic_id, self.key.index)
 
     def renewed(self, topic_id: UUID, image: PartitionImage) -> Hosted:
-        """The same replica under the topic's new id, without a role yet; this one serves no more.
+        """The same replica under the topic's new id, without log and role yet; this one serves no more.
 
         The roles begin anew, since everything under way (proposals, fetches) names the old id.  Whoever fetches by the
         topic's name goes on watching.
         """
         moved = Hosted(self.key, topic_id, self.topic, image)
-        moved.log, moved.offline = self.log, self.offline
+        moved.offline = self.offline
         moved.sessions = {session: key for session, key in self.sessions.items() if isinstance(key[0], str)}
         self.log, self.offline = None, "its topic has another id now"
         self.leader = self.follower = None

@@ -243,7 +243,10 @@ class ImageFollower:
             if partition is None or (topic.origin, partition.created) != (hosted.key.topic_id, hosted.key.created):
                 continue
             self._fetchers.remove(hosted)
+            partition_log = hosted.log
             moved = hosted.renewed(topic.topic_id, partition)
+            if partition_log is not None:
+                self._replicas.attach(moved, partition_log)
             del self._replicas.hosted[key]
             self._replicas.hosted[new_key] = moved
             self._replicas.by_name[(topic.name, key.partition_index)] = moved
@@ -319,7 +322,7 @@ class ImageFollower:
         found.advance_high_watermark(min(self._watermarks.restored(log_key), found.end_offset))
         if replica.directory_id != found.directory_id:
             self._on_unassigned(key, found.directory_id)
-        hosted.log = found
+        self._replicas.attach(hosted, found)
         return hosted
 
     def _choose_directory(self, assigned: UUID) -> UUID | None:

@@ -9,8 +9,8 @@ the order in the log.  Then it is parked: for acks=1 until this disk has flushed
 watermark has.  Parked produces and fetches are completed by the event that decides them (flush, fetch, metadata), never
 by looking again and again; each has a deadline, and their number has a bound.
 
-At most one flush task runs for a replica; it goes on while there is something unflushed, so writes that arrive during
-one flush share the next.  The log manager joins the replicas' flushes into one barrier.
+Every append leaves a mark for the group flush of its directory, which joins all logs under one barrier; what arrives
+during one flush shares the next.  Each log then tells its replica (`attach`): no task, and no waiting, for each.
 
 Who decides: roles, watermarks and ISR proposals are `broker.core.partition`'s, metadata is the controller's.  This
 object only connects events to them.  `image_follower` changes roles, `fetch_service` answers fetches, `fetchers` copies
@@ -23,7 +23,7 @@ only by a leadership that is younger than that registration (design §5).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
@@ -108,7 +108,6 @@ class ReplicaManager:
         self._image = ClusterImage()
         self._parked_produces = 0
         self._producer_ids = producer_ids
-        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self.fetch_service = FetchService(self)
 
@@ -255,36 +254,29 @@ class ReplicaManager:
 
     # -- flush and watermark
 
-    def ensure_flush(self, hosted: Hosted) -> None:
-        """Have everything appended to this replica flushed, and its role told."""
-        partition_log = hosted.log
-        if partition_log is None:
-            return
-        if partition_log.flushed_offset >= partition_log.end_offset:
-            self._on_flushed(hosted, partition_log)
-        elif not hosted.flushing and not self._closed:
-            hosted.flushing = True
-            self.spawn(self._flush(hosted, partition_log))
+    def attach(self, hosted: Hosted, partition_log: PartitionLog) -> None:
+        """This replica's log, which tells it of each flush from now on."""
+        hosted.log = partition_log
+        partition_log.on_flushed = lambda _: self._on_flushed(hosted, partition_log)
 
-    async def _flush(self, hosted: Hosted, partition_log: PartitionLog) -> None:
-        try:
-            while hosted.log is partition_log and partition_log.flushed_offset < partition_log.end_offset:
-                await self.logs.flushed(partition_log, partition_log.end_offset)
-                if hosted.log is partition_log:
-                    self._on_flushed(hosted, partition_log)
-        except (DiskError, CorruptStoreError) as error:
-            self.take_offline(hosted, error)
-        finally:
-            hosted.flushing = False
+    def ensure_flush(self, hosted: Hosted) -> None:
+        """Have this replica's role told once everything appended is flushed; at once, if it is."""
+        hosted.awaits_flush = True
+        if hosted.log is not None and hosted.log.flushed_offset >= hosted.log.end_offset:
+            self._on_flushed(hosted, hosted.log)
 
     def _on_flushed(self, hosted: Hosted, partition_log: PartitionLog) -> None:
+        if hosted.log is not partition_log or self._closed:
+            return
         if hosted.leader is not None:
             if hosted.leader.on_flushed(partition_log.flushed_offset):
                 self.on_watermark(hosted)
             else:
                 self.answer_parked(hosted)
-        elif hosted.follower is not None and partition_log.flushed_offset >= partition_log.end_offset:
-            self.on_follower_flushed(hosted)
+        elif hosted.awaits_flush and partition_log.flushed_offset >= partition_log.end_offset:
+            hosted.awaits_flush = False
+            if hosted.follower is not None:
+                self.on_follower_flushed(hosted)
 
     def on_watermark(self, hosted: Hosted) -> None:
         """The watermark of a replica moved: tell the log, the waiting and the checkpoint."""
@@ -388,20 +380,12 @@ class ReplicaManager:
 
     # -- life
 
-    def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Run something that belongs to this manager; `close` waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def close(self) -> None:
-        """Serve nobody any more: everything parked is answered, flushes that run are waited for."""
+    def close(self) -> None:
+        """Serve nobody any more: everything parked is answered."""
         self._closed = True
         for hosted in list(self.hosted.values()):
             self.refuse_parked(hosted, Code.NOT_LEADER_OR_FOLLOWER)
         self.fetch_service.close()
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
 
     def now_ms(self) -> int:
         return now_ms()

@@ -201,7 +201,7 @@ class BrokerRole:
             await asyncio.wait(self._tasks)
             self._tasks.clear()
         await self.fetchers.close()
-        await self.replicas.close()
+        self.replicas.close()
         await self._pool.close()
         try:
             async with asyncio.timeout(FINAL_SAVE_TIMEOUT_S):
