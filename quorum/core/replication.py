@@ -39,6 +39,9 @@ from quorum.core.snapshots import Snapshots
 from quorum.core.state import Purpose
 from quorum.core.types import Batch, LogEnd, ReplicaKey, Voters
 
+EXPIRY_STEP_MS = 50
+"""Parked fetches are looked through for expiry at most so often: one may be answered so much later."""
+
 
 class Replication(Snapshots):
     """Both ends of Fetch, proposals, and the high watermark."""
@@ -261,7 +264,10 @@ class Replication(Snapshots):
                     self._serve(leader, key, waiting)
 
     def _expire_parked(self, leader: Leader, now_ms: int) -> None:
-        """Answer, with nothing, what has waited long enough.  Reads of the log are waited for."""
+        """Answer, with nothing, what has waited long enough.  Reads of the log are waited for.
+
+        A look costs all that is parked, thousands of brokers perhaps, so what ends within a moment ends together.
+        """
         if leader.expiry_ms is None or now_ms < leader.expiry_ms:
             return
         for key, parked in list(leader.parked.items()):
@@ -269,7 +275,7 @@ class Replication(Snapshots):
                 del leader.parked[key]
                 self._answer(parked.call, self._reply(leader))
         waiting = [parked.deadline_ms for parked in leader.parked.values() if parked.read_id is None]
-        leader.expiry_ms = min(waiting, default=None)
+        leader.expiry_ms = max(min(waiting), now_ms + EXPIRY_STEP_MS) if waiting else None
 
     def _reply(
         self,

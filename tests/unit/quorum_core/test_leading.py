@@ -21,6 +21,7 @@ from quorum.core.events import (
     RemoveVoter,
     Resign,
     SetTarget,
+    Tick,
     Transfer,
     Transferred,
     Unanswered,
@@ -139,6 +140,25 @@ def test_k9_a_parked_fetch_is_answered_in_time_even_with_nothing() -> None:
     assert replies(bench.until(bench.now_ms + 499)) == []
     (reply,) = replies(bench.until(bench.now_ms + 1))
     assert (reply.error, reply.batches, reply.high_watermark) == (ErrorCode.NONE, (), watermark)
+
+
+def test_parked_fetches_of_many_observers_end_together_and_none_waits_much_longer() -> None:
+    """Each look at what is parked costs as much as there is of it."""
+    bench = leading()
+    end, watermark = bench.core.log.end, bench.core.high_watermark
+    parked: dict[int, int] = {}
+    for observer in range(100, 250):
+        assert bench.fetch(observer, end, high_watermark=watermark, max_wait_ms=1000) is None
+        parked[bench.calls] = bench.now_ms + 1000
+        bench.until(bench.now_ms + 1)
+    looks = 0
+    while parked:
+        bench.now_ms = bench.core.deadline_ms
+        answered = [one.call for one in bench.do(Tick()) if isinstance(one, Answer) and one.call in parked]
+        looks += bool(answered)
+        for call in answered:
+            assert 0 <= bench.now_ms - parked.pop(call) <= 50
+    assert looks <= 4, "150 ms, and 50 ms between two"
 
 
 def test_a_newer_fetch_takes_the_place_of_the_one_parked() -> None:
