@@ -114,25 +114,12 @@ class Replication(Snapshots):
         return None
 
     def _refuse_fetch(self, request: Fetch) -> ErrorCode:
-        error = self._refuse_stranger(request.sender, None)
+        error = self._refuse_reader(request)
         if error is not ErrorCode.NONE:
             return error
-        if request.target_id not in (None, self.key.node_id):
-            return ErrorCode.INVALID_VOTER_KEY
-        if not self.met:
-            return ErrorCode.NEWBORN
-        if request.epoch < self.epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        if request.epoch > self.epoch:
-            return ErrorCode.UNKNOWN_LEADER_EPOCH
-        if not isinstance(self.role, Leader):
-            return ErrorCode.NOT_LEADER
+        assert isinstance(self.role, Leader)
         numbers = (request.offset, request.last_fetched_epoch, request.high_watermark)
-        if request.sender.key == self.key or min(numbers) < 0:
-            return ErrorCode.INVALID_REQUEST
-        if request.round > self.role.round:
-            return ErrorCode.INVALID_REQUEST
-        return ErrorCode.NONE
+        return ErrorCode.INVALID_REQUEST if min(numbers) < 0 or request.round > self.role.round else ErrorCode.NONE
 
     def _divergence(self, request: Fetch) -> LogEnd | None:
         """Where this log's largest epoch not above the fetcher's ends, unless the fetcher's position is in this log."""

@@ -106,7 +106,7 @@ class Snapshots(CoreState):
         return self.snapshot if lost or request.offset == 0 else None
 
     def _on_fetch_snapshot(self, call: int, request: FetchSnapshot, now_ms: int) -> None:
-        error = self._refuse_fetch_snapshot(request)
+        error = self._refuse_reader(request)
         if error is not ErrorCode.NONE:
             return self._answer(call, FetchSnapshotReply(error, self.known, request.snapshot))
         leader = self.role
@@ -122,12 +122,15 @@ class Snapshots(CoreState):
         self._effects.append(ReadSnapshot(read_id, request.snapshot, request.position, max_bytes))
         return None
 
-    def _refuse_fetch_snapshot(self, request: FetchSnapshot) -> ErrorCode:
+    def _refuse_reader(self, request: Fetch | FetchSnapshot) -> ErrorCode:
+        """The checks of whoever wants something of the leader's log, up to and including that this node leads."""
         error = self._refuse_stranger(request.sender, None)
         if error is not ErrorCode.NONE:
             return error
-        if request.target_id != self.key.node_id:
+        if request.target_id not in (None, self.key.node_id):
             return ErrorCode.INVALID_VOTER_KEY
+        if not self.met:
+            return ErrorCode.NEWBORN
         if request.epoch < self.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if request.epoch > self.epoch:
