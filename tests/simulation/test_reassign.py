@@ -266,6 +266,7 @@ def test_the_controller_is_killed_at_every_step_of_one_reassignment() -> None:
 @pytest.mark.parametrize("step", ["while they catch up", "in sync but not switched"])
 def test_a_target_broker_dies_midway(step: str) -> None:
     async def story(run: Run) -> None:
+        run.world.kill(16)  # so that it cannot end before 14 is missed
         await run.ask(14, 15, 16, throttle=THROTTLE)
         await run.when(STEPS[step], step)
         run.world.kill(14)
@@ -276,6 +277,7 @@ def test_a_target_broker_dies_midway(step: str) -> None:
         assert run.committed is not None
         assert run.committed.reassigning
         run.world.start(14)
+        run.world.start(16)
 
     Run(31).play(story, (14, 15, 16))
 
