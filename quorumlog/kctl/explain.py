@@ -33,13 +33,16 @@ async def command(context: Context, partition: tuple[str, int], last: int | None
 
     topic, index = partition
     asked = controller_pb2.TopicPartition(topic=topic, index=index)
-    request = node_pb2.ExplainPartitionRequest(partition=asked, max_changes=last or 0)
+    request = node_pb2.ExplainPartitionRequest(partition=asked)  # all: what was before is known from earlier changes
     async with context.client() as client:
         reply = await ask_freshest(client, "ExplainPartition", request, context.deadline_s)
+    if is_cut := last is not None and len(reply.chain) > last:
+        del reply.chain[: len(reply.chain) - (last or 0)]
+        reply.complete = False
     if context.output.is_json:
         context.output.document(document(topic, index, reply))
     else:
-        _tell(context, reply, is_cut=last is not None and len(reply.chain) == last)
+        _tell(context, reply, is_cut=is_cut)
 
 
 def document(topic: str, index: int, reply: Any) -> dict[str, Any]:
@@ -86,7 +89,7 @@ def _tell(context: Context, reply: Any, *, is_cut: bool) -> None:
         for line in (what, f"because {why}") if because else (change.text,):
             output.wrapped(line, _INDENT)
     told = f"as of offset {reply.offset} of the metadata log"
-    if is_cut and not reply.complete:
+    if is_cut:
         told += "; there are earlier changes (without --last: all that are kept)"
     elif not reply.complete:
         told += f"; earlier changes are not kept there any more: its log begins at offset {reply.history_begins}"

@@ -18,7 +18,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import Command, Context, with_loop
-from quorumlog.kctl.nodes import EACH_TIMEOUT_S, ask_each
+from quorumlog.kctl.nodes import AT_ONCE_MAX, EACH_TIMEOUT_S, ask_each
 from quorumlog.kctl.output import Output, duration_text
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ NOW = -1
 LAST = 100
 SHOWN_PER_BATCH = 20
 PATIENCE_S = 2.0
-"""With --follow, how long a change waits to be shown until the brokers have carried it out."""
 LOOK_S = 0.05
 SPAN_MIN = 64
 BROKERS_SHOWN = 6
@@ -62,9 +61,15 @@ class Batch(NamedTuple):
     "--last", type=click.IntRange(0, 10_000), metavar="N",
     help=f"Begin with the latest N changes (default {LAST}, with --follow 0).",
 )  # fmt: skip
+@click.option(
+    "--patience", "patience_s", type=click.FloatRange(0, 600), default=PATIENCE_S, show_default=True, metavar="SECONDS",
+    help="With --follow, how long a change waits to be shown until every broker has carried it out.",
+)  # fmt: skip
 @click.option("--topic", "topics", multiple=True, metavar="T", help="Only of this topic (may be given more than once).")
 @with_loop
-async def command(context: Context, follow: bool, start: int | None, last: int | None, topics: tuple[str, ...]) -> None:
+async def command(
+    context: Context, follow: bool, start: int | None, last: int | None, patience_s: float, topics: tuple[str, ...]
+) -> None:
     """Each change of topics, partitions, brokers and configs: who decided it, and which broker carried it out when."""
     from quorumlog.kctl.metadata_history import History
 
@@ -77,7 +82,7 @@ async def command(context: Context, follow: bool, start: int | None, last: int |
         batches = await reader.begin(start, wanted)
         brokers = Brokers(client, context.deadline_s)
         if follow:
-            await _follow(context, reader, brokers, batches)
+            await _follow(context, reader, brokers, batches, patience_s)
         else:
             await _show_once(context, reader, brokers, batches)
 
@@ -94,12 +99,12 @@ async def _show_once(context: Context, reader: _Reader, brokers: Brokers, batche
         context.output.message("there are no such changes")
 
 
-async def _follow(context: Context, reader: _Reader, brokers: Brokers, batches: list[Batch]) -> None:
+async def _follow(context: Context, reader: _Reader, brokers: Brokers, batches: list[Batch], patience_s: float) -> None:
     teller = _Teller(context.output)
     context.output.message(f"following from offset {reader.offset} on; Ctrl-C ends that")
     while True:
         if batches:
-            times = await brokers.times(batches, reader.broker_epochs, PATIENCE_S)
+            times = await brokers.times(batches, reader.broker_epochs, patience_s)
             for batch in batches:
                 if context.output.is_json:
                     for one in documents(batch, times):
@@ -261,18 +266,11 @@ class Brokers:
         with contextlib.suppress(ClusterError):  # who was known is asked where it was
             self._addresses |= await node_addresses(self._client, min(self._timeout_s, EACH_TIMEOUT_S))
         request = node_pb2.ListAppliedBatchesRequest(from_offset=ends[0] - 1)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience_s
-        answers: dict[int, Any] = {}
-        waiting = set(broker_epochs)
-        while waiting:
-            limit = min(self._timeout_s, EACH_TIMEOUT_S)
-            answers |= await ask_each(self._client, waiting, self._addresses, "ListAppliedBatches", request, limit)
-            waiting = {broker_id for broker_id in waiting if _is_behind(answers[broker_id], ends[-1])}
-            left = deadline - loop.time()
-            if left <= 0:
-                break
-            await asyncio.sleep(min(LOOK_S, left) if waiting else 0)  # no broker tells when it has carried out
+        deadline = asyncio.get_running_loop().time() + patience_s
+        free = asyncio.Semaphore(AT_ONCE_MAX)
+        asked = sorted(broker_epochs)
+        found = await asyncio.gather(*(self._until_through(each, request, ends[-1], deadline, free) for each in asked))
+        answers = dict(zip(asked, found, strict=True))
         told = {broker_id: _by_end(answers[broker_id]) for broker_id in sorted(answers)}
         return {
             end: [
@@ -282,10 +280,29 @@ class Brokers:
             for end in ends
         }
 
+    async def _until_through(
+        self, broker_id: int, request: Any, end_offset: int, deadline: float, free: asyncio.Semaphore
+    ) -> Any:
+        """The broker's answer once it has carried out everything below `end_offset`, or the last one in time."""
+        loop = asyncio.get_running_loop()
+        limit = min(self._timeout_s, EACH_TIMEOUT_S)
+        while True:
+            async with free:
+                answers = await ask_each(
+                    self._client, [broker_id], self._addresses, "ListAppliedBatches", request, limit
+                )
+            answer = answers[broker_id]
+            left = deadline - loop.time()
+            if left <= 0 or not _is_behind(answer, end_offset):
+                return answer
+            await asyncio.sleep(min(LOOK_S, left))  # no broker tells when it has carried something out
+
 
 def _is_behind(answer: Any, end_offset: int) -> bool:
-    """It answers, and has more to do until `end_offset`."""
-    if isinstance(answer, ClusterError) or not answer.is_broker or answer.kept_from >= end_offset:
+    """It runs, and has more to do until `end_offset`, or to answer at all."""
+    if isinstance(answer, ClusterError):
+        return answer.code == "TIMED_OUT"
+    if not answer.is_broker or answer.kept_from >= end_offset:
         return False
     done = max((batch.end_offset for batch in answer.batches if batch.completed_ms), default=0)
     return done < end_offset

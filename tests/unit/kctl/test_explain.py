@@ -80,8 +80,16 @@ def test_what_is_not_shown_is_said(client: FakeClient, capsys: pytest.CaptureFix
     assert run(["explain", "t-0"]) == 0
     assert "its log begins at offset 9" in capsys.readouterr().err
     assert run(["explain", "t-0", "--last", "2"]) == 0
-    assert "without --last" in capsys.readouterr().err
-    assert client.calls[-1][1].max_changes == 2
+    assert "its log begins at offset 9" in capsys.readouterr().err
+    client.replies["ExplainPartition"] = reply()
+    assert run(["explain", "t-0", "--last", "1"]) == 0
+    captured = capsys.readouterr()
+    assert "without --last" in captured.err
+    assert ("broker_fenced" in captured.out, "created" in captured.out) == (True, False)
+    client.replies["ExplainPartition"] = reply()
+    assert run(["explain", "t-0", "--last", "1", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert ([change["offset"] for change in document["chain"]], document["complete"]) == ([14], False)
 
 
 def test_another_node_answers_when_the_leader_does_not(client: FakeClient) -> None:
