@@ -16,6 +16,7 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall 
         failed_disks: Mapping[UUID, DiskError]  # directories that are offline
         clean_start: bool                       # every directory was stopped cleanly before this start
         on_failure: Callable[[UUID, DiskError], None] | None # called once when a directory goes offline
+        disk_failed(directory_id, error)        # when a log's method raised DiskError
         on_log_failure: Callable[[LogKey, CorruptStoreError], None] | None   # damage found by upkeep; now in `failures`
         take_offline(key, error)                # when a log's method raised CorruptStoreError
         create(key, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog   # in memory; cheap

@@ -125,7 +125,7 @@ class LogManager:
             DiskError: a directory cannot be written.
         """
         for directory_id, disk in self._disks.items():
-            self._flushes[directory_id] = GroupFlush(disk, partial(self._disk_failed, directory_id))
+            self._flushes[directory_id] = GroupFlush(disk, partial(self.disk_failed, directory_id))
             await self._open_disk(disk)
         for flush in self._flushes.values():
             self._tasks.append(asyncio.get_running_loop().create_task(flush.run()))
@@ -222,7 +222,7 @@ class LogManager:
                     await self._flushes[directory_id].flush_all(mine)
                     await disk.facts.commit({CLEAN: b""})
                 except DiskError as error:
-                    self._disk_failed(directory_id, error)
+                    self.disk_failed(directory_id, error)
         finally:
             for task in tasks:
                 task.cancel()
@@ -259,7 +259,7 @@ class LogManager:
         try:
             await self._disks[directory_id].facts.commit({DAMAGED + folder: str(error).encode()})
         except DiskError as failure:
-            self._disk_failed(directory_id, failure)
+            self.disk_failed(directory_id, failure)
 
     async def flushed(self, log: PartitionLog, offset: int) -> bool:
         """Wait until `log` may acknowledge what is below `offset`; False: it was cut below it.
@@ -298,12 +298,13 @@ class LogManager:
             before = (log.generation, log.end_offset)
             disk = self._disks[log.directory_id]
             empty = encode_state(empty_state(offset))
-            await disk.facts.commit({_fact(log): empty, watermark_fact(log.key): None})
-            if (log.generation, log.end_offset) != before:
-                await disk.facts.commit({_fact(log): encode_state(log.take_state())})
-                return False
-            log.restart_at(offset)
-            return True
+            with self._reported(disk):
+                await disk.facts.commit({_fact(log): empty, watermark_fact(log.key): None})
+                if (log.generation, log.end_offset) != before:
+                    await disk.facts.commit({_fact(log): encode_state(log.take_state())})
+                    return False
+                log.restart_at(offset)
+                return True
 
     # -- upkeep
 
@@ -324,7 +325,7 @@ class LogManager:
             try:
                 await self._checkpoint(disk, due)
             except DiskError as error:
-                self._disk_failed(directory_id, error)
+                self.disk_failed(directory_id, error)
         self._free_indexes()
 
     async def checkpoint(self, logs: Iterable[PartitionLog]) -> None:
@@ -358,7 +359,17 @@ class LogManager:
             if self._logs.get(log.key) is log:
                 with self._guarded(log):
                     states[_fact(log)] = encode_state(log.take_state())
-        await disk.facts.commit(states)
+        with self._reported(disk):
+            await disk.facts.commit(states)
+
+    @contextmanager
+    def _reported(self, disk: Disk) -> Iterator[None]:
+        """What fails in here takes the directory offline, and is raised."""
+        try:
+            yield
+        except DiskError as error:
+            self.disk_failed(disk.directory_id, error)
+            raise
 
     @contextmanager
     def _guarded(self, log: PartitionLog) -> Iterator[None]:
@@ -400,7 +411,9 @@ class LogManager:
                 stray = StrayState(folder, now_ms, is_moved=False, is_kept=keep)
                 moves.setdefault(disk.directory_id, []).append(stray)
             for directory_id, strays in moves.items():
-                await self._move_strays(self._disks[directory_id], strays, {})
+                disk = self._disks[directory_id]
+                with self._reported(disk):
+                    await self._move_strays(disk, strays, {})
 
     async def _finish_strays(self, disk: Disk) -> None:
         """What a crash interrupted."""
@@ -465,7 +478,8 @@ class LogManager:
                     facts: dict[str, bytes | None] = {
                         f"stray/{name}": msgspec.json.encode(stray) for name, stray in kept.items()
                     }
-                    await self._disks[directory_id].facts.commit(facts)
+                    with self._reported(self._disks[directory_id]):
+                        await self._disks[directory_id].facts.commit(facts)
                     strays.update(kept)
 
     async def delete_strays(self, before_ms: int) -> int:
@@ -493,12 +507,13 @@ class LogManager:
                     continue
                 disk = self._disks[directory_id]
                 due = [name for name, stray in strays.items() if is_due(stray)]
-                for name in due:
-                    await loop.run_in_executor(None, disk.remove_tree, f"{STRAYS}/{name}")
-                    logger.info("stray deleted directory_id=%s name=%s", directory_id, name)
-                if due:
-                    await disk.sync_dir(STRAYS)
-                    await disk.facts.commit(dict.fromkeys(f"stray/{name}" for name in due))
+                with self._reported(disk):
+                    for name in due:
+                        await loop.run_in_executor(None, disk.remove_tree, f"{STRAYS}/{name}")
+                        logger.info("stray deleted directory_id=%s name=%s", directory_id, name)
+                    if due:
+                        await disk.sync_dir(STRAYS)
+                        await disk.facts.commit(dict.fromkeys(f"stray/{name}" for name in due))
                 for name in due:
                     del strays[name]
                 count += len(due)
@@ -511,7 +526,8 @@ class LogManager:
         self._failed_folders[key] = (disk, folder)
         logger.error("log offline directory_id=%s folder=%s error=%s", disk.directory_id, folder, error)
 
-    def _disk_failed(self, directory_id: UUID, error: DiskError) -> None:
+    def disk_failed(self, directory_id: UUID, error: DiskError) -> None:
+        """A write to the directory has failed: it is offline from now on, and `on_failure` hears of it once."""
         if directory_id in self._failed_disks:
             return
         self._failed_disks[directory_id] = error

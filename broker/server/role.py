@@ -102,7 +102,7 @@ class BrokerRole:
         self.replicas = ReplicaManager(config.broker_id, self.logs, sources, limits, self)
         self.fetchers = Fetchers(self.replicas, self._inter_broker_address)
         self.isr = IsrKeeper(self.replicas, call, config.lag_max_ms)
-        self.watermarks = Watermarks(self._disks, self.replicas.hosted)
+        self.watermarks = Watermarks(self._disks, self.replicas.hosted, self.logs.disk_failed)
         self.applied_batches = AppliedBatches(sources.wall_ms)
         self.follower = ImageFollower(
             self.replicas,
@@ -139,7 +139,7 @@ class BrokerRole:
     async def __aenter__(self) -> BrokerRole:
         self._all_disks_failed = asyncio.get_running_loop().create_future()
         self.logs.on_failure = self._on_disk_failure
-        self.replicas.on_disk_failure = self._on_disk_failure
+        self.replicas.on_disk_failure = self.logs.disk_failed
         self.logs.on_log_failure = self._on_log_failure
         await self.logs.open()
         self.watermarks.load()

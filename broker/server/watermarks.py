@@ -8,7 +8,7 @@ is durable here, because after a crash it also tells what must still be there (`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from broker.core.fetch_session import PartitionKey
@@ -16,16 +16,21 @@ from broker.log import LogKey
 from broker.log.state import WATERMARK, watermark_fact
 from broker.server.hosted import Hosted
 from quorumlog.runtime.disk import Disk, DiskError
-from quorumlog.runtime.logging import get_logger
-
-log = get_logger("broker")
 
 MAX_CHANGES = 10_000
 """Facts in one transaction; what is left is written by the next."""
 
 
 class Watermarks:
-    def __init__(self, disks: Sequence[Disk], hosted: Mapping[PartitionKey, Hosted]) -> None:
+    """on_failure: told of a directory that could not be written, by its id."""
+
+    def __init__(
+        self,
+        disks: Sequence[Disk],
+        hosted: Mapping[PartitionKey, Hosted],
+        on_failure: Callable[[UUID, DiskError], None],
+    ) -> None:
+        self._on_failure = on_failure
         self._disks = {disk.directory_id: disk for disk in disks}
         self._hosted = hosted
         self._restored: dict[str, int] = {}
@@ -67,7 +72,7 @@ class Watermarks:
                 try:
                     await disk.facts.commit(changes)
                 except DiskError as error:
-                    log.error("watermarks not written", directory=str(directory_id), cause=str(error))
+                    self._on_failure(directory_id, error)
 
     def _changes(self, directory_id: UUID, due: list[Hosted]) -> dict[str, bytes | None]:
         changes: dict[str, bytes | None] = dict.fromkeys(sorted(self._forgotten[directory_id]))

@@ -113,6 +113,30 @@ async def test_replicas_spread_over_directories_and_one_that_fails_takes_only_it
         # The second directory is what is left: nothing may write to the failed one at the end.
 
 
+async def test_a_directory_whose_facts_cannot_be_written_is_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although nobody writes to its logs at that moment."""
+
+    async def fail(changes: dict[str, bytes | None]) -> None:
+        raise DiskError("no more")
+
+    async with make_broker_process(config(tmp_path / "a", tmp_path / "b"), Sources.real()) as process:
+        await ready(process)
+        await create(process)
+        assert [await write(process, index) for index in range(PARTITIONS)] == [0] * PARTITIONS
+        role = process.role
+        failing = role._disks[0]
+        monkeypatch.setattr(failing.facts, "commit", fail)
+        await role.watermarks.save(dict.fromkeys(role.replicas.hosted))
+        assert list(role.logs.failed_disks) == [failing.directory_id]
+        async with asyncio.timeout(WAIT_S):
+            while process.plane.replay.image.brokers[1].directories_offline != (failing.directory_id,):
+                await role.wait_applied(role.progress.applied_offset + 1)
+        offline = [hosted for hosted in role.replicas.hosted.values() if hosted.log is None]
+        assert len(offline) == PARTITIONS // 2
+
+
 async def test_a_damaged_replica_is_offline_and_the_others_serve(tmp_path: Path) -> None:
     async with make_broker_process(config(tmp_path), Sources.real()) as process:
         await ready(process)
