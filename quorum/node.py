@@ -88,7 +88,8 @@ from quorumlog.runtime.logging import get_logger
 
 APPEND_MAX_BYTES = 8 << 20
 FSYNCS_KEPT = 256
-"""Durations of the latest transactions of the store, for a p99."""
+FSYNC_RECENT_MS = 600_000
+"""Durations of the latest transactions of the store are kept for a p99; older ones tell nothing of the disk now."""
 STALL_MS = 200
 """A tick that comes later than this means that the process was held up.  What arrived meanwhile goes first."""
 
@@ -155,7 +156,7 @@ class QuorumNode(Inquirer):
         self._appended_at: deque[tuple[int, float]] = deque()  # (end offset, when), not committed yet
         self._commit_latency_s: float | None = None
         self._fsync_s: float | None = None
-        self.recent_fsyncs_s: deque[float] = deque(maxlen=FSYNCS_KEPT)
+        self._latest_fsyncs: deque[tuple[int, float]] = deque(maxlen=FSYNCS_KEPT)  # (when, how long)
         self._appends = self._fsyncs = self._role_changes = 0
 
     # Life
@@ -389,7 +390,7 @@ class QuorumNode(Inquirer):
 
     def _on_fsync(self, seconds: float) -> None:
         self._fsync_s = seconds
-        self.recent_fsyncs_s.append(seconds)
+        self._latest_fsyncs.append((now_ms(), seconds))
         self._fsyncs += 1
         self.on_fsync(seconds)
 
@@ -565,6 +566,11 @@ class QuorumNode(Inquirer):
         if self.applied_offset >= self._leader_watermark[1]:
             self._caught_up_at = now
         return self._caught_up_at is not None and now - self._caught_up_at <= self._config.fetch_timeout_ms / 1000
+
+    def recent_fsyncs_s(self) -> list[float]:
+        """How long the latest transactions of the store took, of the last minutes."""
+        oldest = now_ms() - FSYNC_RECENT_MS
+        return [seconds for at, seconds in self._latest_fsyncs if at >= oldest]
 
     def metrics(self) -> NodeMetrics:
         core = self.core

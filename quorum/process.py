@@ -222,7 +222,7 @@ class ControlPlane:
 
     def _node_state(self) -> NodeState:
         node = self.node
-        fsyncs = sorted(node.recent_fsyncs_s)
+        fsyncs = sorted(node.recent_fsyncs_s())
         described = node.describe()
         return NodeState(
             role=node.role.value,

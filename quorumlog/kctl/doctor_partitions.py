@@ -25,6 +25,7 @@ LOST_DIRECTORY = bytes(15) + b"\1"
 FENCED, UNFENCED, SHUTTING_DOWN = "fenced", "unfenced", "controlled_shutdown"
 THROTTLE = "reassignment.throttle.bytes.per.second"
 MIN_ISR = "min.insync.replicas"
+RECOVERY = "docs/recovery.md"
 
 
 @dataclass(slots=True)
@@ -322,20 +323,22 @@ def _directories(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _lost(cluster: Cluster) -> Iterator[Finding]:
-    groups: dict[int, list[Key]] = {}
+    groups: dict[tuple[int, bool], list[Key]] = {}
     for key, partition in cluster.partitions.items():
         for replica in partition.replicas:
             if replica.directory_id == LOST_DIRECTORY:
-                groups.setdefault(replica.broker_id, []).append(key)
-    for broker_id, keys in sorted(groups.items()):
+                groups.setdefault((replica.broker_id, partition.leader == NOBODY), []).append(key)
+    for (broker_id, is_leaderless), keys in sorted(groups.items()):
         causes = {problem for key in keys if (problem := _offline(cluster, key, broker_id))}
         topic = min(keys)[0]
         yield Finding(
             PROBLEM, "LOST_REPLICA",
             f"broker {broker_id} has lost {counted(len(keys), 'replica')}: {named(keys)}",
             "; ".join(sorted(causes)[:SHOWN_MAX]) or "it reports them as damaged or gone",
-            f"copy them anew, by moving them away and back: kctl reassign start --topic {topic} --brokers …; the other "
-            "replicas serve meanwhile",
+            f"nobody leads to copy it from: restore what is missing, restart broker {broker_id}; {RECOVERY}"
+            if is_leaderless
+            else f"move it to another broker and back, and it is copied anew: kctl reassign start --topic {topic} "
+            f"--brokers …; {RECOVERY}",
             (broker_id,), texts(keys),
         )  # fmt: skip
 

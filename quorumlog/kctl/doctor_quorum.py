@@ -319,7 +319,7 @@ def _disks(look: Look) -> Iterator[Finding]:
         yield Finding(
             PROBLEM, "SLOW_DISK",
             f"the disk of node {node.node_id} is slow: {_fsync(node)}",
-            f"measured over the latest writes of its metadata log, whenever they were; {costs}", step,
+            f"measured over the writes of its metadata log in the last minutes; {costs}", step,
             (node.node_id or 0,),
         )  # fmt: skip
 

@@ -191,7 +191,8 @@ _FIELD_WORDS = {
 def _topic_words(topic: dict[str, Any]) -> str:
     configs = "".join(f", {config['name']}={config['value']}" for config in topic["configs"])
     count = topic["partitions"]
-    return f"{count} partition{'' if count == 1 else 's'}, replication factor {_shown(topic['replication_factor'])}{configs}"
+    factor = _shown(topic["replication_factor"])
+    return f"{count} partition{'' if count == 1 else 's'}, replication factor {factor}{configs}"
 
 
 def _partition_words(partition: dict[str, Any]) -> str:

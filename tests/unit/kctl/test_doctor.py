@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
+import click
 import pytest
 
 from quorumlog.errors import ClusterError
@@ -14,7 +16,7 @@ from quorumlog.kctl import doctor_look
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.doctor_findings import counted, listed, named, wake
 from quorumlog.kctl.doctor_look import HANGS, Doctor, probe
-from quorumlog.kctl.main import run
+from quorumlog.kctl.main import cli, run
 from quorumlog.wire.v1 import node_pb2, quorum_pb2
 from tests.unit.kctl.clinic import BROKERS, SILENT, Clinic, address, voter
 
@@ -46,11 +48,27 @@ def diagnose(capsys: pytest.CaptureFixture[str]) -> Diagnose:
         findings = {finding["finding"]: finding for finding in reversed(document["findings"])}
         wrong = [finding for finding in document["findings"] if finding["severity"] != "advice"]
         assert document["healthy"] == (not wrong)
-        assert all(finding["what"] and finding["next"] for finding in document["findings"])
+        for finding in document["findings"]:
+            assert finding["what"]
+            assert finding["next"]
+            check_commands(f"{finding['cause']}; {finding['next']}")
         assert code == (4 if "UNREACHABLE" in findings else 1 if wrong else 0)
         return findings, code
 
     return diagnose
+
+
+def check_commands(text: str) -> None:
+    """Whatever doctor says to type can be typed: the commands and options are there."""
+    for line in re.findall(r"kctl (?!dev`)[^;>():,`]+", text):
+        command: click.Command = cli
+        words = line.split()[1:]
+        while isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), words.pop(0))
+            assert found is not None, line
+            command = found
+        known = {option for parameter in command.params for option in (*parameter.opts, "--help")}
+        assert {word for word in words if word.startswith("--")} <= known, line
 
 
 # All is well
@@ -486,6 +504,11 @@ def test_a_lost_replica_is_named_with_what_its_broker_found(clinic: Clinic, diag
     assert findings.keys() == {"LOST_REPLICA"}
     assert findings["LOST_REPLICA"]["what"] == "broker 12 has lost 1 replica: t-0"
     assert findings["LOST_REPLICA"]["cause"] == "a batch at 7 is damaged"
+    assert "kctl reassign start --topic t --brokers …" in findings["LOST_REPLICA"]["next"]
+    partition.isr[:], partition.leader = [], -1
+    findings, _ = diagnose()
+    assert findings["LOST_REPLICA"]["next"].startswith("nobody leads to copy it from")
+    assert findings["OFFLINE"]["cause"] == "no replica is known to hold all acknowledged records"
 
 
 # Reassignments

@@ -13,7 +13,7 @@ from quorum.core.config import RaftConfig
 from quorum.core.events import ConfirmRead, Event, Peer, ReadConfirmed, RemoveVoter, VoterChangeError, Write
 from quorum.core.messages import ErrorCode, Reply, Request, Sender, Vote, VoteReply
 from quorum.core.types import Batch, Election, LogEnd, QuorumState, Role, StoredQuorum, Voter, Voters, VoterSet
-from quorum.node import QuorumNode
+from quorum.node import FSYNC_RECENT_MS, FSYNCS_KEPT, QuorumNode
 from quorum.ports import (
     ControllerHandler,
     Handler,
@@ -26,7 +26,7 @@ from quorum.questions import Questions, TooManyQuestionsError
 from quorum.recent import RecentBatches
 from quorum.waiters import OffsetWaiters
 from quorumlog.errors import ConfigError, FatalError
-from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.clock import Sources, now_ms
 from tests.contract.samples import CLUSTER, KEYS, VOTERS, data, founding, state
 
 
@@ -142,6 +142,18 @@ async def running(voters: VoterSet = SOLE, append_linger_ms: int = 0) -> AsyncIt
             await rig.machine.led.wait()
             await rig.node.applied(2)
         yield rig
+
+
+async def test_only_the_latest_transactions_tell_how_fast_the_disk_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as rig:
+        assert rig.node.recent_fsyncs_s(), "it has founded and leads"
+        assert all(seconds >= 0 for seconds in rig.node.recent_fsyncs_s())
+        later = now_ms() + FSYNC_RECENT_MS + 1
+        monkeypatch.setattr("quorum.node.now_ms", lambda: later)
+        assert rig.node.recent_fsyncs_s() == []
+        for _ in range(2 * FSYNCS_KEPT):
+            rig.node._on_fsync(0.5)
+        assert rig.node.recent_fsyncs_s() == [0.5] * FSYNCS_KEPT
 
 
 async def test_a_vote_leaves_only_when_it_is_durable() -> None:
