@@ -109,7 +109,7 @@ def _tell(context: Context, look: Look, findings: list[Finding]) -> None:
     if look.leader is None and look.metadata is not None and look.metadata.timestamp_ms:
         at = rfc3339(look.metadata.timestamp_ms)
         output.text(f"brokers and partitions are as of {at}: without a leader nothing is written down")
-    output.text(_seen(look))
+    output.wrapped(_seen(look), 0)
 
 
 def _seen(look: Look) -> str:
@@ -127,7 +127,8 @@ def _seen(look: Look) -> str:
     if seen["brokers"] is not None:
         parts.append(f"{seen['brokers_unfenced']} of {seen['brokers']} brokers unfenced")
         partitions = counted(seen["partitions"], "partition")
-        parts.append(f"{seen['partitions_in_sync']} of {partitions} of {counted(seen['topics'], 'topic')} in sync")
+        in_sync = f"{seen['partitions_in_sync']} of {partitions} of {counted(seen['topics'], 'topic')} in sync"
+        parts.append(in_sync if seen["topics"] else "no topics")
     if seen["fsync_p99_max_ms"] is not None:
         parts.append(f"slowest disk {seen['fsync_p99_max_ms']:.3g} ms (p99 of fsync)")
     return "; ".join(parts)
