@@ -67,6 +67,7 @@ TABLE: dict[tuple[Role | None, Role], dict[str, str]] = {
         "is no voter any more": "is no voter any more",
         "disk hangs": "the disk has not answered",
     },
+    (_L, _C): {"a node is ahead": "leads anew: "},
     (_L, _U): {"higher epoch": _EPOCH, "hears of an epoch at its end": _ENDED},
     (_L, _F): {"finds the leader": _LEADER},
     (_R, _U): {

@@ -371,7 +371,7 @@ class Watch:
             change.role in TRANSITIONS[before],
             lambda: f"transition: {run.node_id} from {before} to {change.role}: {change}",
         )
-        if change.role is Role.CANDIDATE and before is not Role.PROSPECTIVE:
+        if change.role is Role.CANDIDATE and before not in (Role.PROSPECTIVE, Role.LEADER):
             self._check(len(voters) == 1, lambda: f"transition: {run.node_id} stands without a pre-vote: {change}")
         self._check(
             change.role is not Role.FOLLOWER or change.epoch > run.ended,

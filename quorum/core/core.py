@@ -231,6 +231,7 @@ class RaftCore(Founding):
                 error = self._refuse_stranger(request.sender, None)
                 if error is ErrorCode.NONE:
                     self._note_address(request.sender.key, request.address)
+                    self._hear_seeker(request, now_ms)
                 self._answer(call, self.describe(now_ms, error))
             case _:
                 assert_never(request)

@@ -18,7 +18,10 @@ So does a leader that is *paused*, because no majority fetches: it may have been
 the voters, while it was cut off, and any node may be the one that can tell it.  It asks voters and others in turn,
 observers too, since a link to a broker may be whole when those to the voters are not.  When it has tried all other
 voters and reached none, it has its connections dropped and goes back to the bootstrap addresses.  Until it hears of a
-newer epoch it stays leader, so that a healed link needs no election."""
+newer epoch it stays leader, so that a healed link needs no election.
+
+Who asks around says in which epoch it is.  A leader that hears of a later one than its own, from a node that no vote
+would be believed of, stands again above it at once, with its own log and its majority behind it: see `_hear_seeker`."""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ from quorum.core.roles import (
     Resigned,
     Unattached,
 )
-from quorum.core.state import EPOCH_MAX, Purpose
+from quorum.core.state import EPOCH_AHEAD_MAX, EPOCH_MAX, Purpose
 from quorum.core.types import Election, LogEnd, ReplicaKey
 
 
@@ -343,6 +346,28 @@ class Elections(Reads):
             delay = 0 if place == 0 else min(longest, (longest >> last) << (place - 1))
         self.role.deadline_ms = now_ms + delay
 
+    # A node that is in a later epoch than its leader
+
+    def _hear_seeker(self, request: DescribeQuorum, now_ms: int) -> None:
+        """Lead anew, above the epoch of a node that can follow this leader in no other way.
+
+        A voter that was taken out while it stood, and who heard of its epoch, believe no older one again, and nobody
+        believes them, because they are no voters.  To tell that from an election under way, in which observers hear of
+        the epoch first, the leader waits for a fetch timeout; if a majority fetches then, it is in no later epoch.
+        """
+        leader, epoch = self.role, request.epoch
+        if not isinstance(leader, Leader) or request.sender.key in self.history.current:
+            return
+        if not self.epoch < epoch <= self.epoch + EPOCH_AHEAD_MAX:
+            return
+        if leader.outrun_ms is None:
+            leader.outrun_ms = now_ms
+        self._update_pause(leader, now_ms)
+        waited = now_ms - leader.outrun_ms >= self.config.fetch_timeout_ms
+        if waited and not leader.paused and leader.handover is None and self.high_watermark > leader.epoch_start:
+            node_id = request.sender.key.node_id
+            self._become_candidate(now_ms, f"leads anew: node {node_id} is in epoch {epoch}", above=epoch)
+
     # Looking for the leader
 
     def _look_around(self, now_ms: int) -> None:
@@ -354,7 +379,8 @@ class Elections(Reads):
             self.seek.due_ms = None
             return
         to = peers[self._draw(len(peers))]
-        self._ask(self.seek, Purpose.SEEK, to, DescribeQuorum(self._sender, self.config.address), now_ms)
+        epoch = 0 if isinstance(self.role, Leader) else self._epoch_to_tell or self.epoch
+        self._ask(self.seek, Purpose.SEEK, to, DescribeQuorum(self._sender, self.config.address, epoch), now_ms)
 
     def _zombies_peers(self, leader: Leader) -> list[Peer]:
         """Whom a paused leader asks now: voters and others in turn; after a reset, a bootstrap address."""

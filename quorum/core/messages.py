@@ -209,10 +209,14 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class DescribeQuorum:
-    """address: where the sender is, if it is a node in search of its leader; else empty."""
+    """address: where the sender is, if it is a node in search of its leader; else empty.
+
+    epoch: the sender's, if it follows nobody; else 0.
+    """
 
     sender: Sender
     address: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

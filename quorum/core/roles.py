@@ -191,6 +191,7 @@ class Leader:
     reset_due_ms: int = 0  # no further reset before
     round: int = 0
     told_round: int = 0
+    outrun_ms: int | None = None  # since when a node that is no voter is known to be in a later epoch
     waiting_reads: list[WaitingRead] = field(default_factory=list)
     handover: Handover | None = None
     change: Change | None = None  # asked for

@@ -63,6 +63,9 @@ from quorum.core.voters import VoterHistory
 EPOCH_MAX = 2**31 - 2**16
 """No peer can drive the epoch above this: it would not fit the wire soon after."""
 
+EPOCH_AHEAD_MAX = 16
+"""How far the epoch of a node that is no voter may be ahead and be believed.  Each one took a majority's pre-votes."""
+
 
 class Purpose(Enum):
     """What a request of ours was for."""
@@ -419,11 +422,11 @@ class CoreState:
         ballots = {voter: Ballot(now_ms) for voter in self.other_voters}
         self._become(Prospective(deadline, ballots, lost_id, lost), now_ms, reason)
 
-    def _become_candidate(self, now_ms: int, reason: str) -> None:
-        """Take the next epoch, vote for itself in it, and ask the others once that vote is durable."""
+    def _become_candidate(self, now_ms: int, reason: str, above: int = 0) -> None:
+        """Take the next epoch, and one past `above`, vote for itself in it, and ask the others once that is durable."""
         assert self.may_stand, f"{self.key} stands without being a voter"
         before = self.epoch
-        self.election = Election(before + 1, None, self.key)
+        self.election = Election(max(before, above) + 1, None, self.key)
         self._save_election()
         self._note_raised(before)
         deadline = self._election_deadline(now_ms)

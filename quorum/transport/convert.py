@@ -394,15 +394,14 @@ def _introduce_reply_from(_: m.Introduce, message: pb.IntroduceReply) -> m.Intro
 def _describe_to(request: m.DescribeQuorum) -> pb.DescribeQuorumRequest:
     if request.sender == TOOL:
         return pb.DescribeQuorumRequest()
-    return pb.DescribeQuorumRequest(sender=_sender_to(request.sender), address=request.address)
+    return pb.DescribeQuorumRequest(sender=_sender_to(request.sender), address=request.address, epoch=request.epoch)
 
 
 def _describe_from(message: pb.DescribeQuorumRequest) -> m.DescribeQuorum:
     if not message.HasField("sender") or not message.sender.HasField("key"):
         return m.DescribeQuorum(TOOL)
-    return m.DescribeQuorum(
-        _sender_from(message), codec.check_address(message.address, "address") if message.address else ""
-    )
+    address = codec.check_address(message.address, "address") if message.address else ""
+    return m.DescribeQuorum(_sender_from(message), address, codec.check_epoch(message.epoch, "epoch"))
 
 
 def _status_to(status: m.ReplicaStatus) -> pb.ReplicaStatus:

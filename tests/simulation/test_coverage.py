@@ -31,10 +31,10 @@ def test_a_transition_is_in_one_row(before: Role | None, after: Role, reason: st
 
 
 def test_what_is_in_no_row_stands_for_itself() -> None:
-    row = row_of(Role.LEADER, changed(Role.CANDIDATE, "for no good reason"))
+    row = row_of(Role.LEADER, changed(Role.PROSPECTIVE, "for no good reason"))
     assert row not in ROWS
-    assert describe(row) == "leader > candidate: for no good reason"
-    assert Role.CANDIDATE not in TRANSITIONS[Role.LEADER]
+    assert describe(row) == "leader > prospective: for no good reason"
+    assert Role.PROSPECTIVE not in TRANSITIONS[Role.LEADER]
 
 
 def test_every_role_can_be_left() -> None:

@@ -385,14 +385,16 @@ class ReplicaStatus(_message.Message):
     def __init__(self, replica: _Optional[_Union[Voter, _Mapping]] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., last_fetch_ms: _Optional[int] = ..., last_caught_up_ms: _Optional[int] = ...) -> None: ...
 
 class DescribeQuorumRequest(_message.Message):
-    __slots__ = ("correlation_id", "sender", "address")
+    __slots__ = ("correlation_id", "sender", "address", "epoch")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     sender: Sender
     address: str
-    def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ..., address: _Optional[str] = ...) -> None: ...
+    epoch: int
+    def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class LeadershipEnd(_message.Message):
     __slots__ = ("leader_id", "epoch", "reason", "age_ms")

@@ -70,7 +70,7 @@ requests = st.one_of(
     ),
     st.builds(m.FetchSnapshot, senders, node_ids, epochs, log_ends, offsets, st.integers(1, 2**31)),
     st.builds(m.Introduce, senders, initial),
-    st.builds(m.DescribeQuorum, senders),
+    st.builds(m.DescribeQuorum, senders, addresses | st.just(""), epochs),
 )
 
 
