@@ -127,7 +127,7 @@ def _changes(record: PartitionChange, known: _Known) -> list[str]:
             changes.append(f"in sync {_ids(record.isr)}" + ("" if known.isr is None else f" (was {_ids(known.isr)})"))
         known.isr = record.isr
     if record.elr is not None:
-        changes.append(f"may lead as well {_ids(record.elr)}")
+        changes.append(f"{_ids(record.elr)} may lead as well" if record.elr else "nobody else may lead any more")
         known.elr = record.elr
     if record.adding:
         changes.append(f"adding {_ids(record.adding)}")
@@ -172,7 +172,7 @@ def now_text(image: ClusterImage, topic: TopicImage, partition: PartitionImage) 
         f" replicas {_ids(partition.replica_ids)}; in sync {_ids(partition.isr)}"
     )
     if partition.elr:
-        state += f"; may lead as well {_ids(partition.elr)}"
+        state += f"; {_ids(partition.elr)} may lead as well"
     if partition.adding:
         state += f"; adding {_ids(partition.adding)}"
     if partition.removing:
@@ -194,9 +194,8 @@ def _waits_for(image: ClusterImage, partition: PartitionImage) -> str:
             "Nobody can write or read: no replica is known to hold all acknowledged records, so only an unclean"
             " election can help"
         )
-    problems = ", ".join(f"{each} {_problem(image, partition, each) or 'may lead'}" for each in needed)
-    one = "" if len(needed) == 1 else "one of "
-    return f"Nobody can write or read: it waits for {one}{_ids(needed)} ({problems})"
+    problems = ", ".join(f"{each} ({_problem(image, partition, each) or 'may lead'})" for each in needed)
+    return f"Nobody can write or read until {'one of these' if len(needed) > 1 else 'this one'} can lead: {problems}"
 
 
 def _shortcomings(image: ClusterImage, topic: TopicImage, partition: PartitionImage) -> list[str]:

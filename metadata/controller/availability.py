@@ -96,7 +96,7 @@ class Availability:
 
     def seconds(self) -> dict[Labels, float] | None:
         """How long it was, in all."""
-        return {labels: seconds for labels, _, seconds in self._series()} if self._reports() else None
+        return {labels: round(seconds, 3) for labels, _, seconds in self._series()} if self._reports() else None
 
     def _reports(self) -> bool:
         self._begin(self._replay.image)

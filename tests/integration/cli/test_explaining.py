@@ -123,7 +123,7 @@ def test_a_killed_leader_is_explained_from_its_fencing_to_its_return(night: Nigh
     night.kill(11)
     night.until(lambda: "no leader" in night.ok("explain", "my-t-0")["now"], "nobody leads")
     assert night.ok("explain", "my-t-0")["now"].endswith(
-        "Nobody can write or read: it waits for one of 11, 13 (11 is fenced, 13 is fenced)"
+        "Nobody can write or read until one of these can lead: 11 (is fenced), 13 (is fenced)"
     )
     down = '{partition="0",state="leaderless",topic="my-t"}'
     refused = '{partition="0",state="under_min_isr",topic="my-t"}'

@@ -62,13 +62,13 @@ def test_a_night_of_failures_reads_as_a_story() -> None:
     case.fence(1)
     case.fence(2)
     assert now(case.cluster) == (
-        "t-0: leader 3 in leader epoch 2; replicas 1, 2, 3; in sync 3; may lead as well 2. Writes with acks=all are"
+        "t-0: leader 3 in leader epoch 2; replicas 1, 2, 3; in sync 3; 2 may lead as well. Writes with acks=all are"
         " refused: 1 in sync, min.insync.replicas asks for 2. Not in sync: 1 (is fenced), 2 (is fenced)"
     )
     case.fence(3)
     assert now(case.cluster) == (
-        "t-0: no leader in leader epoch 3; replicas 1, 2, 3; in sync 3; may lead as well 2. Nobody can write or read:"
-        " it waits for one of 3, 2 (3 is fenced, 2 is fenced)"
+        "t-0: no leader in leader epoch 3; replicas 1, 2, 3; in sync 3; 2 may lead as well. Nobody can write or read"
+        " until one of these can lead: 3 (is fenced), 2 (is fenced)"
     )
     case.back(2)
     case.back(1)
@@ -87,7 +87,7 @@ def test_a_night_of_failures_reads_as_a_story() -> None:
         ),
         (
             "broker_fenced",
-            "leader 3 in leader epoch 2 (was 2); in sync 3 (was 2, 3); may lead as well 2, because broker 2 was fenced:"
+            "leader 3 in leader epoch 2 (was 2); in sync 3 (was 2, 3); 2 may lead as well, because broker 2 was fenced:"
             f" no heartbeat came within its session, or it asked to be (offset {fences[1]})",
         ),
         (
@@ -97,12 +97,13 @@ def test_a_night_of_failures_reads_as_a_story() -> None:
         ),
         (
             "broker_unfenced",
-            "leader 2 in leader epoch 4 (was none); in sync 2 (was 3); may lead as well 3, because broker 2 was"
+            "leader 2 in leader epoch 4 (was none); in sync 2 (was 3); 3 may lead as well, because broker 2 was"
             f" unfenced and may lead (offset {unfenced})",
         ),
         (
             "isr_expand",
-            "in sync 1, 2 (was 2); may lead as well none, because the leader found a follower that has caught up",
+            "in sync 1, 2 (was 2); nobody else may lead any more, because the leader found a follower that has caught"
+            " up",
         ),
     ]
     assert now(case.cluster) == (
@@ -115,7 +116,7 @@ def test_a_chain_that_begins_late_says_only_what_it_knows() -> None:
     case.fence(1)
     case.fence(2)
     late = explain(chain(case.cluster)[2:])
-    assert late[0].startswith("leader 3; in sync 3; may lead as well 2, because broker 2 was fenced")
+    assert late[0].startswith("leader 3; in sync 3; 2 may lead as well, because broker 2 was fenced")
     nameless = [Entry(entry.offset, entry.record) for entry in chain(case.cluster)]
     causes = [entry.record.cause_offset for entry in nameless[1:] if isinstance(entry.record, PartitionChange)]
     assert [text.partition(", because ")[2] for text in explain(nameless)[1:]] == [
@@ -163,7 +164,9 @@ def test_a_config_that_changes_a_partition_is_named() -> None:
     case.cluster.apply(alter_configs(case.cluster.image, [change]).records)
     reason, text = told(case.cluster)[-1]
     assert reason == "config_changed"
-    assert text.startswith("may lead as well none, because the config min.insync.replicas was set to 1 (offset ")
+    assert text.startswith(
+        "nobody else may lead any more, because the config min.insync.replicas was set to 1 (offset "
+    )
     assert "refused" not in now(case.cluster)
 
 
@@ -175,9 +178,9 @@ def test_why_a_replica_does_not_serve() -> None:
     assert "2 (is shutting down)" in now(case.cluster)
     case.fence(2)
     case.fence(1)
-    assert now(case.cluster).endswith("it waits for one of 1, 2 (1 is fenced, 2 is fenced)")
+    assert now(case.cluster).endswith("until one of these can lead: 1 (is fenced), 2 (is fenced)")
     case.report(1, LOST)
-    assert now(case.cluster).endswith("it waits for 2 (2 is fenced)")
+    assert now(case.cluster).endswith("until this one can lead: 2 (is fenced)")
     case.report(2, LOST)
     assert now(case.cluster).endswith("so only an unclean election can help")
 
