@@ -118,15 +118,20 @@ class LogManager:
     # -- start and stop
 
     async def open(self) -> None:
-        """Load every log, recovering where the last stop was not clean.
+        """Load every log, recovering where the last stop was not clean.  A directory that fails is offline, as later.
 
         Raises:
             CorruptStoreError: the facts of a directory are damaged.
-            DiskError: a directory cannot be written.
         """
         for directory_id, disk in self._disks.items():
             self._flushes[directory_id] = GroupFlush(disk, partial(self.disk_failed, directory_id))
-            await self._open_disk(disk)
+            try:
+                await self._open_disk(disk)
+            except DiskError as error:
+                for log in [one for one in self._logs.values() if one.directory_id == directory_id]:
+                    del self._logs[log.key]
+                    log.close()
+                self.disk_failed(directory_id, error)
         for flush in self._flushes.values():
             self._tasks.append(asyncio.get_running_loop().create_task(flush.run()))
         for log in self._logs.values():

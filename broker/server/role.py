@@ -344,13 +344,23 @@ class BrokerRole:
                 log.error("maintenance failed", cause=str(error))
 
     async def _take_clean_mark(self) -> int:
-        """The epoch of the last clean stop, which no later start may find: it holds once."""
-        marks = [disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH, b"") for disk in self._disks]
+        """The epoch of the last clean stop, which no later start may find: it holds once, and for all directories."""
+        marks = [
+            b"" if self._has_failed(disk) else disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH, b"")
+            for disk in self._disks
+        ]
         for disk, mark in zip(self._disks, marks, strict=True):
             if mark:
-                await disk.facts.commit({CLEAN_EPOCH: None})
+                try:
+                    await disk.facts.commit({CLEAN_EPOCH: None})
+                except DiskError as error:
+                    self._on_disk_failure(disk.directory_id, error)
+                    return -1
         same = len(set(marks)) == 1 and marks[0].isdigit() and self.logs.clean_start
         return int(marks[0]) if same else -1
+
+    def _has_failed(self, disk: Disk) -> bool:
+        return disk.directory_id in self.progress.directories_offline
 
     async def _leave_clean_mark(self) -> None:
         epoch = self.replicas.broker_epoch

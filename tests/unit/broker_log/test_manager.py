@@ -304,6 +304,33 @@ async def test_a_failed_disk_tells_everyone(rig: Rig, monkeypatch: pytest.Monkey
     assert rig.disk.facts.load("clean") == {}
 
 
+async def test_a_disk_that_fails_at_the_start_is_offline_and_the_others_are_not(tmp_path: Path) -> None:
+    disks = [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+    logs = LogManager(disks)
+    await logs.open()
+    for key, disk in ((KEY, disks[0]), (OTHER, disks[1])):
+        log = logs.create(key, "t", disk.directory_id, LogConfig())
+        append(log, [b"x"])
+        assert await logs.flushed(log, 1)
+    await logs.close()
+    disks[0]._set_failure(DiskError("broken"))
+    logs, failed = LogManager(disks), list[UUID]()
+    logs.on_failure = lambda directory_id, error: failed.append(directory_id)
+    await logs.open()
+    assert failed == list(logs.failed_disks) == [disks[0].directory_id]
+    assert logs.get(KEY) is None
+    log = logs.logs[OTHER]
+    append(log, [b"y"])
+    assert await logs.flushed(log, 2)
+    with pytest.raises(DiskError):
+        logs.create(KEY, "t", disks[0].directory_id, LogConfig())
+    await logs.maintain(0)
+    await logs.set_aside([OTHER], 0)
+    await logs.close()
+    for disk in disks:
+        disk.close()
+
+
 async def test_disks_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disks = [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
     logs = LogManager(disks)
