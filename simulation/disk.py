@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from os.path import commonprefix
 from posixpath import dirname
 from random import Random
 from uuid import UUID
@@ -22,7 +21,7 @@ HANG_LOOK_S = 0.05
 class SimulatedFile:
     """`DiskFile` in memory."""
 
-    def __init__(self, path: str, disk: SimulatedDisk | None = None) -> None:
+    def __init__(self, path: str, disk: SimulatedDisk) -> None:
         self.path = path
         self.content = bytearray()
         self.flushed = b""
@@ -35,7 +34,7 @@ class SimulatedFile:
 
     def append(self, data: bytes | memoryview) -> int:
         position = len(self.content)
-        if self._disk is not None and not self._disk.takes_writes():
+        if not self._disk.takes_writes():
             self.content += data[: self._disk.room(len(data))]
             raise DiskError(f"{self.path}: no space left")
         self.content += data
@@ -54,7 +53,7 @@ class SimulatedFile:
         """What is on the disk now is all that there is.  `torn`: by chance more than what was flushed."""
         content, flushed = bytes(self.content), self.flushed
         if torn and content != flushed:
-            same = len(commonprefix([content, flushed]))
+            same = _common(content, flushed)
             kept = random.randint(same, len(content))
             if random.random() < 0.2:
                 zeros = random.randint(0, len(content) - kept)
@@ -68,7 +67,7 @@ class SimulatedFile:
 class SimulatedFacts:
     """`Facts` in memory: `commit` is durable when it returns."""
 
-    def __init__(self, random: Random, disk: SimulatedDisk | None = None) -> None:
+    def __init__(self, random: Random, disk: SimulatedDisk) -> None:
         self._values: dict[str, bytes] = {}
         self._random = random
         self._disk = disk
@@ -79,9 +78,6 @@ class SimulatedFacts:
 
     async def commit(self, changes: dict[str, bytes | None]) -> None:
         changes = dict(changes)
-        if self._disk is None:
-            await asyncio.sleep(self._random.uniform(0.2, 2.0) / 1000)
-            return self._apply(changes)
         self._under_way.append(changes)
         try:
             await self._disk.synced()
@@ -152,6 +148,11 @@ class SimulatedDisk:
         if self.fails or not self.takes_writes():
             self.fails, self._broken = False, True
             raise DiskError("fsync failed")
+
+    @property
+    def is_broken(self) -> bool:
+        """Has failed this process."""
+        return self._broken
 
     def repaired(self) -> None:
         """A new process opens it: it is tried again."""
@@ -242,6 +243,18 @@ class SimulatedDisk:
             if dirname(path) in self._dirs:
                 file.path = path
                 self._files[path] = file
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """How many bytes they begin with alike."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _is_a_disk(disk: SimulatedDisk) -> Disk:

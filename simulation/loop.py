@@ -21,6 +21,7 @@ from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
 from heapq import heapify, heappop, heappush
 from itertools import count
+from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class Process:
         self._rate = 1.0
         self._skewed = False
         self._set_at = self._clock_at = 0.0  # when the rate was set: true time, and what its clock said
+
+    def __repr__(self) -> str:
+        return f"<process on {self.host}>"
 
     def start(self, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `main` as this process; everything that it starts belongs to it."""
@@ -84,12 +88,17 @@ class Process:
         return self._clock_at + (now - self._set_at) * self._rate if self._skewed else now
 
     def true_time_of(self, when: float) -> float:
-        """The true time at which its clock will say `when`."""
-        return self._set_at + (when - self._clock_at) / self._rate if self._skewed else when
+        """The true time at which its clock will say `when`, or a hair later: who is woken must find that it is time."""
+        if not self._skewed:
+            return when
+        true_when = self._set_at + (when - self._clock_at) / self._rate
+        while self.clock(true_when) < when:
+            true_when = nextafter(true_when, inf)
+        return true_when
 
-    def true_delay_of(self, delay: float) -> float:
-        """How long it truly takes until its clock has moved by `delay`."""
-        return delay / self._rate
+
+class BusyError(RuntimeError):
+    """There were more events than a run can have."""
 
 
 class _NumberedTask(asyncio.Task[Any]):
@@ -149,6 +158,8 @@ class SimulatedLoop(base_events.BaseEventLoop):
         self._timers_set = 0
         self._prune_timers_at = _TIMERS_MIN
         self.events = 0
+        self.events_max: float = inf
+        """More of them: something goes round without an end."""
         self.graveyard: list[asyncio.Task[Any]] = []
         self._prune_at = _GRAVEYARD_MIN
         self._buried = False
@@ -194,6 +205,8 @@ class SimulatedLoop(base_events.BaseEventLoop):
                     process.hold(handle)
                     continue
             self.events += 1
+            if self.events > self.events_max:
+                raise BusyError(f"{self.events} events, {self._now:.3f} s: {_whose(callback)} of {process}")
             self._current = process
             try:
                 context.run(callback, *args)
@@ -242,8 +255,13 @@ class SimulatedLoop(base_events.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> _Handle:
-        true_delay = delay if self._current is None else self._current.true_delay_of(delay)
-        return self._set_timer(self._now + true_delay, callback, args, context)
+        process = self._current
+        true_when = self._now + delay if process is None else process.true_time_of(process.clock(self._now) + delay)
+        return self._set_timer(true_when, callback, args, context)
+
+    def call_at_true_time(self, true_when: float, callback: Any, *args: Any, context: Context | None = None) -> _Handle:
+        """`call_at`, by no process's clock."""
+        return self._set_timer(true_when, callback, args, context)
 
     def _set_timer(self, true_when: float, callback: Any, args: tuple[Any, ...], context: Context | None) -> _Handle:
         if context is None:
@@ -295,6 +313,15 @@ class SimulatedLoop(base_events.BaseEventLoop):
                 _close(coroutine)
         self._runnable.clear()
         self._timers.clear()
+
+
+def _whose(callback: Any) -> str:
+    """The task that a callback belongs to, and where it is."""
+    task = getattr(callback, "__self__", None)
+    if not isinstance(task, asyncio.Task):
+        return repr(callback)
+    where = [f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in task.get_stack()]
+    return f"{task.get_name()} {task.get_coro()} at {' < '.join(reversed(where))}"
 
 
 class _BuriedError(BaseException):

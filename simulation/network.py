@@ -141,6 +141,14 @@ class Network:
             if stream.peer is not None:
                 stream.peer.lose_later(ConnectionResetError(104, f"{process.host} is gone"))
 
+    def reset_host(self, host: str) -> None:
+        """Every stream from the host or to it breaks, at both ends."""
+        for stream in [one for one in self._streams if one.process.host == host and one.peer is not None]:
+            assert stream.peer is not None
+            for end in (stream, stream.peer):
+                self.forget(end)
+                end.lose_later(ConnectionResetError(104, f"reset at {host}"))
+
     # Requests
 
     def bind(self, transport: SimulatedTransport, address: tuple[str, int]) -> None:
@@ -230,7 +238,7 @@ class Stream(asyncio.Transport):
     def write(self, data: Any) -> None:
         if self._closing or self._lost or not data:
             return
-        self._outgoing.append((self.network.loop.time() + self.network.latency(), bytes(data)))
+        self._outgoing.append((self.network.loop.true_time() + self.network.latency(), bytes(data)))
         self.pump()
 
     def writelines(self, list_of_data: Any) -> None:
@@ -268,7 +276,7 @@ class Stream(asyncio.Transport):
         if self._closing or self._lost:
             return
         self._closing = True
-        self._outgoing.append((self.network.loop.time() + self.network.latency(), None))
+        self._outgoing.append((self.network.loop.true_time() + self.network.latency(), None))
         self.pump()
         self.network.loop.call_soon(self._lose, None)
 
@@ -300,14 +308,14 @@ class Stream(asyncio.Transport):
         if self.network.is_cut(self.name[0], self.peer.name[0]):
             return
         self._pumping = True
-        due = max(self._outgoing[0][0], self.network.loop.time())
-        self.network.loop.call_at(due, self._deliver, context=Context())
+        due = max(self._outgoing[0][0], self.network.loop.true_time())
+        self.network.loop.call_at_true_time(due, self._deliver, context=Context())
 
     def _deliver(self) -> None:
         self._pumping = False
         if self.peer is None or self.network.is_cut(self.name[0], self.peer.name[0]):
             return
-        now = self.network.loop.time()
+        now = self.network.loop.true_time()
         while self._outgoing and self._outgoing[0][0] <= now:
             data = self._outgoing.popleft()[1]
             if self.network.trace is not None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
+from broker.server.api import ReplicaLimits
 from broker.server.process import BrokerProcess
 from quorum.process import ControlPlane
 from quorumlog.runtime.addresses import DEFAULT_LISTENER, Address, InitialVoter
@@ -63,6 +64,7 @@ class Host:
     plane: ControlPlane | None = None
     broker: BrokerProcess | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    down: int = 0  # faults that keep it from being started
     failure: BaseException | None = None
 
     @property
@@ -76,11 +78,30 @@ class World:
     Use `run(coroutine)`: it is the test's own process, and time passes only while it waits.
     """
 
-    def __init__(self, seed: int, voters: int = 3, brokers: int = 3) -> None:
+    def __init__(
+        self,
+        seed: int,
+        voters: int = 3,
+        brokers: int = 3,
+        *,
+        directories: int = 1,
+        settings: Mapping[str, Any] | None = None,
+        limits: ReplicaLimits | None = None,
+        torn: bool = False,
+        traced: bool = True,
+    ) -> None:
+        """directories: data directories of each broker.  settings: fields of every `NodeConfig`.
+
+        torn: power failures keep by chance some of what was not durable.  traced: every message is noted.
+        """
         self.loop = SimulatedLoop()
         self.random = Random(seed)
         self.trace = Trace()
-        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note)
+        self.traced = traced
+        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note if traced else None)
+        self.wall_offset_s = 0.0
+        self._limits = limits
+        self._torn = torn
         listed = tuple(InitialVoter(one, Address(f"v{one}", CONTROL_PORT)) for one in range(1, voters + 1))
         self.hosts: dict[int, Host] = {}
         for voter in listed:
@@ -91,27 +112,29 @@ class World:
                 initial_voters=listed,
                 control_listen=voter.address,
             )
-            self.hosts[voter.node_id] = Host(config, self._quorum_disk(), ())
+            self.hosts[voter.node_id] = Host(replace(config, **(settings or {})), self.new_quorum_disk(), ())
         for broker_id in range(11, 11 + brokers):
             host = f"b{broker_id}"
             config = NodeConfig(
                 role=BROKER,
                 node_id=broker_id,
-                data_dirs=("data",),
+                data_dirs=tuple(f"data{number}" for number in range(directories)),
                 bootstrap=tuple(voter.address for voter in listed),
                 control_listen=Address(host, CONTROL_PORT),
                 kafka_listeners=(KafkaListener(DEFAULT_LISTENER, Address(host, KAFKA_PORT)),),
             )
-            self.hosts[broker_id] = Host(config, self._quorum_disk(), (self._disk(),))
+            disks = tuple([self.new_disk() for _ in range(directories)])
+            self.hosts[broker_id] = Host(replace(config, **(settings or {})), self.new_quorum_disk(), disks)
 
-    def _quorum_disk(self) -> QuorumDisk:
+    def new_quorum_disk(self) -> QuorumDisk:
         return QuorumDisk(Random(self.random.getrandbits(64)))
 
-    def _disk(self) -> SimulatedDisk:
-        return SimulatedDisk(Random(self.random.getrandbits(64)))
+    def new_disk(self) -> SimulatedDisk:
+        return SimulatedDisk(Random(self.random.getrandbits(64)), torn=self._torn)
 
     def note(self, line: str) -> None:
-        self.trace.add(f"{self.loop.time():.6f} {line}")
+        if self.traced:
+            self.trace.add(f"{self.loop.true_time():.6f} {line}")
 
     @property
     def voters(self) -> list[Host]:
@@ -159,19 +182,26 @@ class World:
         store = SimulatedStore(host.quorum_disk)
         try:
             if host.config.role == QUORUM_NODE:
-                async with ControlPlane(host.config, sources, store, transport) as plane:
+                plane = ControlPlane(host.config, sources, store, transport)
+                self.opening(host, plane, None)
+                async with plane:
                     host.plane = plane
                     await host.stop.wait()
             else:
-                async with BrokerProcess(host.config, sources, host.disks, store, transport) as broker:
+                broker = BrokerProcess(host.config, sources, host.disks, store, transport, self._limits)
+                self.opening(host, broker.plane, broker)
+                async with broker:
                     host.broker, host.plane = broker, broker.plane
                     await host.stop.wait()
         except Exception as failure:
             self.note(f"{host.name} ends: {failure}")
             host.failure = failure
 
+    def opening(self, host: Host, plane: ControlPlane, broker: BrokerProcess | None) -> None:
+        """Called in a process before anything of it runs; for who wants to watch it."""
+
     def _wall_ms(self) -> int:
-        return EPOCH_MS + int(self.loop.time() * 1000)
+        return EPOCH_MS + int((self.loop.time() + self.wall_offset_s) * 1000)
 
     # Watching
 

@@ -1,0 +1,241 @@
+"""Carries out the faults of a cluster's plan on a `ClusterWorld`; its orders are `cluster_orders.py`'s."""
+
+from __future__ import annotations
+
+from simulation.cluster_orders import Orders
+from simulation.cluster_plan import CONTROLLER, FIRST_BROKER, FOLLOWER, LEADER
+from simulation.cluster_world import ClusterWorld
+from simulation.havoc import Havoc
+from simulation.plan import Fault
+from simulation.world import Host
+
+ORDERLY_S = 3.0
+
+
+class ClusterHavoc(Havoc):
+    """One a run.  `rage`, then `heal`."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        super().__init__(world)
+        self.world = world
+        self.deeds = {
+            "slow": self.weathered,
+            "loss": self.weathered,
+            "cut": self._cut,
+            "one way": self._cut,
+            "isolate": self._isolate,
+            "split": self._split,
+            "flap": self._flap,
+            "reset": self._reset,
+            "kill": self._kill,
+            "power": self._power,
+            "power all": self._power,
+            "restart": self._restart,
+            "restart all": self._restart,
+            "pause": self._pause,
+            "skew": self._skew,
+            "jump": self._jump,
+            "zombie": self._zombie,
+            "fsync fails": self._fsync_fails,
+            "slow disk": self._slow_disk,
+            "disk hangs": self._disk_hangs,
+            "disk full": self._disk_full,
+            "wipe": self._wipe,
+            "quorum disk": self._quorum_disk,
+            **Orders(world).deeds,
+        }
+
+    async def heal(self) -> None:
+        """End all faults; every node runs when this returns, anew if a disk has failed it."""
+        await super().heal()
+        world = self.world
+        world.wall_offset_s = 0.0
+        for host in world.brokers:
+            if any(disk.is_broken for disk in host.disks):
+                world.bring_down(host.config.node_id)
+        world.healed = True
+        for node_id in world.hosts:
+            world.bring_up(node_id)
+        world.note("HEALED")
+
+    # Whom
+
+    def _hosts(self, fault: Fault) -> list[Host]:
+        return [self._host(node, fault.amount) for node in fault.nodes]
+
+    def _host(self, node: int, amount: float) -> Host:
+        world = self.world
+        amount %= 1
+        if node == CONTROLLER:
+            return world.active() or world.voters[int(amount * len(world.voters))]
+        if node in (LEADER, FOLLOWER):
+            return world.hosts[world.holder(node == LEADER, amount)]
+        return world.hosts[node]
+
+    def _broker(self, fault: Fault) -> Host:
+        host = self._hosts(fault)[0]
+        return host if host.disks else self.world.brokers[int(fault.amount % 1 * len(self.world.brokers))]
+
+    # Links
+
+    async def _cut(self, fault: Fault) -> None:
+        first, second = (host.name for host in self._hosts(fault))
+        if first == second:
+            return
+        links = [(first, second)] if fault.kind == "one way" else [(first, second), (second, first)]
+        await self.without(fault.length_s, links)
+
+    def _links_of(self, name: str, amount: float) -> list[tuple[str, str]]:
+        """All its links, or all in one direction, clients included or not."""
+        others = [one for one in self.world.host_names if one != name]
+        if amount >= 0.6:
+            others = [one for one in others if one not in self.world.clients.names]
+        into = [(other, name) for other in others]
+        out = [(name, other) for other in others]
+        return into if amount % 0.6 < 0.1 else out if amount % 0.6 < 0.2 else into + out
+
+    async def _isolate(self, fault: Fault) -> None:
+        await self.without(fault.length_s, self._links_of(self._hosts(fault)[0].name, fault.amount))
+
+    async def _flap(self, fault: Fault) -> None:
+        await self.flapping(fault, self._links_of(self._hosts(fault)[0].name, fault.amount))
+
+    async def _split(self, fault: Fault) -> None:
+        """Every other client is with the named side."""
+        side = {host.name for host in self._hosts(fault)}.union(self.world.clients.names[::2])
+        names = self.world.host_names
+        await self.without(fault.length_s, [(a, b) for a in names for b in names if (a in side) != (b in side)])
+
+    async def _reset(self, fault: Fault) -> None:
+        """Every connection to the host, or from it, breaks; new ones can be made at once."""
+        self.world.network.reset_host(self._hosts(fault)[0].name)
+
+    # Nodes
+
+    async def _down(self, fault: Fault, hosts: list[Host], *, power: bool) -> None:
+        for host in hosts:
+            host.down += 1
+            self.world.bring_down(host.config.node_id, power=power)
+        await self.lasts(fault.length_s)
+        for host in hosts:
+            host.down -= 1
+            self.world.bring_up(host.config.node_id)
+
+    async def _kill(self, fault: Fault) -> None:
+        """As SIGKILL: what was written is in the page cache."""
+        await self._down(fault, self._hosts(fault), power=False)
+
+    async def _power(self, fault: Fault) -> None:
+        """What was not durable is lost, or torn."""
+        await self._down(fault, self._hosts(fault), power=True)
+
+    async def _restart(self, fault: Fault) -> None:
+        """As SIGTERM: brokers hand over first.  Who does not end within the time is killed."""
+        hosts = self._hosts(fault)
+        stopped = [host.process for host in hosts]
+        for host in hosts:
+            host.stop.set()
+        await self.lasts(ORDERLY_S)
+        for host, process in zip(hosts, stopped, strict=True):
+            if host.process is process and process is not None:
+                self.world.bring_down(host.config.node_id)
+        await self.lasts(fault.length_s)
+        for host in hosts:
+            self.world.bring_up(host.config.node_id)
+
+    async def _pause(self, fault: Fault) -> None:
+        """As SIGSTOP and SIGCONT."""
+        process = self._hosts(fault)[0].process
+        if process is None or process.paused:
+            return
+        process.pause()
+        await self.lasts(fault.length_s)
+        process.resume()
+
+    async def _skew(self, fault: Fault) -> None:
+        process = self._hosts(fault)[0].process
+        if process is not None:
+            process.set_clock_rate(fault.amount)
+            await self.lasts(fault.length_s)
+            process.set_clock_rate(1.0)
+
+    async def _jump(self, fault: Fault) -> None:
+        """Everybody's wall clock jumps, and back."""
+        self.world.wall_offset_s += fault.amount
+        await self.lasts(fault.length_s)
+        self.world.wall_offset_s -= fault.amount
+
+    async def _zombie(self, fault: Fault) -> None:
+        """Cut off from the other nodes, not from clients: it leads on, while others are elected in its place."""
+        name = self._hosts(fault)[0].name
+        others = [host.name for host in self.world.hosts.values() if host.name != name]
+        await self.without(fault.length_s, [link for one in others for link in ((one, name), (name, one))])
+
+    # Disks
+
+    async def _fsync_fails(self, fault: Fault) -> None:
+        host = self._broker(fault)
+        disk = host.disks[int(fault.amount * len(host.disks))]
+        disk.fails = True
+        await self.lasts(fault.length_s)
+        disk.fails = False
+        self._mend(host)
+
+    def _mend(self, host: Host) -> None:
+        """Whoever lost a disk to a failure is started anew, and finds it working again."""
+        node_id = host.config.node_id
+        if host.process is None:
+            self.world.bring_up(node_id)
+        elif any(disk.is_broken for disk in host.disks):
+            self.world.bring_down(node_id)
+            self.world.bring_up(node_id)
+
+    async def _slow_disk(self, fault: Fault) -> None:
+        for host in self._hosts(fault):
+            host.quorum_disk.fsync_ms = (0.2, fault.amount)
+            for disk in host.disks:
+                disk.sync_ms = (0.2, fault.amount)
+            await self.lasts(fault.length_s)
+            host.quorum_disk.fsync_ms = (0.2, 2.0)
+            for disk in host.disks:
+                disk.sync_ms = (0.2, 2.0)
+
+    async def _disk_hangs(self, fault: Fault) -> None:
+        host = self._broker(fault)
+        disk = host.disks[int(fault.amount * len(host.disks))]
+        disk.hangs = True
+        await self.lasts(fault.length_s)
+        disk.hangs = False
+
+    async def _disk_full(self, fault: Fault) -> None:
+        host = self._broker(fault)
+        disk = host.disks[int(fault.amount * len(host.disks))]
+        disk.full = True
+        await self.lasts(fault.length_s)
+        disk.full = False
+        self._mend(host)
+
+    async def _wipe(self, fault: Fault) -> None:
+        """An empty disk comes back in the place of one, or of all that the broker has."""
+        host = self._broker(fault)
+        node_id = host.config.node_id
+        if node_id < FIRST_BROKER:
+            return
+        host.down += 1
+        self.world.bring_down(node_id, power=True)
+        self.world.wipe(host, all_of_them=fault.amount < 0.5)
+        await self.lasts(fault.length_s)
+        host.down -= 1
+        self.world.bring_up(node_id)
+
+    async def _quorum_disk(self, fault: Fault) -> None:
+        """The disk of the metadata log fails or hangs; a process that it ends comes back."""
+        host = self._hosts(fault)[0]
+        disk = host.quorum_disk
+        if fault.amount < 0.5:
+            disk.fails = True
+        else:
+            disk.hangs = True
+        await self.lasts(fault.length_s)
+        disk.fails = disk.hangs = False
+        self.world.bring_up(host.config.node_id)

@@ -1,0 +1,507 @@
+"""The promises of brokers and their logs, watched in all processes of a cluster at every step that matters.
+
+Theory of operation.  For each partition the watch keeps one *history*: the batches below the highest watermark that any
+leader has ever had.  It grows when a leader's watermark moves, and otherwise never changes.  Every replica's log is
+compared with it when its own watermark moves, only from where it was compared before, so that each batch is looked at
+once a replica; a new leader's log is compared up to the end of the history, since all of it was promised.  Clients are
+held against it, too: what is acknowledged must be in it, and what a consumer sees must be in it *now*.  That it never
+changes is what makes those answers good for ever.
+
+An unclean election is the exception, for the topics where it is allowed: the history then ends where the new leader's
+log differs, and what leaders of earlier epochs do counts no more.
+
+What is durable on each broker's disks is remembered over its process's end, so that the disks, too, can be held to what
+brokers said of them.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from broker.core.partition import LeaderState
+from broker.log import LogKey, PartitionLog
+from broker.server.hosted import Hosted
+from broker.server.process import BrokerProcess
+from broker.server.replica_manager import ReplicaManager
+from metadata.control.election import min_isr_of
+from metadata.image import ClusterImage
+from quorum.process import ControlPlane
+from quorumlog.wire.record_batch import iter_headers
+from simulation.cluster_metadata import Election, Follower, MetadataWatch, Spot
+from simulation.invariants import Violation
+
+_MARK = re.compile(rb"<(\d+)\.(\d+)>")
+READ_BYTES = 1 << 20
+
+
+class Mark(NamedTuple):
+    """What a record holds: who wrote it (one producer id), and its number among that writer's records."""
+
+    writer: int
+    number: int
+
+    @property
+    def value(self) -> bytes:
+        return b"<%d.%d>" % self
+
+
+class Committed(NamedTuple):
+    """A batch of a history."""
+
+    base_offset: int
+    end_offset: int
+    leader_epoch: int
+    crc: int
+    marks: tuple[Mark, ...]
+
+
+def marks_in(data: Any) -> tuple[Mark, ...]:
+    """The marks of an uncompressed batch's records, in their order."""
+    return tuple([Mark(int(writer), int(number)) for writer, number in _MARK.findall(data)])
+
+
+def batches_in(data: bytes) -> Iterator[Committed]:
+    view = memoryview(data)
+    for position, header in iter_headers(data):
+        marks = marks_in(view[position : position + header.size])
+        yield Committed(header.base_offset, header.end_offset, header.leader_epoch, header.crc, marks)
+
+
+class History:
+    """See the module's theory of operation."""
+
+    def __init__(self, key: LogKey, spot: Spot) -> None:
+        self.key = key
+        self.spot = spot
+        self.batches: list[Committed] = []
+        self.bases: list[int] = []
+        self.places: dict[Mark, int] = {}
+        self.last: dict[int, int] = {}  # of each writer, the number of its last record
+        self.end = 0
+        self.cut: dict[int, set[Mark]] = {}  # by offset: what unclean elections have taken out
+        self.unclean_epoch = -1
+
+    def __repr__(self) -> str:
+        return f"{self.spot.topic}-{self.spot.index}"
+
+    def at(self, offset: int) -> Committed | None:
+        """The batch that holds `offset`."""
+        place = bisect_right(self.bases, offset) - 1
+        return self.batches[place] if place >= 0 and offset < self.batches[place].end_offset else None
+
+    def mark_at(self, offset: int) -> Mark | None:
+        batch = self.at(offset)
+        return None if batch is None else batch.marks[offset - batch.base_offset]
+
+    def holds(self, offset: int, marks: Sequence[Mark]) -> bool:
+        """Whether these records are there from `offset` on, or were until an unclean election."""
+        return all(
+            self.mark_at(offset + place) == mark or mark in self.cut.get(offset + place, ())
+            for place, mark in enumerate(marks)
+        )
+
+    def add(self, batch: Committed) -> str | None:
+        """Take a batch that goes on at the end; what is wrong with it."""
+        for place, mark in enumerate(batch.marks):
+            if mark in self.places:
+                return f"I22: {self}: {mark} is at {self.places[mark]} and again at {batch.base_offset + place}"
+            if mark.number <= self.last.get(mark.writer, -1):
+                return f"I20: {self}: {mark} at {batch.base_offset} comes after {self.last[mark.writer]}"
+            self.places[mark] = batch.base_offset + place
+            self.last[mark.writer] = mark.number
+        self.batches.append(batch)
+        self.bases.append(batch.base_offset)
+        self.end = batch.end_offset
+        return None
+
+    def cut_to(self, end: int) -> int:
+        """An unclean election has taken out what is from `end` on; how many records."""
+        count = 0
+        while self.batches and self.batches[-1].end_offset > end:
+            batch = self.batches.pop()
+            self.bases.pop()
+            for place, mark in enumerate(batch.marks):
+                count += 1
+                del self.places[mark]
+                self.cut.setdefault(batch.base_offset + place, set()).add(mark)
+        self.end = self.batches[-1].end_offset if self.batches else 0
+        self.last = {}
+        for mark in self.places:
+            self.last[mark.writer] = max(mark.number, self.last.get(mark.writer, -1))
+        return count
+
+
+@dataclass(eq=False)
+class Copy:
+    """A replica in one process: how far its log was compared with the history, and the watermark of its role."""
+
+    log: PartitionLog
+    compared: int = 0
+    role: object = None
+    watermark: int = 0
+
+
+@dataclass(eq=False)
+class BrokerRun:
+    """One process of a broker, from its start to its end."""
+
+    node_id: int
+    replicas: ReplicaManager
+    copies: dict[LogKey, Copy] = field(default_factory=dict)
+    recovered: bool = False
+
+
+class ClusterWatch:
+    """All invariants of one run of a cluster."""
+
+    def __init__(self, unclean: frozenset[str]) -> None:
+        self.seen: Counter[str] = Counter()
+        self.metadata = MetadataWatch(self.check, unclean, self.seen)
+        self.metadata.on_unclean = self._unclean
+        self.metadata.on_change = lambda line: None if self.note is None else self.note(line)
+        self.histories: dict[LogKey, History] = {}
+        self.latest: dict[tuple[str, Spot], int] = {}
+        """By client: what is the least that ListOffsets may answer it."""
+        self.note: Callable[[str], None] | None = None
+        self.on_violation: Callable[[str], None] = lambda _: None
+        self.closed = False
+        self.checks = 0
+        self._runs: dict[int, BrokerRun] = {}
+        self._durable: dict[int, dict[LogKey, tuple[int, UUID]]] = {}
+        self._lost: dict[tuple[int, LogKey], int] = {}
+        """What was durable on disks that are gone: leaders may count it until they hear of it."""
+        self._leaders: dict[tuple[LogKey, int], BrokerRun] = {}
+
+    def check(self, holds: bool, message: Callable[[], str]) -> None:
+        self.checks += 1
+        if not holds and not self.closed:
+            text = message()
+            self.on_violation(text)
+            raise Violation(text)
+
+    def history(self, key: LogKey) -> History | None:
+        """None: nobody has applied its creation yet."""
+        found = self.histories.get(key)
+        if found is None and (spot := self.metadata.names.get(key)) is not None:
+            found = self.histories[key] = History(key, spot)
+        return found
+
+    def current(self, spot: Spot) -> History | None:
+        """Of the partition that goes by this name now."""
+        topic = self.metadata.image.topic(spot.topic)
+        partition = None if topic is None else topic.partition(spot.index)
+        if topic is None or partition is None:
+            return None
+        return self.history(LogKey(topic.origin, spot.index, partition.created))
+
+    # Processes
+
+    def opening(self, node_id: int, plane: ControlPlane, broker: BrokerProcess | None) -> None:
+        """A process is about to run: see to it that everything is heard of."""
+        replay = plane.replay
+        follower = Follower(node_id, lambda: plane.node.high_watermark)
+        apply, load = replay.apply, replay.load_snapshot
+
+        def applied(batch: Any) -> None:
+            apply(batch)
+            self.metadata.applied(follower, batch, replay.image)
+
+        def loaded(image: ClusterImage) -> None:
+            load(image)
+            self.metadata.loaded(follower, image)
+
+        replay.apply = applied  # type: ignore[method-assign]
+        replay.load_snapshot = loaded  # type: ignore[method-assign]
+        if broker is not None:
+            self._watch_broker(node_id, broker)
+
+    def _watch_broker(self, node_id: int, broker: BrokerProcess) -> None:
+        replicas = broker.role.replicas
+        run = self._runs[node_id] = BrokerRun(node_id, replicas)
+        on_watermark, on_role = replicas.on_watermark, replicas.on_role_changed
+        open_logs = replicas.logs.open
+
+        def watermark(hosted: Hosted) -> None:
+            self._watermark(run, hosted)
+            on_watermark(hosted)
+
+        def role_changed(hosted: Hosted) -> None:
+            self._role(run, hosted)
+            on_role(hosted)
+
+        async def opened() -> None:
+            await open_logs()
+            self._recovered(run)
+
+        replicas.on_watermark = watermark  # type: ignore[method-assign]
+        replicas.on_role_changed = role_changed  # type: ignore[method-assign]
+        replicas.logs.open = opened  # type: ignore[method-assign]
+
+    def ended(self, node_id: int) -> None:
+        """The process is gone: remember what was durable."""
+        run = self._runs.pop(node_id, None)
+        if run is None or not run.recovered:
+            return
+        logs, known = run.replicas.logs, self._durable.get(node_id, {})
+        kept = {key: one for key, one in known.items() if one[1] in logs.failed_disks}  # not looked at by this process
+        found = {key: (log.durable_offset, log.directory_id) for key, log in logs.logs.items()}
+        self._durable[node_id] = {**kept, **found}
+
+    def wiped(self, node_id: int, directory_id: UUID) -> None:
+        """The disk is gone with all that was on it."""
+        kept = self._durable.get(node_id, {})
+        for key, (end, where) in list(kept.items()):
+            if where == directory_id:
+                del kept[key]
+                self._lost[node_id, key] = end
+
+    def _recovered(self, run: BrokerRun) -> None:
+        """D1: what was durable is there again, and no sound disk's replica is taken for damaged."""
+        logs = run.replicas.logs
+        self.check(not logs.failures, lambda: f"D1: {run.node_id} takes replicas for damaged: {logs.failures}")
+        for key, (end, directory_id) in self._durable.get(run.node_id, {}).items():
+            if directory_id in logs.failed_disks:
+                continue
+            log = logs.get(key)
+            aside = any(key.topic_id.hex in one.folder and f".{key.created}" in one.folder for one in logs.strays())
+            self.check(
+                aside or end == 0 or (log is not None and log.end_offset >= end),
+                lambda key=key, end=end, log=log: (  # type: ignore[misc]
+                    f"D1: {run.node_id} had {self.history(key)} durable up to {end}, and finds"
+                    f" {'nothing' if log is None else log.end_offset}"
+                ),
+            )
+        run.recovered = True
+
+    def durable_end(self, node_id: int, key: LogKey) -> int | None:
+        """Up to where the broker's disks hold the partition; None when that cannot be said."""
+        run = self._runs.get(node_id)
+        kept = self._durable.get(node_id, {}).get(key)
+        if run is not None and run.recovered:
+            log = run.replicas.logs.get(key)
+            if log is None:
+                return None
+            # After a start that was not clean, the broker itself takes less for durable than there is.
+            return max(log.durable_offset, 0 if kept is None else min(kept[0], log.end_offset))
+        return None if kept is None else kept[0]
+
+    # Replicas
+
+    def _copy(self, run: BrokerRun, key: LogKey, log: PartitionLog) -> Copy:
+        copy = run.copies.get(key)
+        if copy is None or copy.log is not log:
+            copy = run.copies[key] = Copy(log, log.start_offset)
+            truncate, append = log.truncate_to, log.append_as_leader
+
+            def truncated(offset: int) -> None:
+                self._truncates(run, key, log, offset)
+                truncate(offset)
+                copy.compared = min(copy.compared, log.end_offset)
+                copy.watermark = min(copy.watermark, log.end_offset)
+
+            def appended(batches: Any, leader_epoch: int, now_ms: int) -> Any:
+                outcome = append(batches, leader_epoch, now_ms)
+                if getattr(outcome, "duplicate", False):
+                    self.seen["duplicate recognised"] += 1
+                self._accepts(run, key, leader_epoch)
+                return outcome
+
+            log.truncate_to = truncated  # type: ignore[method-assign]
+            log.append_as_leader = appended  # type: ignore[method-assign]
+        return copy
+
+    def _accepts(self, run: BrokerRun, key: LogKey, leader_epoch: int) -> None:
+        first = self._leaders.setdefault((key, leader_epoch), run)
+        self.check(
+            first is run,
+            lambda: f"I17: {run.node_id} and {first.node_id} both lead epoch {leader_epoch} of {self.history(key)}",
+        )
+
+    def _role(self, run: BrokerRun, hosted: Hosted) -> None:
+        log, history = hosted.log, self.history(hosted.key)
+        if log is None:
+            return
+        assert history is not None, f"{hosted} is carried out before anybody has applied its creation"
+        copy = self._copy(run, hosted.key, log)
+        leader = hosted.leader
+        copy.role, copy.watermark = leader or hosted.follower, log.high_watermark
+        if leader is None or leader.leader_epoch < history.unclean_epoch:
+            return
+        if self.note is not None:
+            self.note(
+                f"{run.node_id} leads epoch {leader.leader_epoch} of {history}, {log.end_offset} of {history.end}"
+            )
+        self._accepts(run, hosted.key, leader.leader_epoch)
+        if leader.leader_epoch == history.unclean_epoch:
+            self._begin_anew(history, copy)
+        self._compare(run, history, copy, history.end)
+        self.check(
+            log.end_offset >= history.end,
+            lambda: (
+                f"I20: {run.node_id} leads epoch {leader.leader_epoch} of {history} with {log.end_offset} records,"
+                f" {history.end} are committed"
+            ),
+        )
+
+    def _watermark(self, run: BrokerRun, hosted: Hosted) -> None:
+        log, history, role = hosted.log, self.history(hosted.key), hosted.leader or hosted.follower
+        if log is None or role is None or history is None:
+            return
+        copy, watermark = self._copy(run, hosted.key, log), role.high_watermark
+        if copy.role is role:
+            self.check(
+                watermark >= copy.watermark,
+                lambda: f"I5: the watermark of {history} on {run.node_id} goes from {copy.watermark} to {watermark}",
+            )
+        copy.role, copy.watermark = role, watermark
+        if role.leader_epoch < history.unclean_epoch:
+            return
+        self.check(
+            watermark <= log.end_offset,
+            lambda: (
+                f"I21: the watermark of {history} on {run.node_id} is {watermark}, the log ends at {log.end_offset}"
+            ),
+        )
+        if isinstance(role, LeaderState):
+            if self.note is not None:
+                self.note(f"{run.node_id} shows {history} up to {watermark}, isr {role.isr}, {role.maximal_isr()}")
+            if watermark > history.end:
+                self._is_replicated(run, hosted, role, history)
+        else:
+            self.check(
+                watermark <= history.end,
+                lambda: f"I21: {run.node_id} follows {history} with watermark {watermark}, committed is {history.end}",
+            )
+        self._compare(run, history, copy, watermark)
+
+    def _is_replicated(self, run: BrokerRun, hosted: Hosted, leader: LeaderState, history: History) -> None:
+        """I19: what becomes committed now is on the disk of every member of an ISR that is large enough."""
+        watermark = leader.high_watermark
+        for broker_id in leader.isr:
+            end = self.durable_end(broker_id, hosted.key)
+            self.check(
+                end is None or max(end, self._lost.get((broker_id, hosted.key), 0)) >= watermark,
+                lambda broker_id=broker_id, end=end: (  # type: ignore[misc]
+                    f"I19: {history} is committed up to {watermark}, {broker_id} of the isr has {end} on its disk"
+                ),
+            )
+        images = (run.replicas.image, run.replicas.brokers.image)
+        least = min(min_isr_of(image, hosted.topic_id) if hosted.topic_id in image.topics else 1 for image in images)
+        wanted = min(least, leader.limits.min_isr, hosted.image.settled_count)
+        self.check(
+            len(leader.isr) >= wanted,
+            lambda: f"I19: {history} is committed up to {watermark} by isr {leader.isr}, {wanted} must be in it",
+        )
+
+    def _compare(self, run: BrokerRun, history: History, copy: Copy, end: int) -> None:
+        """Hold the log against the history up to `end`, of which a leader's watermark may tell what is new."""
+        log = copy.log
+        end = min(end, log.end_offset)
+        offset = max(copy.compared, log.start_offset)
+        while offset < end:
+            for batch in batches_in(log.read(offset, READ_BYTES, end)):
+                if batch.base_offset >= history.end:
+                    problem = history.add(batch)
+                    self.check(problem is None, lambda problem=problem: str(problem))  # type: ignore[misc]
+                else:
+                    known = history.at(batch.base_offset)
+                    self.check(
+                        known == batch,
+                        lambda batch=batch, known=known: (  # type: ignore[misc]
+                            f"I20: {run.node_id} has {batch} in {history}, committed is {known}"
+                        ),
+                    )
+                offset = batch.end_offset
+        copy.compared = max(copy.compared, offset)
+
+    def _truncates(self, run: BrokerRun, key: LogKey, log: PartitionLog, offset: int) -> None:
+        history = self.history(key)
+        if offset >= log.end_offset or history is None:
+            return
+        if self.note is not None:
+            self.note(f"{run.node_id} cuts {history} from {log.end_offset} to {offset}, committed is {history.end}")
+        self.seen["truncation"] += 1
+        if history.unclean_epoch >= 0:
+            return
+        for batch in batches_in(log.read(offset, READ_BYTES, log.end_offset)):
+            self.check(
+                history.at(batch.base_offset) != batch,
+                lambda batch=batch: f"I20: {run.node_id} cuts {batch} off {history}, which is committed",  # type: ignore[misc]
+            )
+
+    # Unclean elections
+
+    def _unclean(self, election: Election) -> None:
+        history = self.history(election.key)
+        assert history is not None, election
+        history.unclean_epoch = election.leader_epoch
+
+    def _begin_anew(self, history: History, copy: Copy) -> None:
+        """The leader of an unclean election has what it has: that is what is committed from now on."""
+        log, offset = copy.log, copy.log.start_offset
+        while offset < min(history.end, log.end_offset):
+            for batch in batches_in(log.read(offset, READ_BYTES, log.end_offset)):
+                if history.at(batch.base_offset) != batch:
+                    break
+                offset = batch.end_offset
+            else:
+                continue
+            break
+        lost = history.cut_to(offset)
+        self.seen["records lost in unclean elections"] += lost
+        self.latest = {asked: least for asked, least in self.latest.items() if asked[1] != history.spot}
+        for run in self._runs.values():
+            for other in run.copies.values():
+                if other.log.key == history.key:
+                    other.compared = min(other.compared, history.end)
+
+    # Clients
+
+    def named(self, spot: Spot) -> list[History]:
+        """Of all partitions that have ever gone by this name."""
+        keys = self.metadata.identities.get(spot, [])
+        return [history for key in keys if (history := self.history(key)) is not None]
+
+    def _is_committed(self, spot: Spot, offset: int, marks: Sequence[Mark]) -> bool:
+        """Or may have been before an unclean election: who was deposed by one does not know it at once."""
+        return any(history.holds(offset, marks) or history.unclean_epoch >= 0 for history in self.named(spot))
+
+    def acknowledged(self, spot: Spot, offset: int, marks: Sequence[Mark]) -> None:
+        """An acks=all producer has its answer."""
+        self.check(
+            self._is_committed(spot, offset, marks),
+            lambda: f"I20: {marks} of {spot} are acknowledged at {offset}, which is not committed",
+        )
+
+    def consumed(self, client: str, spot: Spot, offset: int, marks: Sequence[Mark]) -> None:
+        """A consumer sees these records from `offset` on."""
+        self.check(
+            self._is_committed(spot, offset, marks),
+            lambda: f"I21: a consumer sees {marks} of {spot} at {offset}, which is not committed",
+        )
+        self._is_past(client, spot, offset + len(marks))
+
+    def listed_latest(self, client: str, spot: Spot, offset: int) -> None:
+        """ListOffsets(latest) answered `offset`.  A leader that was deposed and has not heard of it knows less than its
+        successor, so this is promised to each client for itself: it goes back to no leader of an older epoch."""
+        if not self._may_lose(spot):
+            least = self.latest.get((client, spot), 0)
+            self.check(
+                offset >= least, lambda: f"I21: the latest offset of {spot} is {offset} for {client}, was {least}"
+            )
+        self._is_past(client, spot, offset)
+
+    def _is_past(self, client: str, spot: Spot, offset: int) -> None:
+        if not self._may_lose(spot):
+            self.latest[client, spot] = max(self.latest.get((client, spot), 0), offset)
+
+    def _may_lose(self, spot: Spot) -> bool:
+        """What goes by this name has been another partition, or has lost records in an unclean election."""
+        histories = self.named(spot)
+        return len(histories) != 1 or histories[0].unclean_epoch >= 0

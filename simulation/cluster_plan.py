@@ -1,0 +1,174 @@
+"""What a run of a whole cluster is: everything that goes wrong in it, and what an administrator does meanwhile.
+
+As `plan.py`, for clusters with brokers, topics and clients: a value that is drawn from the seed up front, so that any
+part of its faults can be run again.  Orders are in the same list as faults, since most of what breaks a cluster is a
+fault in the middle of an order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from simulation.plan import Fault
+
+FIRST_BROKER = 11
+
+CONTROLLER = 0
+"""Stands for the active controller when the fault begins."""
+LEADER = -1
+"""Stands for the leader of some partition when the fault begins."""
+FOLLOWER = -2
+"""Stands for a broker that follows some partition then."""
+
+LINK_FAULTS = ("slow", "loss", "cut", "one way", "isolate", "split", "flap", "reset")
+NODE_FAULTS = ("kill", "power", "power all", "restart", "restart all", "pause", "skew", "jump", "zombie")
+DISK_FAULTS = ("fsync fails", "slow disk", "disk hangs", "disk full", "wipe", "quorum disk")
+ORDERS = (
+    "create",
+    "delete",
+    "recreate",
+    "add partitions",
+    "remove partitions",
+    "min isr",
+    "prefer",
+    "unclean",
+    "reassign",
+    "replace",
+    "cancel",
+    "throttle",
+    "unregister",
+    "transfer",
+)
+KINDS = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic that is there from the beginning.
+
+    unclean: leaders may be elected that lack records.  passing: it may be deleted and made anew at any time.
+    """
+
+    name: str
+    partitions: int
+    factor: int
+    min_isr: int
+    unclean: bool = False
+    passing: bool = False
+
+    @property
+    def keeps_all(self) -> bool:
+        """Nothing that was acknowledged may ever be missing under this name."""
+        return not self.unclean and not self.passing
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """One run.  `chaos_s` is for how long faults begin; then all of them end.  `gap_s`: between two batches."""
+
+    seed: int
+    voters: int
+    brokers: int
+    directories: int  # of each broker
+    topics: tuple[TopicPlan, ...]
+    chaos_s: float
+    gap_s: float
+    lag_max_bytes: int  # of a follower in sync; -1: any
+    snapshots: bool  # of the metadata, taken every little while, the log kept short behind them
+    small_fetches: bool  # followers copy a batch or two at a time
+    faults: tuple[Fault, ...]
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return tuple(range(FIRST_BROKER, FIRST_BROKER + self.brokers))
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        return (*range(1, self.voters + 1), *self.broker_ids)
+
+    @property
+    def wipes(self) -> bool:
+        """A disk is lost in it: then one replica alone must never be enough for an acknowledgement."""
+        return any(fault.kind == "wipe" for fault in self.faults)
+
+    def only(self, numbers: set[int]) -> ClusterPlan:
+        """The same run with these faults alone."""
+        return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
+
+
+def draw(seed: int) -> ClusterPlan:
+    """The plan of a seed."""
+    random = Random(f"cluster {seed}")
+    brokers = random.choice((1, 2, 3, 3, 3, 3, 4, 5))
+    wipes = brokers >= 2 and random.random() < 0.2
+    plan = ClusterPlan(
+        seed=seed,
+        voters=random.choice((1, 1, 3, 3, 3)),
+        brokers=brokers,
+        directories=random.choice((1, 1, 2)),
+        topics=_topics(random, brokers, wipes),
+        chaos_s=random.uniform(2.0, 6.0),
+        gap_s=random.choice((0.03, 0.06, 0.15)),
+        lag_max_bytes=random.choice((-1, -1, -1, 400)),
+        snapshots=random.random() < 0.3,
+        small_fetches=random.random() < 0.3,
+        faults=(),
+    )
+    count = random.choice((0, 2, 5, 10, 20))
+    possible = [kind for kind in KINDS if kind != "wipe"]
+    kinds = [kind for kind in possible if random.random() < 0.35] or [random.choice(possible)]
+    drawn = [_draw_fault(random, plan, random.choice(kinds)) for _ in range(count)]
+    if wipes:
+        drawn.append(_draw_fault(random, plan, "wipe"))  # one: more than a minority of the replicas nobody survives
+    drawn.sort(key=lambda fault: fault.at_s)
+    return replace(plan, faults=tuple(replace(fault, number=number) for number, fault in enumerate(drawn)))
+
+
+def _topics(random: Random, brokers: int, wipes: bool) -> tuple[TopicPlan, ...]:
+    factor = min(3, brokers)
+    least = min(2, factor)
+    if wipes:
+        return (TopicPlan("safe", random.choice((1, 2)), factor, least),)
+    topics = [TopicPlan("safe", random.choice((1, 1, 2)), factor, random.choice((1, least, least)))]
+    if random.random() < 0.3:
+        topics.append(TopicPlan("pair", 1, min(2, brokers), 1))
+    if random.random() < 0.25:
+        topics.append(TopicPlan("loose", 1, factor, random.choice((1, least)), unclean=True))
+    if random.random() < 0.4:
+        topics.append(TopicPlan("passing", random.choice((1, 2)), random.randint(1, factor), 1, passing=True))
+    return tuple(topics)
+
+
+def _draw_fault(random: Random, plan: ClusterPlan, kind: str) -> Fault:
+    ids = plan.node_ids
+    at_s = random.uniform(0.2, plan.chaos_s)
+    length_s = random.choice((random.uniform(0.02, 0.3), random.uniform(0.3, 2.0), random.uniform(1.5, 4.0)))
+    nodes: tuple[int, ...] = (random.choice((CONTROLLER, LEADER, LEADER, FOLLOWER, random.choice(ids))),)
+    amount = random.random()
+    match kind:
+        case "slow":
+            nodes, amount = (), random.choice((20, 100, 300))
+        case "loss":
+            nodes, amount = (), random.choice((0.02, 0.1, 0.3))
+        case "cut" | "one way":
+            nodes = tuple(random.sample((CONTROLLER, LEADER, FOLLOWER, *ids), 2))
+        case "split":
+            nodes = tuple(random.sample((CONTROLLER, LEADER, *ids), random.randint(1, max(1, len(ids) // 2))))
+        case "flap":
+            amount = random.uniform(0.02, 1.0)
+        case "power all" | "restart all":
+            nodes = random.choice((ids, plan.broker_ids))
+        case "skew":
+            amount = random.choice((0.5, 0.8, 1.25, 2.0))
+        case "jump":
+            nodes, amount = (), random.choice((-86_400.0, -30.0, 30.0, 86_400.0))
+        case "zombie":
+            nodes = (random.choice((LEADER, LEADER, CONTROLLER)),)
+        case "slow disk":
+            amount = random.choice((20, 200, 1000))
+        case "fsync fails" | "disk hangs" | "disk full" | "wipe":
+            nodes = (random.choice((LEADER, FOLLOWER, *plan.broker_ids)),)
+        case "unregister":
+            nodes = (random.choice(plan.broker_ids),)
+    return Fault(0, kind, at_s, length_s, nodes, amount)

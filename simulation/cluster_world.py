@@ -1,0 +1,284 @@
+"""A whole cluster under attack: voters and brokers that run the product's own processes, clients, an administrator.
+
+Theory of operation.  `World` runs the nodes; this plays a plan on them.  Everything is as in production but for shorter
+timeouts, so that what takes a cluster half a minute takes it two seconds of virtual time.  `cluster_havoc` carries out
+faults and orders meanwhile, `cluster_invariants` watches every process.  Then all faults end: `cluster_aftermath` sees
+to it that what must come, comes, and reads back everything that was ever acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import structlog
+
+from broker.server.api import ReplicaLimits
+from broker.server.process import BrokerProcess
+from quorum.process import ControlPlane
+from quorumlog.errors import FatalError
+from simulation.cluster_clients import Clients
+from simulation.cluster_invariants import ClusterWatch, Mark
+from simulation.cluster_metadata import Spot
+from simulation.cluster_plan import ClusterPlan
+from simulation.invariants import Violation
+from simulation.loop import BusyError, Process
+from simulation.world import Host, Trace, World
+
+QUICK: dict[str, Any] = {
+    "quorum_election_timeout_ms": 300,
+    "quorum_fetch_timeout_ms": 700,
+    "broker_heartbeat_interval_ms": 300,
+    "broker_session_timeout_ms": 1500,
+    "replica_lag_time_max_ms": 1500,
+    "shutdown_timeout_ms": 4000,
+    "quorum_preference_wait_ms": 1000,
+}
+LIMITS = ReplicaLimits(
+    fetcher_wait_ms=500,
+    fetcher_timeout_ms=1000,
+    fetcher_backoff_min_ms=30,
+    fetcher_backoff_max_ms=300,
+    checkpoint_interval_ms=700,
+)
+SMALL_FETCH_BYTES = 200
+READY_S = 30.0
+EVENTS_MAX = 1_000_000
+
+
+@dataclass
+class ClusterResult:
+    """How a run went.  violation: the promise that was broken, or None."""
+
+    plan: ClusterPlan
+    violation: str | None = None
+    events: int = 0
+    checks: int = 0
+    written: int = 0
+    acknowledged: int = 0
+    consumed: int = 0
+    virtual_s: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    seen: Counter[str] = field(default_factory=Counter)
+    digest: str = ""
+    lines: list[str] = field(default_factory=list)
+
+
+class ClusterWorld(World):
+    """One run of one plan.  Make one, call `play`, once."""
+
+    def __init__(self, plan: ClusterPlan, traced: bool = False) -> None:
+        settings = {**QUICK, "replica_lag_max_bytes": plan.lag_max_bytes}
+        if plan.snapshots:
+            settings |= {"metadata_snapshot_log_bytes": 2000, "metadata_snapshot_interval_ms": 1000}
+        limits = replace(LIMITS, fetch_partition_bytes=SMALL_FETCH_BYTES) if plan.small_fetches else LIMITS
+        super().__init__(
+            plan.seed,
+            plan.voters,
+            plan.brokers,
+            directories=plan.directories,
+            settings=settings,
+            limits=limits,
+            torn=True,
+            traced=traced,
+        )
+        self.plan = plan
+        self.loop.events_max = EVENTS_MAX
+        self.trace = Trace(1_000_000 if traced else 0)
+        self.faults: Counter[str] = Counter()
+        self.watch = ClusterWatch(frozenset(topic.name for topic in plan.topics if topic.unclean))
+        self.watch.on_violation = self._break
+        self.watch.note = self.note if traced else None
+        self.healed = False
+        self.violation: str | None = None
+        self.broken = asyncio.Event()
+        self.written = self.acknowledged = self.consumed = 0
+        self.by_leader_only: list[tuple[Spot, int, tuple[Mark, ...]]] = []
+        self.promised_offset = 0
+        """The end of the metadata log that an administrator was told of."""
+        self.clients = Clients(self)
+
+    def _break(self, message: str) -> None:
+        if self.violation is None and not self.watch.closed:
+            self.violation = message
+            self.note(f"VIOLATION {message}")
+            self.broken.set()
+
+    # Life and death
+
+    def opening(self, host: Host, plane: ControlPlane, broker: BrokerProcess | None) -> None:
+        self.watch.opening(host.config.node_id, plane, broker)
+
+    def bring_up(self, node_id: int) -> None:
+        """Start the node's process, unless it runs or a fault keeps it down."""
+        host = self.hosts[node_id]
+        if host.process is not None or host.down > 0:
+            return
+        for disk in host.disks:
+            disk.repaired()
+        self.start(node_id)
+
+    def bring_down(self, node_id: int, *, power: bool = False) -> None:
+        """As SIGKILL; with `power`, as a power failure."""
+        host = self.hosts[node_id]
+        if host.process is None:
+            return
+        self.note(f"{'power of' if power else 'kill'} {host.name}")
+        host.process.kill()
+        self._gone(host, power=power)
+
+    def _gone(self, host: Host, *, power: bool) -> None:
+        self.watch.ended(host.config.node_id)
+        host.process = host.plane = host.broker = None
+        host.quorum_disk.crash()
+        for disk in host.disks:
+            if power:
+                disk.crash()
+            else:
+                disk.process_ends()
+
+    def wipe(self, host: Host, *, all_of_them: bool) -> None:
+        """Empty disks in place of one, or all, of a broker that is down."""
+        lost = host.disks if all_of_them else host.disks[:1]
+        for disk in lost:
+            self.watch.wiped(host.config.node_id, disk.directory_id)
+        host.disks = tuple([self.new_disk() if disk in lost else disk for disk in host.disks])
+        if all_of_them:
+            host.quorum_disk = self.new_quorum_disk()
+
+    async def _main(self, host: Host) -> None:
+        process = host.process
+        await super()._main(host)
+        failure, host.failure = host.failure, None
+        if failure is not None and not isinstance(failure, (FatalError, Violation)):
+            self._break(f"{host.name} fails: {_described(failure)}")
+        if process is not None and host.process is process:
+            process.kill()
+            self._gone(host, power=False)
+            if self.healed:  # what failed it came at the very end
+                self.loop.call_soon(self.bring_up, host.config.node_id, context=Context())
+
+    def start_client(self, name: str, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a client on its own host; what it raises is a broken promise."""
+
+        async def guarded() -> None:
+            try:
+                await main
+            except Violation:
+                pass  # told by the watch already
+            except Exception as error:
+                self._break(f"client {name} fails: {_described(error)}")
+
+        return Process(self.loop, name).start(guarded())
+
+    def fresh_random(self) -> Random:
+        return Random(self.random.getrandbits(64))
+
+    # Looking
+
+    @property
+    def host_names(self) -> list[str]:
+        """Of nodes and clients."""
+        return [*(host.name for host in self.hosts.values()), *self.clients.names]
+
+    def holder(self, leads: bool, amount: float) -> int:
+        """A broker that leads, or follows, a partition that is chosen by `amount`."""
+        amount %= 1
+        image = self.watch.metadata.image
+        partitions = [
+            one for topic in self.plan.topics if (found := image.topic(topic.name)) for one in found.partitions
+        ]
+        fallback = self.plan.broker_ids[int(amount * self.plan.brokers)]
+        if not partitions:
+            return fallback
+        partition = partitions[int(amount * len(partitions))]
+        assert partition is not None
+        if leads:
+            return partition.leader if partition.leader >= 0 else fallback
+        return next((each for each in partition.replica_ids if each != partition.leader), fallback)
+
+    async def wait(self, condition: Callable[[], bool], what: str, timeout_s: float, why: Callable[[], Any]) -> None:
+        """Let time pass until the condition holds.  Raises: Violation, when it does not in time."""
+        began = self.loop.true_time()
+        while not condition():
+            if self.broken.is_set():
+                raise Violation(self.violation)
+            if self.loop.true_time() - began >= timeout_s:
+                raise Violation(f"{what} not within {timeout_s} s: {why()}")
+            await asyncio.sleep(0.02)
+        self.note(f"so: {what}")
+
+    # The course of a run
+
+    async def _play(self) -> None:
+        from simulation.cluster_aftermath import Aftermath, not_ready  # these two need this class
+        from simulation.cluster_faults import ClusterHavoc
+
+        for node_id in sorted(self.hosts):
+            self.bring_up(node_id)
+        await self.wait(lambda: not not_ready(self), "all brokers are ready", READY_S, lambda: not_ready(self))
+        havoc = ClusterHavoc(self)
+        aftermath = Aftermath(self)
+        await aftermath.create_topics()
+        self.clients.start()
+        await havoc.rage()
+        await havoc.heal()
+        await aftermath.follow()
+
+    def play(self) -> ClusterResult:
+        """Run the plan to its end, or to the first broken promise."""
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+        logging.getLogger("broker.log").setLevel(logging.CRITICAL)
+        try:
+            self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded()))
+        except BusyError as error:
+            self._break(f"L6: {error}")
+        finally:
+            self.watch.closed = True
+            self.loop.bury()
+            self.loop.close()
+        return ClusterResult(
+            self.plan,
+            self.violation,
+            self.loop.events,
+            self.watch.checks,
+            self.written,
+            self.acknowledged,
+            self.consumed,
+            self.loop.true_time(),
+            self.faults,
+            self.watch.seen,
+            self.trace.digest,
+            self.trace.lines,
+        )
+
+    async def _guarded(self) -> None:
+        play = asyncio.get_running_loop().create_task(self._play())
+        broken = asyncio.get_running_loop().create_task(self.broken.wait())
+        await asyncio.wait({play, broken}, return_when=asyncio.FIRST_COMPLETED)
+        if play.done() and (error := play.exception()) is not None:
+            self._break(f"{error}" if isinstance(error, Violation) else _described(error))
+        with suppress(asyncio.CancelledError):
+            broken.cancel()
+
+
+def _described(error: BaseException) -> str:
+    """What and where."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_described(one) for one in error.exceptions)
+    at = traceback.extract_tb(error.__traceback__)[-3:]
+    where = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in reversed(at))
+    return f"{type(error).__name__}: {error} ({where})"
+
+
+def play(plan: ClusterPlan, traced: bool = False) -> ClusterResult:
+    """Run one plan.  The result is a function of the plan and the code."""
+    return ClusterWorld(plan, traced).play()

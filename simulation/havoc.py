@@ -1,0 +1,113 @@
+"""What the simulators that attack have in common: faults that begin at their time and undo themselves.
+
+A fault lasts for its length or until `heal`; what overlaps is counted, so that nothing is whole again before the last
+that broke it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from simulation.network import Network
+from simulation.plan import Fault
+
+Deed = Callable[[Fault], Coroutine[Any, Any, None]]
+
+
+class AttackPlan(Protocol):
+    @property
+    def faults(self) -> tuple[Fault, ...]: ...
+    @property
+    def chaos_s(self) -> float: ...
+
+
+class Attacked(Protocol):
+    """A world, as far as all attackers need it."""
+
+    @property
+    def plan(self) -> AttackPlan: ...
+    @property
+    def network(self) -> Network: ...
+    @property
+    def faults(self) -> Counter[str]:
+        """How many of each kind have begun."""
+        ...
+
+    def note(self, line: str) -> None: ...
+
+
+class Havoc:
+    """One a run.  `rage`, then `heal`.  Subclasses fill `deeds`: what to do for each kind of fault."""
+
+    LATE_S = 2.0
+
+    def __init__(self, attacked: Attacked) -> None:
+        self._attacked = attacked
+        self._stop = asyncio.Event()
+        self._open: list[asyncio.Task[None]] = []
+        self._weather: list[Fault] = []
+        self.deeds: dict[str, Deed] = {}
+
+    async def rage(self) -> None:
+        """Begin each fault at its time; those still open then go on until `heal`."""
+        attacked = self._attacked
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for fault in attacked.plan.faults:
+            await asyncio.sleep(max(0.0, began + fault.at_s - loop.time()))
+            attacked.note(f"FAULT {fault}")
+            attacked.faults[fault.kind] += 1
+            self._open.append(loop.create_task(self.deeds[fault.kind](fault)))
+        await asyncio.sleep(max(0.0, began + attacked.plan.chaos_s - loop.time()))
+
+    async def heal(self) -> None:
+        """End all faults; every link is whole when this returns."""
+        self._stop.set()
+        for task in self._open:
+            await task
+
+    async def lasts(self, length_s: float) -> None:
+        """Return when the time is up, or all faults end."""
+        try:
+            async with asyncio.timeout(length_s):
+                await self._stop.wait()
+        except TimeoutError:
+            pass
+
+    async def weathered(self, fault: Fault) -> None:
+        """All links are slow, lossy, late: as bad as the worst of the faults that overlap."""
+        self._weather.append(fault)
+        self._set_weather()
+        await self.lasts(fault.length_s)
+        self._weather.remove(fault)
+        self._set_weather()
+
+    def _set_weather(self) -> None:
+        network = self._attacked.network
+
+        def worst(kind: str) -> float:
+            return max((fault.amount for fault in self._weather if fault.kind == kind), default=0.0)
+
+        network.delay_ms = (0.1, max(2.0, worst("slow")))
+        network.loss, network.duplicates = worst("loss"), worst("duplicate")
+        network.late = (worst("late"), self.LATE_S)
+
+    async def without(self, length_s: float, links: Sequence[tuple[str, str]]) -> None:
+        """These links, each one way, are cut."""
+        network = self._attacked.network
+        for link in links:
+            network.cut(*link)
+        await self.lasts(length_s)
+        for link in links:
+            network.heal(*link)
+
+    async def flapping(self, fault: Fault, links: Sequence[tuple[str, str]]) -> None:
+        """Cut and whole in turns, `amount` seconds each."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + fault.length_s
+        while loop.time() < end and not self._stop.is_set():
+            await self.without(fault.amount, links)
+            await self.lasts(fault.amount)
