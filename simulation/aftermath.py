@@ -108,15 +108,18 @@ class Aftermath:
         return not preferred or host.node_id in preferred
 
     async def _help_the_lost(self) -> None:
-        """Whom nobody could tell where the only voter has moved to needs an operator, who starts it anew."""
+        """Whom nobody could tell where all voters that it knew have moved to needs an operator, who starts it anew."""
         world = self.world
+        lives_at = {host.address for host in world.hosts.values()}
         with contextlib.suppress(Violation):
             await world.until(world.converged, "all nodes are caught up", FIND_S)
         if world.broken.is_set():
             raise Violation(world.violation)
         leader = world.leader()
         for host in world.hosts.values():
-            if leader is not None and world.misplaced(host.disk.state.voters):
+            named = host.node.core.config.bootstrap if host.node is not None else ()
+            knows_nobody = not host.disk.state.voters and lives_at.isdisjoint(named)
+            if leader is not None and (knows_nobody or world.misplaced(host.disk.state.voters)):
                 world.watch.seen["told an address by its operator"] += 1
                 host.config = replace(host.config, bootstrap=(leader.address,))
                 world.kill(host.node_id)
