@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
@@ -189,18 +190,23 @@ async def test_writes_under_way_are_acknowledged_or_refused_and_what_was_acknowl
     cluster.controller.create("t", BROKERS, (2, 3, 1), (3, 1, 2), (1, 3, 2))
     await written(cluster, b"first")
     acknowledged: list[bytes] = []
+    is_over = asyncio.Event()
 
     async def writer(number: int) -> None:
-        for count in range(30):
-            value = b"%d/%d" % (number, count)
+        for count in itertools.count():
+            value = b"%d/%d" % (number, count)  # another one each time: what was refused may be there all the same
             if (await write(cluster[1], value)).error_code == Code.NONE:
                 acknowledged.append(value)
+                if is_over.is_set():
+                    return
+            await asyncio.sleep(0.001)
 
     writers = [asyncio.create_task(writer(number)) for number in range(5)]
     for count in (3, 2, 1):
         await asyncio.sleep(0.02)
         last = resize(cluster, "t", count)
         await carried_out(cluster, last, count)
+    is_over.set()
     await asyncio.gather(*writers)
     await written(cluster, b"last")
     mine = values_of(cluster[1].hosted("t"))
