@@ -1,10 +1,46 @@
-"""The garbage collector, where it costs more than it frees."""
+"""The garbage collector, where it costs more than it frees.
+
+What servers hold most of, metadata and logs, lives long and forms no cycles, and is freed when nothing refers to it any
+more, collector or not.  A full collection walks all of it for nothing, and everything else waits meanwhile.
+"""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from quorumlog.runtime.clock import elapsed_s
+
+PAUSE_MAX_S = 0.02
+"""A full collection that took longer is the last one to walk what it left."""
+
+
+@contextmanager
+def short_pauses() -> Iterator[None]:
+    """For the life of a server: no long collection happens twice.
+
+    What one that took long has left is in use, and counts as permanent from then on.  If a cycle among it is dropped
+    later, that memory is not had back: as little as requests and tasks have under way at one moment, once for each
+    growth by some 100,000 objects.  (Measured, a million partitions: pauses of 150 to 200 ms, again and again, without
+    this.)
+    """
+    began = 0.0
+
+    def watch(phase: str, info: dict[str, int]) -> None:
+        nonlocal began
+        if info["generation"] < 2:
+            return
+        if phase == "start":
+            began = elapsed_s()
+        elif elapsed_s() - began > PAUSE_MAX_S:
+            gc.freeze()
+
+    gc.callbacks.append(watch)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(watch)
 
 
 @contextmanager

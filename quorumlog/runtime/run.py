@@ -21,6 +21,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from quorumlog.errors import ConfigError, FatalError, QuorumlogError
+from quorumlog.runtime.garbage import short_pauses
 from quorumlog.runtime.logging import get_logger
 
 log = get_logger("run")
@@ -128,7 +129,7 @@ Body = Callable[[Process], Awaitable[None]]
 def serve(program: str, body: Body, *, log_format: str, shutdown_timeout_ms: int, environ: Mapping[str, str]) -> int:
     """Run a server to its end; returns the exit status, having said on standard error why, if it is not 0."""
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner, short_pauses():
             return runner.run(_main(program, body, log_format, shutdown_timeout_ms, environ))
     except KeyboardInterrupt:
         return EXIT_OK
