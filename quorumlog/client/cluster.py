@@ -143,6 +143,16 @@ class Cluster:
         self._lost[topic, index] = self._refreshes
         self._drop_if_bad(connection)
 
+    async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
+        """Whether others, asked now, say that the partition is led by another broker than this connection's."""
+        hangs = Address(connection.host, connection.port)
+        self._ask_last(hangs)
+        try:
+            await self._refreshed(frozenset((topic,)), self._refreshes)
+            return self._leader_address(topic, index) != hangs
+        except ClusterError:
+            return False
+
     async def any_broker(self, timeout_s: float) -> KafkaConnection:
         """An open connection to some broker.  One try over all that are known."""
         async with self._deadline("any broker", timeout_s):
@@ -306,8 +316,7 @@ class Cluster:
                 if not error.retriable:
                     raise
                 failures.append(error.message)
-                self._failures += 1
-                self._failed[address] = self._failures
+                self._ask_last(address)
                 continue
             self._last_good = address
             self._failed.pop(address, None)
@@ -319,6 +328,10 @@ class Cluster:
             retriable=True,
             refresh_metadata=True,
         )
+
+    def _ask_last(self, address: Address) -> None:
+        self._failures += 1
+        self._failed[address] = self._failures
 
     async def _connection_to(self, address: Address) -> KafkaConnection:
         return await self._connection(address)

@@ -113,7 +113,7 @@ class Consumer:
 
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         while True:
-            fetched = await self._calls.call(topic, index, self._timeout_s, attempt)
+            fetched = await self._calls.call(topic, index, self._timeout_s, attempt, wait_ms / 1000)
             if fetched.error_code == ErrorCode.none:
                 return Fetched(fetched.records, fetched.high_watermark, fetched.log_start_offset)
             start = (await self.list_offset(topic, index, EARLIEST)).offset

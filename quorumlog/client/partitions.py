@@ -5,14 +5,18 @@ or writes a partition, it is a reason to look the leader up again and to ask aga
 a growing pause until a deadline, and then says what the last answer was.  What may be asked again is the caller's
 concern: a fetch always, a batch because the broker recognises its sequence number.
 
+A leader that hangs keeps its connections open, and answers nothing, until it goes on or is killed.  So who has waited
+for longer than an answer should take looks, now and then, whether others say that somebody else leads by now; then the
+question is put to that one, and what the old leader may still answer is not heard.
+
 A topic that nobody knows is given a few seconds only: it may just have been created, but it may as well be misspelt.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -22,6 +26,8 @@ from quorumlog.errors import ClusterError
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 0.5
 UNKNOWN_TOPIC_TIMEOUT_S = 10.0
+LOOK_AFTER_S = 1.0
+"""How long an answer may be late before others are asked who leads; as long again until they are asked again."""
 
 Reply = TypeVar("Reply")
 
@@ -34,6 +40,12 @@ class Leaders(Protocol):
 
     async def leader_lost(self, topic: str, index: int, connection: KafkaConnection) -> None:
         """The connection failed, or its broker is not the leader: look it up before the next answer."""
+
+    async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
+        """Whether others, asked now, say that the partition is led by another broker than this connection's.
+
+        Raises nothing; False while nobody else can say.
+        """
 
 
 def refusal(code: int, topic: str, index: int, what: str) -> ClusterError:
@@ -58,9 +70,12 @@ class PartitionCalls:
         topic: str,
         index: int,
         timeout_s: float,
-        attempt: Callable[[KafkaConnection, float], Awaitable[Reply]],
+        attempt: Callable[[KafkaConnection, float], Coroutine[Any, Any, Reply]],
+        wait_s: float = 0.0,
     ) -> Reply:
         """`attempt(connection, seconds left)`, again while it raises a retriable ClusterError.
+
+        wait_s: how long a leader may hold its answer back by what it is asked.
 
         Raises:
             ClusterError: what `attempt` raised if that is not retriable; else TIMED_OUT, with the last error as cause.
@@ -74,7 +89,8 @@ class PartitionCalls:
             connection: KafkaConnection | None = None
             try:
                 connection = await self._leaders.leader(topic, index, max(left_s, PAUSE_MIN_S))
-                return await attempt(connection, max(left_s, PAUSE_MIN_S))
+                asked = asyncio.ensure_future(attempt(connection, max(left_s, PAUSE_MIN_S)))
+                return await self._answer(topic, index, connection, asked, wait_s)
             except ClusterError as error:
                 if not error.retriable:
                     raise
@@ -96,3 +112,28 @@ class PartitionCalls:
                     await self._leaders.leader_lost(topic, index, connection)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    async def _answer(
+        self, topic: str, index: int, connection: KafkaConnection, asked: asyncio.Future[Reply], wait_s: float
+    ) -> Reply:
+        """What was asked, unless it is not answered while somebody else leads by now."""
+        look: asyncio.Future[bool] | None = None
+        try:
+            await asyncio.wait({asked}, timeout=wait_s + LOOK_AFTER_S)
+            while not asked.done():
+                look = asyncio.ensure_future(self._leaders.has_moved(topic, index, connection))
+                await asyncio.wait((asked, look), return_when=asyncio.FIRST_COMPLETED)
+                if asked.done():
+                    break
+                if look.result():
+                    raise ClusterError(
+                        "NOT_LEADER_OR_FOLLOWER",
+                        f"{topic}-{index}: {connection.peer} does not answer, and leads no more",
+                        retriable=True,
+                    )
+                await asyncio.wait({asked}, timeout=LOOK_AFTER_S)
+            return asked.result()
+        finally:
+            asked.cancel()
+            if look is not None:
+                look.cancel()

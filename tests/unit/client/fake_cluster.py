@@ -115,6 +115,12 @@ class FakeBrokers:
         del self.replicas[node_id]
         await server.close()
 
+    async def freeze(self, node_id: int) -> None:
+        """Stop it as SIGSTOP would: connections stay open, and what is sent on them is not read."""
+        for connection in list(self.servers[node_id]._connections):
+            assert connection._transport is not None
+            connection._transport.pause_reading()  # type: ignore[attr-defined]
+
     async def fill(self, topic: str, index: int, *batches: bytes | bytearray) -> None:
         for batch in batches:
             result = self.replicas[self._leader(topic, index)]._append(topic, index, memoryview(batch))

@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from quorumlog.client import partitions
+from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRangeError
 from quorumlog.client.records import NewRecord, build_batch, decode_batches
 from quorumlog.client.sync import runner
@@ -32,6 +34,19 @@ async def test_a_fetch_follows_the_leader() -> None:
         await brokers.move("t", 0, 2)
         fetched = await consumer.fetch("t", 0, 2)
         assert [record.value for record in decode_batches(fetched.records)] == [b"2"]
+
+
+async def test_a_leader_that_hangs_is_left_once_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "LOOK_AFTER_S", 0.02)
+    async with fake_brokers() as brokers, Cluster(brokers.bootstrap, request_timeout_s=10_000) as cluster:
+        await brokers.create("t", [1])
+        await brokers.fill("t", 0, batch(0), batch(1))
+        consumer = Consumer(cluster, timeout_s=10_000, request_timeout_s=10_000)
+        await consumer.fetch("t", 0, 0)
+        await brokers.freeze(1)
+        waiting = asyncio.create_task(consumer.fetch("t", 0, 1))
+        await brokers.move("t", 0, 2)
+        assert [record.value for record in decode_batches((await waiting).records, 1)] == [b"1"]
 
 
 async def test_an_empty_fetch_waits_for_the_next_record() -> None:

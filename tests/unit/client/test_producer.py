@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from quorumlog.client import partitions
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer import ACKS_NONE, Producer
 from quorumlog.client.records import NewRecord, build_batch
@@ -52,6 +53,25 @@ async def test_a_leader_that_dies_after_the_append_and_before_the_answer_causes_
             assert await unanswered == 1
         assert await values_of(brokers, "t", 0) == [0, 1, 2, 3]
         assert len(brokers.replicas[2].produced) >= 2, "the batch was sent again"
+
+
+async def test_a_leader_that_hangs_is_left_once_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time-out helps: without asking others this would wait for as long as the broker hangs."""
+    monkeypatch.setattr(partitions, "LOOK_AFTER_S", 0.02)
+    for_ever = 10_000.0
+    async with fake_brokers(3) as brokers, Cluster(brokers.bootstrap, request_timeout_s=for_ever) as cluster:
+        await brokers.create("t", [1, 1])
+        async with Producer(cluster, delivery_timeout_s=for_ever, request_timeout_s=for_ever) as producer:
+            for index in range(2):
+                await (await producer.send("t", index, batch(0)))
+            await brokers.freeze(1)
+            unanswered = [await producer.send("t", index, batch(1, 2)) for index in range(2)]
+            await brokers.move("t", 0, 2)
+            assert await unanswered[0] == 1
+            assert not unanswered[1].done(), "its leader is the same: it may only be slow"
+            await brokers.move("t", 1, 3)
+            assert await unanswered[1] == 1
+        assert await values_of(brokers, "t", 0) == await values_of(brokers, "t", 1) == [0, 1, 2]
 
 
 async def test_a_moved_leader_is_found_without_a_broken_connection() -> None:
