@@ -256,3 +256,15 @@ def test_k41_heartbeats_are_answered_while_a_large_change_is_carried_out() -> No
         assert answered > 1
 
     run(test())
+
+
+def test_k15021_a_smaller_isr_is_no_new_leader_epoch() -> None:
+    """Neither when the leader asks for it, nor when a follower shuts down: fetches and writes under way go on."""
+    cluster = Cluster()
+    cluster.start(1, 2, 3)
+    topic_id = cluster.create("t", (1, 2, 3))
+    assert propose(cluster, 1, isr_change(cluster, topic_id, 1, 2)) == "NONE"
+    assert propose(cluster, 1, isr_change(cluster, topic_id, 1, 2, 3)) == "NONE"
+    cluster.beat(3, want_shutdown=True)
+    now = cluster.partition(topic_id)
+    assert (now.isr, now.leader, now.leader_epoch, now.partition_epoch) == ((1, 2), 1, 0, 3)
