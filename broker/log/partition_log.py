@@ -340,6 +340,13 @@ class PartitionLog:
         first = self._segments[at]
         return first.size - first.position_of(offset) + sum(segment.size for segment in self._segments[at + 1 :])
 
+    def size_between(self, offset: int, up_to_offset: int) -> int:
+        """Bytes of the batches that `read` would give of this range, were it not bounded.
+
+        Raises: CorruptStoreError, DiskError.
+        """
+        return 0 if offset >= up_to_offset else self.size_from(offset) - self.size_from(up_to_offset)
+
     def _segment_at(self, offset: int) -> int:
         """Position in the list of the segment that holds `offset`."""
         low, high = 0, len(self._segments)

@@ -83,10 +83,12 @@ class FetchService:
         deadline = loop.time() + min(max(plan.max_wait_ms, 0), self._limits.max_wait_ms) / 1000
         try:
             while True:
-                results, enough = self._collect(session, plan)
                 last_chance = self._closed or loop.time() >= deadline or plan.min_bytes <= 0
-                if enough or last_chance or len(self._parked) >= self._limits.parked_fetches:
-                    return self._reply(session, results)
+                last_chance = last_chance or len(self._parked) >= self._limits.parked_fetches
+                if last_chance or self._may_be_enough(session, plan):
+                    results, enough = self._collect(session, plan)
+                    if enough or last_chance:
+                        return self._reply(session, results)
                 self._watch(session)
                 if not await self._park(session, deadline):
                     return FetchReply(int(Code.NONE), session.session_id)
@@ -175,6 +177,31 @@ class FetchService:
 
     # -- the reply
 
+    def _may_be_enough(self, session: Session, plan: FetchPlan) -> bool:
+        """Whether it is worth reading: a consumer that wants much at a time is woken by every little write."""
+        if plan.min_bytes <= 1 or session.session_id != NO_SESSION:
+            return True
+        size = 0
+        for key in list(session.ready):
+            entry = session.entries[key]
+            found = self._serving(entry, plan.replica_id)
+            if isinstance(found, Code):
+                return True
+            _, leader, partition_log = found
+            if self._check(entry, leader, partition_log) is not Code.NONE:
+                return True
+            try:
+                there = partition_log.size_between(entry.fetch_offset, leader.high_watermark)
+            except (DiskError, CorruptStoreError):
+                return True  # whoever reads will say it
+            if there == 0:
+                del session.ready[key]
+            size += min(there, max(entry.max_bytes, 0))
+        return size >= self._wanted_bytes(plan)
+
+    def _wanted_bytes(self, plan: FetchPlan) -> int:
+        return max(1, min(plan.min_bytes, plan.max_bytes, self._limits.fetch_response_max_bytes))
+
     def _collect(self, session: Session, plan: FetchPlan) -> tuple[dict[AskedKey, FetchResult], bool]:
         """What the ready partitions have to say, and whether that is enough to answer now."""
         budget = min(plan.max_bytes, self._limits.fetch_response_max_bytes)
@@ -200,7 +227,7 @@ class FetchService:
                     results[key] = result
                 else:
                     del session.ready[key]
-        return results, urgent or size >= max(plan.min_bytes, 1)
+        return results, urgent or size >= self._wanted_bytes(plan)
 
     def _reply(self, session: Session, results: dict[AskedKey, FetchResult]) -> FetchReply:
         """Note what is told, and complete a full fetch with the partitions that have nothing to say."""

@@ -129,6 +129,36 @@ async def test_a_long_poll_waits_for_its_minimum(cluster: Cluster, leader: Broke
     assert len(reply.results[0].records) == 3 * one
 
 
+async def test_who_waits_for_much_reads_once(cluster: Cluster, leader: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every write wakes the fetch; the bytes are counted, not read again and again."""
+    log = leader.hosted("t", 1).log
+    assert log is not None
+    read, sizes = log.read, list[int]()
+
+    def counted(offset: int, max_bytes: int, up_to_offset: int) -> bytes:
+        data = read(offset, max_bytes, up_to_offset)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(log, "read", counted)
+    waiting = asyncio.create_task(leader.replicas.fetch(ask((0, 3), (1, 0), max_wait_ms=30_000, min_bytes=5_000)))
+    await cluster.until(lambda: leader.replicas.fetch_service.parked == 1, "parked")
+    while not waiting.done():
+        await write(leader, 1, b"x" * 50)
+    reply = await waiting
+    assert shown(reply) == {0: (0, False), 1: (0, True)}
+    assert sizes == [len(reply.results[1].records)]
+    assert sizes[0] >= 5_000
+    assert log.size_between(2, log.end_offset) == log.size - log.size_between(0, 2)
+
+
+async def test_a_minimum_above_what_is_allowed_is_that(leader: Broker) -> None:
+    one = len(batch(b"x"))
+    await write(leader, 1, b"x")
+    reply = await leader.replicas.fetch(ask((1, 0), max_wait_ms=30_000, min_bytes=1 << 30, max_bytes=one))
+    assert shown(reply) == {1: (0, True)}
+
+
 async def test_a_cancelled_long_poll_leaves_nothing_behind(cluster: Cluster, leader: Broker) -> None:
     waiting = asyncio.create_task(leader.replicas.fetch(ask((0, 3), max_wait_ms=30_000)))
     await cluster.until(lambda: leader.replicas.fetch_service.parked == 1, "parked")
