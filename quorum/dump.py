@@ -30,9 +30,11 @@ from google.protobuf.message import DecodeError
 
 from metadata.controller.describe import describe_metadata
 from metadata.controller.node_service import batch_message
+from metadata.controller.voters import addresses
 from metadata.image import ClusterImage
 from metadata.snapshot import ImageLoader
 from quorum.codec import MalformedError
+from quorum.core.types import VoterSet
 from quorum.snapshot_file import SnapshotHeader, SnapshotParser, snapshot_name
 from quorum.store import SqliteQuorumStore
 from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, Identity, read_identity
@@ -115,6 +117,8 @@ async def _dump_snapshot(path: str, topics: Sequence[str], emit: Emit) -> None:
     if state.result.error != "NONE":
         raise ClusterError(state.result.error, state.result.message, state.result.next)
     state.history_begins = base.end.offset
+    state.voters.extend(addresses(base.voters.voters))
+    state.target_voters.extend(addresses(base.target or VoterSet()))
     state.timestamp_ms = header.timestamp_ms
     emit(b"S", state.SerializeToString())
 

@@ -66,7 +66,7 @@ from quorum.core.messages import (
     Request,
 )
 from quorum.core.roles import Leader
-from quorum.core.types import Batch, Role, StoredQuorum
+from quorum.core.types import Batch, Role, StoredQuorum, VoterSet
 from quorum.exchange import Exchange
 from quorum.generations import outlived
 from quorum.log_disk import LogDisk
@@ -425,6 +425,10 @@ class QuorumNode(Inquirer):
             return ()
         batches = await self._disk.read(start, self._high_watermark, max_bytes)
         return batches if batches and batches[0].base_offset <= start < batches[0].end_offset else ()
+
+    def voters_below(self, offset: int) -> tuple[VoterSet, VoterSet | None]:
+        """The voters, and those being worked towards, that the log below `offset` makes; not below the log's start."""
+        return self.core.history.below(offset)
 
     async def state_below(self, offset: int) -> tuple[int, Any] | None:
         """(end, state) of the newest good snapshot that ends at or below `offset`, if there is one."""

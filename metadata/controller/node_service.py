@@ -16,11 +16,12 @@ from google.protobuf.message import Message
 
 from metadata.control.errors import OK, Outcome, Word
 from metadata.control.explain import cause_offset, explain, now_text, reason_word
+from metadata.controller import voters as voter_words
 from metadata.controller.convert import result
 from metadata.controller.describe import MAX_PARTITIONS_IN_REPLY, describe_metadata
 from metadata.controller.history import MAX_CHAIN, READ_BYTES, GoneError, History, Log
 from metadata.controller.replay import MetadataReplay
-from quorum.core.types import Batch, LeaderChange, TargetVoters, Voters
+from quorum.core.types import Batch, LeaderChange, TargetVoters, Voters, VoterSet
 from quorumlog.errors import CorruptStoreError, RemoteProtocolError
 from quorumlog.wire.v1 import node_pb2 as pb
 
@@ -41,6 +42,8 @@ class Node(Log, Protocol):
     def epoch(self) -> int: ...
 
     async def applied(self, end_offset: int) -> None: ...
+
+    def voters_below(self, offset: int) -> tuple[VoterSet, VoterSet | None]: ...
 
 
 class BrokerView(Protocol):
@@ -193,6 +196,9 @@ class NodeService:
             return reply
         reply.history_begins = self._history.begins
         reply.timestamp_ms = timestamp_ms
+        voters, target = self._node.voters_below(image.end_offset)
+        reply.voters.extend(voter_words.addresses(voters))
+        reply.target_voters.extend(voter_words.addresses(target or VoterSet()))
         return reply
 
     async def _explain(self, request: pb.ExplainPartitionRequest) -> Message | Outcome:

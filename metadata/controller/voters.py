@@ -73,8 +73,8 @@ def changed(result: VoterChangeResult) -> pb.ChangeVotersReply:
         result=convert.result(outcome),
         changed=result.changed,
         offset=result.offset,
-        voters=_addresses(result.voters),
-        target=_addresses(result.target or VoterSet()),
+        voters=addresses(result.voters),
+        target=addresses(result.target or VoterSet()),
     )
 
 
@@ -89,7 +89,7 @@ def _outcome(error: VoterChangeError, message: str, next_step: str) -> Outcome:
     return Outcome(word, message, next_step)
 
 
-def _addresses(voters: VoterSet) -> list[pb.VoterAddress]:
+def addresses(voters: VoterSet) -> list[pb.VoterAddress]:
     return [pb.VoterAddress(node_id=voter.key.node_id, address=voter.address) for voter in voters]
 
 

@@ -209,6 +209,8 @@ def state_document(reply: Any) -> dict[str, Any]:
         "offset": reply.offset,
         "at": rfc3339(reply.timestamp_ms) if reply.timestamp_ms else None,
         "history_begins": reply.history_begins,
+        "voters": [_voter(voter) for voter in reply.voters],
+        "target_voters": [_voter(voter) for voter in reply.target_voters] or None,
         "brokers": [_broker(broker) for broker in reply.brokers],
         "topics": [topic_document(topic) for topic in reply.topics if topic.result.error in ("NONE", "")],
         "configs": [_config(config) for config in reply.configs],
@@ -225,6 +227,10 @@ def _broker(broker: Any) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name not in _ONLY_HEARTBEATS_TELL}
 
 
+def _voter(voter: Any) -> dict[str, Any]:
+    return {"id": voter.node_id, "address": voter.address}
+
+
 def _config(config: Any) -> dict[str, Any]:
     from quorumlog.wire.v1 import metadata_pb2
 
@@ -236,6 +242,10 @@ def show_state(context: Context, document: dict[str, Any]) -> None:
     """The whole cluster, for people."""
     output = context.output
     output.message(f"the cluster at {_when(document)}; history begins at {document['history_begins']}")
+    for what in ("voters", "target_voters"):
+        if document[what]:
+            listed = ", ".join(f"{voter['id']}@{voter['address']}" for voter in document[what])
+            output.text(f"{what.replace('_', ' ')}: {listed}")
     columns = ("id", "state", "rack", "broker_epoch", "leaders", "replicas")
     if document["brokers"]:
         output.table(

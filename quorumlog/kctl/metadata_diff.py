@@ -27,8 +27,10 @@ class Change(NamedTuple):
 
 
 def diff(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
-    """Ordered: brokers, topics with their partitions and configs, other configs, the rest."""
+    """Ordered: voters, brokers, topics with their partitions and configs, other configs, the rest."""
     return [
+        *_keyed("voter", _by(old["voters"], "id"), _by(new["voters"], "id"), ("address",)),
+        *_whole("target voters", _ids(old["target_voters"]), _ids(new["target_voters"])),
         *_brokers(_by(old["brokers"], "id"), _by(new["brokers"], "id")),
         *_topics(_by(old["topics"], "name"), _by(new["topics"], "name")),
         *_configs(old["configs"], new["configs"]),
@@ -39,6 +41,10 @@ def diff(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
 
 def _by(items: Iterable[dict[str, Any]], key: str) -> dict[Any, dict[str, Any]]:
     return {item[key]: item for item in items}
+
+
+def _ids(voters: list[dict[str, Any]] | None) -> list[int] | None:
+    return None if voters is None else [voter["id"] for voter in voters]
 
 
 def _keyed(
@@ -210,6 +216,7 @@ _DESCRIBED: dict[str, Callable[[Any], str]] = {
     "topic": _topic_words,
     "partition": _partition_words,
     "broker": _broker_words,
+    "voter": lambda voter: f"at {voter['address']}",
     "feature": lambda feature: f"level {feature['level']}",
 }
 

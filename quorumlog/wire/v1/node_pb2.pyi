@@ -111,7 +111,7 @@ class DescribeMetadataRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[_controller_pb2.RequestHeader, _Mapping]] = ..., at_offset: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., without_partitions: bool = ...) -> None: ...
 
 class DescribeMetadataReply(_message.Message):
-    __slots__ = ("result", "offset", "history_begins", "timestamp_ms", "topics", "brokers", "configs", "preferred_controllers", "features")
+    __slots__ = ("result", "offset", "history_begins", "timestamp_ms", "topics", "brokers", "configs", "preferred_controllers", "features", "voters", "target_voters")
     RESULT_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     HISTORY_BEGINS_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,8 @@ class DescribeMetadataReply(_message.Message):
     CONFIGS_FIELD_NUMBER: _ClassVar[int]
     PREFERRED_CONTROLLERS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_VOTERS_FIELD_NUMBER: _ClassVar[int]
     result: _controller_pb2.Result
     offset: int
     history_begins: int
@@ -130,7 +132,9 @@ class DescribeMetadataReply(_message.Message):
     configs: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.Config]
     preferred_controllers: _containers.RepeatedScalarFieldContainer[int]
     features: _containers.RepeatedCompositeFieldContainer[_metadata_pb2.Feature]
-    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., offset: _Optional[int] = ..., history_begins: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[_controller_pb2.TopicDescription, _Mapping]]] = ..., brokers: _Optional[_Iterable[_Union[_controller_pb2.BrokerDescription, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[_metadata_pb2.Config, _Mapping]]] = ..., preferred_controllers: _Optional[_Iterable[int]] = ..., features: _Optional[_Iterable[_Union[_metadata_pb2.Feature, _Mapping]]] = ...) -> None: ...
+    voters: _containers.RepeatedCompositeFieldContainer[_controller_pb2.VoterAddress]
+    target_voters: _containers.RepeatedCompositeFieldContainer[_controller_pb2.VoterAddress]
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., offset: _Optional[int] = ..., history_begins: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[_controller_pb2.TopicDescription, _Mapping]]] = ..., brokers: _Optional[_Iterable[_Union[_controller_pb2.BrokerDescription, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[_metadata_pb2.Config, _Mapping]]] = ..., preferred_controllers: _Optional[_Iterable[int]] = ..., features: _Optional[_Iterable[_Union[_metadata_pb2.Feature, _Mapping]]] = ..., voters: _Optional[_Iterable[_Union[_controller_pb2.VoterAddress, _Mapping]]] = ..., target_voters: _Optional[_Iterable[_Union[_controller_pb2.VoterAddress, _Mapping]]] = ...) -> None: ...
 
 class ExplainPartitionRequest(_message.Message):
     __slots__ = ("header", "partition", "max_changes")

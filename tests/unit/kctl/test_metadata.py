@@ -238,7 +238,7 @@ def test_at_every_offset(nodes: Nodes, kctl: Said) -> None:
     assert "metadata_lag" not in now["brokers"][0], "only heartbeats tell that"
     code, out, err = kctl("at", "end")
     assert (code, f"the cluster at offset {only(nodes).end}" in err) == (0, True)
-    assert out.startswith("brokers")
+    assert out.startswith("voters: 1@127.0.0.1:9001, 2@")
     assert "kept" in out
 
 
@@ -264,12 +264,13 @@ def test_diff_over_everything_says_what_is_left_of_it(nodes: Nodes, kctl: Said) 
     _, out, err = kctl("diff", "0")
     assert f"from offset 0 to offset {only(nodes).end}" in err
     assert out.splitlines() == [
+        *(f"+ voter {number}: new, at 127.0.0.1:{9000 + number}" for number in (1, 2, 3)),
         "+ broker 1: new, unfenced, PLAINTEXT=host1:9092",
         "+ broker 2: new, unfenced, PLAINTEXT=host2:9092",
         "+ topic kept: new, 3 partitions, replication factor 2, min.insync.replicas=1",
     ]
     _, back, _ = kctl("diff", "end", "0")
-    assert [line[0] for line in back.splitlines()] == ["-", "-", "-"]
+    assert [line[0] for line in back.splitlines()] == ["-"] * 6
 
 
 def test_diff_of_a_fenced_broker(nodes: Nodes, kctl: Said) -> None:

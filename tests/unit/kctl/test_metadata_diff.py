@@ -30,12 +30,24 @@ def broker(broker_id: int, state: str = "unfenced", epoch: int = 5, rack: str | 
     return {"id": broker_id, "state": state, "broker_epoch": epoch, "rack": rack, "endpoints": endpoints}
 
 
+def voter(node_id: int, address: str | None = None) -> dict[str, Any]:
+    return {"id": node_id, "address": address or f"h:{node_id}"}
+
+
 def config(scope: str, resource: str | None, name: str, value: str) -> dict[str, Any]:
     return {"scope": scope, "resource": resource, "name": name, "value": value}
 
 
 def state(**parts: Any) -> dict[str, Any]:
-    empty: dict[str, Any] = {"brokers": [], "topics": [], "configs": [], "preferred_controllers": [], "features": []}
+    empty: dict[str, Any] = {
+        "voters": [],
+        "target_voters": None,
+        "brokers": [],
+        "topics": [],
+        "configs": [],
+        "preferred_controllers": [],
+        "features": [],
+    }
     return {**empty, **parts}
 
 
@@ -58,6 +70,16 @@ def test_a_failover_of_many_partitions_is_a_few_lines() -> None:
 
 CASES = [
     (state(), state(), []),
+    (
+        state(voters=[voter(1), voter(2)]),
+        state(voters=[voter(1, "new:1"), voter(3)], target_voters=[voter(1), voter(4)]),
+        [
+            "~ voter 1: address h:1 -> new:1",
+            "- voter 2: gone; it was at h:2",
+            "+ voter 3: new, at h:3",
+            "~ target voters: none -> 1,4",
+        ],
+    ),
     (state(brokers=[broker(1)]), state(), ["- broker 1: gone; it was unfenced, default=h:9092"]),
     (
         state(brokers=[broker(1), broker(2)]),

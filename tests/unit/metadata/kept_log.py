@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from metadata.image import ClusterImage
-from quorum.core.types import Batch
+from quorum.core.types import Batch, VoterSet
+from tests.contract.samples import VOTERS
 from tests.unit.metadata.fake_node import FakeNode, Plane
 
 
@@ -18,6 +19,7 @@ class KeptLog:
         self.log_start = 0
         self.snapshots: list[int] = []
         self.reads = 0
+        self.voters: tuple[VoterSet, VoterSet | None] = (VOTERS, None)
         self.images: dict[int, ClusterImage] = {0: ClusterImage()}
         self.timestamps: dict[int, int] = {}
         plane.replay.subscribe(self._remember)
@@ -57,6 +59,10 @@ class KeptLog:
                 break
             found.append(batch)
         return tuple(found)
+
+    def voters_below(self, offset: int) -> tuple[VoterSet, VoterSet | None]:
+        voters, target = self.voters
+        return (voters, target) if offset > 0 else (VoterSet(), None)
 
     async def state_below(self, offset: int) -> tuple[int, Any] | None:
         ends = [end for end in self.snapshots if end <= offset]

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from metadata.codec import decode
 from metadata.controller import node_service
 from metadata.controller.node_service import METHODS, NodeService, NodeState
-from quorum.core.types import TargetVoters
+from quorum.core.types import TargetVoters, VoterSet
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.v1 import controller_pb2, metadata_pb2
 from quorumlog.wire.v1 import node_pb2 as pb
+from tests.contract.samples import VOTERS
 from tests.unit.metadata.fake_node import Plane, run, settle
 from tests.unit.metadata.kept_log import KeptLog
 from tests.unit.metadata.test_history import lived
@@ -220,6 +221,21 @@ def test_the_metadata_as_it_was() -> None:
             word = "NONE" if "gone" in image.topic_ids else "UNKNOWN_TOPIC_OR_PARTITION"
             assert [topic.result.error for topic in named.topics] == [word]
         assert len(states) > 3
+
+    run(test())
+
+
+def test_the_voters_as_they_were() -> None:
+    async def test() -> None:
+        one = await node()
+        one.kept.voters = (VOTERS, VoterSet(VOTERS.voters[:2]))
+        now = await one.ask("DescribeMetadata", pb.DescribeMetadataRequest(at_offset=-1))
+        assert [(voter.node_id, voter.address) for voter in now.voters] == [
+            (voter.key.node_id, voter.address) for voter in VOTERS
+        ]
+        assert [voter.node_id for voter in now.target_voters] == [1, 2]
+        first = await one.ask("DescribeMetadata", pb.DescribeMetadataRequest(at_offset=0))
+        assert (list(first.voters), list(first.target_voters)) == ([], [])
 
     run(test())
 

@@ -193,6 +193,7 @@ async def test_a_snapshot_is_the_state_that_it_holds(tmp_path: Path) -> None:
     state_ = node_pb2.DescribeMetadataReply.FromString(read.of(b"S")[0])
     assert (state_.offset, state_.timestamp_ms) == (image.end_offset, 1_700_000_000_000)
     assert [topic.name for topic in state_.topics] == sorted(image.topic_ids)
+    assert [voter.node_id for voter in state_.voters] == [1, 2, 3]
     assert [broker.broker_id for broker in state_.brokers] == sorted(image.brokers)
     one = node_pb2.DescribeMetadataReply.FromString((await in_thread(path, "topic1")).of(b"S")[0])
     assert [topic.name for topic in one.topics] == ["topic1"]
