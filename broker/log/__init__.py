@@ -21,9 +21,8 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall 
         take_offline(key, error)                # when a log's method raised CorruptStoreError
         create(key, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog   # in memory; cheap
         get(key) -> PartitionLog | None
-        async flushed(log, offset) -> bool      # True: durable up to `offset`; False: truncated below it meanwhile.
-                                                # Raises DiskError.  The caller brings the deadline (asyncio.timeout).
-        async flush_all(logs: Iterable[PartitionLog]) -> None          # one barrier for all.  Raises DiskError
+        async flush_all(logs: Iterable[PartitionLog]) -> None          # one barrier for all: what was appended until
+                                                # now is durable.  Raises DiskError.  The caller brings the deadline.
         async set_aside(keys: Iterable[LogKey], now_ms) -> None        # strays: out of `logs`, renamed, kept
         async delete_strays(before_ms) -> int   # deletes those set aside before
         async maintain(now_ms) -> None          # retention, expiry, recovery points: call every minute or so

@@ -1,4 +1,4 @@
-"""Group flush: one task a disk makes durable whatever is dirty, all logs under one barrier, many waiters an fsync.
+"""Group flush: one task a disk makes durable whatever is dirty, all logs under one barrier, and then tells each log.
 
 While one barrier is under way, appends go on and gather for the next; that alone forms the groups.  A failed barrier
 ends it for good: what is durable is unknown then, so nothing is tried again (design §4.13).
@@ -26,7 +26,6 @@ class GroupFlush:
         self._on_failure = on_failure
         self._dirty: dict[PartitionLog, None] = {}
         self._wake = asyncio.Event()
-        self._watched: dict[PartitionLog, None] = {}  # with waiters
         self._this_pass: list[asyncio.Future[None]] = []
         self._next_pass: list[asyncio.Future[None]] = []
         self._is_flushing = False
@@ -50,8 +49,6 @@ class GroupFlush:
                 self._is_flushing = False
                 for ticket in tickets:
                     ticket.log.flush_done(ticket)
-                    if not ticket.log.waiters:
-                        self._watched.pop(ticket.log, None)
                 _settle(self._this_pass)
         except DiskError as error:
             self._fail(error)
@@ -77,32 +74,7 @@ class GroupFlush:
             return
         self.failure = error
         _settle(self._this_pass + self._next_pass, error)
-        for log in self._watched:
-            for _, future in log.waiters:
-                if not future.done():
-                    future.set_exception(error)
-            log.waiters = []
-        self._watched.clear()
         self._on_failure(error)
-
-    async def flushed(self, log: PartitionLog, offset: int) -> bool:
-        """Wait until `log` is durable up to `offset`: True; or has been cut below it: False.
-
-        Raises:
-            DiskError: the disk failed.
-        """
-        if self.failure is not None:
-            raise self.failure
-        if offset <= log.durable_offset:
-            return True
-        if offset > log.end_offset:
-            return False
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        log.waiters.append((offset, future))
-        self._watched[log] = None
-        if log.is_dirty:
-            self.mark(log)
-        return await future
 
     async def flush_all(self, logs: Iterable[PartitionLog]) -> None:
         """Make all that is dirty of `logs` now durable, files beside the segments included.

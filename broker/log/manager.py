@@ -266,16 +266,6 @@ class LogManager:
         except DiskError as failure:
             self.disk_failed(directory_id, failure)
 
-    async def flushed(self, log: PartitionLog, offset: int) -> bool:
-        """Wait until `log` may acknowledge what is below `offset`; False: it was cut below it.
-
-        Raises:
-            DiskError: the directory failed.
-        """
-        if log.config.write_caching:
-            return offset <= log.end_offset
-        return await self._flushes[log.directory_id].flushed(log, offset)
-
     async def flush_all(self, logs: Iterable[PartitionLog]) -> None:
         """Make all that was appended to `logs` durable, under one barrier a directory.
 

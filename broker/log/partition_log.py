@@ -14,7 +14,6 @@ committed records are never cut, that is for unclean elections only.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
@@ -64,7 +63,6 @@ class PartitionLog:
         self.is_closed = False
         self._written_watermark = 0  # among the facts
         self.generation = 0
-        self.waiters: list[tuple[int, asyncio.Future[bool]]] = []  # of `LogManager.flushed`
         self.on_flushed: Callable[[int], None] | None = None
         self.notify_dirty: Callable[[PartitionLog], None] = _ignore
         self.written_start_offset = state.start_offset  # among the facts
@@ -291,22 +289,8 @@ class PartitionLog:
         assert self._flushed_offset <= ticket.end_offset <= self.end_offset, (self._flushed_offset, ticket.end_offset)
         if ticket.end_offset > self._flushed_offset:
             self._flushed_offset = ticket.end_offset
-            self._settle_waiters()
             if self.on_flushed is not None:
                 self.on_flushed(ticket.end_offset)
-
-    def _settle_waiters(self) -> None:
-        kept = []
-        for offset, future in self.waiters:
-            if future.done():
-                continue
-            if offset <= self._flushed_offset:
-                future.set_result(True)
-            elif offset > self.end_offset:
-                future.set_result(False)
-            else:
-                kept.append((offset, future))
-        self.waiters = kept
 
     # -- reading
 
@@ -388,7 +372,6 @@ class PartitionLog:
         remove_snapshots(self._disk, self.folder, above=end_offset)
         self._folder_dirty = self._folders_first = True
         self.is_changed = True
-        self._settle_waiters()
         self.notify_dirty(self)
 
     def _cut_segments(self, offset: int) -> int:
@@ -442,7 +425,6 @@ class PartitionLog:
         self.generation += 1
         self._folders_first = self._has_folder
         self.is_changed = True
-        self._settle_waiters()
         self.notify_dirty(self)
 
     # -- upkeep: called by the manager
@@ -570,12 +552,8 @@ class PartitionLog:
         self.is_changed = True
 
     def close(self) -> None:
-        """Close the files and answer who still waits; nothing is flushed."""
+        """Close the files; nothing is flushed."""
         self.is_closed = True
-        for _, future in self.waiters:
-            if not future.done():
-                future.set_result(False)
-        self.waiters = []
         self.generation += 1
         for file in self._files_to_close.values():
             file.close()

@@ -45,7 +45,7 @@ async def test_folders_appear_with_the_first_append(rig: Rig) -> None:
     log = rig.create()
     assert os.listdir(rig.folder / "logs") == []
     assert log.flushed_offset == log.end_offset == 0
-    assert await rig.logs.flushed(log, 0)
+    await rig.logs.flush_all([log])
     append(log, [b"a"])
     assert os.listdir(rig.folder / "logs") == [folder_name(KEY, "topic")]
     await rig.restart(clean=True)
@@ -159,7 +159,7 @@ async def test_retention_by_time(rig: Rig) -> None:
     await rig.logs.maintain(now_ms=2_000)
     assert log.start_offset == 0  # nothing is committed yet
     log.advance_high_watermark(15)
-    assert await rig.logs.flushed(log, 30)
+    await rig.logs.flush_all([log])
     await rig.logs.maintain(now_ms=2_000)
     assert log.start_offset == 9  # timestamps below 1,000 in whole segments
     log.advance_high_watermark(30)
@@ -172,7 +172,7 @@ async def test_retention_by_time(rig: Rig) -> None:
     assert len(batches_of(rig.log)) == 15
     rig.log.config = LogConfig(retention_ms=1_000)
     rig.log.advance_high_watermark(30)
-    assert await rig.logs.flushed(rig.log, 30)
+    await rig.logs.flush_all([rig.log])
     await rig.logs.maintain(now_ms=10**9)
     assert rig.log.start_offset == rig.log.end_offset == 30
     assert rig.files(rig.log) == []
@@ -232,7 +232,7 @@ async def test_reset(rig: Rig) -> None:
     assert log.epochs.latest == -1
     batch = make_batch([b"a"], base_offset=1_000, leader_epoch=5)
     assert log.append_as_follower(batch, 5, 0) == (1_000, 1_001, False)
-    assert await rig.logs.flushed(log, 1_001)
+    await rig.logs.flush_all([log])
     await rig.restart(clean=False)
     assert (rig.log.start_offset, rig.log.end_offset) == (1_000, 1_001)
     assert batches_of(rig.log) == [batch]
@@ -274,7 +274,7 @@ async def test_a_failed_disk_tells_everyone(rig: Rig, monkeypatch: pytest.Monkey
     log = rig.create()
     other = rig.create(key=OTHER)
     append(log, [b"a"])
-    assert await rig.logs.flushed(log, 1)
+    await rig.logs.flush_all([log])
 
     def broken(*arguments: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -287,9 +287,9 @@ async def test_a_failed_disk_tells_everyone(rig: Rig, monkeypatch: pytest.Monkey
         monkeypatch.setattr(file_disk, "_fdatasync", broken)
         append(log, [b"b"])
         append(other, [b"b"])
-        for one, offset in ((log, 2), (other, 1)):
+        for one in (log, other):
             with pytest.raises(DiskError, match="Input/output error"):
-                await rig.logs.flushed(one, offset)
+                await rig.logs.flush_all([one])
     await told.wait()
     monkeypatch.undo()
     assert failed == [rig.disk.directory_id]
@@ -311,7 +311,7 @@ async def test_a_disk_that_fails_at_the_start_is_offline_and_the_others_are_not(
     for key, disk in ((KEY, disks[0]), (OTHER, disks[1])):
         log = logs.create(key, "t", disk.directory_id, LogConfig())
         append(log, [b"x"])
-        assert await logs.flushed(log, 1)
+        await logs.flush_all([log])
     await logs.close()
     disks[0]._set_failure(DiskError("broken"))
     logs, failed = LogManager(disks), list[UUID]()
@@ -321,7 +321,7 @@ async def test_a_disk_that_fails_at_the_start_is_offline_and_the_others_are_not(
     assert logs.get(KEY) is None
     log = logs.logs[OTHER]
     append(log, [b"y"])
-    assert await logs.flushed(log, 2)
+    await logs.flush_all([log])
     with pytest.raises(DiskError):
         logs.create(KEY, "t", disks[0].directory_id, LogConfig())
     await logs.maintain(0)
@@ -341,8 +341,8 @@ async def test_disks_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     append(two, [b"x"])
     disks[0]._set_failure(DiskError("broken"))
     with pytest.raises(DiskError):
-        await logs.flushed(one, 1)
-    assert await logs.flushed(two, 1)
+        await logs.flush_all([one])
+    await logs.flush_all([two])
     assert list(logs.failed_disks) == [disks[0].directory_id]
     await logs.close()
     for disk in disks:

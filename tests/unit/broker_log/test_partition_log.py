@@ -191,20 +191,20 @@ async def test_the_flush_of_what_was_cut_proves_nothing(rig: Rig) -> None:
     append(log, [b"B"], epoch=1)
     log.flush_done(ticket)
     assert log.flushed_offset == 0
-    assert await rig.logs.flushed(log, 2)
+    await rig.logs.flush_all([log])
     assert log.flushed_offset == 2
 
 
 async def test_waiting_for_what_is_cut_ends(rig: Rig) -> None:
     log = rig.create()
     append(log, [b"a"])
-    assert await rig.logs.flushed(log, 1)
+    await rig.logs.flush_all([log])
     append(log, [b"b"])
-    waiting = asyncio.ensure_future(rig.logs.flushed(log, 2))
+    waiting = asyncio.ensure_future(rig.logs.flush_all([log]))
     await asyncio.sleep(0)
     log.truncate_to(1)
-    assert await waiting is False
-    assert await rig.logs.flushed(log, 2) is False
+    await waiting
+    assert log.flushed_offset == log.end_offset == 1
 
 
 async def test_many_waiters_share_few_flushes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ async def test_many_waiters_share_few_flushes(rig: Rig, monkeypatch: pytest.Monk
     async def write(number: int) -> None:
         log = logs[number % len(logs)]
         appended = append(log, [b"x"])
-        assert await rig.logs.flushed(log, appended.end_offset)
+        await rig.logs.flush_all([log])
         assert log.flushed_offset >= appended.end_offset
 
     await asyncio.gather(*(write(number) for number in range(300)))
@@ -238,7 +238,6 @@ async def test_write_caching_does_not_wait(rig: Rig) -> None:
     append(log, [b"a"])
     assert log.flushed_offset == 1
     assert log.durable_offset == 0
-    assert await rig.logs.flushed(log, 1)
     await rig.logs.checkpoint([log])
     assert log.durable_offset == 1
     append(log, [b"b"])

@@ -68,7 +68,7 @@ async def test_recovered_bytes_count_as_flushed_only_after_a_flush(rig: Rig) -> 
     await rig.kill()
     await rig.start()
     assert rig.log.flushed_offset == 0
-    assert await rig.logs.flushed(rig.log, rig.log.end_offset)
+    await rig.logs.flush_all([rig.log])
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
@@ -324,7 +324,7 @@ async def test_a_folder_that_vanished_is_not_made_anew(rig: Rig) -> None:
     """After the first acknowledgement already: nothing but the flush has written anything down."""
     log = rig.create()
     fill(log, 3)
-    assert await rig.logs.flushed(log, log.end_offset)
+    await rig.logs.flush_all([log])
     await rig.kill()
     shutil.rmtree(rig.folder / log.folder)
     for clean in (False, True):
@@ -429,12 +429,12 @@ async def test_many_new_partitions_share_the_transactions_that_say_they_exist(
     made = [rig.create(key=LogKey(KEY.topic_id, index, 42)) for index in range(300)]
     for log in made:
         fill(log, 1)
-    assert all(await asyncio.gather(*(rig.logs.flushed(log, log.end_offset) for log in made)))
+    await rig.logs.flush_all(made)
     assert 1 <= commits <= 2
     for log in made:
         fill(log, 1)
         log.begin_epoch(1)
-    assert all(await asyncio.gather(*(rig.logs.flushed(log, log.end_offset) for log in made)))
+    await rig.logs.flush_all(made)
     assert commits <= 2
 
 
