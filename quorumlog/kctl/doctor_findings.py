@@ -35,15 +35,19 @@ class Finding(NamedTuple):
 
 
 def named(partitions: Iterable[Key]) -> str:
-    """Partitions in few words: t-0..4, u-1 and 17 more."""
+    """Partitions in few words: t-0..4, u-1 and 17 more; only counted where they are scattered."""
     from quorumlog.kctl.metadata_diff import ranges
 
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(index)
-    shown = [f"{topic}-{ranges(by_topic[topic])}" for topic in sorted(by_topic)]
+    shown = []
+    for topic in sorted(by_topic)[:SHOWN_MAX]:
+        text = ranges(by_topic[topic])
+        is_short = text.count(",") < SHOWN_MAX
+        shown.append(f"{topic}-{text}" if is_short else f"{topic} ({counted(len(by_topic[topic]), 'partition')})")
     rest = sum(len(by_topic[topic]) for topic in sorted(by_topic)[SHOWN_MAX:])
-    return ", ".join(shown[:SHOWN_MAX]) + (f" and {rest} more" if rest else "")
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
 def listed(values: Iterable[object]) -> str:

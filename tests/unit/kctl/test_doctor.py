@@ -634,6 +634,7 @@ def test_words() -> None:
     assert counted(1, "voter") == "1 voter"
     assert counted(0, "voter") == "0 voters"
     assert named([("t", 1), ("t", 0), ("u", 5)]) == "t-0..1, u-5"
+    assert named([("t", number) for number in range(0, 100, 2)]) == "t (50 partitions)"
     many = [(f"t{number:02}", 0) for number in range(20)]
     assert named(many).endswith("t07-0 and 12 more")
     assert wake([(1, SILENT), (2, HANGS), (3, HANGS)]) == "start node 1; restart node 2 and node 3, which hang"
