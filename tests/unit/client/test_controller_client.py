@@ -254,3 +254,25 @@ async def test_one_node_is_asked_once(start: Start) -> None:
                 await client.ask_node(address, "ReadMetadata", node_pb2.ReadMetadataRequest(), 5)
             assert (caught.value.code, caught.value.retriable) == (code, True)
     assert len(node.requests) == 2
+
+
+async def test_one_node_is_asked_for_its_own_view(start: Start) -> None:
+    leader, other = await start(FakeNode()), await start(FakeNode())
+    other.quorum.known.leader_id, other.quorum.known.leader_address = 1, leader.address
+    other.quorum.answered_by.node_id = 2
+    async with ControllerClient([leader.address]) as client:
+        reply = await client.describe_quorum_of(other.address, 10)
+        assert reply.answered_by.node_id == 2
+        assert leader.requests == [], "not even when that one leads"
+        with pytest.raises(ClusterError) as caught:
+            await client.describe_quorum_of(dead_address(), 10)
+    assert (caught.value.code, caught.value.retriable) == ("UNAVAILABLE", True)
+
+
+async def test_nodes_that_are_learned_of_are_asked_when_the_given_ones_are_gone(start: Start) -> None:
+    reply = node_pb2.ReadMetadataReply(result=pb.Result(error="NONE"), high_watermark=7)
+    node = await start(FakeNode(reply))
+    async with ControllerClient([dead_address()]) as client:
+        client.learn([node.address, node.address])
+        assert (await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 10)).high_watermark == 7
+    assert len(node.requests) == 1
