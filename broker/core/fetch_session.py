@@ -186,8 +186,6 @@ class Entry(Generic[Key]):
     told_high_watermark: int = -1
     told_log_start: int = -1
     told_code: int = Code.NONE
-    updated: bool = True
-    """Named in the request being served: its position is news to the leader."""
 
     def take(self, other: Entry[Key]) -> None:
         self.fetch_offset = other.fetch_offset
@@ -196,7 +194,6 @@ class Entry(Generic[Key]):
         self.last_fetched_epoch = other.last_fetched_epoch
         self.log_start_offset = other.log_start_offset
         self.told_code = Code.NONE
-        self.updated = True
 
 
 @dataclass(slots=True, eq=False)

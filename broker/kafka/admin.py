@@ -48,9 +48,13 @@ class Forwarder:
         self._timeout_max_ms = timeout_max_ms
         self._wait_for_metadata = wait_for_metadata
 
-    async def forward(self, method: str, request: Any, timeout_ms: int) -> Any:
+    def deadline(self, timeout_ms: int) -> float:
+        """On the loop's clock: when an answer must be there that a client wants within `timeout_ms`."""
+        return asyncio.get_running_loop().time() + max(1, min(timeout_ms, self._timeout_max_ms)) / 1000
+
+    async def forward(self, method: str, request: Any, deadline: float) -> Any:
         """The reply, or a Result that says why there is none."""
-        timeout_ms = max(1, min(timeout_ms, self._timeout_max_ms))
+        timeout_ms = max(1, int((deadline - asyncio.get_running_loop().time()) * 1000))
         request.header.timeout_ms = timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -61,12 +65,12 @@ class Forwarder:
         except ClusterError as error:
             return pb.Result(error=error.code, message=error.message, retriable=error.retriable)
 
-    async def wait_for(self, offsets: list[int], timeout_ms: int) -> None:
+    async def wait_for(self, offsets: list[int], deadline: float) -> None:
         """Until this broker knows of the changes, so that the client's next request finds them; else so be it."""
         if self._wait_for_metadata is None or not offsets:
             return
         try:
-            async with asyncio.timeout(max(1, min(timeout_ms, self._timeout_max_ms)) / 1000):
+            async with asyncio.timeout_at(deadline):
                 await self._wait_for_metadata(max(offsets))
         except TimeoutError:
             return
@@ -74,7 +78,7 @@ class Forwarder:
 
 async def create_topics(forwarder: Forwarder, request: Any) -> dict[str, Any]:
     """The values of a CreateTopics response."""
-    timeout_ms = milliseconds(request.timeout)
+    deadline = forwarder.deadline(milliseconds(request.timeout))
     refused: dict[str, pb.Result] = {}
     message = pb.CreateTopicsRequest()
     message.header.validate_only = getattr(request, "validate_only", False)
@@ -101,14 +105,14 @@ async def create_topics(forwarder: Forwarder, request: Any) -> dict[str, Any]:
 
     results: list[dict[str, Any]] = [_topic_refusal(name, refused[name]) for name in sorted(refused)]
     if kept:
-        reply = await forwarder.forward("CreateTopics", message, timeout_ms)
+        reply = await forwarder.forward("CreateTopics", message, deadline)
         failure = whole_failure(reply)
         if failure is not None:
             results += [_topic_refusal(new.name, failure) for new in kept]
         else:
             results += [_created(topic) for topic in reply.topics]
             if not message.header.validate_only:
-                await forwarder.wait_for([topic.offset for topic in reply.topics if is_ok(topic.result)], timeout_ms)
+                await forwarder.wait_for([topic.offset for topic in reply.topics if is_ok(topic.result)], deadline)
     return {"topics": results}
 
 
@@ -141,7 +145,7 @@ def _created(topic: pb.CreatedTopic) -> dict[str, Any]:
 
 async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage) -> dict[str, Any]:
     """The values of a DeleteTopics response."""
-    timeout_ms = milliseconds(request.timeout)
+    deadline = forwarder.deadline(milliseconds(request.timeout))
     message = pb.DeleteTopicsRequest()
     if hasattr(request, "topic_names"):
         message.names.extend(request.topic_names)
@@ -153,7 +157,7 @@ async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage)
                 message.names.append(topic.name or "")
     if not message.names and not message.topic_ids:
         return {"responses": ()}
-    reply = await forwarder.forward("DeleteTopics", message, timeout_ms)
+    reply = await forwarder.forward("DeleteTopics", message, deadline)
     failure = whole_failure(reply)
     if failure is not None:
         ids = [UUID(bytes=value) for value in message.topic_ids]
@@ -169,5 +173,5 @@ async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage)
         if is_ok(deleted.result):
             values["error_code"], values["error_message"] = 0, None
         responses.append(values)
-    await forwarder.wait_for([deleted.offset for deleted in reply.topics if is_ok(deleted.result)], timeout_ms)
+    await forwarder.wait_for([deleted.offset for deleted in reply.topics if is_ok(deleted.result)], deadline)
     return {"responses": responses}

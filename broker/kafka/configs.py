@@ -64,6 +64,7 @@ def _described(resource: Any, image: ClusterImage) -> dict[str, Any]:
 
 async def alter_configs(forwarder: Forwarder, request: Any, timeout_ms: int, *, incremental: bool) -> dict[str, Any]:
     """The values of a response to IncrementalAlterConfigs, or to AlterConfigs, which resets what it does not name."""
+    deadline = forwarder.deadline(timeout_ms)
     message = pb.AlterConfigsRequest()
     message.header.validate_only = request.validate_only
     refusals: dict[int, pb.Result] = {}
@@ -75,14 +76,14 @@ async def alter_configs(forwarder: Forwarder, request: Any, timeout_ms: int, *, 
             message.resources.append(changes)
     results: list[pb.Result] = []
     if message.resources:
-        reply = await forwarder.forward("AlterConfigs", message, timeout_ms)
+        reply = await forwarder.forward("AlterConfigs", message, deadline)
         failure = whole_failure(reply)
         if failure is not None:
             results = [failure] * len(message.resources)
         else:
             results = [each.result for each in reply.resources]
             if not request.validate_only:
-                await forwarder.wait_for([reply.offset], timeout_ms)
+                await forwarder.wait_for([reply.offset], deadline)
     answers = iter(results)
     responses = []
     for position, resource in enumerate(request.resources):

@@ -17,7 +17,7 @@ async def create_partitions(forwarder: Forwarder, request: Any, image: ClusterIm
 
     As many as there are is an error here, which is what Kafka's clients expect (kctl calls it a success).
     """
-    timeout_ms = milliseconds(request.timeout)
+    deadline = forwarder.deadline(milliseconds(request.timeout))
     message = pb.AddPartitionsRequest()
     message.header.validate_only = request.validate_only
     for topic in request.topics:
@@ -26,7 +26,7 @@ async def create_partitions(forwarder: Forwarder, request: Any, image: ClusterIm
             added.assignment.add(values=row.broker_ids)
     if not message.topics:
         return {"results": ()}
-    reply = await forwarder.forward("AddPartitions", message, timeout_ms)
+    reply = await forwarder.forward("AddPartitions", message, deadline)
     failure = whole_failure(reply)
     if failure is not None:
         return {"results": [_result(topic.name, failure) for topic in request.topics]}
@@ -39,7 +39,7 @@ async def create_partitions(forwarder: Forwarder, request: Any, image: ClusterIm
             result = pb.Result(error="INVALID_PARTITIONS", message=f"the topic has {topic.partitions} partitions")
         results.append(_result(topic.topic, result))
     if any(topic.changed for topic in reply.topics):
-        await forwarder.wait_for([reply.offset], timeout_ms)
+        await forwarder.wait_for([reply.offset], deadline)
     return {"results": results}
 
 
@@ -50,7 +50,7 @@ def _result(name: str, result: pb.Result) -> dict[str, Any]:
 
 async def elect_leaders(forwarder: Forwarder, request: Any) -> dict[str, Any]:
     """The values of an ElectLeaders response; version 0 knows only preferred leaders."""
-    timeout_ms = milliseconds(request.timeout)
+    deadline = forwarder.deadline(milliseconds(request.timeout))
     election_type = getattr(request, "election_type", 0)
     policy = _POLICIES.get(election_type)
     if policy is None:
@@ -62,7 +62,7 @@ async def elect_leaders(forwarder: Forwarder, request: Any) -> dict[str, Any]:
             message.partitions.add(topic=topic.topic, index=index)
     if request.topic_partitions is not None and not message.partitions:
         return _elections({})  # none were named; to the controller that would mean all
-    reply = await forwarder.forward("ElectLeaders", message, timeout_ms)
+    reply = await forwarder.forward("ElectLeaders", message, deadline)
     failure = whole_failure(reply)
     if failure is not None:
         return {
@@ -70,7 +70,7 @@ async def elect_leaders(forwarder: Forwarder, request: Any) -> dict[str, Any]:
             "error_code": code_of(failure.error),
         }
     if reply.changed:
-        await forwarder.wait_for([reply.offset], timeout_ms)
+        await forwarder.wait_for([reply.offset], deadline)
     return _elections({(each.topic, each.index): each.result for each in reply.partitions})
 
 

@@ -6,7 +6,6 @@ decides all of a request or nothing; what it refuses is therefore left out, and 
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from broker.kafka.admin import Forwarder, code_of, is_ok, message_of, whole_failure
@@ -21,7 +20,7 @@ SPARED = "OPERATION_NOT_ATTEMPTED"
 
 async def alter(forwarder: Forwarder, request: Any) -> dict[str, Any]:
     """The values of an AlterPartitionReassignments response."""
-    timeout_ms = milliseconds(request.timeout)
+    deadline = forwarder.deadline(milliseconds(request.timeout))
     keep = not getattr(request, "allow_replication_factor_change", True)
     wanted: dict[Key, tuple[int, ...]] = {}
     results: dict[Key, pb.Result] = {}
@@ -36,21 +35,18 @@ async def alter(forwarder: Forwarder, request: Any) -> dict[str, Any]:
             else:
                 wanted[key] = tuple(each.replicas or ())
     failure = None
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_ms / 1000
     while wanted:
         message = pb.AlterReassignmentsRequest(replace=True, keep_replication_factor=keep)
         for (name, index), replicas in wanted.items():
             message.partitions.add(topic=name, index=index, replicas=replicas)
-        left_ms = max(1, int((deadline - loop.time()) * 1000))
-        reply = await forwarder.forward("AlterReassignments", message, left_ms)
+        reply = await forwarder.forward("AlterReassignments", message, deadline)
         failure = whole_failure(reply)
         answers = {} if isinstance(reply, pb.Result) else {(e.topic, e.index): e.result for e in reply.partitions}
         decided = {key: result for key, result in answers.items() if result.error != SPARED and key in wanted}
         if failure is None or not decided:
             results.update({key: failure or answers.get(key, pb.Result()) for key in wanted})
             if failure is None and reply.changed:
-                await forwarder.wait_for([reply.offset], left_ms)
+                await forwarder.wait_for([reply.offset], deadline)
             break
         failure = None  # of single partitions; those are answered, the others asked for again
         results.update(decided)
@@ -79,7 +75,7 @@ async def list_ongoing(forwarder: Forwarder, request: Any) -> dict[str, Any]:
             message.partitions.add(topic=topic.name, index=index)
     if request.topics is not None and not message.partitions:
         return {"error_code": 0, "topics": ()}  # none were named; to the controller that would mean all
-    reply = await forwarder.forward("ListReassignments", message, milliseconds(request.timeout))
+    reply = await forwarder.forward("ListReassignments", message, forwarder.deadline(milliseconds(request.timeout)))
     failure = whole_failure(reply)
     if failure is not None:
         return {"error_code": code_of(failure.error), "error_message": message_of(failure), "topics": ()}

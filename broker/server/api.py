@@ -15,7 +15,7 @@ Rules for handlers:
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
@@ -175,8 +175,8 @@ class ReplicaLimits:
     parked_fetches: int = 10_000
     """Parked fetches; one more is answered at once with what there is."""
     parked_produces: int = 100_000
-    """Produces that wait for replication; one more is refused before it is appended, with THROTTLING_QUOTA_EXCEEDED
-    turned into the retriable REQUEST_TIMED_OUT that old clients know."""
+    """Produces that wait for replication; one more is refused before it is appended, with REQUEST_TIMED_OUT, which all
+    clients take as a reason to try again."""
     fetch_response_max_bytes: int = 64 << 20
     sessions: int = 1_000
     session_idle_ms: int = 120_000
@@ -247,4 +247,3 @@ class ReplicaCounters:
     isr_shrinks: int = 0
     isr_expands: int = 0
     truncations: int = 0
-    fetch_errors: dict[str, int] = field(default_factory=dict)

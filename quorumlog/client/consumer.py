@@ -15,7 +15,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from quorumlog.client.kafka import KafkaConnection
-from quorumlog.client.partitions import Leaders, PartitionCalls, refusal
+from quorumlog.client.partitions import PAUSE_MIN_S, Leaders, PartitionCalls, refusal
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.wire.kafka import fetch
 from quorumlog.wire.kafka.codec import Api
@@ -120,7 +120,7 @@ class Consumer:
             end = (await self.list_offset(topic, index, LATEST)).offset
             if not start <= offset <= end or asyncio.get_running_loop().time() > deadline:
                 raise OffsetOutOfRangeError(topic, index, offset, start, end)
-            # else: whoever answered first was not the leader any more
+            await asyncio.sleep(PAUSE_MIN_S)  # whoever answered first was not the leader any more
 
     async def list_offset(self, topic: str, index: int, timestamp: int) -> ListedOffset:
         """The first offset whose record is not older than `timestamp` (ms), or EARLIEST, or LATEST (the watermark)."""

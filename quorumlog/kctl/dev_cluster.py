@@ -32,9 +32,6 @@ from quorumlog.runtime.cluster_id import new_cluster_id
 HOST = "127.0.0.1"
 FIRST_VOTER_ID = 1
 FIRST_BROKER_ID = 11
-VOTERS_MAX = 9
-BROKERS_MAX = 64
-DEFAULT_PORT_BASE = 19090
 LOG_LINES_SHOWN = 20
 STOP_TIMEOUT_S = 40.0
 KILL_TIMEOUT_S = 10.0
