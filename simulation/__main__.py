@@ -1,8 +1,8 @@
-"""Attack the quorum: `python -m simulation --seeds 0:1000`.
+"""Attack the quorum: `python -m simulation --seeds 0:1000`; whole clusters with brokers and clients: `--cluster`.
 
-A seed draws everything: voters, observers, faults, clients.  `--seed N --trace` replays one, readably; `--faults 3,7`
-leaves all other faults of its plan out.  `--cluster` runs whole clusters with brokers instead.  `--mutants` shows that
-known mistakes are found.  Exit status: 0 when every promise held, 1 when one was broken.
+A seed draws everything: nodes, topics, faults, clients.  `--seed N --trace` replays one, readably; `--faults 3,7`
+leaves all other faults of its plan out.  `--mutants` shows that known mistakes are found.  Exit status: 0 when every
+promise held, 1 when one was broken.
 """
 
 from __future__ import annotations
@@ -13,54 +13,84 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import count, islice
+from typing import Any, TypeVar
 
-from simulation import chaos, mutants
+from simulation import cluster_mutants, cluster_plan, cluster_world, mutants, quorum_world
+from simulation.cluster_plan import ClusterPlan
+from simulation.cluster_world import ClusterResult
 from simulation.coverage import ROWS, Row, describe
 from simulation.plan import KINDS, Plan, draw
-from simulation.quorum_world import Result, play
+from simulation.quorum_world import Result
 from simulation.shrink import shrink
 
 BLOCK = 10
 PROGRESS = 500
 
+R = TypeVar("R")
 
-class Totals:
-    """Sums over many runs, and their report."""
+
+class Sums:
+    """What is counted over many runs of either kind."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        self.seeds = self.events = self.steps = self.operations = self.acknowledged = self.undecided = 0
+        self.seeds = self.events = self.acknowledged = 0
         self.virtual_s = 0.0
         self.faults: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
-        self.transitions: Counter[Row] = Counter()
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Any) -> None:
         self.seeds += 1
         self.events += result.events
-        self.steps += result.steps
-        self.operations += result.operations
         self.acknowledged += result.acknowledged
-        self.undecided += result.undecided
         self.virtual_s += result.virtual_s
         self.faults += result.faults
         self.seen += result.seen
+
+    def speed(self) -> str:
+        took = max(time.monotonic() - self.began, 1e-9)
+        return (
+            f"seeds         {self.seeds} in {took:.1f} s ({self.seeds / took:.1f} per second), "
+            f"{self.virtual_s:.0f} s of virtual time"
+        )
+
+    def counted(self, kinds: Sequence[str]) -> list[str]:
+        return [
+            "faults        " + ", ".join(f"{kind} {self.faults[kind]}" for kind in kinds if self.faults[kind]),
+            "seen          " + ", ".join(f"{what} {times}" for what, times in sorted(self.seen.items())),
+        ]
+
+    def report(self) -> str:
+        raise AssertionError("each kind has its own")
+
+
+class Totals(Sums):
+    """Of the quorum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = self.operations = self.undecided = 0
+        self.transitions: Counter[Row] = Counter()
+
+    def add(self, result: Result) -> None:
+        super().add(result)
+        self.steps += result.steps
+        self.operations += result.operations
+        self.undecided += result.undecided
         self.transitions += result.transitions
 
     def report(self) -> str:
-        took = max(time.monotonic() - self.began, 1e-9)
         missed = [row for row in ROWS if self.transitions[row] == 0]
         lines = [
-            f"seeds         {self.seeds} in {took:.1f} s ({self.seeds / took:.1f} per second), "
-            f"{self.virtual_s:.0f} s of virtual time",
+            self.speed(),
             f"events        {self.events}, of them {self.steps} steps of a core",
             f"operations    {self.operations}, acknowledged {self.acknowledged}, histories undecided {self.undecided}",
-            "faults        " + ", ".join(f"{kind} {self.faults[kind]}" for kind in KINDS if self.faults[kind]),
-            "seen          " + ", ".join(f"{what} {times}" for what, times in sorted(self.seen.items())),
+            *self.counted(KINDS),
             f"transitions   {len(ROWS) - len(missed)} of {len(ROWS)} rows of the table: "
             + ", ".join(f"{describe(row)} {self.transitions[row]}" for row in ROWS if self.transitions[row]),
         ]
@@ -69,13 +99,37 @@ class Totals:
         return "\n".join(lines)
 
 
-def play_calmly(plan: Plan) -> Result:
-    """Play without the garbage collector's help: it would look through a whole world again and again.  Afterwards it
+class ClusterTotals(Sums):
+    """Of whole clusters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks = self.written = self.consumed = 0
+
+    def add(self, result: ClusterResult) -> None:
+        super().add(result)
+        self.checks += result.checks
+        self.written += result.written
+        self.consumed += result.consumed
+
+    def report(self) -> str:
+        return "\n".join(
+            [
+                self.speed(),
+                f"events        {self.events}, promises looked at {self.checks} times",
+                f"batches       {self.written} written, {self.acknowledged} acknowledged; {self.consumed} records read",
+                *self.counted(cluster_plan.KINDS),
+            ]
+        )
+
+
+def _calmly(run: Callable[[], R]) -> R:
+    """Run without the garbage collector's help: it would look through a whole world again and again.  Afterwards it
     looks through that world, not through the program, which stays."""
     gc.disable()
     _freeze_program()
     try:
-        return play(plan)
+        return run()
     finally:
         gc.enable()
         gc.collect()
@@ -87,20 +141,50 @@ def _freeze_program() -> None:
     gc.freeze()
 
 
-def _play_block(seeds: list[int]) -> list[Result]:
-    return [play_calmly(draw(seed)) for seed in seeds]
+def play_calmly(plan: Plan) -> Result:
+    return _calmly(lambda: quorum_world.play(plan))
 
 
-def _results(seeds: Iterator[int], jobs: int) -> Iterator[Result]:
+def play_cluster_calmly(plan: ClusterPlan) -> ClusterResult:
+    return _calmly(lambda: cluster_world.play(plan))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One of the two simulators.  option: how it is chosen on the command line."""
+
+    option: str
+    draw: Callable[[int], Any]
+    play: Callable[[Any], Any]
+    trace: Callable[[Any], Any]
+    totals: Callable[[], Sums]
+
+    def run(self, seed: int) -> Any:
+        return self.play(self.draw(seed))
+
+
+QUORUM = Kind("", draw, play_calmly, partial(quorum_world.play, traced=True), Totals)
+CLUSTER = Kind(
+    "--cluster ", cluster_plan.draw, play_cluster_calmly, partial(cluster_world.play, traced=True), ClusterTotals
+)
+
+
+def _play_block(of_clusters: bool, seeds: list[int]) -> list[Any]:
+    kind = CLUSTER if of_clusters else QUORUM
+    return [kind.run(seed) for seed in seeds]
+
+
+def _results(kind: Kind, seeds: Iterator[int], jobs: int) -> Iterator[Any]:
     """Runs of the seeds, in their order, on `jobs` processes."""
     if jobs == 1:
-        yield from (play_calmly(draw(seed)) for seed in seeds)
+        yield from (kind.run(seed) for seed in seeds)
         return
+    block = partial(_play_block, kind is CLUSTER)
     with ProcessPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(_play_block, block) for block in islice(_blocks(seeds), 2 * jobs)]
+        waiting = [pool.submit(block, some) for some in islice(_blocks(seeds), 2 * jobs)]
         while waiting:
             yield from waiting.pop(0).result()
-            waiting += [pool.submit(_play_block, block) for block in islice(_blocks(seeds), 1)]
+            waiting += [pool.submit(block, some) for some in islice(_blocks(seeds), 1)]
         pool.shutdown(cancel_futures=True)
 
 
@@ -109,16 +193,18 @@ def _blocks(seeds: Iterator[int]) -> Iterator[list[int]]:
         yield block
 
 
-def attack(seeds: Iterator[int], jobs: int, minutes: float | None, keep_going: bool = False) -> int:
+def attack(
+    kind: Kind, seeds: Iterator[int], jobs: int = 1, minutes: float | None = None, keep_going: bool = False
+) -> int:
     """Run seeds until they end or the time is up, or one fails (with `keep_going` it is named); print what happened."""
-    totals, failed = Totals(), 0
-    for result in _results(seeds, jobs):
+    totals, failed = kind.totals(), 0
+    for result in _results(kind, seeds, jobs):
         totals.add(result)
         if result.violation is not None:
             failed += 1
             if not keep_going:
                 print(totals.report())
-                return explain(result)
+                return explain(kind, result)
             print(f"seed {result.plan.seed}: {result.violation}", flush=True)
         if keep_going and totals.seeds % PROGRESS == 0:
             took = time.monotonic() - totals.began
@@ -130,58 +216,48 @@ def attack(seeds: Iterator[int], jobs: int, minutes: float | None, keep_going: b
     return 1 if failed else 0
 
 
-def explain(result: Result) -> int:
+def explain(kind: Kind, result: Any) -> int:
     """Print a failing seed, shrunk, and how to replay it."""
     print(f"\nseed {result.plan.seed}: {result.violation}")
-    best, runs = shrink(result, play_calmly)
+    best, runs = shrink(result, kind.play)
     faults = best.plan.faults
     print(f"\nshrunk from {len(result.plan.faults)} faults to {len(faults)} in {runs} runs: {best.violation}")
     for fault in faults:
         print(f"  {fault}")
     numbers = ",".join(str(fault.number) for fault in faults) or "none"
-    print(f"\npython -m simulation --seed {result.plan.seed} --faults {numbers} --trace")
+    print(f"\npython -m simulation {kind.option}--seed {result.plan.seed} --faults {numbers} --trace")
     return 1
 
 
-def replay(seed: int, faults: str | None, traced: bool) -> int:
+def replay(kind: Kind, seed: int, faults: str | None, traced: bool) -> int:
     """Play one seed; with `traced`, every message, fault and effect."""
-    plan = draw(seed)
+    plan = kind.draw(seed)
     if faults is not None:
         plan = plan.only({int(number) for number in faults.split(",") if number.isdecimal()})
-    result = play(plan, traced)
+    result = (kind.trace if traced else kind.play)(plan)
     for line in result.lines:
         print(line)
-    print(f"seed {seed}: {plan.voters} voters, {plan.observers} observers, digest {result.digest[:16]}")
+    print(f"seed {seed}: {_described(plan)}, digest {result.digest[:16]}")
     for fault in plan.faults:
         print(f"  {fault}")
-    totals = Totals()
+    totals = kind.totals()
     totals.add(result)
     print(totals.report())
     print(result.violation or "every promise held")
     return 0 if result.violation is None else 1
 
 
-def attack_clusters(seeds: Iterator[int], minutes: float | None) -> int:
-    """Whole clusters with brokers and producers."""
-    began, done, records = time.monotonic(), 0, 0
-    faults: Counter[str] = Counter()
-    for seed in seeds:
-        try:
-            result, world = chaos.run(seed)
-        except Exception as failure:
-            print(f"seed {seed}: {failure}\n\npython -m simulation --cluster --seed {seed}")
-            return 1
-        done += 1
-        records += result["records"]
-        faults += Counter(result["faults"])
-        del world
-        if minutes is not None and time.monotonic() - began >= 60 * minutes:
-            break
-    took = time.monotonic() - began
-    print(f"seeds         {done} in {took:.1f} s ({done / took:.2f} per second)")
-    print(f"records       {records}, every one acknowledged and read back once")
-    print("faults        " + ", ".join(f"{kind} {times}" for kind, times in sorted(faults.items())))
-    return 0
+def _described(plan: Plan | ClusterPlan) -> str:
+    if isinstance(plan, Plan):
+        return f"{plan.voters} voters, {plan.observers} observers"
+    topics = ", ".join(str(topic) for topic in plan.topics)
+    return f"{plan.voters} voters, {plan.brokers} brokers with {plan.directories} data directories, {topics}"
+
+
+def attack_cluster_seed(seed: int) -> str | None:
+    """For the hunt after mutants."""
+    violation: str | None = CLUSTER.run(seed).violation
+    return violation
 
 
 def _seeds(text: str) -> tuple[int, int]:
@@ -200,20 +276,21 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="stop after so long; without --seeds, run on until then")
     parser.add_argument("--jobs", type=int, default=1, help=f"processes to run on (this machine: {os.cpu_count()})")
     parser.add_argument("--keep-going", action="store_true", help="name failing seeds, and go on; say how far it is")
-    parser.add_argument("--cluster", action="store_true", help="whole clusters, with brokers and producers")
+    parser.add_argument("--cluster", action="store_true", help="whole clusters, with brokers and clients")
     parser.add_argument("--mutants", action="store_true", help="show that known mistakes are found")
     options = parser.parse_args()
     first, end = options.seeds or (0, 200)
     seeds: Iterator[int] = iter(range(first, end))
     if options.minutes is not None and options.seeds is None:
         seeds = count(0)
+    if options.mutants and options.cluster:
+        return mutants.hunt_all(cluster_mutants.MUTANTS, attack_cluster_seed)
     if options.mutants:
         return mutants.hunt_all()
-    if options.cluster:
-        return attack_clusters(iter([options.seed]) if options.seed is not None else seeds, options.minutes)
+    kind = CLUSTER if options.cluster else QUORUM
     if options.seed is not None:
-        return replay(options.seed, options.faults, options.trace)
-    return attack(seeds, options.jobs, options.minutes, options.keep_going)
+        return replay(kind, options.seed, options.faults, options.trace)
+    return attack(kind, seeds, options.jobs, options.minutes, options.keep_going)
 
 
 if __name__ == "__main__":

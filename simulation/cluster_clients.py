@@ -121,7 +121,7 @@ class Clients:
                     places[spot] = 0
                 except ClusterError:
                     self.world.watch.seen["read given up"] += 1
-                await asyncio.sleep(random.uniform(0, 0.1))
+                await asyncio.sleep(random.uniform(0, 0.2))
 
     def _out_of_range(self, topic: TopicPlan, spot: Spot, error: OffsetOutOfRangeError) -> None:
         self.world.watch.check(not topic.keeps_all, lambda: f"I21: what was read of {spot} is gone: {error.message}")

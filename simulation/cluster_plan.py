@@ -109,7 +109,7 @@ def draw(seed: int) -> ClusterPlan:
         directories=random.choice((1, 1, 2)),
         topics=_topics(random, brokers, wipes),
         chaos_s=random.uniform(2.0, 6.0),
-        gap_s=random.choice((0.03, 0.06, 0.15)),
+        gap_s=random.choice((0.05, 0.1, 0.25)),
         lag_max_bytes=random.choice((-1, -1, -1, 400)),
         snapshots=random.random() < 0.3,
         small_fetches=random.random() < 0.3,

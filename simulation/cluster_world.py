@@ -236,12 +236,14 @@ class ClusterWorld(World):
     def play(self) -> ClusterResult:
         """Run the plan to its end, or to the first broken promise."""
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-        logging.getLogger("broker.log").setLevel(logging.CRITICAL)
+        silenced = logging.root.manager.disable
+        logging.disable()
         try:
             self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded()))
         except BusyError as error:
             self._break(f"L6: {error}")
         finally:
+            logging.disable(silenced)
             self.watch.closed = True
             self.loop.bury()
             self.loop.close()

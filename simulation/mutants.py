@@ -8,7 +8,7 @@ promise to the outside is broken.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,12 +71,20 @@ class Catch:
 MUTANTS: list[Mutant] = []
 
 
-def _mutant(name: str) -> Callable[[Callable[[], list[Any]]], Callable[[], list[Any]]]:
-    def add(patches: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
-        MUTANTS.append(Mutant(name, patches))
-        return patches
+def mutant_of(mutants: list[Mutant]) -> Callable[[str], Callable[[Callable[[], list[Any]]], Callable[[], list[Any]]]]:
+    """A decorator for what gives the patches of a mutant: adds that, by its name, to `mutants`."""
 
-    return add
+    def named(name: str) -> Callable[[Callable[[], list[Any]]], Callable[[], list[Any]]]:
+        def add(patches: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
+            mutants.append(Mutant(name, patches))
+            return patches
+
+        return add
+
+    return named
+
+
+_mutant = mutant_of(MUTANTS)
 
 
 # Commit and durability
@@ -477,25 +485,33 @@ def _applies_early() -> list[Any]:
     return [patch.object(Replication, "_announce_watermark", announce)]
 
 
-def hunt(mutant: Mutant, seeds: int = SEEDS_MAX, first: int = 0) -> Catch:
+Attack = Callable[[int], str | None]
+"""Play a seed; the violation, if there was one."""
+
+
+def attack_quorum(seed: int) -> str | None:
+    return play(draw(seed)).violation
+
+
+def hunt(mutant: Mutant, seeds: int = SEEDS_MAX, first: int = 0, attack: Attack = attack_quorum) -> Catch:
     """Run seeds until one catches the mutant."""
     with mutant.alive():
         for seed in range(first, first + seeds):
-            violation = play(draw(seed)).violation
+            violation = attack(seed)
             if violation is not None:
                 return Catch(mutant, seed - first + 1, violation)
     return Catch(mutant, seeds, None)
 
 
-def hunt_all() -> int:
+def hunt_all(mutants: Sequence[Mutant] = MUTANTS, attack: Attack = attack_quorum) -> int:
     """Hunt each mutant; prints what caught it after how many seeds.  1 if one was not caught."""
     missed = 0
-    width = max(len(mutant.name) for mutant in MUTANTS)
-    for mutant in MUTANTS:
+    width = max(len(mutant.name) for mutant in mutants)
+    for mutant in mutants:
         began = time.monotonic()
-        catch = hunt(mutant)
+        catch = hunt(mutant, attack=attack)
         missed += catch.caught_by is None
         what = " ".join((catch.caught_by or "NOT CAUGHT").split())[:150]
         print(f"{mutant.name:{width}}  {catch.seeds:4} seeds {time.monotonic() - began:6.1f} s  {what}", flush=True)
-    print(f"{len(MUTANTS) - missed} of {len(MUTANTS)} mutants caught")
+    print(f"{len(mutants) - missed} of {len(mutants)} mutants caught")
     return 1 if missed else 0

@@ -6,14 +6,24 @@ Leaving faults out changes the course of everything after, so what is looked for
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from simulation.plan import Plan
-from simulation.quorum_world import Result
+from typing import Any, Protocol, TypeVar
 
 RUNS_MAX = 150
 
 
-def shrink(found: Result, play: Callable[[Plan], Result]) -> tuple[Result, int]:
+class Played(Protocol):
+    """What a plan came to, with the plan: one that has `faults` and `only`."""
+
+    @property
+    def plan(self) -> Any: ...
+    @property
+    def violation(self) -> str | None: ...
+
+
+R = TypeVar("R", bound=Played)
+
+
+def shrink(found: R, play: Callable[[Any], R]) -> tuple[R, int]:
     """The result of the shortest plan found, and how many runs it took (at most `RUNS_MAX`)."""
     best, runs = found, 0
     size = max(1, len(best.plan.faults) // 2)

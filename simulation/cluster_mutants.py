@@ -1,0 +1,291 @@
+"""Known mistakes of brokers and controllers, made again one at a time, to show that the cluster's simulator finds them.
+
+As `mutants.py`; most are bugs that other systems have had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from broker.core.errors import Code
+from broker.core.partition import UNKNOWN_END, Answer, FollowerState, LeaderState
+from broker.core.producer_state import ACCEPT, ProducerState
+from broker.log import Appended, PartitionLog
+from broker.server import fetch_service
+from broker.server.fetch_service import FetchService
+from broker.server.hosted import Hosted
+from broker.server.image_follower import ImageFollower
+from broker.server.role import BrokerRole
+from metadata.control import brokers, partitions, reassign
+from metadata.control.decision import Decision
+from metadata.image import ClusterImage, PartitionImage
+from metadata.records import RegisterBroker
+from simulation.mutants import Mutant, mutant_of
+
+MUTANTS: list[Mutant] = []
+
+_mutant = mutant_of(MUTANTS)
+
+
+# Truncation and divergence
+
+
+@_mutant("a follower cuts its log at the watermark")
+def _cuts_at_the_watermark() -> list[Any]:
+    """As before KIP-101: what was committed above the watermark that it knew is gone."""
+    follow = ImageFollower._follow
+
+    def cut(self: ImageFollower, hosted: Hosted, partition: PartitionImage) -> None:
+        log = hosted.log
+        if log is not None and hosted.role_epoch != partition.leader_epoch:
+            log.truncate_to(max(log.high_watermark, log.truncation_floor, log.start_offset))
+        follow(self, hosted, partition)
+
+    return [patch.object(ImageFollower, "_follow", cut)]
+
+
+@_mutant("a leader looks for no divergence")
+def _no_divergence() -> list[Any]:
+    def check(fetch_offset: int, last_epoch: int, log_start: int, log_end: int, end_of: Any) -> Code:
+        return Code.NONE if log_start <= fetch_offset <= log_end else Code.OFFSET_OUT_OF_RANGE
+
+    return [patch.object(fetch_service, "check_position", check)]
+
+
+@_mutant("divergence is applied after the watermark")
+def _watermark_first() -> list[Any]:
+    """KAFKA-14704."""
+    on_reply = FollowerState.on_reply
+
+    def watermark_first(self: FollowerState, sent: Any, reply: Any, start: int, end: int, end_of: Any) -> Any:
+        step = on_reply(self, sent, reply, start, end, end_of)
+        if reply.diverging is not None:
+            self.watermark_after(reply.high_watermark, end)
+        return step
+
+    return [
+        patch.object(FollowerState, "on_reply", watermark_first),
+        patch.object(FollowerState, "on_truncated", lambda self, log_end: None),
+    ]
+
+
+@_mutant("producers are not rebuilt after a truncation")
+def _producers_survive() -> list[Any]:
+    truncate = PartitionLog.truncate_to
+
+    def keep(self: PartitionLog, offset: int) -> None:
+        producers = self._producers
+        truncate(self, offset)
+        self._producers = producers
+
+    return [patch.object(PartitionLog, "truncate_to", keep)]
+
+
+# Acknowledgements
+
+
+@_mutant("a leader counts what it has not flushed")
+def _leader_unflushed() -> list[Any]:
+    on_appended = LeaderState.on_appended
+
+    def appended(self: LeaderState, log_end: int) -> None:
+        on_appended(self, log_end)
+        self.flushed_end = log_end
+
+    return [patch.object(LeaderState, "on_appended", appended)]
+
+
+@_mutant("a follower fetches from what it has not flushed")
+def _follower_unflushed() -> list[Any]:
+    return [patch.object(PartitionLog, "flushed_offset", property(lambda self: self.end_offset))]
+
+
+@_mutant("writes are acknowledged below min.insync.replicas")
+def _below_min_isr() -> list[Any]:
+    return [patch.object(LeaderState, "min_isr", property(lambda self: 1))]
+
+
+@_mutant("a duplicate is acknowledged before the watermark")
+def _duplicates_at_once() -> list[Any]:
+    append = PartitionLog.append_as_leader
+
+    def at_once(self: PartitionLog, batches: Any, leader_epoch: int, now_ms: int) -> Any:
+        outcome = append(self, batches, leader_epoch, now_ms)
+        if isinstance(outcome, Appended) and outcome.duplicate:
+            return outcome._replace(end_offset=0)
+        return outcome
+
+    return [patch.object(PartitionLog, "append_as_leader", at_once)]
+
+
+@_mutant("a retry is not recognised")
+def _no_duplicates() -> list[Any]:
+    return [patch.object(ProducerState, "check", lambda self, batch, log_start: ACCEPT)]
+
+
+# ISR
+
+
+@_mutant("a proposed shrink counts before it is committed")
+def _shrinks_at_once() -> list[Any]:
+    propose = LeaderState.propose
+
+    def at_once(self: LeaderState, now_ms: int) -> Any:
+        proposal = propose(self, now_ms)
+        if proposal is not None:
+            self.isr = tuple([each for each in self.isr if each in proposal.members])
+            self.advance()
+        return proposal
+
+    return [patch.object(LeaderState, "propose", at_once)]
+
+
+@_mutant("a proposal is dropped on a timeout")
+def _timeouts_refuse() -> list[Any]:
+    on_answer = LeaderState.on_answer
+
+    def refused(self: LeaderState, proposal: Any, answer: Answer, now_ms: int) -> bool:
+        return on_answer(self, proposal, Answer.REFUSED if answer is Answer.UNKNOWN else answer, now_ms)
+
+    return [patch.object(LeaderState, "on_answer", refused)]
+
+
+@_mutant("a follower joins without what the leader began with")
+def _joins_early() -> list[Any]:
+    in_sync = LeaderState._in_sync
+
+    def any_end(self: LeaderState, broker_id: int, now_ms: int) -> bool:
+        return in_sync(self, broker_id, now_ms) or self.followers[broker_id].end > UNKNOWN_END
+
+    return [patch.object(LeaderState, "_in_sync", any_end)]
+
+
+@_mutant("a fetch of an earlier incarnation counts")
+def _old_incarnations_count() -> list[Any]:
+    """KAFKA-15221: broker epochs are compared neither by the leader nor by the controller."""
+    on_fetch, check = LeaderState.on_fetch, partitions._check_members
+
+    def counts(self: LeaderState, broker_id: int, broker_epoch: int, *more: Any) -> bool:
+        return on_fetch(self, broker_id, self.cluster.broker_epoch(broker_id), *more)
+
+    def members(image: ClusterImage, name: str, change: Any, partition: PartitionImage) -> Any:
+        known = [member._replace(broker_epoch=_epoch_of(image, member.broker_id)) for member in change.isr]
+        return check(image, name, replace(change, isr=tuple(known)), partition)
+
+    return [
+        patch.object(LeaderState, "on_fetch", counts),
+        patch.object(partitions, "_check_members", members),
+        patch.object(FetchService, "close_sessions_of", lambda self, broker_id: None),
+    ]
+
+
+def _epoch_of(image: ClusterImage, broker_id: int) -> int:
+    broker = image.brokers.get(broker_id)
+    return -1 if broker is None else broker.epoch
+
+
+@_mutant("a stale change of the ISR is accepted")
+def _stale_changes() -> list[Any]:
+    check = partitions._check_change
+
+    def any_epoch(image: ClusterImage, broker_id: int, change: Any, partition: Any) -> Any:
+        if partition is not None:
+            change = replace(change, partition_epoch=partition.partition_epoch)
+        return check(image, broker_id, change, partition)
+
+    return [patch.object(partitions, "_check_change", any_epoch)]
+
+
+# Brokers and their disks
+
+
+@_mutant("a broker keeps its epoch over a crash")
+def _epochs_are_kept() -> list[Any]:
+    register = brokers.register
+
+    def same(image: ClusterImage, request: RegisterBroker, *, session_live: bool) -> Any:
+        old = image.brokers.get(request.broker_id)
+        if old is not None and set(old.directory_ids) == set(request.directory_ids):
+            request = msgspec.structs.replace(request, incarnation_id=old.incarnation_id)
+        return register(image, request, session_live=session_live)
+
+    return [patch.object(brokers, "register", same)]
+
+
+@_mutant("an emptied disk is trusted")
+def _emptied_disks_are_trusted() -> list[Any]:
+    return [patch.object(brokers, "_lost_by", lambda *_: lambda topic, partition, replica: False)]
+
+
+@_mutant("strays are set aside before the metadata has caught up")
+def _strays_early() -> list[Any]:
+    def activate(self: ImageFollower, broker_epoch: int) -> None:
+        self._replicas.broker_epoch = broker_epoch
+        self._wait_for = 0
+        self._latest = ClusterImage(end_offset=1)
+        self._news.set()
+
+    return [patch.object(ImageFollower, "activate", activate)]
+
+
+@_mutant("a failed disk is not reported")
+def _failures_are_kept() -> list[Any]:
+    def unheard(self: BrokerRole, directory_id: Any, error: Any) -> None:
+        for hosted in list(self.replicas.hosted.values()):
+            if hosted.log is not None and hosted.log.directory_id == directory_id:
+                self.fetchers.remove(hosted)
+                self.replicas.take_offline(hosted, error)
+
+    return [patch.object(BrokerRole, "_on_disk_failure", unheard)]
+
+
+# Reassignments, elections, topics
+
+
+@_mutant("a reassignment drops the old replicas before the new are in sync")
+def _drops_early() -> list[Any]:
+    completed = reassign._completed
+
+    def early(image: ClusterImage, topic_id: Any, partition: Any, now: PartitionImage, *more: Any) -> Any:
+        return completed(image, topic_id, partition, msgspec.structs.replace(now, adding=()), *more)
+
+    return [patch.object(reassign, "_completed", early)]
+
+
+@_mutant("nobody looks after a reassignment that something else completes")
+def _no_progress() -> list[Any]:
+    return [patch.object(reassign, "progress", lambda image: Decision(0))]
+
+
+@_mutant("a leader epoch begins anew with a topic")
+def _epochs_restart() -> list[Any]:
+    return [patch.object(ClusterImage, "first_leader_epoch", lambda self, name, index: 0)]
+
+
+# What clients are shown
+
+
+@_mutant("consumers are shown what is not committed")
+def _shows_all() -> list[Any]:
+    evaluate = FetchService._evaluate
+
+    def everything(self: FetchService, entry: Any, plan: Any, budget: int, at_least_one: bool) -> Any:
+        return evaluate(
+            self, entry, replace(plan, replica_id=-2) if plan.replica_id == -1 else plan, budget, at_least_one
+        )
+
+    serving = FetchService._serving
+
+    def anybody(self: FetchService, entry: Any, replica_id: int) -> Any:
+        return serving(self, entry, -1 if replica_id == -2 else replica_id)
+
+    return [patch.object(FetchService, "_evaluate", everything), patch.object(FetchService, "_serving", anybody)]
+
+
+@_mutant("a new leader tells the latest offset before it knows it")
+def _latest_unknown() -> list[Any]:
+    return [patch.object(LeaderState, "latest_known", lambda self: True)]

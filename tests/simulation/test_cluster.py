@@ -1,0 +1,89 @@
+"""Seeds of the cluster simulation: every promise holds, rare things do happen, and a seed replays anywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulation.__main__ import CLUSTER, ClusterTotals, main
+from simulation.cluster_mutants import MUTANTS
+from simulation.cluster_plan import KINDS, draw
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 36
+BLOCK = 6
+
+totals = ClusterTotals()
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_every_promise_holds(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        result = CLUSTER.run(seed)
+        totals.add(result)
+        assert result.violation is None, f"python -m simulation --cluster --seed {seed}: {result.violation}"
+
+
+def test_the_faults_have_not_grown_tame() -> None:
+    """After the seeds above.  A promise that is never put to the test holds without merit."""
+    if totals.seeds < SEEDS:
+        pytest.skip("only part of the seeds were run")
+    assert sum(totals.faults[kind] > 0 for kind in KINDS) > len(KINDS) * 3 // 4, totals.faults
+    assert totals.acknowledged > 50 * SEEDS
+    assert totals.consumed > 500 * SEEDS
+    for what in (
+        "truncation",
+        "duplicate recognised",
+        "broker_fenced",
+        "new_incarnation",
+        "isr_expand",
+        "elected out of the elr",
+        "reassignment_completed",
+        "directory_offline",
+        "controlled_shutdown",
+        "metadata snapshot loaded",
+        "acks=1 lost",
+    ):
+        assert totals.seen[what] > 0, what
+
+
+def test_every_kind_of_fault_is_drawn() -> None:
+    drawn = {fault.kind for seed in range(300) for fault in draw(seed).faults}
+    assert drawn == set(KINDS)
+
+
+def output_of(seed: int, hash_seed: int) -> list[str]:
+    finished = subprocess.run(
+        [sys.executable, "-m", "simulation", "--cluster", "--seed", str(seed), "--trace"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
+    assert not finished.stderr, finished.stderr[-2000:]
+    return [line for line in finished.stdout.splitlines() if not line.startswith("seeds ")]  # how long it took
+
+
+def test_a_seed_replays_in_any_process() -> None:
+    first, second = output_of(3, hash_seed=1), output_of(3, hash_seed=2)
+    assert len(first) > 1000, "the trace has something in it"
+    assert first == second
+
+
+def test_the_command_shrinks_and_names_a_failing_seed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", "--cluster", "--seeds", "0:3"])
+    mutant = next(one for one in MUTANTS if one.name == "consumers are shown what is not committed")
+    with mutant.alive():
+        assert main() == 1
+    printed = capsys.readouterr().out
+    assert "I21: " in printed
+    assert "python -m simulation --cluster --seed" in printed
