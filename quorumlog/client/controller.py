@@ -183,6 +183,7 @@ class ControllerClient:
                 if not reason.retriable:
                     raise reason from error
                 continue
+            self._prefer(address)
             return await self._ask_leader(reply, deadline)
         raise reason
 

@@ -34,7 +34,8 @@ async def ask_freshest(client: Any, method: str, request: Any, timeout_s: float)
     deadline = loop.time() + timeout_s
     described = await client.describe_quorum(timeout_s)
     known = described.known
-    if known.HasField("leader_id") and known.leader_address:
+    is_reached = known.HasField("leader_id") and known.leader_id == described.answered_by.node_id
+    if is_reached and known.leader_address:
         try:
             limit = min(max(deadline - loop.time(), 0.001), LEADER_TIMEOUT_S)
             return await client.ask_node(known.leader_address, method, request, limit)

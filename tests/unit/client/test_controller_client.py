@@ -30,7 +30,7 @@ class FakeNode(controller_pb2_grpc.ControllerServicer, node_pb2_grpc.NodeService
     def __init__(self, *script: Answer) -> None:
         self.script = list(script)
         self.requests: list[Any] = []
-        self.quorum = quorum_pb2.DescribeQuorumReply()
+        self.quorum: Any = quorum_pb2.DescribeQuorumReply()
         self.address = ""
 
     async def CreateTopics(self, request: Any, context: Any) -> Any:
@@ -44,6 +44,8 @@ class FakeNode(controller_pb2_grpc.ControllerServicer, node_pb2_grpc.NodeService
 
     async def DescribeQuorum(self, request: Any, context: Any) -> Any:
         self.requests.append(request)
+        if isinstance(self.quorum, grpc.StatusCode):
+            await context.abort(self.quorum, "scripted")
         return self.quorum
 
     async def _next(self, request: Any, context: Any) -> Any:
@@ -276,3 +278,13 @@ async def test_nodes_that_are_learned_of_are_asked_when_the_given_ones_are_gone(
         client.learn([node.address, node.address])
         assert (await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 10)).high_watermark == 7
     assert len(node.requests) == 1
+
+
+async def test_who_has_described_the_quorum_is_asked_first(start: Start) -> None:
+    first = await start(FakeNode(read()))
+    second = await start(FakeNode(read()))
+    first.quorum = grpc.StatusCode.UNAVAILABLE
+    async with ControllerClient([first.address, second.address]) as client:
+        await client.describe_quorum(10)
+        await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 10)
+    assert (len(first.requests), len(second.requests)) == (1, 2)
