@@ -30,6 +30,7 @@ from uuid import UUID
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import Assignment, FollowerState, LeaderState, Limits
 from broker.log import LogConfig, LogKey, PartitionLog
+from broker.log.turns import Turn
 from broker.server.fetchers import Fetchers
 from broker.server.hosted import Hosted
 from broker.server.isr import IsrKeeper
@@ -46,7 +47,6 @@ from quorumlog.runtime.logging import get_logger
 
 log = get_logger("broker")
 
-SLICE_S = 0.01
 GENERATION = "broker/generation"
 """Fact: the generation of the quorum under which the directory's strays were last looked for."""
 
@@ -90,6 +90,7 @@ class ImageFollower:
         self._configs: set[UUID] = set()
         self._all_configs = False
         self._active = False
+        self._everything = False
         self._wait_for = -1
         self._news = asyncio.Event()
         self._log_configs: dict[UUID, LogConfig] = {}
@@ -145,13 +146,10 @@ class ImageFollower:
 
     def _note_everything(self, old: ClusterImage, new: ClusterImage) -> None:
         """A snapshot took the place of batches: whatever this broker had, or has now, is looked at."""
-        self._touched.update(dict.fromkeys(self._replicas.hosted))
-        for image in (old, new):
-            for topic_id, mask in image.hostings(self._replicas.broker_id).items():
-                self._touched.update(dict.fromkeys(PartitionKey(topic_id, index) for index in indexes(mask)))
+        self._everything = True
         self._brokers.update(old.brokers, new.brokers)
         self._all_configs = True
-        self._progress.pending_changes = len(self._touched)
+        self._progress.pending_changes = new.replica_count(self._replicas.broker_id)
 
     def start_at(self, image: ClusterImage) -> None:
         """What was replayed before this subscribed."""
@@ -177,32 +175,44 @@ class ImageFollower:
             if self._wait_for < 0 or self._latest.end_offset <= self._wait_for:
                 continue
             if not self._active:
-                self._active = True
-                for topic_id, mask in sorted(self._latest.hostings(self._replicas.broker_id).items()):
-                    for index in indexes(mask):
-                        self._touched[PartitionKey(topic_id, index)] = None
+                self._active = self._everything = True
+            if self._everything:
+                await self._touch_everything()
             await self._carry_out()
+
+    async def _touch_everything(self) -> None:
+        """Whatever this broker has, or has by the newest image; what changes meanwhile is noted as ever."""
+        self._everything = False
+        turn = Turn()
+        for key in list(self._replicas.hosted):
+            self._touched[key] = None
+            await turn.passed()
+        for topic_id, mask in self._latest.hostings(self._replicas.broker_id).items():
+            for index in indexes(mask):
+                self._touched[PartitionKey(topic_id, index)] = None
+                await turn.passed()
 
     async def _carry_out(self) -> None:
         image = self._latest
         touched = sorted(self._touched)
         self._touched.clear()
         changed_brokers, self._brokers = self._brokers, set()
-        self._refresh_configs(image)
+        await self._refresh_configs(image)
         self._fetchers.set_throttle(int(image.cluster_config("reassignment.throttle.bytes.per.second")))
         await self._renew(touched, image)
         # What goes, goes first: a topic that was made anew has the name of the one before.
-        gone = [key for key in touched if self._is_gone(key, image)]
+        turn = Turn()
+        gone: list[PartitionKey] = []
+        for key in touched:
+            if self._is_gone(key, image):
+                gone.append(key)
+            await turn.passed()
         if gone:
             await self._remove(gone)
-        loop = asyncio.get_running_loop()
-        slice_end = loop.time() + SLICE_S
         for done, key in enumerate(touched):
             self._bring(key, image)
-            if loop.time() > slice_end:
-                self._progress.pending_changes = len(touched) - done + len(self._touched)
-                await asyncio.sleep(0)
-                slice_end = loop.time() + SLICE_S
+            self._progress.pending_changes = len(touched) - done + len(self._touched)
+            await turn.passed()
         self._replicas.image = image
         self._progress.pending_changes = len(self._touched)
         if changed_brokers:
@@ -228,12 +238,9 @@ class ImageFollower:
 
     async def _renew(self, touched: list[PartitionKey], image: ClusterImage) -> None:
         """Bring replicas of topics that have another id now under that id."""
-        loop = asyncio.get_running_loop()
-        slice_end = loop.time() + SLICE_S
+        turn = Turn()
         for key in touched:
-            if loop.time() > slice_end:
-                await asyncio.sleep(0)
-                slice_end = loop.time() + SLICE_S
+            await turn.passed()
             hosted = self._replicas.hosted.get(key)
             topic = None if hosted is None else image.topic(hosted.topic)
             if hosted is None or topic is None or topic.topic_id == key.topic_id:
@@ -256,7 +263,9 @@ class ImageFollower:
     async def _remove(self, keys: list[PartitionKey]) -> None:
         """Stop serving these replicas and set their folders aside; they are deleted later."""
         removed: list[LogKey] = []
+        turn = Turn()
         for key in keys:
+            await turn.passed()
             hosted = self._replicas.hosted.pop(key)
             self._replicas.by_name.pop((hosted.topic, hosted.key.index), None)
             self._fetchers.remove(hosted)
@@ -412,19 +421,21 @@ class ImageFollower:
         min_isr = int(self._latest.topic_config(topic_id, "min.insync.replicas"))
         return Limits(self._lag_max_ms, min_isr, self._lag_max_bytes)
 
-    def _refresh_configs(self, image: ClusterImage) -> None:
+    async def _refresh_configs(self, image: ClusterImage) -> None:
         if self._all_configs:
             changed = {hosted.topic_id for hosted in self._replicas.hosted.values()}
             self._log_configs.clear()
         else:
             changed = self._configs
         self._configs, self._all_configs = set(), False
+        turn = Turn()
         for topic_id in sorted(changed):
             self._log_configs.pop(topic_id, None)
             topic = image.topics.get(topic_id)
             if topic is None:
                 continue
             for index in range(len(topic.partitions)):
+                await turn.passed()
                 hosted = self._replicas.hosted.get(PartitionKey(topic_id, index))
                 if hosted is not None and hosted.log is not None:
                     hosted.log.config = self._config(topic_id)

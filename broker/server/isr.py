@@ -19,6 +19,7 @@ from typing import Any
 
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import Answer, LeaderState, Proposal
+from broker.log.turns import Turn
 from broker.server.hosted import Hosted
 from broker.server.replica_manager import ReplicaManager
 from quorumlog.runtime.clock import now_ms
@@ -35,7 +36,6 @@ MAX_ITEMS = 5_000
 REQUEST_TIMEOUT_MS = 5_000
 OPEN_BALLOT_MS = 250
 """How soon an open ballot is looked at again."""
-SLICE_S = 0.01
 
 _OVERTAKEN = frozenset(
     {
@@ -108,27 +108,26 @@ class IsrKeeper:
             pass
 
     async def _look_at_all(self) -> None:
-        loop = asyncio.get_running_loop()
-        slice_end = loop.time() + SLICE_S
+        turn = Turn()
         for hosted in list(self._replicas.hosted.values()):
             leader = hosted.leader
             if leader is not None and (leader.followers or leader.open_ballot):
                 if leader.wanted_isr(now_ms()) != leader.isr:
                     self._candidates[hosted.partition] = hosted
-                if loop.time() > slice_end:
-                    await asyncio.sleep(0)
-                    slice_end = loop.time() + SLICE_S
+                await turn.passed()
 
     def _propose(self) -> list[Asked]:
         """The proposals of all candidates.  Those with an open ballot stay candidates."""
         now = now_ms()
         asked: list[Asked] = []
         for key, hosted in list(self._candidates.items()):
+            if len(asked) == MAX_ITEMS:
+                break  # the others are asked for once these are answered
             leader = hosted.leader
             if leader is None or self._replicas.leads(hosted) is None:
                 del self._candidates[key]
                 continue
-            proposal = leader.propose(now) if len(asked) < MAX_ITEMS else None
+            proposal = leader.propose(now)
             if proposal is not None:
                 asked.append((hosted, leader, proposal, len(proposal.isr) - len(leader.isr)))
             elif not leader.open_ballot and leader.wanted_isr(now) == leader.isr:

@@ -1,0 +1,121 @@
+"""Changes of very many partitions: carried out in turns, and asked for together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from harness import Cluster
+from test_replication import leading
+
+from broker.log import turns
+from broker.server import isr
+from broker.server.api import ReplicaLimits
+from metadata.control.configs import Changes, Resource, alter_configs
+from metadata.records import ConfigScope
+
+COUNT = 300
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, count=1) as running:
+        yield running
+
+
+class Turns:
+    """Counts the turns of the loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            self.count += 1
+
+
+async def carried_out(cluster: Cluster) -> None:
+    role = cluster[1].role
+    async with asyncio.timeout(60):
+        await role.wait_applied(cluster.controller.image.end_offset)
+        await cluster.until(lambda: not role.progress.pending_changes, "carried out")
+
+
+def alter(cluster: Cluster, key: str, value: str) -> None:
+    wanted = Changes(Resource(ConfigScope.CLUSTER, ""), ((key, value),))
+    cluster.controller.commit(alter_configs(cluster.controller.image, [wanted]).records)
+
+
+def reload(cluster: Cluster) -> None:
+    """As after the snapshot of an absence."""
+    image = cluster.controller.image
+    cluster[1].role.follower.on_batch(image, image, None, image.end_offset, image.end_offset, 0)
+
+
+async def test_nothing_is_done_for_all_partitions_in_one_turn_of_the_loop(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With turns of no length each step on each partition has its own, so heartbeats go between any two of them.
+
+    The numbers: how many steps on every partition such a change has.
+    """
+    monkeypatch.setattr(turns, "YIELD_MS", 0)
+    seen = Turns()
+    ticking = asyncio.create_task(seen.run())
+    made: list[UUID] = []
+    changes: list[tuple[str, int, Callable[[], object]]] = [
+        ("created", 3, lambda: made.append(cluster.controller.create("t", *[(1,)] * COUNT))),
+        ("loaded from a snapshot", 6, lambda: reload(cluster)),
+        ("config of the cluster", 1, lambda: alter(cluster, "reassignment.throttle.bytes.per.second", "9000")),
+        ("deleted", 7, lambda: cluster.controller.delete(made[0])),
+    ]
+    for what, steps, change in changes:
+        before = seen.count
+        change()
+        await carried_out(cluster)
+        assert seen.count - before >= steps * COUNT, what
+    assert cluster[1].replicas.hosted == {}
+    ticking.cancel()
+
+
+async def test_isr_changes_of_many_partitions_are_asked_for_together(tmp_path: Path) -> None:
+    """One request under way at a time, with all that has come up meanwhile."""
+    async with Cluster(tmp_path, count=2, lag_max_ms=300, limits=ReplicaLimits()) as cluster:
+        topic_id = cluster.controller.create("t", *[(1, 2)] * COUNT)
+        await leading(cluster, 1, "t")
+        all_are = lambda size: all(  # noqa: E731
+            len(cluster.controller.partition(topic_id, index).isr) == size for index in range(COUNT)
+        )
+        await cluster.until(lambda: len(cluster[2].replicas.hosted) == COUNT, "followed")
+        before = len(cluster.controller.answers)
+        await cluster[2].role.fetchers.stop()
+        await cluster.controller.until(lambda image: all_are(1))
+        asked = [word for method, word in cluster.controller.answers[before:] if method == "AlterPartition"]
+        assert 1 <= len(asked) <= COUNT // 20
+
+
+async def test_a_request_has_a_bound_and_the_rest_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isr, "MAX_ITEMS", 7)
+    sizes: list[int] = []
+    async with Cluster(tmp_path, count=2, lag_max_ms=300) as cluster:
+        topic_id = cluster.controller.create("t", *[(1, 2)] * 40)
+        await leading(cluster, 1, "t")
+        await cluster.until(lambda: len(cluster[2].replicas.hosted) == 40, "followed")
+        handle = cluster.controller._handle
+
+        def counted(method: str, request: object) -> object:
+            if method == "AlterPartition":
+                sizes.append(len(request.items))  # type: ignore[attr-defined]
+            return handle(method, request)
+
+        cluster.controller._handle = counted  # type: ignore[method-assign]
+        await cluster[2].role.fetchers.stop()
+        await cluster.controller.until(
+            lambda image: all(cluster.controller.partition(topic_id, index).isr == (1,) for index in range(40))
+        )
+    assert max(sizes) == 7
+    assert sum(sizes) >= 40
