@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
@@ -40,6 +40,7 @@ from broker.log.state import (
     folder_fact,
     watermark_fact,
 )
+from broker.log.turns import Turn
 from broker.log.types import LogConfig, LogKey, folder_name, parse_folder_name
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import Disk, DiskError
@@ -49,7 +50,6 @@ CLEAN = "clean"
 DAMAGED = "damaged/"
 OPENED = "opened"
 CHECKPOINT_BYTES = 8 << 20  # about as much is read again for each log after a stop that was not clean
-YIELD_MS = 10
 INDEX_MEMORY_MAX = 64 << 20  # of segments that grow no more, over all logs
 
 NEXT_STEP = (
@@ -154,7 +154,7 @@ class LogManager:
         damaged = {name.removeprefix(DAMAGED) for name in disk.facts.load(DAMAGED)}
         there = set(disk.list(LOGS))
         notes: dict[str, bytes | None] = {}
-        turn = _Turn()
+        turn = Turn()
         for folder in sorted({*there, *states, *known}):
             if (identity := parse_folder_name(folder)) is None:
                 logger.warning("folder ignored directory_id=%s folder=%s", disk.directory_id, folder)
@@ -191,7 +191,7 @@ class LogManager:
             raise CorruptStoreError(f"{folder} is in two data directories")
 
     async def _recover(
-        self, disk: Disk, key: LogKey, topic: str, folder: str, state: LogState | None, committed: int, turn: _Turn
+        self, disk: Disk, key: LogKey, topic: str, folder: str, state: LogState | None, committed: int, turn: Turn
     ) -> None:
         self._check_single(key, folder)
         log, torn = await turn.through(recover_log(disk, key, topic, folder, LogConfig(), state, committed))
@@ -305,7 +305,7 @@ class LogManager:
 
     async def maintain(self, now_ms: int) -> None:
         """Retention, expiry of producers, recovery points.  A failed directory is reported through `on_failure`."""
-        turn = _Turn()
+        turn = Turn()
         for directory_id, disk in self._disks.items():
             if directory_id in self._failed_disks:
                 continue
@@ -394,7 +394,7 @@ class LogManager:
         """
         async with self._checkpointing:
             moves: dict[UUID, list[StrayState]] = {}
-            turn = _Turn()
+            turn = Turn()
             for key in keys:
                 await turn.passed()
                 if (log := self._logs.pop(key, None)) is not None:
@@ -435,7 +435,7 @@ class LogManager:
         """Intent, move, done: a crash in between is finished at the next start."""
         known = self._strays.setdefault(disk.directory_id, {})
         named = {}
-        turn = _Turn()
+        turn = Turn()
         for stray in strays:
             await turn.passed()
             number = 0
@@ -533,29 +533,6 @@ class LogManager:
         self._failed_disks[directory_id] = error
         if self.on_failure is not None:
             self.on_failure(directory_id, error)
-
-
-class _Turn:
-    """Lets others have the loop every few milliseconds."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._since = self._loop.time()
-
-    async def passed(self) -> None:
-        if (self._loop.time() - self._since) * 1000 >= YIELD_MS:
-            await asyncio.sleep(0)
-            self._since = self._loop.time()
-
-    async def through(self, work: Generator[None, None, _T]) -> _T:
-        """What `work` returns, run step by step."""
-        while True:
-            await self.passed()
-            try:
-                next(work)
-            except StopIteration as stop:
-                result: _T = stop.value
-                return result
 
 
 def _fact(log: PartitionLog) -> str:
