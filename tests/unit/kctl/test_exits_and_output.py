@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -80,3 +81,39 @@ def test_tables_are_not_cut_when_they_do_not_go_to_a_terminal(capsys: pytest.Cap
 def test_tables_do_not_interpret_what_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
     Output("table").table(("name",), [["[red]x[/red]"]])
     assert "[red]x[/red]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "no_color", "coloured"), [(True, "", True), (True, "1", False), (False, "", False)]
+)
+def test_colours_only_on_a_terminal_that_wants_them(
+    is_terminal: bool,
+    no_color: str,
+    coloured: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    Output("table").styled("two words", "red")
+    out = capsys.readouterr().out
+    assert out == ("\033[31mtwo words\033[0m\n" if coloured else "two words\n")
+
+
+def test_long_text_is_broken_between_words_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = " ".join(["orders-12"] * 12)
+    Output("table").hanging("    7", text)
+    assert capsys.readouterr().out == f"    7  {text}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "50")
+    Output("table").hanging("    7", text)
+    Output("table").wrapped(text, 3)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "    7  orders-12 orders-12 orders-12 orders-12",
+        "       orders-12 orders-12 orders-12 orders-12",
+    ]
+    assert lines[3] == "   orders-12 orders-12 orders-12 orders-12"
+    assert {word for line in lines for word in line.split()} == {"7", "orders-12"}
