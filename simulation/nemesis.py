@@ -25,6 +25,7 @@ NODES_ONLY = 0.95
 ORDER_MS = 3000
 ORDER_GAP_S = 0.1
 SHORT_REIGN_S = 0.3
+SNAPSHOTS_TORN = 0.4
 
 
 class Nemesis:
@@ -259,10 +260,13 @@ class Nemesis:
     # Disks
 
     async def _torn_write(self, fault: Fault) -> None:
-        """Power fails in the middle of a transaction."""
+        """Power fails in the middle of a transaction, or of a snapshot that is taken or received."""
         host = self._host(fault)
-        writes = asyncio.Event()
-        host.disk.on_write = writes.set
+        disk, writes = host.disk, asyncio.Event()
+        if self.world.plan.snapshots and fault.amount < SNAPSHOTS_TORN:
+            disk.on_part = writes.set
+        else:
+            disk.on_write = writes.set
         try:
             async with asyncio.timeout(fault.length_s):
                 await writes.wait()
@@ -271,7 +275,7 @@ class Nemesis:
         else:
             self.world.kill(host.node_id)
             await self._for(fault.amount)
-        host.disk.on_write = None
+        disk.on_write = disk.on_part = None
         self.world.start(host.node_id)
 
     async def _fsync_fails(self, fault: Fault) -> None:

@@ -252,6 +252,7 @@ class QuorumWorld:
             return
         self.note(f"kill {host.name}")
         host.process.kill()
+        host.disk.lose_power()
         self._gone(host)
 
     def _gone(self, host: Host) -> None:

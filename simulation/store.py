@@ -41,7 +41,8 @@ class QuorumDisk:
     watch: Callable[[StoreWrite], None] | None = None  # told of each write when it has become durable
     in_flight: Sequence[StoreWrite] = ()
     on_write: Callable[[], None] | None = None  # called when a write begins
-    torn: Counter[str] = field(default_factory=Counter)  # what became of the writes that a crash cut off
+    on_part: Callable[[], None] | None = None  # called when a snapshot has grown
+    torn: Counter[str] = field(default_factory=Counter)  # what became of what a crash cut off
     standing: MemoryStanding = field(default_factory=MemoryStanding)
     watch_snapshot: Callable[[LogEnd, bytes], None] | None = None  # shown each snapshot that is finished
     base: LogBase | None = None
@@ -66,6 +67,14 @@ class QuorumDisk:
                 self.apply_all(writes)
         self.locked_by = None
         self.fails = False
+
+    def lose_power(self) -> None:
+        """Nobody has synced what is there of an unfinished snapshot: its end is missing, or zeros."""
+        for end, part in sorted(self.parts.items()):
+            kept = self.random.randrange(len(part) + 1)
+            zeros = self.random.randrange(len(part) - kept + 1)
+            self.parts[end] = part[:kept] + bytes(zeros)
+            self.torn["torn download" if end.offset > self.log_end else "torn snapshot"] += 1
 
     def apply_all(self, writes: Sequence[StoreWrite]) -> None:
         for write in writes:
@@ -135,17 +144,27 @@ class SimulatedStore:
         disk.in_flight = writes
         if disk.on_write is not None:
             disk.on_write()
-        await asyncio.sleep(disk.random.uniform(*disk.fsync_ms) / 1000)
-        while disk.hangs:  # noqa: ASYNC110
-            await asyncio.sleep(HANG_LOOK_S)
+        await self._wait_for_disk()
         disk.in_flight = ()
-        if disk.full:
-            raise FatalError("the disk is full")
-        fails, disk.fails = disk.fails, False
+        fails = self._outcome()
         if not fails or disk.random.random() < 0.5:
             disk.apply_all(writes)
         if fails:
             raise FatalError("fsync failed")
+
+    async def _wait_for_disk(self) -> None:
+        disk = self._disk
+        await asyncio.sleep(disk.random.uniform(*disk.fsync_ms) / 1000)
+        while disk.hangs:  # noqa: ASYNC110
+            await asyncio.sleep(HANG_LOOK_S)
+
+    def _outcome(self) -> bool:
+        """Whether this sync fails.  On a full disk there is nothing to sync."""
+        disk = self._disk
+        if disk.full:
+            raise FatalError("the disk is full")
+        fails, disk.fails = disk.fails, False
+        return fails
 
     async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
         found: list[Batch] = []
@@ -172,11 +191,17 @@ class SimulatedStore:
     async def extend_snapshot(self, end: LogEnd, position: int, data: bytes) -> None:
         part = self._disk.parts[end]
         assert len(part) == position, f"{len(data)} bytes at {position} of a snapshot of {len(part)} bytes so far"
+        if self._disk.full:
+            raise FatalError("the disk is full")
         self._disk.parts[end] = part + data
+        if self._disk.on_part is not None:
+            self._disk.on_part()
 
     async def finish_snapshot(self, end: LogEnd) -> SnapshotInfo:
         disk = self._disk
-        await asyncio.sleep(disk.random.uniform(*disk.fsync_ms) / 1000)
+        await self._wait_for_disk()
+        if self._outcome():
+            raise FatalError("fsync failed")
         data = disk.parts.pop(end)
         try:
             info = _look(data)
@@ -185,6 +210,7 @@ class SimulatedStore:
         except MalformedError as error:
             if end in disk.snapshots and data.startswith(disk.snapshots[end]):
                 del disk.snapshots[end]  # resumed from there
+            disk.torn["download refused as damaged"] += 1
             raise BadSnapshotError(str(error)) from error
         disk.snapshots[end] = data
         if disk.watch_snapshot is not None:

@@ -17,8 +17,8 @@ from simulation.plan import DISK_FAULTS, LINK_FAULTS, NODE_FAULTS, ORDERS, draw
 from simulation.shrink import shrink
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 120
-BLOCK = 20
+SEEDS = 240
+BLOCK = 30
 
 totals = Totals()
 
@@ -38,7 +38,14 @@ def test_the_faults_have_not_grown_tame() -> None:
     assert all(totals.faults[kind] > 0 for kind in (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)), totals.faults
     assert totals.acknowledged > 20 * SEEDS
     assert totals.undecided <= SEEDS // 20
-    for what in ("truncation", "paused", "snapshot compared with the log", "disaster", "old generation refused"):
+    for what in (
+        "truncation",
+        "paused",
+        "snapshot compared with the log",
+        "torn snapshot",
+        "disaster",
+        "old generation refused",
+    ):
         assert totals.seen[what] > 0, what
     missed = [row for row in ROWS if totals.transitions[row] == 0]
     assert len(missed) <= 15, missed
