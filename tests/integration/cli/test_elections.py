@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,18 @@ PORTS = ("--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http",
 
 
 class Brokers:
-    """Broker 1 is the controller as well; 2 and 3 join it."""
+    """Broker 1 is the controller as well; 2 and 3 join it.  directories: where these keep their data."""
 
-    def __init__(self, start: StartServer, root: Path) -> None:
+    def __init__(self, start: StartServer, root: Path, directories: Mapping[int, Sequence[Path]] | None = None) -> None:
         self._start = start
-        self._root = root
+        self._directories = {broker_id: (root / str(broker_id),) for broker_id in (1, 2, 3)} | dict(directories or {})
         self.servers: dict[int, Server] = {}
         self.control = ""
         for broker_id in (1, 2, 3):
             self.start(broker_id)
 
     def start(self, broker_id: int) -> None:
-        directory = ("--data-dir", self._root / str(broker_id))
+        directory = ("--data-dir", ",".join(map(str, self._directories[broker_id])))
         if broker_id == 1:
             server = self._start("broker", "--standalone", *directory, *PORTS, *FAST)
             self.control = server.fields["control"]
@@ -56,8 +56,8 @@ class Brokers:
     def state(self, broker_id: int) -> str:
         return next(str(each["state"]) for each in self.ok("brokers", "list") if each["id"] == broker_id)
 
-    def partition(self, topic: str) -> tuple[int | None, list[int], list[int]]:
-        found = self.ok("topics", "describe", topic)[0]["partitions"][0]
+    def partition(self, topic: str, index: int = 0) -> tuple[int | None, list[int], list[int]]:
+        found = self.ok("topics", "describe", topic)[0]["partitions"][index]
         return found["leader"], sorted(found["isr"]), found["elr"]
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -91,6 +91,19 @@ def test_leaders_die_return_and_are_elected(start_server: StartServer, tmp_path:
     assert brokers.partition("t") == (1, [1], [2])
     brokers.start(3)
     brokers.until(lambda: brokers.partition("t") == (1, [1, 3], []), "3 is in sync again")
+
+
+def test_leaders_come_back_by_themselves_where_that_is_on(start_server: StartServer, tmp_path: Path) -> None:
+    brokers = Brokers(start_server, tmp_path)
+    brokers.ok("configs", "set", "--cluster", "leader.rebalance.interval.ms=1000")
+    brokers.ok("topics", "create", "t", "--assignment", "2:3:1,3:1:2", "--wait")
+    brokers.kill(2)
+    assert brokers.partition("t")[0] == 3
+    brokers.start(2)
+    brokers.until(lambda: brokers.partition("t") == (2, [1, 2, 3], []), "2 leads again, nobody having asked for it")
+    chain = brokers.ok("explain", "t-0")["chain"]
+    assert chain[-1]["reason"] == "preferred_balance"
+    assert brokers.partition("t", 1)[0] == 3, "which leads where it is preferred"
 
 
 def test_an_unclean_election_is_made_when_it_is_asked_for(start_server: StartServer, tmp_path: Path) -> None:
