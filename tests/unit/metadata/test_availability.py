@@ -16,11 +16,12 @@ from metadata.control.reassign import Wanted, alter_reassignments, progress
 from metadata.control.topics import delete_topics
 from metadata.controller import availability as module
 from metadata.controller.availability import LEADERLESS, UNDER_MIN_ISR, Availability, register_availability
-from metadata.controller.replay import MetadataReplay, Subscriber
+from metadata.controller.replay import Subscriber
 from metadata.records import NO_LEADER, ConfigScope, Record
 from quorumlog.runtime.metrics import Metrics
 from tests.unit.metadata.builders import Cluster
-from tests.unit.metadata.fake_node import JumpingLoop
+from tests.unit.metadata.fake_node import JumpingLoop, settle
+from tests.unit.metadata.test_controller import beat, new_topic, started
 from tests.unit.runtime.test_metrics import values
 
 MIN_ISR = "min.insync.replicas"
@@ -317,9 +318,22 @@ def test_what_is_kept_up_equals_what_a_look_at_everything_finds(seed: int) -> No
     run(test())
 
 
-def test_a_real_replay_takes_it() -> None:
+def test_k14457_the_metrics_show_what_is_committed() -> None:
     async def test() -> None:
-        followed = Availability(MetadataReplay(), lambda: True, lambda: True)
+        plane = await started(1)
+        followed = Availability(plane.replay, lambda: plane.controller.active, lambda: True)
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("t"))
+        plane.node.auto_commit = False
+        fencing = plane.start("BrokerHeartbeat", beat(plane, 1, want_fence=True))
+        await settle()
+        assert plane.controller.pending is not None
+        assert plane.controller.pending.brokers[1].fenced
         assert followed.counts() == {LEADERLESS: 0, UNDER_MIN_ISR: 0}
+        plane.node.commit()
+        assert followed.counts() == {LEADERLESS: 1, UNDER_MIN_ISR: 0}
+        await fencing
+        plane.node.lose()
+        assert followed.counts() is None
 
     run(test())
