@@ -100,6 +100,9 @@ class SnapshotFiles:
             size = os.fstat(file.fileno()).st_size
             assert size == position, f"{len(data)} bytes at {position} of a snapshot of {size} bytes so far"
             file.write(data)
+            file.flush()
+            # Not for durability: a large sync at the end would hold up the log's own, on the same disk.
+            os.fdatasync(file.fileno())
 
     def finish(self, end: LogEnd) -> SnapshotInfo:
         path = self._part(end)

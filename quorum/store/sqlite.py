@@ -8,7 +8,11 @@ Every batch and the quorum state carry their own CRC-32C, because SQLite does no
 voter sets in the state are a cache of the log's control records; they are computed anew and compared at start, and so
 is that the log has no gap.  A database that fails any of this is refused, never repaired.
 
-The write-ahead log is folded into the database ("checkpoint") after a write has been answered, not within it.
+What takes long is done after a write has been answered, not within it, and in pieces between which others get their
+turn: the write-ahead log is folded into the database ("checkpoint"), and batches below the log's start are deleted.
+The start itself moves within the write (the table `base`), so what is left below it is nobody's, also after a crash;
+the next opening deletes it.
+
 After a failed write nothing is tried again: a second fsync may succeed without having written (design §4.13).
 """
 
@@ -56,7 +60,11 @@ from quorumlog.wire.v1 import quorum_pb2 as pb
 
 CHECKPOINT_BYTES = 2 << 20
 """Fold the write-ahead log into the database after about so many bytes: what a start must walk after a crash."""
+DROP_BYTES = 1 << 20
+"""Deleted at once, below the log's start (measured: 20 MiB in one transaction hold up others for 50 to 90 ms)."""
 _TRANSACTION_BYTES = 3 * 4120  # frames of a small transaction: the log's last page, the state's, now and then a parent
+
+_ROW_BYTES = 100  # of a batch, besides its content
 
 _APPLICATION_ID = 0x716C6F67  # "qlog"
 
@@ -95,7 +103,9 @@ class SqliteQuorumStore:
         self._log_start = 0
         self._log_end = 0
         self._unfolded_bytes = 0
-        self._checkpoint: asyncio.Task[None] | None = None
+        self.has_leftovers = False  # batches below the log's start that are still to be deleted
+        self._tidying: asyncio.Task[None] | None = None
+        self._closing = False
         self._failure: FatalError | None = None
 
     @property
@@ -111,7 +121,7 @@ class SqliteQuorumStore:
             identity = await loop.run_in_executor(None, self._prepare, node_id, cluster_id)
             self._connection = await self._connect()
             stored = await self._run(lambda connection: self._load(connection, identity, cluster_id))
-            await self._run(self._begin)
+            await self._run(lambda connection: self._begin(connection, stored.log_start))
             assert self._lock is not None
             await loop.run_in_executor(None, self._lock.mark_open)
             snapshots = await loop.run_in_executor(None, self._usable_snapshots, stored)
@@ -224,7 +234,7 @@ class SqliteQuorumStore:
             raise self._wrong_cluster(state.cluster_id, cluster_id)
         base = self._load_base(connection)
         log_start, log_end, epochs = self._scan(connection, base)
-        controls = self._controls(connection)
+        controls = self._controls(connection, log_start)
         if state.applied_offset > log_end:
             raise self._corrupt(
                 f"the log ends at {log_end}, but its quorum state was written at {state.applied_offset}"
@@ -290,7 +300,9 @@ class SqliteQuorumStore:
         """(log start, log end, epochs), having seen that the log has no gap.  Reads no contents."""
         start = end = 0 if base is None else base.end.offset
         epochs: list[tuple[int, int]] = []
-        rows = connection.execute("SELECT base_offset, epoch, count FROM batches ORDER BY base_offset")
+        rows = connection.execute(
+            "SELECT base_offset, epoch, count FROM batches WHERE base_offset >= ? ORDER BY base_offset", (start,)
+        )
         for base_offset, epoch, count in rows:
             if base_offset != end or count < 1:
                 raise self._corrupt(f"the log has a gap: batch at offset {base_offset} after end offset {end}")
@@ -301,8 +313,10 @@ class SqliteQuorumStore:
             end = base_offset + count
         return start, end, tuple(epochs)
 
-    def _controls(self, connection: sqlite3.Connection) -> tuple[Batch, ...]:
-        rows = connection.execute(f"SELECT {_COLUMNS} FROM batches WHERE kind = 1 ORDER BY base_offset")
+    def _controls(self, connection: sqlite3.Connection, start: int) -> tuple[Batch, ...]:
+        rows = connection.execute(
+            f"SELECT {_COLUMNS} FROM batches WHERE kind = 1 AND base_offset >= ? ORDER BY base_offset", (start,)
+        )
         return tuple(self._batch(row) for row in rows)
 
     def _compare_voters(self, state: QuorumState, base: LogBase | None, controls: Sequence[Batch]) -> None:
@@ -321,9 +335,10 @@ class SqliteQuorumStore:
                 f"of the log below {state.applied_offset}: {voters} (target {target})"
             )
 
-    def _begin(self, connection: sqlite3.Connection) -> None:
+    def _begin(self, connection: sqlite3.Connection, log_start: int) -> None:
         """A first write: the disk takes it, and from here on there is a write-ahead log."""
         connection.execute("UPDATE starts SET count = count + 1")
+        connection.execute("DELETE FROM batches WHERE base_offset < ?", (log_start,))
 
     # Writing and reading
 
@@ -333,13 +348,14 @@ class SqliteQuorumStore:
         if self._failure is not None:
             raise self._failure
         try:
-            self._unfolded_bytes += await self._run(lambda connection: self._transaction(connection, writes))
+            size = await self._run(lambda connection: self._transaction(connection, writes))
         except sqlite3.Error as error:
             self._failure = self._translate(error)
             raise self._failure from error
-        if self._unfolded_bytes >= CHECKPOINT_BYTES and (self._checkpoint is None or self._checkpoint.done()):
-            self._unfolded_bytes = 0
-            self._checkpoint = asyncio.get_running_loop().create_task(self._fold())
+        self._unfolded_bytes += size  # not across the await: `_tidy` sets it back meanwhile
+        is_due = self.has_leftovers or self._unfolded_bytes >= CHECKPOINT_BYTES
+        if is_due and (self._tidying is None or self._tidying.done()):
+            self._tidying = asyncio.get_running_loop().create_task(self._tidy())
 
     def _transaction(self, connection: sqlite3.Connection, writes: Sequence[StoreWrite]) -> int:
         """Returns about how many bytes went to the write-ahead log."""
@@ -366,29 +382,52 @@ class SqliteQuorumStore:
         return size
 
     def _begin_at(self, connection: sqlite3.Connection, base: LogBase, end: int) -> tuple[int, int]:
-        """Drop everything below the base's end; the log's new start and end."""
+        """Nothing below the base's end counts any more; the log's new start and end."""
         offset = base.end.offset
-        connection.execute("DELETE FROM batches WHERE base_offset < ?", (offset,))
-        row = connection.execute("SELECT min(base_offset) FROM batches").fetchone()
+        row = connection.execute("SELECT min(base_offset) FROM batches WHERE base_offset >= ?", (offset,)).fetchone()
         assert row[0] in (None, offset), f"the log would start at {offset}, which is inside a batch (next: {row[0]})"
         data = encode_base(base)
         connection.execute("INSERT OR REPLACE INTO base (id, content, crc) VALUES (0, ?, ?)", (data, crc32c(data)))
+        self.has_leftovers = True
         return offset, max(offset, end)
 
     def _truncate(self, connection: sqlite3.Connection, offset: int, start: int, end: int) -> int:
         """Cut the log to `offset`, which is a batch boundary; returns the new end."""
         assert start <= offset <= end, f"truncate to {offset}, log end {end}"
         connection.execute("DELETE FROM batches WHERE base_offset >= ?", (offset,))
-        row = connection.execute("SELECT base_offset + count FROM batches ORDER BY base_offset DESC LIMIT 1").fetchone()
+        row = connection.execute(
+            "SELECT base_offset + count FROM batches WHERE base_offset >= ? ORDER BY base_offset DESC LIMIT 1", (start,)
+        ).fetchone()
         left = start if row is None else int(row[0])
         assert left == offset, f"truncate to {offset}, which is inside a batch or before the log's start ({left})"
         return left
 
-    async def _fold(self) -> None:
+    async def _tidy(self) -> None:
+        """Delete what is below the log's start, then fold; never long at a time."""
         try:
-            await self._run(lambda connection: connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall())
+            while self.has_leftovers and not self._closing:
+                await self._run(self._drop_some)
+                self._unfolded_bytes += _TRANSACTION_BYTES
+            if self._unfolded_bytes >= CHECKPOINT_BYTES:
+                self._unfolded_bytes = 0
+                await self._run(lambda connection: connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall())
         except sqlite3.Error as error:
             self._failure = self._translate(error)  # raised by the next write
+
+    def _drop_some(self, connection: sqlite3.Connection) -> None:
+        """Delete the oldest batches below the log's start, about `DROP_BYTES` of them."""
+        size, last = 0, None
+        sizes = "SELECT base_offset, length(content) FROM batches WHERE base_offset < ? ORDER BY base_offset"
+        cursor = connection.execute(sizes, (self._log_start,))
+        for base_offset, length in cursor:
+            size, last = size + length + _ROW_BYTES, base_offset
+            if size >= DROP_BYTES:
+                break
+        cursor.close()
+        if last is not None:
+            connection.execute("DELETE FROM batches WHERE base_offset <= ?", (last,))
+        else:
+            self.has_leftovers = False
 
     async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
         try:
@@ -402,7 +441,7 @@ class SqliteQuorumStore:
         ]
         cursor = connection.execute(
             f"SELECT {_COLUMNS} FROM batches WHERE base_offset >= ? AND base_offset < ? ORDER BY base_offset",
-            (start if first is None else first, end),
+            (max(start if first is None else first, self._log_start), end),
         )
         found: list[Batch] = []
         size = 0
@@ -465,8 +504,9 @@ class SqliteQuorumStore:
         Raises:
             FatalError: the disk failed.
         """
-        if self._checkpoint is not None:
-            await self._checkpoint
+        self._closing = True
+        if self._tidying is not None:
+            await self._tidying
         try:
             if self._lock is not None and self._connection is not None:
                 await asyncio.get_running_loop().run_in_executor(None, self._lock.mark_closed)
