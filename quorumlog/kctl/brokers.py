@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
+from quorumlog.kctl.context import WAIT_HELP, Context, Group, so_on_return, wait_until_applied, with_loop
 from quorumlog.kctl.nodes import known_addresses
 
 SHOWN_MAX = 50
@@ -142,6 +142,7 @@ async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool
 @group.command("purge-strays")
 @click.option("--broker", "broker_id", type=click.IntRange(0, 2**31 - 1), help="Only of this broker (default: of all).")
 @click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Only show them.")
+@so_on_return
 @with_loop
 async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -> None:
     """Delete the replicas that were set aside because the metadata does not know them.

@@ -149,6 +149,11 @@ async def wait_until(
 
 WAIT_HELP = "Return once every live broker has carried it out."
 
+so_on_return = click.option(
+    "--wait", is_flag=True, expose_value=False, help="Accepted for symmetry: what is asked for is so when this returns."
+)
+"""Of changes that leave nothing to wait for: scripts may give `--wait` to all."""
+
 
 async def wait_until_applied(client: Any, offset: int, deadline: float) -> None:
     """Wait until every broker that is not fenced has applied the metadata below `offset`.

@@ -13,7 +13,7 @@ import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers as brokers_module
-from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
 from quorumlog.kctl.reassign_plan import ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
 from quorumlog.kctl.reassign_progress import Key, Sizes, Watch, list_ongoing, state_of
 from quorumlog.kctl.topics import dry_run_option
@@ -320,11 +320,9 @@ def _is_wanted(ongoing: Any, topics: Sequence[str], brokers: tuple[int, ...] | N
 @_topic_option
 @click.option("--all", "everything", is_flag=True, help="All that is going on.")
 @dry_run_option
-@click.option("--wait", is_flag=True, help="Accepted for symmetry: it is cancelled when this returns.")
+@so_on_return
 @with_loop
-async def cancel(
-    context: Context, path: str | None, topics: tuple[str, ...], everything: bool, dry_run: bool, wait: bool
-) -> None:
+async def cancel(context: Context, path: str | None, topics: tuple[str, ...], everything: bool, dry_run: bool) -> None:
     """Return to the replicas of before; refused where only new ones hold all acknowledged records."""
     plan = _load(path)
     if (plan is not None) + bool(topics) + everything != 1:

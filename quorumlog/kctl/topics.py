@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.context import Context, Group, wait_until, with_loop
+from quorumlog.kctl.context import Context, Group, so_on_return, wait_until, with_loop
 from quorumlog.kctl.output import node_or_none, uuid_text
 
 DEFAULT = -1
@@ -217,9 +217,9 @@ def topic_document(topic: Any) -> dict[str, Any]:
 @click.argument("name")
 @click.option("--if-exists", is_flag=True, help="Succeed when there is no such topic.")
 @dry_run_option
-@click.option("--wait", is_flag=True, help="Accepted for symmetry: a deletion is committed when this returns.")
+@so_on_return
 @with_loop
-async def delete(context: Context, name: str, if_exists: bool, dry_run: bool, wait: bool) -> None:
+async def delete(context: Context, name: str, if_exists: bool, dry_run: bool) -> None:
     """Delete a topic and all its records."""
     from quorumlog.wire.v1 import controller_pb2
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from quorumlog.kctl.context import Command, Context, Group, with_loop
+from quorumlog.kctl.context import Command, Context, Group, so_on_return, with_loop
 from quorumlog.kctl.progress import Progress, ids, join
 from quorumlog.runtime.addresses import MAX_NODE_ID, InitialVoter, parse_list, parse_voter
 
@@ -64,6 +64,7 @@ async def add_voter(context: Context, voter: InitialVoter, replace: bool, wait: 
 @click.command("remove-voter", cls=Command)
 @click.argument("node_id", metavar="ID", type=_NODE_ID)
 @_dry_run
+@so_on_return
 @with_loop
 async def remove_voter(context: Context, node_id: int, dry_run: bool) -> None:
     """Take a voter out; it goes on as an observer.  The active controller may be taken out, too: it hands over."""
@@ -126,6 +127,7 @@ async def alter_quorum(
 @click.command("transfer-leader", cls=Command)
 @click.option("--to", "node_id", type=_NODE_ID, required=True, metavar="ID", help="The voter that shall lead.")
 @_dry_run
+@so_on_return
 @with_loop
 async def transfer_leader(context: Context, node_id: int, dry_run: bool) -> None:
     """Hand the controller over to another voter."""
@@ -176,6 +178,7 @@ def _ids(_context: click.Context, _parameter: click.Parameter, text: str | None)
 @click.argument("ids", required=False, callback=_ids, metavar="[IDS]")
 @click.option("--auto", is_flag=True, help="The voter whose broker leads the fewest partitions.")
 @_dry_run
+@so_on_return
 @with_loop
 async def set_preferred(context: Context, ids: list[int] | None, auto: bool, dry_run: bool) -> None:
     """Prefer these voters, the most wanted first."""
@@ -186,6 +189,7 @@ async def set_preferred(context: Context, ids: list[int] | None, auto: bool, dry
 
 @preferred.command("clear")
 @_dry_run
+@so_on_return
 @with_loop
 async def clear_preferred(context: Context, dry_run: bool) -> None:
     """Prefer nobody."""

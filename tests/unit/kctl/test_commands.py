@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import click
 import pytest
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
-from quorumlog.kctl.main import run
+from quorumlog.kctl.main import cli, run
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2, quorum_pb2
 
@@ -299,3 +300,30 @@ def test_debug_shows_the_traceback(client: FakeClient, capsys: pytest.CaptureFix
 def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", shell]) == 0
     assert "_KCTL_COMPLETE" in capsys.readouterr().out
+
+
+READING = {
+    "quorum status", "quorum replication", "preferred-controllers show", "topics list", "topics describe",
+    "reassign generate", "reassign status", "reassign verify", "brokers list", "brokers describe", "configs get",
+    "cluster health", "metadata tail", "metadata at", "metadata diff", "metadata dump", "doctor", "explain",
+    "state-changes", "completion",
+}  # fmt: skip
+OF_ITS_OWN = {"dev up", "dev status", "dev down", "produce", "consume"}
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> dict[str, click.Command]:
+    if not isinstance(command, click.Group):
+        return {" ".join(path): command}
+    return {
+        name: found for word, each in command.commands.items() for name, found in commands(each, (*path, word)).items()
+    }
+
+
+def test_every_change_may_be_tried_waited_for_and_given_a_time() -> None:
+    found = commands(cli)
+    assert found.keys() >= READING | OF_ITS_OWN, "the lists say what there is"
+    for name, command in found.items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {"--timeout", "--output", "--controllers"} <= options, name
+        if name not in READING | OF_ITS_OWN:
+            assert {"--dry-run", "--validate-only", "--wait"} <= options, name
