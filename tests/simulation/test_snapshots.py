@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from quorum.core.types import LogEnd
 from quorum.snapshots import SnapshotPolicy
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.producer import Producer
+from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import CorruptStoreError
 from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import metadata_pb2
 from simulation import smoke
 from simulation.store import QuorumDisk
 from simulation.world import Host, World
@@ -35,6 +40,34 @@ async def create(world: World, name: str) -> None:
             return
         await asyncio.sleep(0.1)
     raise AssertionError(reply)
+
+
+async def change(world: World, method: str, request: Any) -> Any:
+    """Ask until it is done; through a broker that runs."""
+    for _ in range(100):
+        plane = next(host.plane for host in world.brokers if host.plane is not None)
+        reply = await plane.service.call(method, request, 10_000)
+        words = {reply.result.error, *(topic.result.error for topic in reply.topics)}
+        if words == {"NONE"}:
+            return reply
+        await asyncio.sleep(0.1)
+    raise AssertionError(reply)
+
+
+async def placed(world: World, name: str, *broker_ids: int) -> None:
+    topic = pb.NewTopic(
+        name=name,
+        partitions=-1,
+        replication_factor=-1,
+        assignment=[metadata_pb2.IntList(values=broker_ids)],
+    )
+    await change(world, "CreateTopics", pb.CreateTopicsRequest(topics=[topic]))
+
+
+def topics_on(host: Host) -> set[str]:
+    """Those of which it has a replica that works."""
+    assert host.broker is not None
+    return {each.topic for each in host.broker.role.replicas.hosted.values() if each.log is not None}
 
 
 async def up(world: World) -> None:
@@ -87,6 +120,52 @@ def test_a_node_that_was_away_for_long_comes_back_while_writes_go_on(seed: int) 
             assert start_of(away) > ends[away.name], "it came back by a snapshot"
 
     world.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_broker_that_comes_back_by_a_snapshot_has_just_the_replicas_that_it_should(seed: int) -> None:
+    world = World(seed)
+
+    async def scenario() -> None:
+        await up(world)
+        away = world.brokers[-1]
+        own, other = away.config.node_id, world.brokers[0].config.node_id
+        for name in ("kept", "deleted", "made anew"):
+            await placed(world, name.replace(" ", "-"), other, own)
+        await world.until(lambda: len(topics_on(away)) == 3, "it has all three")
+        async with Cluster(world.bootstrap) as cluster:
+
+            async def write(value: bytes, *topics: str) -> None:
+                async with Producer(cluster, delivery_timeout_s=120) as producer:
+                    for topic in topics:
+                        await producer.send(topic, 0, build_batch([NewRecord(None, value, 0)]))
+
+            await write(b"old", "kept", "deleted", "made-anew")
+            world.kill(own)
+            before = away.quorum_disk.log_end
+            await change(world, "DeleteTopics", pb.DeleteTopicsRequest(names=["deleted", "made-anew"]))
+            await placed(world, "made-anew", other, own)
+            await placed(world, "new", own, other)
+            await write_past(world, before, "t")
+            world.start(own)
+            await world.until(smoke.all_ready(world), "all brokers are ready", 120)
+            assert start_of(away) > before, "it came back by a snapshot"
+            wanted = {"kept", "made-anew", "new"}
+            await world.until(lambda: wanted <= topics_on(away) and "deleted" not in topics_on(away), "it has those")
+            await write(b"new", "made-anew")
+            broker = away.broker
+            assert broker is not None
+            hosted = broker.role.replicas.find("made-anew", 0)
+            assert hosted is not None
+            copy = hosted.log
+            assert copy is not None
+            await world.until(lambda: copy.end_offset == 1, "it has the one record, and nothing of the topic before")
+        logs = broker.role.logs
+        assert sorted(stray.folder.split(".")[0] for stray in logs.strays()) == ["deleted-0", "made-anew-0"]
+        await world.until(lambda: not logs.strays(), "what was set aside is deleted after a while", 300)
+        assert topics_on(away) >= wanted
+
+    world.run(scenario(), 1200)
 
 
 @pytest.mark.parametrize("seed", range(2))
