@@ -33,6 +33,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 10.0
 PAUSE_MIN_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
+EPOCHS_GO_ON_S: Final = 24 * 3600.0
 TOPICS_MAX: Final = 10_000
 """Topics whose leaders are remembered; above it those not asked for just now are forgotten."""
 _METADATA_VERSION: Final = 12
@@ -50,11 +51,20 @@ class _Leader:
 
 @dataclass(slots=True)
 class _Topic:
-    """refreshed: number of the refresh that last told of it."""
+    """refreshed: number of the refresh that last told of it.  told_at: loop time of that."""
 
     topic_id: UUID | None
     leaders: dict[int, _Leader]
     refreshed: int
+    told_at: float
+
+    def is_ahead_of(self, other: _Topic) -> bool:
+        """Whether this was so after `other` was: leader epochs of a topic's name go on, whatever id it has (for a day
+        after it has gone), so a lower one is told by a broker that is behind: it was paused, or is cut off."""
+        return other.told_at - self.told_at < EPOCHS_GO_ON_S and any(
+            index in self.leaders and self.leaders[index].epoch > leader.epoch
+            for index, leader in other.leaders.items()
+        )
 
 
 @dataclass(slots=True)
@@ -274,14 +284,24 @@ class Cluster:
                 view.missing[topic.name] = (number, _refused(topic.error_code, f"topic {topic.name}"))
                 continue
             view.missing.pop(topic.name, None)
+            told = _Topic(
+                topic.topic_id,
+                {each.partition_index: _Leader(each.leader_id, each.leader_epoch) for each in topic.partitions},
+                number,
+                asyncio.get_running_loop().time(),
+            )
             before = view.topics.get(topic.name)
-            known = before.leaders if before is not None and before.topic_id == topic.topic_id else {}
-            leaders = {}
-            for partition in topic.partitions:
-                leader = _Leader(partition.leader_id, partition.leader_epoch)
-                old = known.get(partition.partition_index)
-                leaders[partition.partition_index] = old if old is not None and old.epoch > leader.epoch else leader
-            view.topics[topic.name] = _Topic(topic.topic_id, leaders, number)
+            if before is None:
+                view.topics[topic.name] = told
+            elif before.topic_id == told.topic_id:
+                for index, old in before.leaders.items():
+                    if index in told.leaders and told.leaders[index].epoch < old.epoch:
+                        told.leaders[index] = old
+                view.topics[topic.name] = told
+            elif before.is_ahead_of(told):
+                before.refreshed = number
+            else:
+                view.topics[topic.name] = told
         if is_all:
             view.topics = {name: topic for name, topic in view.topics.items() if topic.refreshed == number}
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from broker.kafka.server import KafkaServer
 from metadata.image import ClusterImage
-from metadata.records import Endpoint, Partition, PartitionChange, Reason, Replica, Topic
+from metadata.records import Endpoint, Partition, PartitionChange, Reason, RenewTopic, Replica, Topic
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.records import Record, decode_batches
 from tests.unit.kafka.fake import FakeController, FakeLog, FakeReplicas
@@ -36,12 +36,13 @@ class _Replicas(FakeReplicas):
 
     def __init__(self, node_id: int, shared: _Shared) -> None:
         self.shared = shared
+        self.behind: ClusterImage | None = None
         super().__init__(node_id)
         self.logs = shared.logs
 
     @property
     def image(self) -> ClusterImage:  # type: ignore[override]
-        return self.shared.image
+        return self.behind or self.shared.image
 
     @image.setter
     def image(self, image: ClusterImage) -> None:
@@ -82,7 +83,7 @@ class FakeBrokers:
 
     @property
     def _any(self) -> _Replicas:
-        return next(iter(self.replicas.values()))
+        return next(each for each in self.replicas.values() if each.behind is None)
 
     async def create(self, topic: str, leaders: list[int]) -> None:
         """One partition for each leader named."""
@@ -114,6 +115,15 @@ class FakeBrokers:
             connection.abort()
         del self.replicas[node_id]
         await server.close()
+
+    async def hold_back(self, node_id: int) -> None:
+        """From now on it knows no news."""
+        self.replicas[node_id].behind = self.shared.image
+
+    async def renew(self, topic: str) -> None:
+        """The topic goes on under another id."""
+        topic_id = self.shared.image.topic_ids[topic]
+        self._any.apply(RenewTopic(topic_id, UUID(int=topic_id.int + 1)))
 
     async def freeze(self, node_id: int) -> None:
         """Stop it as SIGSTOP would: connections stay open, and what is sent on them is not read."""

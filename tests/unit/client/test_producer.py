@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
+from quorumlog.client import cluster as cluster_module
 from quorumlog.client import partitions
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer import ACKS_NONE, Producer
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
+from quorumlog.runtime.addresses import Address
 from quorumlog.wire.record_batch import parse_header
 from tests.unit.client.fake_cluster import FakeBrokers, client_of, fake_brokers
 
@@ -72,6 +74,41 @@ async def test_a_leader_that_hangs_is_left_once_another_leads(monkeypatch: pytes
             await brokers.move("t", 1, 3)
             assert await unanswered[1] == 1
         assert await values_of(brokers, "t", 0) == await values_of(brokers, "t", 1) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+async def test_a_broker_that_is_behind_is_not_believed(renewed: bool) -> None:
+    """It was paused while the leader moved, perhaps under another topic id; then it is asked who leads."""
+    async with fake_brokers(3) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster) as producer:
+            await (await producer.send("t", 0, batch(0)))
+            await brokers.hold_back(1)
+            if renewed:
+                await brokers.renew("t")
+            await brokers.move("t", 0, 2)
+            connection = await cluster.leader("t", 0, 10.0)
+            for node_id, wanted in ((3, 2), (1, 2)):
+                for address in brokers.addresses.values():
+                    if address != brokers.addresses[node_id]:
+                        cluster._ask_last(Address(*address))
+                await cluster.leader_lost("t", 0, connection)
+                connection = await cluster.leader("t", 0, 10.0)
+                assert (connection.host, connection.port) == brokers.addresses[wanted], f"as told by {node_id}"
+
+
+async def test_what_was_known_a_day_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster forgets the epochs of a topic that has gone, too."""
+    monkeypatch.setattr(cluster_module, "EPOCHS_GO_ON_S", 0.0)
+    async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        await brokers.move("t", 0, 2)
+        connection = await cluster.leader("t", 0, 10.0)
+        assert connection.port == brokers.addresses[2][1]
+        await brokers.delete("t")
+        await brokers.create("t", [1])
+        await cluster.leader_lost("t", 0, connection)
+        assert (await cluster.leader("t", 0, 10.0)).port == brokers.addresses[1][1]
 
 
 async def test_a_moved_leader_is_found_without_a_broken_connection() -> None:
