@@ -5,7 +5,10 @@ instead of its own timeout.  While no leader is known, or this node has won but 
 within its deadline.  What has been forwarded is not forwarded again: a node that is not the leader then says
 NOT_CONTROLLER and the caller finds the new one by itself.
 
-Requests in progress are bounded; heartbeats have their own, larger allowance, so that bulk work cannot push them out.
+Requests in progress are bounded.  Heartbeats have an allowance of their own, and so have the other requests of brokers:
+administrators cannot push either out.  Nor can they delay them: of administrators' requests one begins in a turn of the
+loop, so what brokers ask, what a timer decides and the elections that follow go between any two of them, however many
+wait.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
@@ -36,6 +40,7 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 DEFAULT_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 600_000
 MAX_IN_PROGRESS = 1_000
+MAX_OF_BROKERS_IN_PROGRESS = 10_000
 MAX_HEARTBEATS_IN_PROGRESS = 10_000
 PAUSED = Outcome(
     Word.NOT_CONTROLLER,
@@ -52,12 +57,21 @@ class Caller(Protocol):
     async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message: ...
 
 
+class _From(Enum):
+    """Whose request it is, and so how urgent."""
+
+    ADMINISTRATOR = auto()
+    BROKER = auto()
+    HEARTBEAT = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class _Method:
     request: type[Any]
     reply: type[Any]
     handle: Callable[[ControllerService, Any, float], Awaitable[Message | Outcome]]
     changes: bool = True
+    sender: _From = _From.ADMINISTRATOR
 
 
 def _by_controller(
@@ -74,7 +88,8 @@ class ControllerService:
         self._node = node
         self.controller = controller
         self._transport = transport
-        self._in_progress = {True: 0, False: 0}  # heartbeats, others
+        self._in_progress = dict.fromkeys(_From, 0)
+        self._bulk = asyncio.Lock()
 
     async def call(self, method: str, request: Message, timeout_ms: int) -> Message:
         """Ask the active controller, wherever it is; fills in the request's header.
@@ -96,18 +111,17 @@ class ControllerService:
         spec = METHODS.get(method)
         if spec is None or not isinstance(request, spec.request):
             raise RemoteProtocolError(f"{type(request).__name__} for the method {method!a}")
-        is_heartbeat = method == "BrokerHeartbeat"
-        limit = MAX_HEARTBEATS_IN_PROGRESS if is_heartbeat else MAX_IN_PROGRESS
-        if self._in_progress[is_heartbeat] >= limit:
+        limit = _limit(spec.sender)
+        if self._in_progress[spec.sender] >= limit:
             return _reply(spec, Outcome(Word.OVERLOADED, f"{limit} requests are in progress here", "ask again later"))
-        self._in_progress[is_heartbeat] += 1
+        self._in_progress[spec.sender] += 1
         try:
             answer = await self._route(method, spec, request)
         except RemoteProtocolError as error:
             word = Word.INVALID_REGISTRATION if method == "RegisterBroker" else Word.INVALID_REQUEST
             answer = Outcome(word, error.message)
         finally:
-            self._in_progress[is_heartbeat] -= 1
+            self._in_progress[spec.sender] -= 1
         return _reply(spec, answer) if isinstance(answer, Outcome) else answer
 
     async def _route(self, method: str, spec: _Method, request: Message) -> Message | Outcome:
@@ -122,6 +136,8 @@ class ControllerService:
             remaining_ms = (deadline - loop.time()) * 1000
             if remaining_ms <= 0:
                 return NOT_CONTROLLER
+            if spec.sender is _From.ADMINISTRATOR and self.controller.active:
+                await self._turn()
             if self.controller.active:
                 answered = await spec.handle(self, request, remaining_ms)
                 return PAUSED if answered == NOT_CONTROLLER and self._node.paused else answered
@@ -139,6 +155,11 @@ class ControllerService:
                     await self.controller.changed()
             except TimeoutError:
                 return NOT_CONTROLLER
+
+    async def _turn(self) -> None:
+        """Until it is the turn of one more administrator's request, which is decided before anything else runs."""
+        await self._bulk.acquire()
+        asyncio.get_running_loop().call_soon(self._bulk.release)
 
     async def _forward(
         self, method: str, spec: _Method, request: Message, address: str, timeout_ms: float
@@ -297,20 +318,39 @@ def _allowed_ms(asked_ms: int) -> float:
     return wanted - min(wanted / 10, 500)
 
 
+def _limit(sender: _From) -> int:
+    match sender:
+        case _From.HEARTBEAT:
+            return MAX_HEARTBEATS_IN_PROGRESS
+        case _From.BROKER:
+            return MAX_OF_BROKERS_IN_PROGRESS
+        case _From.ADMINISTRATOR:
+            return MAX_IN_PROGRESS
+
+
 def _reply(spec: _Method, outcome: Outcome) -> Message:
     reply: Message = spec.reply(result=convert.result(outcome))
     return reply
 
 
 METHODS: dict[str, _Method] = {
-    "RegisterBroker": _Method(pb.RegisterBrokerRequest, pb.RegisterBrokerReply, ControllerService._register),
-    "BrokerHeartbeat": _Method(pb.BrokerHeartbeatRequest, pb.BrokerHeartbeatReply, ControllerService._heartbeat),
-    "AlterPartition": _Method(pb.AlterPartitionRequest, pb.AlterPartitionReply, ControllerService._alter_partition),
+    "RegisterBroker": _Method(
+        pb.RegisterBrokerRequest, pb.RegisterBrokerReply, ControllerService._register, sender=_From.BROKER
+    ),
+    "BrokerHeartbeat": _Method(
+        pb.BrokerHeartbeatRequest, pb.BrokerHeartbeatReply, ControllerService._heartbeat, sender=_From.HEARTBEAT
+    ),
+    "AlterPartition": _Method(
+        pb.AlterPartitionRequest, pb.AlterPartitionReply, ControllerService._alter_partition, sender=_From.BROKER
+    ),
     "AssignDirectories": _Method(
-        pb.AssignDirectoriesRequest, pb.AssignDirectoriesReply, ControllerService._assign_directories
+        pb.AssignDirectoriesRequest,
+        pb.AssignDirectoriesReply,
+        ControllerService._assign_directories,
+        sender=_From.BROKER,
     ),
     "AllocateProducerIds": _Method(
-        pb.AllocateProducerIdsRequest, pb.AllocateProducerIdsReply, ControllerService._allocate
+        pb.AllocateProducerIdsRequest, pb.AllocateProducerIdsReply, ControllerService._allocate, sender=_From.BROKER
     ),
     "CreateTopics": _Method(pb.CreateTopicsRequest, pb.CreateTopicsReply, ControllerService._create_topics),
     "DeleteTopics": _Method(pb.DeleteTopicsRequest, pb.DeleteTopicsReply, ControllerService._delete_topics),

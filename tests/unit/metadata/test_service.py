@@ -19,7 +19,7 @@ from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from tests.unit.metadata.builders import registration
-from tests.unit.metadata.fake_node import Plane, run, settle
+from tests.unit.metadata.fake_node import JumpingLoop, Plane, run, settle
 from tests.unit.metadata.test_controller import beat, new_topic, register, started
 
 
@@ -249,7 +249,9 @@ def test_another_methods_request_and_no_method_at_all() -> None:
     run(test())
 
 
-def test_requests_in_progress_are_bounded_and_heartbeats_have_their_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_in_progress_are_bounded_and_those_of_brokers_by_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("metadata.controller.service.MAX_IN_PROGRESS", 3)
 
     async def test() -> None:
@@ -259,10 +261,66 @@ def test_requests_in_progress_are_bounded_and_heartbeats_have_their_own_bound(mo
         refused = await plane.call("CreateTopics", new_topic("more"))
         assert (refused.result.error, refused.result.retriable) == ("OVERLOADED", True)
         assert (await plane.call("BrokerHeartbeat", beat(plane, 1))).result.error == "NONE"
+        epoch = plane.replay.image.brokers[1].epoch
+        ids = plane.start("AllocateProducerIds", pb.AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch))
+        await settle()
         plane.node.commit()
+        assert (await ids).result.error == "NONE", "brokers have room of their own, too"
         await asyncio.gather(*waiting)
         plane.node.auto_commit = True
         assert (await plane.call("CreateTopics", new_topic("more"))).result.error == "NONE"
+
+    run(test())
+
+
+def test_isr_changes_go_ahead_of_what_administrators_have_asked_for_before() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("t", 1, 2))
+        image = plane.replay.image
+        topic = image.topic("t")
+        assert topic is not None
+        partition = topic.partitions[0]
+        assert partition is not None
+        item = pb.AlterPartitionItem(
+            topic_id=topic.topic_id.bytes, index=0, leader_epoch=0, partition_epoch=0,
+            isr=[pb.IsrMember(broker_id=partition.leader, broker_epoch=image.brokers[partition.leader].epoch)],
+        )  # fmt: skip
+        change = pb.AlterPartitionRequest(
+            broker_id=partition.leader, broker_epoch=image.brokers[partition.leader].epoch, items=[item]
+        )
+        before = plane.node.log_end_offset
+        bulk = [plane.start("CreateTopics", new_topic(f"bulk{number}", 50)) for number in range(100)]
+        reply = await plane.call("AlterPartition", change)
+        assert reply.items[0].result.error == "NONE"
+        done = plane.replay.image.topic("t")
+        assert done is not None
+        assert len(done.partitions[0].isr) == 1  # type: ignore[union-attr]
+        assert plane.node.log_end_offset - before < 10 * 51, "most of the bulk is still to be decided"
+        assert {task_reply.result.error for task_reply in await asyncio.gather(*bulk)} == {"NONE"}
+
+    run(test())
+
+
+def test_a_broker_that_falls_silent_is_fenced_while_administrators_ask_without_end() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        await plane.call("CreateTopics", new_topic("t", 1, 2))
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        bulk = [plane.start("CreateTopics", new_topic(f"bulk{number}", 5), 600_000) for number in range(500)]
+        await asyncio.sleep(0)
+        loop.now += 6.1  # a session ends while all of them wait
+        before = plane.node.log_end_offset
+        turns = 0
+        while not any(broker.fenced for broker in plane.replay.image.brokers.values()):
+            turns += 1
+            await asyncio.sleep(0)
+        assert plane.node.log_end_offset - before < 100 * 6
+        assert turns < 100
+        await asyncio.gather(*bulk)
 
     run(test())
 
