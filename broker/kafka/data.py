@@ -7,7 +7,7 @@ is handed to the socket.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.core.errors import Code
 from broker.kafka.connection import Caller, HangUp, Pending, Reply, log
@@ -90,11 +90,12 @@ def _produce_reply(
     return (produce.encode_response(caller.header.api_version, answers, endpoints),)
 
 
-async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview) -> Reply:
+async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, room: Callable[[], int]) -> Reply:
+    """`room`: the largest reply that a consumer may be given now."""
     version = caller.header.api_version
     request = fetch.decode_request(frame, caller.header.body, version, FetchPartition, ForgottenPartition)
     refusal = _refusal(request, version)
-    reply = FetchReply(int(refusal)) if refusal is not None else await replicas.fetch(_plan(request))
+    reply = FetchReply(int(refusal)) if refusal is not None else await replicas.fetch(_plan(request, room))
     results = reply.results
     if reply.error_code and version < _FIRST_FETCH_WITH_ERROR:
         results = tuple(
@@ -115,13 +116,14 @@ def _refusal(request: fetch.FetchRequest, version: int) -> Code | None:
     return None
 
 
-def _plan(request: fetch.FetchRequest) -> FetchPlan:
+def _plan(request: fetch.FetchRequest, room: Callable[[], int]) -> FetchPlan:
     follower = request.replica_id >= 0
+    max_bytes = max(0, request.max_bytes)
     return FetchPlan(
         partitions=tuple(request.partitions),
         max_wait_ms=max(0, request.max_wait_ms),
         min_bytes=request.min_bytes,
-        max_bytes=max(0, request.max_bytes),
+        max_bytes=max_bytes if follower else min(max_bytes, room()),
         replica_id=request.replica_id if follower else CONSUMER,
         broker_epoch=request.broker_epoch if follower else NO_EPOCH,
         session_id=request.session_id if follower else NO_SESSION,

@@ -72,7 +72,9 @@ class Handlers:
         cluster_id: str,
         limits: KafkaLimits,
         wait_for_metadata: Callable[[int], Awaitable[object]] | None,
+        reply_room: Callable[[], int],
     ) -> None:
+        """reply_room: bytes of records that a consumer may be given in one reply now."""
         self._replicas = replicas
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -84,7 +86,7 @@ class Handlers:
         self._api_versions: dict[int, bytes] = {}
         self._by_key: dict[int, Callable[[Caller, memoryview], Reply | Pending | Awaitable[Reply]]] = {
             Api.PRODUCE: lambda caller, frame: data.handle_produce(replicas, caller, frame),
-            Api.FETCH: lambda caller, frame: data.handle_fetch(replicas, caller, frame),
+            Api.FETCH: lambda caller, frame: data.handle_fetch(replicas, caller, frame, reply_room),
             Api.METADATA: self._on_metadata,
             Api.API_VERSIONS: self._on_api_versions,
             Api.FIND_COORDINATOR: self._on_find_coordinator,

@@ -43,6 +43,10 @@ class KafkaLimits:
     """Longest that a forwarded request may take, whatever it asks for."""
 
 
+REPLY_MIN_BYTES = 1 << 20
+"""Of records, that a consumer is given whatever is held; one batch is always given whole."""
+
+
 class Reading(Protocol):
     """What `MemoryBudget` sees of a connection."""
 
@@ -111,6 +115,10 @@ class MemoryBudget:
             self._go_on(self._above_share, who)
         while self._whole <= self._half and self._above_share:
             self._go_on(self._above_share, next(iter(self._above_share)))
+
+    def room(self) -> int:
+        """How large the records of one more reply may be: less and less, the more is held, but never nothing."""
+        return max(REPLY_MIN_BYTES, (self._half - self._whole) // 8)
 
     def _share(self) -> int:
         return self._half // max(1, len(self._whole_of))

@@ -75,6 +75,7 @@ class KafkaServer:
             cluster_id=cluster_id,
             limits=self.limits,
             wait_for_metadata=wait_for_metadata,
+            reply_room=self.budget.room,
         )
         self._listeners = [parse_named(item) if isinstance(item, str) else item for item in listeners]
         self._connections: dict[Connection, None] = {}

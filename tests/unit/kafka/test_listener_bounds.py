@@ -270,6 +270,32 @@ async def test_who_is_not_answered_is_held_and_others_are_not(serve: Serve) -> N
         await until(lambda: served.server.budget.held == 0)
 
 
+async def test_replies_to_consumers_are_the_smaller_the_more_is_held(serve: Serve) -> None:
+    async with serve(KafkaLimits(held_max_bytes=64 << 20)) as served:
+        served.replicas.create("t", 1)
+        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 60 << 20}
+        values = {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 60 << 20}
+        values["topics"] = [{"topic": "t", "partitions": [partition]}]
+
+        async def given() -> int:
+            async with RawClient(served.port) as consumer:
+                response = await consumer.ask(Api.FETCH, 12, values)
+            return len(response.responses[0].partitions[0].records)
+
+        async with RawClient(served.port) as client:
+            for _ in range(12):
+                assert int((await client.produce("t", 0, opaque_batch(500_000))).error_code) == 0
+            assert 3_500_000 < await given() <= 4 << 20
+            served.replicas.acknowledge.clear()
+            for _ in range(30):
+                client.send_produce("t", 0, opaque_batch(900_000))
+            await until(lambda: len(served.replicas.produced) == 12 + 30)
+            assert 500_000 <= await given() <= 1 << 20
+            served.replicas.acknowledge_all()
+            for _ in range(30):
+                await client.receive(Api.PRODUCE, 9)
+
+
 async def sweep_until_closed(served: Served, client: RawClient, seconds: float) -> None:
     """Let the sweep believe that `seconds` have passed."""
     now = asyncio.get_running_loop().time()
