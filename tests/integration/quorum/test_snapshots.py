@@ -6,7 +6,9 @@ import asyncio
 import shutil
 from pathlib import Path
 
+from quorum.core.types import Role
 from quorum.process import ControlPlane, make_store
+from quorum.snapshot_file import snapshot_name
 from quorum.snapshots import SnapshotPolicy
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.runtime.addresses import Address, InitialVoter
@@ -66,6 +68,29 @@ async def test_voters_come_back_by_snapshot_while_writes_go_on(tmp_path: Path) -
         await same(one, two)
         assert set(range(1000, 1030)) <= set(one.replay.image.brokers)
         assert (await create(one, "still-decides")).result.error != "NOT_CONTROLLER"
+
+
+async def test_a_snapshot_that_rots_on_the_leader_is_replaced_while_a_voter_needs_it(tmp_path: Path) -> None:
+    ports = free_ports(3)
+    voters = tuple(InitialVoter(number, Address("127.0.0.1", port)) for number, port in enumerate(ports, 1))
+    configs = [configure(tmp_path, number, port, initial_voters=voters) for number, port in enumerate(ports, 1)]
+    async with plane(configs[0]) as one, plane(configs[1]) as two:
+        async with plane(configs[2]) as three:
+            await ready(one, two, three)
+            away_at = three.node.log_end_offset
+        leader = one if one.node.role is Role.LEADER else two
+        await grow(leader, away_at)
+        snapshot = leader.node.core.snapshot
+        assert snapshot is not None
+        file = tmp_path / str(leader.node.node_id) / "quorum" / snapshot_name(snapshot)
+        rotten = bytearray(file.read_bytes())
+        rotten[len(rotten) // 2] ^= 1
+        file.write_bytes(rotten)
+        async with plane(configs[2]) as three:
+            await ready(three)
+            await same(one, two, three)
+            assert three.node.core.log.start >= snapshot.offset
+        assert not file.exists() or file.read_bytes() != rotten
 
 
 async def _register_all(one: ControlPlane, ids: range) -> None:
