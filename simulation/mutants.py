@@ -427,6 +427,11 @@ def _targets_are_forgotten() -> list[Any]:
     return [patch.object(Membership, "_may_step", may_step)]
 
 
+@_mutant("who is ahead of its leader is left behind")
+def _seekers_are_not_heard() -> list[Any]:
+    return [patch.object(Elections, "_hear_seeker", lambda self, request, now_ms: None)]
+
+
 @_mutant("a voter that moved is not found without a leader")
 def _addresses_are_not_heard() -> list[Any]:
     return [patch.object(Elections, "_note_address", lambda self, key, address: None)]

@@ -16,6 +16,7 @@ from metadata.control.preferred import set_preferred
 from quorum.core.events import AddVoter, CancelTarget, RemoveVoter, SetTarget, VoterChange
 from quorum.core.types import Role
 from quorum.node import QuorumNode
+from simulation.loop import Process
 from simulation.plan import LEADER, Fault
 from simulation.quorum_world import CLIENTS, Host, QuorumWorld
 
@@ -26,6 +27,7 @@ ORDER_MS = 3000
 ORDER_GAP_S = 0.1
 SHORT_REIGN_S = 0.3
 SNAPSHOTS_TORN = 0.4
+STANDING_REMOVED = 0.75
 
 
 class Nemesis:
@@ -64,7 +66,7 @@ class Nemesis:
             "wipe": self._wipe,
             "transfer": self._transfer,
             "add voter": self._change,
-            "remove voter": self._change,
+            "remove voter": self._remove,
             "replace voter": self._change,
             "target": self._change,
             "cancel target": self._change,
@@ -362,6 +364,42 @@ class Nemesis:
         change = self._voter_change(fault)
         dry_run = fault.amount < 0.1
         await self._order(fault.length_s, lambda node: node.change_voters(change, dry_run=dry_run, timeout_ms=ORDER_MS))
+
+    async def _remove(self, fault: Fault) -> None:
+        leader = self.world.leader()
+        if fault.amount < STANDING_REMOVED or leader is None or leader.process is None or leader.process.paused:
+            await self._change(fault)
+        else:
+            await self._remove_standing(fault, leader.process)
+
+    async def _remove_standing(self, fault: Fault, leader: Process) -> None:
+        """A leader is paused until another voter stands.  That one is cut off before anybody hears of its epoch, and
+        taken out of the voters: then it is ahead of its leader, and no voter."""
+        world, found = self.world, list[Host]()
+        stands = asyncio.Event()
+
+        def cut_off(host: Host) -> None:
+            if not found:
+                found.append(host)
+                for link in self._links_of(host.name, NODES_ONLY):
+                    world.network.cut(*link)
+                stands.set()
+
+        world.on_candidate = cut_off
+        leader.pause()
+        try:
+            async with asyncio.timeout(4 * world.watch.fetch_timeout_ms / 1000):
+                await stands.wait()
+        except TimeoutError:
+            pass
+        world.on_candidate = None
+        leader.resume()
+        for host in found:
+            change = RemoveVoter(host.node_id)
+            given = partial(QuorumNode.change_voters, change=change, dry_run=False, timeout_ms=ORDER_MS)
+            await self._order(max(ORDER_MS / 1000, fault.length_s), given)
+            for link in self._links_of(host.name, NODES_ONLY):
+                world.network.heal(*link)
 
     async def _grow_and_shrink(self, fault: Fault) -> None:
         """One voter, three, five, and back, each step begun whether or not the one before has come to its end."""

@@ -32,7 +32,7 @@ from metadata.image import ClusterImage
 from metadata.records import Config, ConfigScope
 from quorum.core.config import RaftConfig
 from quorum.core.events import Effect, Event
-from quorum.core.types import Batch, VoterSet
+from quorum.core.types import Batch, Role, VoterSet
 from quorum.generations import OutlivedError
 from quorum.node import QuorumNode
 from quorum.ports import NotLeaderError, UnreachableError
@@ -150,6 +150,7 @@ class QuorumWorld:
         self.traced = traced
         self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note if traced else None)
         self.broken = asyncio.Event()
+        self.on_candidate: Callable[[Host], None] | None = None  # called in the step in which a node stands
         self.faults: Counter[str] = Counter()
         self.history: list[Operation] = []
         self.unknown: list[tuple[int, Operation]] = []
@@ -319,6 +320,8 @@ class QuorumWorld:
             stale = watch.before(run, event)
             effects = step(event, now)
             watch.stepped(run, event, effects, now, stale)
+            if self.on_candidate is not None and core.role.role is Role.CANDIDATE:
+                self.on_candidate(self.hosts[run.node_id])
             if self.traced:
                 for effect in effects:
                     self.note(f"  n{run.node_id} {effect}")

@@ -16,6 +16,7 @@ SLOW = {
     "a stale read is served",
     "a read is confirmed by a fetch's arrival",
     "changes the voters before it has committed in its epoch",
+    "who is ahead of its leader is left behind",
     "a voter that moved is not found without a leader",
     "a fetch of an older epoch counts",
     "a disk of an older generation is let in",
