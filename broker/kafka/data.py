@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from broker.core.errors import Code
 from broker.kafka.connection import Caller, HangUp, Pending, Reply, log
@@ -31,6 +33,10 @@ _TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 _SERVER_ERROR = ProduceResult(int(Code.UNKNOWN_SERVER_ERROR), error_message="the broker failed; see its log")
 _EMPTY = memoryview(b"")
 
+R = TypeVar("R", ProduceResult, FetchResult)
+
+_FIRST_FETCH_WITH_STORAGE_ERROR = 6
+_FIRST_PRODUCE_WITH_STORAGE_ERROR = 4
 _FIRST_FETCH_WITH_ERROR = 7
 _FIRST_FETCH_WITH_STATE = 15
 
@@ -87,7 +93,10 @@ def _produce_reply(
     leaders = {result.leader_id for result in results if result.leader_id != -1}
     endpoints = node_endpoints(replicas.image, leaders, caller.listener) if leaders else []
     answers = ((item.topic, item.index, result) for item, result in zip(partitions, results, strict=True))
-    return (produce.encode_response(caller.header.api_version, answers, endpoints),)
+    version = caller.header.api_version
+    if version < _FIRST_PRODUCE_WITH_STORAGE_ERROR:
+        answers = ((topic, index, _without_storage_error(result)) for topic, index, result in answers)
+    return (produce.encode_response(version, answers, endpoints),)
 
 
 async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, room: Callable[[], int]) -> Reply:
@@ -101,9 +110,18 @@ async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, ro
         results = tuple(
             FetchResult(item.topic_id, item.topic, item.index, reply.error_code) for item in request.partitions
         )
+    if version < _FIRST_FETCH_WITH_STORAGE_ERROR:
+        results = tuple([_without_storage_error(result) for result in results])
     leaders = {result.leader_id for result in results if result.leader_id != -1}
     endpoints = node_endpoints(replicas.image, leaders, caller.listener) if leaders else []
     return fetch.encode_response(version, reply.error_code, reply.session_id, results, endpoints)
+
+
+def _without_storage_error(result: R) -> R:
+    """Clients of old versions do not know that error, but all know what to do when somebody else leads."""
+    if result.error_code != Code.KAFKA_STORAGE_ERROR:
+        return result
+    return replace(result, error_code=int(Code.NOT_LEADER_OR_FOLLOWER))
 
 
 def _refusal(request: fetch.FetchRequest, version: int) -> Code | None:

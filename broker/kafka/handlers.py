@@ -25,6 +25,7 @@ _TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 _NO_TRANSACTIONS: Final = "transactions are not supported"
 _NO_GROUPS: Final = "consumer groups are not supported; assign partitions"
 _GROUP: Final = 0
+_FIRST_LIST_OFFSETS_WITH_NOT_AVAILABLE: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +200,20 @@ class Handlers:
 
     async def _on_list_offsets(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
+        knows_not_available = caller.header.api_version >= _FIRST_LIST_OFFSETS_WITH_NOT_AVAILABLE
         topics = []
         for topic in request.topics:
             partitions = []
             for item in topic.partitions:
                 epoch = getattr(item, "current_leader_epoch", NO_EPOCH)
                 found = await self._replicas.list_offset(topic.name, item.partition_index, item.timestamp, epoch)
+                code = found.error_code
+                if code == Code.OFFSET_NOT_AVAILABLE and not knows_not_available:
+                    code = int(Code.LEADER_NOT_AVAILABLE)
                 partitions.append(
                     {
                         "partition_index": item.partition_index,
-                        "error_code": found.error_code,
+                        "error_code": code,
                         "timestamp": found.timestamp,
                         "offset": found.offset,
                         "leader_epoch": found.leader_epoch,

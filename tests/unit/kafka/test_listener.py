@@ -12,6 +12,7 @@ from broker.core.errors import Code
 from broker.kafka.handlers import VERSIONS
 from broker.kafka.limits import KafkaLimits
 from broker.kafka.server import KafkaServer
+from broker.server.api import ListOffsetResult
 from metadata.records import Endpoint
 from quorumlog.errors import ConfigError
 from quorumlog.wire.kafka import codec, fetch
@@ -253,6 +254,27 @@ async def test_a_refusal_of_a_non_leader_says_where_the_leader_is(served: Served
     answer = response.responses[0].partition_responses[0]
     assert (int(answer.error_code), answer.current_leader.leader_id) == (Code.NOT_LEADER_OR_FOLLOWER, 2)
     assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(2, "leader.example", 9)]
+
+
+@pytest.mark.parametrize("api", [Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS])
+async def test_old_versions_are_told_what_they_know(served: Served, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = {Api.PRODUCE: 4, Api.FETCH: 6, Api.LIST_OFFSETS: 5}[api]
+    old, new = Code.NOT_LEADER_OR_FOLLOWER, Code.KAFKA_STORAGE_ERROR
+    served.replicas.create("t", 1)
+    monkeypatch.setattr(served.replicas, "_refusal", lambda topic, index: Code.KAFKA_STORAGE_ERROR)
+    if api is Api.LIST_OFFSETS:
+        old, new = Code.LEADER_NOT_AVAILABLE, Code.OFFSET_NOT_AVAILABLE
+
+        async def not_known(*_: object) -> ListOffsetResult:
+            return ListOffsetResult(int(Code.OFFSET_NOT_AVAILABLE))
+
+        monkeypatch.setattr(served.replicas, "list_offset", not_known)
+    partition = {"partition_index": 0, "partition": 0, "index": 0, "records": batch(), "timestamp": -1}
+    topics = [{"name": "t", "topic": "t", "partitions": [partition], "partition_data": [partition]}]
+    values = {"topics": topics, "topic_data": topics, "acks": 1, "replica_id": -1, "min_bytes": 0}
+    async with RawClient(served.port) as client:
+        for version, code in ((first - 1, old), (first, new)):
+            assert set(_error_codes(await client.ask(api, version, values))) - {0} == {code}
 
 
 # --- fetch ---
