@@ -44,6 +44,7 @@ from broker.core.partition import (
 )
 from broker.core.throttle import Throttle
 from broker.log import PartitionLog, Refused
+from broker.log.turns import Turn
 from broker.server.api import FetchPartition, ForgottenPartition
 from broker.server.hosted import Hosted
 from broker.server.replica_manager import ReplicaManager
@@ -267,7 +268,9 @@ class Fetcher:
         if request.is_full:
             self._refused_session = reply.session_id == NO_SESSION
         appended: list[tuple[PartitionKey, Hosted, PartitionLog]] = []
+        turn = Turn()
         for part in reply.partitions:
+            await turn.passed()
             if part.topic_id is None:
                 continue
             key = PartitionKey(part.topic_id, part.index)
