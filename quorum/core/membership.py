@@ -5,7 +5,8 @@ voters may be changed by a plain record, if each change starts from a committed 
 committed.  The leader takes on one change that was asked for at a time (`leader.change`), and beside it at most one
 step of its own (`leader.step`).  Both go through the same gate, `_decide`, each time that something has happened:
 
-    not yet            an address was not heard yet, or the newcomer is not measured as caught up: wait
+    not yet            an address was not heard yet, the newcomer is not measured as caught up, or what the other one
+                       of the two has appended is not committed: wait
     a verdict          refused, or so already: tell it; nothing was changed
     a control record   append it; done when it is committed
 
@@ -166,6 +167,8 @@ class Membership(Handovers):
             self._end_change(leader, work, outcome, now_ms)
         elif work.dry_run:
             self._tell_dry_run(leader, work, outcome)
+        elif isinstance(outcome, Voters) and self._is_uncommitted:
+            return  # another change was appended while this one asked around: it goes first
         else:
             work.sets_target = isinstance(outcome, TargetVoters) and not isinstance(
                 work.change, SetTarget | CancelTarget
