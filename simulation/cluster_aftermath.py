@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simulation.cluster_world import ClusterWorld
 
 READY_S = 30.0
+REPORTED_S = 10.0
 WHOLE_S = 30.0
 DRAIN_S = 20.0
 READ_S = 20.0
@@ -57,6 +58,13 @@ class Aftermath:
     async def follow(self) -> None:
         """All faults have ended.  Raises: Violation."""
         world = self.world
+        await world.wait(
+            lambda: not self._unreported(), "L7: failed disks are known to the cluster", REPORTED_S, self._unreported
+        )
+        for host in world.brokers:
+            if host.process is not None and any(disk.is_broken for disk in host.disks):
+                world.bring_down(host.config.node_id)
+                world.bring_up(host.config.node_id)
         await world.wait(lambda: not not_ready(world), "L1: all brokers are ready", READY_S, lambda: not_ready(world))
         await world.wait(lambda: not self._not_whole(), "L3: everything is in sync", WHOLE_S, self._not_whole)
         await self._drain()
@@ -67,6 +75,19 @@ class Aftermath:
         except TimeoutError:
             raise Violation(f"L5: not everything is read within {READ_S} s") from None
         self._last_checks()
+
+    def _unreported(self) -> list[str]:
+        """Failed directories of brokers that run, which the metadata takes for good ones."""
+        image = self.world.watch.metadata.image
+        found = []
+        for host in self.world.brokers:
+            known = image.brokers.get(host.config.node_id)
+            if host.broker is None or known is None:
+                continue
+            for directory_id in host.broker.role.logs.failed_disks:
+                if directory_id not in known.directories_offline and len(host.disks) > 1:
+                    found.append(f"{host.name}: {directory_id}")
+        return found
 
     def _not_whole(self) -> list[str]:
         """Partitions without a leader, with replicas out of sync, or being reassigned."""

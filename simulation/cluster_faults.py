@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from simulation.cluster_orders import Orders
 from simulation.cluster_plan import CONTROLLER, FIRST_BROKER, FOLLOWER, LEADER
 from simulation.cluster_world import ClusterWorld
@@ -10,6 +12,17 @@ from simulation.plan import Fault
 from simulation.world import Host
 
 ORDERLY_S = 3.0
+BOUNCE_S = 0.02
+OUT_OF_SYNC_S = 2.3
+"""Until a follower that does not fetch is out of the ISR."""
+FENCED_S = 2.2
+"""Until the session of a broker that is down has ended."""
+DEPOSED_S = 1.9
+CATCH_UP_S = 0.3
+RETURNS = 20
+"""How often to look whether it has caught up."""
+UNANSWERED_S = 6.0
+"""Longer than a proposal waits for its answer."""
 
 
 class ClusterHavoc(Havoc):
@@ -36,23 +49,24 @@ class ClusterHavoc(Havoc):
             "skew": self._skew,
             "jump": self._jump,
             "zombie": self._zombie,
+            "bounce": self._bounce,
+            "deaf": self._deaf,
+            "swap": self._swap,
             "fsync fails": self._fsync_fails,
             "slow disk": self._slow_disk,
             "disk hangs": self._disk_hangs,
             "disk full": self._disk_full,
             "wipe": self._wipe,
+            "last disk": self._last_disk,
             "quorum disk": self._quorum_disk,
             **Orders(world).deeds,
         }
 
     async def heal(self) -> None:
-        """End all faults; every node runs when this returns, anew if a disk has failed it."""
+        """End all faults; every node runs when this returns.  Who lost a disk to a failure still lacks it."""
         await super().heal()
         world = self.world
         world.wall_offset_s = 0.0
-        for host in world.brokers:
-            if any(disk.is_broken for disk in host.disks):
-                world.bring_down(host.config.node_id)
         world.healed = True
         for node_id in world.hosts:
             world.bring_up(node_id)
@@ -171,6 +185,64 @@ class ClusterHavoc(Havoc):
         others = [host.name for host in self.world.hosts.values() if host.name != name]
         await self.without(fault.length_s, [link for one in others for link in ((one, name), (name, one))])
 
+    async def _bounce(self, fault: Fault) -> None:
+        """Whoever leads a partition is killed and started again at once, and the next, and the next."""
+        loop = asyncio.get_running_loop()
+        end, power = loop.time() + fault.length_s, fault.amount < 0.5
+        while loop.time() < end and not self._stop.is_set():
+            node_id = self._host(LEADER, fault.amount).config.node_id
+            self.world.bring_down(node_id, power=power)
+            await self.lasts(BOUNCE_S)
+            self.world.bring_up(node_id)
+            await self.lasts(fault.amount)
+
+    async def _swap(self, fault: Fault) -> None:
+        """A leader is deposed while a producer goes on writing to it, and leads again before that producer has reached
+        anybody else: what it has cut off meanwhile it must not take for written."""
+        world = self.world
+        partition = world.partition_at(fault.amount)
+        if partition is None or len(partition.replicas) < 3 or partition.leader < 0:
+            return
+        name = world.hosts[partition.leader].name
+        others = [host.name for host in world.hosts.values() if host.name != name]
+        away = [(client, other) for client in world.clients.names for other in others if other[0] == "b"]
+        for link in away:
+            world.network.cut(*link)
+        await self.without(DEPOSED_S, [link for one in others for link in ((one, name), (name, one))])
+        now = world.partition_at(fault.amount)
+        for _ in range(RETURNS):
+            await self.lasts(CATCH_UP_S)
+            now = world.partition_at(fault.amount)
+            if now is None or partition.leader in now.isr:
+                break
+        if now is not None and now.leader not in (-1, partition.leader):
+            await self._down(fault, [world.hosts[now.leader]], power=True)
+        for link in away:
+            world.network.heal(*link)
+
+    async def _deaf(self, fault: Fault) -> None:
+        """A leader proposes to take a follower back, and never hears that it was accepted; the follower falls behind
+        again, and is the only one left: what the leader acknowledged meanwhile must be on it, or not be acknowledged.
+        """
+        world = self.world
+        partition = world.partition_at(fault.amount)
+        if partition is None or len(partition.replicas) < 3 or partition.leader < 0:
+            return
+        leader = world.hosts[partition.leader].name
+        others = [world.hosts[each].name for each in partition.replica_ids if each != partition.leader]
+        last = others[-1]
+        between = [(last, leader), (leader, last)]
+        await self.without(OUT_OF_SYNC_S, between)
+        unheard = [(voter.name, leader) for voter in world.voters]
+        for link in unheard:
+            world.network.cut(*link)
+        await self.lasts(CATCH_UP_S)
+        await self.without(UNANSWERED_S, between)
+        left = [host for host in world.brokers if host.name in (leader, *others[:-1])]
+        await self._down(fault, left, power=True)
+        for link in unheard:
+            world.network.heal(*link)
+
     # Disks
 
     async def _fsync_fails(self, fault: Fault) -> None:
@@ -179,16 +251,14 @@ class ClusterHavoc(Havoc):
         disk.fails = True
         await self.lasts(fault.length_s)
         disk.fails = False
-        self._mend(host)
+        self._mend(host, fault)
 
-    def _mend(self, host: Host) -> None:
-        """Whoever lost a disk to a failure is started anew, and finds it working again."""
+    def _mend(self, host: Host, fault: Fault) -> None:
+        """Whoever lost a disk to a failure is started anew, soon or at the end, and finds it working again."""
         node_id = host.config.node_id
-        if host.process is None:
-            self.world.bring_up(node_id)
-        elif any(disk.is_broken for disk in host.disks):
+        if host.process is not None and any(disk.is_broken for disk in host.disks) and fault.amount < 0.5:
             self.world.bring_down(node_id)
-            self.world.bring_up(node_id)
+        self.world.bring_up(node_id)
 
     async def _slow_disk(self, fault: Fault) -> None:
         for host in self._hosts(fault):
@@ -213,7 +283,7 @@ class ClusterHavoc(Havoc):
         disk.full = True
         await self.lasts(fault.length_s)
         disk.full = False
-        self._mend(host)
+        self._mend(host, fault)
 
     async def _wipe(self, fault: Fault) -> None:
         """An empty disk comes back in the place of one, or of all that the broker has."""
@@ -227,6 +297,26 @@ class ClusterHavoc(Havoc):
         await self.lasts(fault.length_s)
         host.down -= 1
         self.world.bring_up(node_id)
+
+    async def _last_disk(self, fault: Fault) -> None:
+        """All replicas but one are down, and that one loses its disk: it comes back with nothing, before the others."""
+        world = self.world
+        partition = world.partition_at(fault.amount)
+        if partition is None or partition.leader < 0:
+            return
+        leader = world.hosts[partition.leader]
+        others = [world.hosts[each] for each in partition.replica_ids if each != partition.leader]
+        for host in others:
+            host.down += 1
+            world.bring_down(host.config.node_id, power=True)
+            await self.lasts(FENCED_S)
+        world.bring_down(partition.leader, power=True)
+        world.wipe(leader, all_of_them=True)
+        world.bring_up(partition.leader)
+        await self.lasts(fault.length_s)
+        for host in others:
+            host.down -= 1
+            world.bring_up(host.config.node_id)
 
     async def _quorum_disk(self, fault: Fault) -> None:
         """The disk of the metadata log fails or hangs; a process that it ends comes back."""

@@ -33,7 +33,7 @@ from metadata.control.election import min_isr_of
 from metadata.image import ClusterImage
 from quorum.process import ControlPlane
 from quorumlog.wire.record_batch import iter_headers
-from simulation.cluster_metadata import Election, Follower, MetadataWatch, Spot
+from simulation.cluster_metadata import Election, Follower, MetadataWatch, Proposed, Spot
 from simulation.invariants import Violation
 
 _MARK = re.compile(rb"<(\d+)\.(\d+)>")
@@ -232,6 +232,15 @@ class ClusterWatch:
         run = self._runs[node_id] = BrokerRun(node_id, replicas)
         on_watermark, on_role = replicas.on_watermark, replicas.on_role_changed
         open_logs = replicas.logs.open
+        keeper = broker.role.isr
+        call = keeper._call
+
+        async def asked(method: str, request: Any, timeout_ms: int) -> Any:
+            for item in request.items:
+                isr = frozenset(member.broker_id for member in item.isr)
+                topic_id, epochs = UUID(bytes=item.topic_id), (item.leader_epoch, item.partition_epoch)
+                self.metadata.proposals.add(Proposed(topic_id, item.index, *epochs, isr))
+            return await call(method, request, timeout_ms)
 
         def watermark(hosted: Hosted) -> None:
             self._watermark(run, hosted)
@@ -245,6 +254,7 @@ class ClusterWatch:
             await open_logs()
             self._recovered(run)
 
+        keeper._call = asked
         replicas.on_watermark = watermark  # type: ignore[method-assign]
         replicas.on_role_changed = role_changed  # type: ignore[method-assign]
         replicas.logs.open = opened  # type: ignore[method-assign]

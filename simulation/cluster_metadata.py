@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from uuid import UUID
 
 from broker.log import LogKey
 from metadata.codec import decode
@@ -36,6 +37,16 @@ class Election(NamedTuple):
     leader_epoch: int
 
 
+class Proposed(NamedTuple):
+    """An ISR, and the epochs of the partition that it was meant for."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: frozenset[int]
+
+
 @dataclass(eq=False)
 class Follower:
     """A process that applies metadata."""
@@ -59,6 +70,8 @@ class MetadataWatch:
     names: dict[LogKey, Spot] = field(default_factory=dict)
     on_unclean: Callable[[Election], None] = lambda _: None
     on_change: Callable[[str], None] = lambda _: None
+    proposals: set[Proposed] = field(default_factory=set)
+    """Every ISR that a leader has asked for."""
     _digests: dict[int, str] = field(default_factory=dict)
     _batches: dict[int, Batch] = field(default_factory=dict)
     _epochs: dict[Spot, int] = field(default_factory=dict)
@@ -213,6 +226,9 @@ class MetadataWatch:
                 arrived <= set(new.isr) and not new.reassigning,
                 lambda: f"I18: the reassignment of {name} ends with {arrived} not in sync: {old} to {new}",
             )
+        if reason in (Reason.ISR_SHRINK, Reason.ISR_EXPAND) and new.partition_epoch == old.partition_epoch + 1:
+            asked = Proposed(topic.topic_id, new.index, old.leader_epoch, old.partition_epoch, frozenset(new.isr))
+            self.check(asked in self.proposals, lambda: f"I18: nobody asked for the isr of {name}: {old} to {new}")
         gone = set(old.replica_ids) - set(new.replica_ids)
         self.check(
             not gone or new.leader != NO_LEADER or old.leader == NO_LEADER,

@@ -17,12 +17,12 @@ from broker.core.producer_state import ACCEPT, ProducerState
 from broker.log import Appended, PartitionLog
 from broker.server import fetch_service
 from broker.server.fetch_service import FetchService
+from broker.server.fetchers import Fetcher
 from broker.server.hosted import Hosted
 from broker.server.image_follower import ImageFollower
 from broker.server.role import BrokerRole
 from metadata.control import brokers, partitions, reassign
-from metadata.control.decision import Decision
-from metadata.image import ClusterImage, PartitionImage
+from metadata.image import BrokerImage, ClusterImage, PartitionImage
 from metadata.records import RegisterBroker
 from simulation.mutants import Mutant, mutant_of
 
@@ -59,18 +59,23 @@ def _no_divergence() -> list[Any]:
 @_mutant("divergence is applied after the watermark")
 def _watermark_first() -> list[Any]:
     """KAFKA-14704."""
-    on_reply = FollowerState.on_reply
+    carry_out = Fetcher._carry_out
 
-    def watermark_first(self: FollowerState, sent: Any, reply: Any, start: int, end: int, end_of: Any) -> Any:
-        step = on_reply(self, sent, reply, start, end, end_of)
-        if reply.diverging is not None:
-            self.watermark_after(reply.high_watermark, end)
-        return step
+    async def watermark_first(
+        self: Fetcher,
+        key: Any,
+        hosted: Hosted,
+        log: PartitionLog,
+        follower: FollowerState,
+        told: Any,
+        part: Any,
+        *more: Any,
+    ) -> None:
+        if part.diverging_epoch >= 0 and follower.watermark_after(part.high_watermark, log.end_offset):
+            self._replicas.on_watermark(hosted)
+        await carry_out(self, key, hosted, log, follower, told, part, *more)
 
-    return [
-        patch.object(FollowerState, "on_reply", watermark_first),
-        patch.object(FollowerState, "on_truncated", lambda self, log_end: None),
-    ]
+    return [patch.object(Fetcher, "_carry_out", watermark_first)]
 
 
 @_mutant("producers are not rebuilt after a truncation")
@@ -218,7 +223,11 @@ def _epochs_are_kept() -> list[Any]:
 
 @_mutant("an emptied disk is trusted")
 def _emptied_disks_are_trusted() -> list[Any]:
-    return [patch.object(brokers, "_lost_by", lambda *_: lambda topic, partition, replica: False)]
+    """Neither the registration nor the report of its new directory tells that the one before is gone."""
+    return [
+        patch.object(brokers, "_lost_by", lambda *_: lambda topic, partition, replica: False),
+        patch.object(BrokerImage, "directory_online", lambda self, directory_id: True),
+    ]
 
 
 @_mutant("strays are set aside before the metadata has caught up")
@@ -254,11 +263,6 @@ def _drops_early() -> list[Any]:
         return completed(image, topic_id, partition, msgspec.structs.replace(now, adding=()), *more)
 
     return [patch.object(reassign, "_completed", early)]
-
-
-@_mutant("nobody looks after a reassignment that something else completes")
-def _no_progress() -> list[Any]:
-    return [patch.object(reassign, "progress", lambda image: Decision(0))]
 
 
 @_mutant("a leader epoch begins anew with a topic")

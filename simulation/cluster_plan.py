@@ -21,9 +21,28 @@ LEADER = -1
 FOLLOWER = -2
 """Stands for a broker that follows some partition then."""
 
+SCRIPTS = ("wipe", "last disk", "deaf", "swap")
+"""Kinds of which a run has at most one."""
+DEAF_S = 10.0
+SWAP_S = 9.0
+LAST_S = 9.0
+
 LINK_FAULTS = ("slow", "loss", "cut", "one way", "isolate", "split", "flap", "reset")
-NODE_FAULTS = ("kill", "power", "power all", "restart", "restart all", "pause", "skew", "jump", "zombie")
-DISK_FAULTS = ("fsync fails", "slow disk", "disk hangs", "disk full", "wipe", "quorum disk")
+NODE_FAULTS = (
+    "kill",
+    "power",
+    "power all",
+    "restart",
+    "restart all",
+    "pause",
+    "skew",
+    "jump",
+    "zombie",
+    "bounce",
+    "deaf",
+    "swap",
+)
+DISK_FAULTS = ("fsync fails", "slow disk", "disk hangs", "disk full", "wipe", "last disk", "quorum disk")
 ORDERS = (
     "create",
     "delete",
@@ -90,7 +109,7 @@ class ClusterPlan:
     @property
     def wipes(self) -> bool:
         """A disk is lost in it: then one replica alone must never be enough for an acknowledgement."""
-        return any(fault.kind == "wipe" for fault in self.faults)
+        return any(fault.kind in ("wipe", "last disk") for fault in self.faults)
 
     def only(self, numbers: set[int]) -> ClusterPlan:
         """The same run with these faults alone."""
@@ -116,11 +135,18 @@ def draw(seed: int) -> ClusterPlan:
         faults=(),
     )
     count = random.choice((0, 2, 5, 10, 20))
-    possible = [kind for kind in KINDS if kind != "wipe"]
+    possible = [kind for kind in KINDS if kind not in SCRIPTS]
     kinds = [kind for kind in possible if random.random() < 0.35] or [random.choice(possible)]
     drawn = [_draw_fault(random, plan, random.choice(kinds)) for _ in range(count)]
     if wipes:
         drawn.append(_draw_fault(random, plan, "wipe"))  # one: more than a minority of the replicas nobody survives
+    # These are long, and want no disturbance.
+    if brokers >= 3 and random.random() < 0.03:
+        drawn, plan = [Fault(0, "deaf", 0.2, DEAF_S, (LEADER,), 0.0)], replace(plan, chaos_s=DEAF_S + 1)
+    elif brokers >= 3 and random.random() < 0.04:
+        drawn, plan = [Fault(0, "swap", 0.3, 1.0, (LEADER,), 0.0)], replace(plan, chaos_s=SWAP_S)
+    elif wipes and random.random() < 0.3:
+        drawn, plan = [Fault(0, "last disk", 0.3, 2.5, (LEADER,), 0.0)], replace(plan, chaos_s=LAST_S)
     drawn.sort(key=lambda fault: fault.at_s)
     return replace(plan, faults=tuple(replace(fault, number=number) for number, fault in enumerate(drawn)))
 
@@ -165,6 +191,8 @@ def _draw_fault(random: Random, plan: ClusterPlan, kind: str) -> Fault:
             nodes, amount = (), random.choice((-86_400.0, -30.0, 30.0, 86_400.0))
         case "zombie":
             nodes = (random.choice((LEADER, LEADER, CONTROLLER)),)
+        case "bounce":
+            nodes, length_s = (LEADER,), random.uniform(0.5, 2.5)
         case "slow disk":
             amount = random.choice((20, 200, 1000))
         case "fsync fails" | "disk hangs" | "disk full" | "wipe":

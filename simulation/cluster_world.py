@@ -23,6 +23,7 @@ import structlog
 
 from broker.server.api import ReplicaLimits
 from broker.server.process import BrokerProcess
+from metadata.image import PartitionImage
 from quorum.process import ControlPlane
 from quorumlog.errors import FatalError
 from simulation.cluster_clients import Clients
@@ -189,20 +190,22 @@ class ClusterWorld(World):
         """Of nodes and clients."""
         return [*(host.name for host in self.hosts.values()), *self.clients.names]
 
-    def holder(self, leads: bool, amount: float) -> int:
-        """A broker that leads, or follows, a partition that is chosen by `amount`."""
-        amount %= 1
+    def partition_at(self, amount: float) -> PartitionImage | None:
+        """One of the plan's partitions, chosen by `amount`."""
         image = self.watch.metadata.image
         partitions = [
             one for topic in self.plan.topics if (found := image.topic(topic.name)) for one in found.partitions
         ]
-        fallback = self.plan.broker_ids[int(amount * self.plan.brokers)]
-        if not partitions:
+        return partitions[int(amount % 1 * len(partitions))] if partitions else None
+
+    def holder(self, leads: bool, amount: float) -> int:
+        """A broker that leads, or follows, a partition that is chosen by `amount`."""
+        partition = self.partition_at(amount)
+        fallback = self.plan.broker_ids[int(amount % 1 * self.plan.brokers)]
+        if partition is None or (leads and partition.leader < 0):
             return fallback
-        partition = partitions[int(amount * len(partitions))]
-        assert partition is not None
         if leads:
-            return partition.leader if partition.leader >= 0 else fallback
+            return partition.leader
         return next((each for each in partition.replica_ids if each != partition.leader), fallback)
 
     async def wait(self, condition: Callable[[], bool], what: str, timeout_s: float, why: Callable[[], Any]) -> None:

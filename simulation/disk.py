@@ -86,7 +86,8 @@ class SimulatedFacts:
                 self._apply(changes)
             raise
         finally:
-            self._under_way.remove(changes)
+            if changes in self._under_way:  # else the process has ended
+                self._under_way.remove(changes)
         self._apply(changes)
 
     def _apply(self, changes: dict[str, bytes | None]) -> None:
