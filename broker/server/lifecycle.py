@@ -10,6 +10,7 @@ from uuid import UUID
 
 from broker.core.lifecycle import Beat, End, Lifecycle, Register, Stage, Wait
 from broker.server.isr import Call
+from broker.server.vigil import Vigil
 from metadata.records import Endpoint
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.clock import now_ms
@@ -63,9 +64,11 @@ class LifecycleRunner:
         progress: Progress,
         *,
         heartbeat_interval_ms: int,
+        session_timeout_ms: int,
         on_registered: Callable[[int], None],
     ) -> None:
         self.identity = identity
+        self.vigil = Vigil(session_timeout_ms / 2000, self._on_held_up)
         self.core = Lifecycle(heartbeat_interval_ms, now_ms())
         self._call = call
         self._progress = progress
@@ -95,6 +98,13 @@ class LifecycleRunner:
             self.core.on_urgent(now_ms())
             self._news.set()
 
+    def _on_held_up(self, late_s: float) -> None:
+        log.warning(
+            "this process was held up: it leads nothing until the controller has answered", late_ms=round(late_s * 1000)
+        )
+        self.core.on_urgent(now_ms())
+        self._news.set()
+
     def stop(self, timeout_ms: int) -> None:
         """Begin the controlled shutdown; `run` returns when it is through, at the latest after `timeout_ms`."""
         now = now_ms()
@@ -107,6 +117,13 @@ class LifecycleRunner:
         Raises:
             ConfigError: the registration is refused for good.
         """
+        self.vigil.start()
+        try:
+            return await self._live()
+        finally:
+            self.vigil.stop()
+
+    async def _live(self) -> bool:
         while True:
             action = self.core.next_action(now_ms())
             match action:
@@ -176,6 +193,7 @@ class LifecycleRunner:
             directories_offline=[each.bytes for each in progress.directories_offline],
         )
         sent_offset = progress.applied_offset
+        held_up = self.vigil.held_up
         reply: pb.BrokerHeartbeatReply = await self._call("BrokerHeartbeat", request, self._timeout_ms)
         error = reply.result.error
         now = now_ms()
@@ -184,6 +202,8 @@ class LifecycleRunner:
             self.core.on_beat(reply.fenced, reply.should_shutdown, reply.leaders_left, now)
             if reply.fenced and progress.applied_offset > sent_offset:
                 self.core.on_urgent(now)  # what was carried out meanwhile may be what it waits for
+            if not reply.fenced:
+                self.vigil.is_over(held_up)
             self._show(was)
         elif error in _STALE:
             log.warning("registration lost", broker_epoch=self.core.epoch, cause=reply.result.message)
@@ -191,6 +211,7 @@ class LifecycleRunner:
             self.core.on_stale(now)
         else:
             log.debug("heartbeat not taken", error=error)
+            self.vigil.is_over(held_up)  # without a controller brokers go on serving
             self.core.on_no_reply(now)
 
     def _show(self, was: Stage) -> None:

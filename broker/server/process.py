@@ -106,6 +106,7 @@ class BrokerProcess:
                 rack=config.rack,
                 inter_broker_listener=config.inter_broker_listener,
                 heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+                session_timeout_ms=config.broker_session_timeout_ms,
                 lag_max_ms=config.replica_lag_time_max_ms,
                 lag_max_bytes=config.replica_lag_max_bytes,
                 shutdown_timeout_ms=max(

@@ -104,6 +104,8 @@ class ReplicaManager:
         self.unsaved_watermarks: dict[PartitionKey, None] = {}
         self.on_isr_candidate: Callable[[Hosted], None] = lambda _: None
         self.on_follower_flushed: Callable[[Hosted], None] = lambda _: None
+        self.is_awake: Callable[[], bool] = lambda: True
+        """Whether what this process knows of its leaderships may be relied upon (`Vigil`)."""
         self.on_disk_failure: Callable[[UUID, DiskError], None] = lambda *_: None
         self._image = ClusterImage()
         self._parked_produces = 0
@@ -130,7 +132,9 @@ class ReplicaManager:
     def serving(self) -> bool:
         """Whether this process may serve as leader at all: see the theory of operation."""
         own = self.brokers.image.brokers.get(self.broker_id)
-        return own is not None and own.epoch == self.broker_epoch and not own.fenced and not self._closed
+        if own is None or own.epoch != self.broker_epoch or own.fenced or self._closed:
+            return False
+        return self.is_awake()
 
     def leads(self, hosted: Hosted) -> LeaderState | None:
         """The leader's state if this replica may serve as leader now."""

@@ -63,6 +63,7 @@ class RoleConfig:
     rack: str | None = None
     inter_broker_listener: str = "PLAINTEXT"
     heartbeat_interval_ms: int = 1_000
+    session_timeout_ms: int = 6_000
     lag_max_ms: int = 10_000
     lag_max_bytes: int = -1
     shutdown_timeout_ms: int = 30_000
@@ -164,8 +165,10 @@ class BrokerRole:
             self._call,
             self.progress,
             heartbeat_interval_ms=self.config.heartbeat_interval_ms,
+            session_timeout_ms=self.config.session_timeout_ms,
             on_registered=self.follower.activate,
         )
+        self.replicas.is_awake = self.lifecycle.vigil.is_awake
         self.fetchers.start(group)
         self.follower.start_at(self._replay.image)
         self._unsubscribe = self._replay.subscribe(self.follower.on_batch)

@@ -1,0 +1,136 @@
+"""A leader that was stopped and goes on: others lead by then, and it must acknowledge, and tell, nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from signal import SIGCONT, SIGSTOP
+
+import pytest
+from harness import Broker, Cluster, values_of
+from test_replication import ALL, LEADER, fetch, leading, write, written
+
+from broker.core.errors import Code
+from quorumlog.client import cluster as client
+from quorumlog.client.consumer import Consumer
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.producer import Producer
+from quorumlog.client.records import NewRecord, build_batch, decode_batches
+from quorumlog.kctl import processes
+from quorumlog.kctl.context import wait_until
+from quorumlog.kctl.dev_cluster import DevCluster
+from quorumlog.wire.kafka import produce
+from quorumlog.wire.kafka.codec import Api
+from tests.integration.quorum.clusters import TIMEOUT_S, done, node_of, ready, running
+
+TOPIC = "t"
+VERSION = 9
+EPOCH_S = 1_700_000_000_000
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+def hold_up(broker: Broker) -> None:
+    """As if its process had been stopped for long until now."""
+    assert broker.role.lifecycle is not None
+    broker.role.lifecycle.vigil._seen_at -= 3_600
+
+
+async def refused_everything(broker: Broker) -> None:
+    for acks in (ALL, LEADER):
+        assert (await write(broker, "t", b"x", acks=acks)).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert (await broker.replicas.list_offset("t", 0, -1)).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert (await fetch(broker, "t", 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_it_serves_again_once_the_controller_has_answered(cluster: Cluster) -> None:
+    cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    await written(leader, "t", b"a")
+    hold_up(leader)
+    await refused_everything(leader)
+    await cluster.until(lambda: leader.replicas.serving, "answered")
+    await written(leader, "t", b"b")
+    assert values_of(leader.hosted("t")) == [b"a", b"b"]
+
+
+async def test_it_acknowledges_nothing_before_it_has_heard_that_others_lead(cluster: Cluster) -> None:
+    """Not to itself alone either (acks=1): what it would append now, it would cut off again."""
+    cluster.controller.create("t", (1, 2, 3))
+    old = await leading(cluster, 1, "t")
+    await written(old, "t", b"a")
+    cluster.controller.held.add(1)
+    cluster.controller.fence(1)
+    new = await leading(cluster, 2, "t", epoch=1)
+    hold_up(old)
+    await refused_everything(old)
+    await written(new, "t", b"b")
+    await refused_everything(old)
+    cluster.controller.release(1)
+    await cluster.until(lambda: values_of(old.hosted("t")) == [b"a", b"b"], "it follows")
+    assert old.replicas.counters.truncations == 0
+
+
+async def test_without_a_controller_it_waits_for_one_heartbeat_only(cluster: Cluster) -> None:
+    cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    cluster.controller.cut.add(1)
+    hold_up(leader)
+    await refused_everything(leader)
+    await cluster.until(lambda: leader.replicas.serving, "given up")
+    await written(leader, "t", b"a")
+
+
+async def test_a_stopped_process_refuses_what_waited_in_its_sockets_and_says_so(tmp_path: Path) -> None:
+    settings = {"broker_session_timeout_ms": 1_500, "broker_heartbeat_interval_ms": 300}
+    async with running(tmp_path, voters=1, brokers=3, **settings) as cluster:
+        await done(cluster, "topics", "create", TOPIC, "--partitions", "1", "--replication-factor", "3")
+        node = node_of(cluster, await leader_is(cluster, lambda leader: leader > 0))
+        assert node.listen is not None
+        host, port = node.listen.rsplit(":", 1)
+        async with client.Cluster(cluster.bootstrap) as clients, KafkaConnection(host, int(port)) as line:
+            await line.connect(TIMEOUT_S)
+            async with Producer(clients) as producer:
+                await (await producer.send(TOPIC, 0, record(b"before")))
+                processes.send(node.pid, SIGSTOP)
+                asked = [asyncio.create_task(ask(line, acks, b"acks=%d" % acks)) for acks in (ALL, LEADER)]
+                await leader_is(cluster, lambda leader: leader not in (-1, node.id))
+                await (await producer.send(TOPIC, 0, record(b"after")))
+                processes.send(node.pid, SIGCONT)
+                assert await asyncio.gather(*asked) == [Code.NOT_LEADER_OR_FOLLOWER] * 2
+            await ready(node)
+            fetched = await Consumer(clients).fetch(TOPIC, 0, 0)
+            assert [each.value for each in decode_batches(fetched.records)] == [b"before", b"after"]
+        said = Path(node.log).read_text()  # noqa: ASYNC240
+        assert "this process was held up: it leads nothing until the controller has answered" in said
+        assert "broker fenced" in said
+        assert "log truncated" not in said
+
+
+def record(value: bytes) -> bytearray:
+    return build_batch([NewRecord(None, value, EPOCH_S)])
+
+
+async def ask(line: KafkaConnection, acks: int, value: bytes) -> int:
+    """A write to this very broker; the code of its answer."""
+    body = produce.encode_request(VERSION, acks, 30_000, [(TOPIC, 0, record(value))])
+    (result,) = produce.decode_response(await line.call(Api.PRODUCE, VERSION, body, TIMEOUT_S), VERSION)
+    return result.error_code
+
+
+async def leader_is(cluster: DevCluster, condition) -> int:  # type: ignore[no-untyped-def]
+    found: list[int] = []
+
+    async def is_so() -> bool:
+        (topic,) = await done(cluster, "topics", "describe", TOPIC)
+        leader = topic["partitions"][0]["leader"]
+        found[:] = [-1 if leader is None else leader]
+        return bool(condition(found[0]))
+
+    await wait_until(is_so, TIMEOUT_S, "the leader is as wanted")
+    return found[0]
