@@ -507,6 +507,7 @@ class Fetchers:
         self._closed = False
         self._brake = Brake(self._release)
         replicas.on_follower_flushed = self.assign
+        replicas.on_offline = self.remove
 
     def start(self, group: asyncio.TaskGroup) -> None:
         self._group = group

@@ -298,7 +298,6 @@ class ImageFollower:
             else:
                 self._follow(hosted, partition)
         except (DiskError, CorruptStoreError) as error:
-            self._fetchers.remove(hosted)
             self._replicas.take_offline(hosted, error)
 
     def _open(self, key: PartitionKey, partition: PartitionImage, image: ClusterImage) -> Hosted:

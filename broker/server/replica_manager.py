@@ -81,6 +81,7 @@ class ReplicaManager:
 
     on_isr_candidate: told of a leader whose ISR may have to change.
     on_follower_flushed: told of a follower whose flushed end has caught up with its log.
+    on_offline: told of a replica that can be neither read nor written any more.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class ReplicaManager:
         self.unsaved_watermarks: dict[PartitionKey, None] = {}
         self.on_isr_candidate: Callable[[Hosted], None] = lambda _: None
         self.on_follower_flushed: Callable[[Hosted], None] = lambda _: None
+        self.on_offline: Callable[[Hosted], None] = lambda _: None
         self.is_awake: Callable[[], bool] = lambda: True
         """Whether what this process knows of its leaderships may be relied upon (`Vigil`)."""
         self.on_disk_failure: Callable[[UUID, DiskError], None] = lambda *_: None
@@ -310,6 +312,7 @@ class ReplicaManager:
         hosted.log = None
         hosted.offline = str(error)
         hosted.leader = hosted.follower = None
+        self.on_offline(hosted)
         self.refuse_parked(hosted, Code.KAFKA_STORAGE_ERROR)
         hosted.touch(self.fetch_service.wake, consumers=True, followers=True)
         if isinstance(error, DiskError):

@@ -284,7 +284,6 @@ class BrokerRole:
             self.progress.directories_offline.append(directory_id)
         for hosted in list(self.replicas.hosted.values()):
             if hosted.log is not None and hosted.log.directory_id == directory_id:
-                self.fetchers.remove(hosted)
                 self.replicas.take_offline(hosted, error)
         failed = self._all_disks_failed
         if offline_all(self.progress, self._directory_ids) and failed is not None and not failed.done():
@@ -294,7 +293,6 @@ class BrokerRole:
         """A replica is damaged while its directory works: the controller takes it out of the ISR, and elects."""
         for partition_key, hosted in self.replicas.hosted.items():
             if hosted.key == key:
-                self.fetchers.remove(hosted)
                 self.replicas.take_offline(hosted, error)
                 self._on_unassigned(partition_key, LOST)
                 return

@@ -10,8 +10,10 @@ import pytest
 from harness import Broker, Cluster, batch, values_of
 
 from broker.core.errors import Code
+from broker.log import Appended
 from broker.server.api import FetchPartition, FetchPlan, FetchResult, ProduceResult, ReplicaLimits
 from metadata.control.errors import Word
+from quorumlog.runtime.disk import DiskError
 
 ALL, LEADER, NONE = -1, 1, 0
 
@@ -166,6 +168,26 @@ async def test_a_log_that_begins_above_the_end_of_an_unclean_leader_starts_over(
     await cluster.controller.until(lambda image: 1 in cluster.controller.partition(topic_id).isr)
     await written(new, "t", b"c")
     assert values_of(old.hosted("t")) == [b"a", b"b", b"c"]
+
+
+async def test_what_cannot_be_written_any_more_is_not_fetched_any_more(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its leader would send the same records again and again."""
+    cluster.controller.create("t", (1, 2), min_insync_replicas="1")
+    leader = await leading(cluster, 1, "t")
+    await written(leader, "t", b"a")
+    follower = cluster[2].hosted("t")
+    assert follower.log is not None
+
+    def fail(*_: object) -> Appended:
+        raise DiskError("no more")
+
+    monkeypatch.setattr(follower.log, "append_as_follower", fail)
+    assert (await write(leader, "t", b"b", acks=LEADER)).error_code == Code.NONE
+    await cluster.until(lambda: follower.log is None, "the follower is offline")
+    assert sum(cluster[2].role.fetchers.counts().values()) == 0
+    assert follower.offline == "no more"
 
 
 async def test_waiting_writes_are_refused_when_leadership_is_lost(cluster: Cluster) -> None:
