@@ -290,12 +290,12 @@ class LogManager:
     async def reset_to(self, log: PartitionLog, offset: int) -> bool:
         """Drop everything and go on at `offset`; False when the log has changed meanwhile, and nothing was done."""
         async with self._checkpointing:
-            before = (log.generation, log.end_offset)
+            before = (log.generation, log.end_offset, log.epochs.latest)
             disk = self._disks[log.directory_id]
             empty = encode_state(empty_state(offset))
             with self._reported(disk):
                 await disk.facts.commit({_fact(log): empty, watermark_fact(log.key): None})
-                if (log.generation, log.end_offset) != before:
+                if (log.generation, log.end_offset, log.epochs.latest) != before:  # appended to, or made a leader's
                     await disk.facts.commit({_fact(log): encode_state(log.take_state())})
                     return False
                 log.restart_at(offset)

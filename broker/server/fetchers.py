@@ -341,8 +341,8 @@ class Fetcher:
                 self._want(key, hosted)
             case RestartAt(start):
                 log.warning("log restarts", replica=repr(hosted), end=partition_log.end_offset, start=start)
-                if await self._replicas.logs.reset_to(partition_log, start):
-                    follower.on_truncated(start)
+                if await self._replicas.logs.reset_to(partition_log, start) and hosted.follower is not None:
+                    hosted.follower.on_truncated(start)  # perhaps of another leader epoch by now
                 self._want(key, hosted)
             case StandBack(code):
                 if code not in _PASSING and key not in self._refusals:

@@ -249,6 +249,17 @@ async def test_a_reset_that_was_interrupted_is_finished(rig: Rig, monkeypatch: p
     assert rig.files(rig.log) == []
 
 
+async def test_a_reset_gives_way_to_a_leadership(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 3)
+    resetting = asyncio.ensure_future(rig.logs.reset_to(log, 1_000))
+    await asyncio.sleep(0)
+    log.begin_epoch(7)
+    assert await resetting is False
+    assert len(batches_of(log)) == 3
+    assert log.epochs.latest == 7
+
+
 async def test_a_reset_gives_way_to_an_append(rig: Rig) -> None:
     log = rig.create()
     fill(log, 3)
