@@ -220,7 +220,7 @@ class Membership(Handovers):
         target = self.history.target
         aim = f"; the target is {names(target)}" if target is not None else ""
         done = Verdict(VoterChangeError.NONE, f"voters {names(self.history.current)}{aim}")
-        self._tell_change(work.call, done, changed=True, offset=max(work.end or 0, self.history.changed_at + 1))
+        self._tell_change(work.call, done, changed=True, offset=self.history.changed_at + 1)
         return None
 
     # The leader's own steps

@@ -29,6 +29,14 @@ def test_end_of_epoch() -> None:
     assert [log.epoch_at(offset) for offset in (-1, 0, 3, 4, 11, 12)] == [None, 1, 1, 3, 6, None]
 
 
+def test_it_remembers_epochs_not_batches() -> None:
+    log = index(recent=0)
+    for offset in range(1000):
+        log.append(batch(offset, 1 + offset // 500), offset)
+    assert (log.end_of_epoch(1), log.epoch_at(499), log.epoch_at(500)) == (LogEnd(1, 500), 1, 2)
+    assert len(log._epochs) == 2, "else a log that is not trimmed for long would fill the memory"
+
+
 def test_an_empty_log() -> None:
     log = index()
     assert log.last == LogEnd(0, 0)

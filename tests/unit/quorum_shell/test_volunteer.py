@@ -145,6 +145,29 @@ def test_it_asks_again_and_ever_more_rarely() -> None:
     run(test())
 
 
+def test_what_is_in_its_way_is_said_once_until_it_is_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, object]] = []
+
+    def info(what: str, **fields: object) -> None:
+        said.append((what, fields.get("next")))
+
+    monkeypatch.setattr("quorum.volunteer._log", SimpleNamespace(info=info))
+
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        rig.controller.errors = ["CHANGE_PENDING"] * 3 + ["TARGET_IN_PROGRESS"] * 2 + ["CHANGE_PENDING"]
+        await a_while(2000)
+        assert rig.volunteer.is_voter
+
+    run(test())
+    assert said == [
+        ("not a voter yet: CHANGE_PENDING: because", "do it"),
+        ("not a voter yet: TARGET_IN_PROGRESS: because", "do it"),
+        ("not a voter yet: CHANGE_PENDING: because", "do it"),
+        ("joined the voters", None),
+    ]
+
+
 def test_a_voter_that_was_taken_out_stays_out() -> None:
     """KAFKA-19850: neither the running node nor the restarted one adds itself again, nor once the log has forgotten."""
 
