@@ -177,6 +177,8 @@ class ReplicaLimits:
     parked_produces: int = 100_000
     """Produces that wait for replication; one more is refused before it is appended, with REQUEST_TIMED_OUT, which all
     clients take as a reason to try again."""
+    time_lookups: int = 2
+    """Look-ups by time, which open batches, at once; the others wait.  They share the threads that flush the disks."""
     fetch_response_max_bytes: int = 64 << 20
     sessions: int = 1_000
     session_idle_ms: int = 120_000

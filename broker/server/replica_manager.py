@@ -23,14 +23,14 @@ only by a leadership that is younger than that registration (design §5).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 from uuid import UUID
 
 from broker.core.errors import Code
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import LeaderState, check_leader_epoch
-from broker.log import LogManager, PartitionLog, Refused
+from broker.log import LogManager, PartitionLog, Refused, TimestampOffset
 from broker.server.api import (
     EARLIEST_TIMESTAMP,
     LAST_TIERED_TIMESTAMP,
@@ -112,6 +112,7 @@ class ReplicaManager:
         self._image = ClusterImage()
         self._parked_produces = 0
         self._producer_ids = producer_ids
+        self._time_lookups = asyncio.Semaphore(self.limits.time_lookups)
         self._closed = False
         self.fetch_service = FetchService(self)
 
@@ -344,11 +345,11 @@ class ReplicaManager:
                 start = partition_log.start_offset
                 return ListOffsetResult(int(Code.NONE), start, -1, _epoch_at(partition_log, start, leader))
             if timestamp == MAX_TIMESTAMP:
-                place = await partition_log.max_timestamp_offset(watermark)
+                place = await self._look_up(partition_log.max_timestamp_offset, watermark)
             elif timestamp < 0:
                 return ListOffsetResult(int(Code.NONE))
             else:
-                place = await partition_log.offset_for_timestamp(timestamp, watermark)
+                place = await self._look_up(partition_log.offset_for_timestamp, timestamp, watermark)
         except (DiskError, CorruptStoreError) as error:
             self.take_offline(hosted, error)
             return ListOffsetResult(int(Code.KAFKA_STORAGE_ERROR))
@@ -356,6 +357,20 @@ class ReplicaManager:
             # Nothing that is committed is so late; but an older leader may have shown more.
             return ListOffsetResult(int(Code.NONE if leader.latest_known() else Code.OFFSET_NOT_AVAILABLE))
         return ListOffsetResult(int(Code.NONE), place.offset, place.timestamp, place.leader_epoch)
+
+    async def _look_up(
+        self, find: Callable[..., Coroutine[Any, Any, TimestampOffset | None]], *arguments: int
+    ) -> TimestampOffset | None:
+        """In its turn.  A cancel while it runs keeps the turn until it has ended: its thread goes on, too."""
+        await self._time_lookups.acquire()
+        work = asyncio.ensure_future(find(*arguments))
+        work.add_done_callback(self._looked_up)
+        return await asyncio.shield(work)
+
+    def _looked_up(self, work: asyncio.Future[TimestampOffset | None]) -> None:
+        self._time_lookups.release()
+        if not work.cancelled():
+            work.exception()  # read: whoever asked may have gone
 
     def epoch_end(
         self, topic: str, index: int, leader_epoch: int, current_leader_epoch: int = NO_EPOCH

@@ -152,6 +152,34 @@ async def test_who_waits_for_much_reads_once(cluster: Cluster, leader: Broker, m
     assert log.size_between(2, log.end_offset) == log.size - log.size_between(0, 2)
 
 
+async def test_only_some_look_ups_by_time_run_at_once(
+    cluster: Cluster, leader: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = leader.hosted("t").log
+    assert log is not None
+    running: list[asyncio.Event] = []
+
+    async def slow(timestamp: int, up_to: int) -> None:
+        running.append(asyncio.Event())
+        await running[-1].wait()
+
+    monkeypatch.setattr(log, "offset_for_timestamp", slow)
+    most = leader.replicas.limits.time_lookups
+    asked = [asyncio.create_task(leader.replicas.list_offset("t", 0, 1_000)) for _ in range(most + 2)]
+    await cluster.until(lambda: len(running) == most, "some run")
+    asked[0].cancel()  # it runs: its turn is not over before its work is
+    asked[-1].cancel()  # it waits
+    await asyncio.wait({asked[0], asked[-1]})
+    await asyncio.sleep(0)
+    assert len(running) == most
+    running[0].set()
+    await cluster.until(lambda: len(running) == most + 1, "the next one's turn")
+    for event in running:
+        event.set()
+    for one in asked[1:-1]:
+        assert (await one).error_code == Code.NONE
+
+
 async def test_a_minimum_above_what_is_allowed_is_that(leader: Broker) -> None:
     one = len(batch(b"x"))
     await write(leader, 1, b"x")
