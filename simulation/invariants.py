@@ -197,8 +197,10 @@ class Watch:
             lambda: f"I2: {node_id} restarts with {now}, its disk says {kept}",
         )
         run = Run(node_id, core, list(batches), [one for one in batches if isinstance(one.control, Voters)])
-        if base is not None:
+        if base is not None and core.generation >= self.generation:
             self._begin_at(run, base)
+        elif base is not None:  # what was committed in a generation before is not known here; that watch has seen it
+            self._take_base(run, base)
         return run
 
     def _check(self, holds: bool, message: Callable[[], str]) -> None:
@@ -317,6 +319,11 @@ class Watch:
             last is not None and (last.end_offset, last.epoch) == (offset, base.end.epoch),
             lambda: f"I13: {run.node_id} goes on from a snapshot of {base.end}; committed up to there is {last}",
         )
+        self._take_base(run, base)
+
+    @staticmethod
+    def _take_base(run: Run, base: LogBase) -> None:
+        offset = base.end.offset
         run.bases.add(offset)
         dropped = [one for one in run.log if one.base_offset < offset]
         run.log[:] = [one for one in run.log if one.base_offset >= offset]

@@ -26,6 +26,8 @@ ORDERS = (
     "grow and shrink",
 )
 """Not faults, but what operators do meanwhile."""
+KINDS_SHARES = (0.08, 0.2, 0.4)
+"""How many of all kinds one run has.  What breaks only when two kinds meet is found where there are few others."""
 LEADER = 0
 """Stands for whichever node leads when the fault begins."""
 KINDS = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
@@ -94,7 +96,8 @@ def draw(seed: int) -> Plan:
     )
     count = random.choice((0, 3, 8, 15, 30))
     possible = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
-    kinds = [kind for kind in possible if random.random() < 0.4] or [random.choice(possible)]
+    share = random.choice(KINDS_SHARES)
+    kinds = [kind for kind in possible if random.random() < share] or [random.choice(possible)]
     drawn = [_draw_fault(random, plan, random.choice(kinds)) for _ in range(count)]
     drawn.sort(key=lambda fault: fault.at_s)
     wipes = (voters - 1) // 2
