@@ -12,6 +12,7 @@ from harness import Broker, Cluster, batch, values_of
 from broker.core.errors import Code
 from broker.log import Appended
 from broker.server.api import FetchPartition, FetchPlan, FetchResult, ProduceResult, ReplicaLimits
+from broker.server.role import STRAYS_KEPT_MS
 from metadata.control.errors import Word
 from quorumlog.runtime.disk import DiskError
 
@@ -357,6 +358,63 @@ async def test_a_broker_that_comes_back_never_serves_a_topic_of_before_under_the
     cluster.controller.fence(2)
     last = await leading(cluster, 3, "t", epoch=1)
     assert values_of(last.hosted("t")) == [b"new", b"newer"]
+
+
+async def test_a_topic_made_again_under_its_name_while_a_holder_was_down_shows_nothing_of_the_old_one(
+    cluster: Cluster,
+) -> None:
+    """The holder that was down led the old one, and comes back with its records under the same name and index."""
+    first = cluster.controller.create("t", (3, 1, 2))
+    old = await leading(cluster, 3, "t")
+    await written(old, "t", b"old", b"older")
+    await old.stop(clean=False)
+    cluster.controller.fence(3)
+    cluster.controller.delete(first)
+    second = cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    await written(leader, "t", b"new")
+    await old.start()
+    await cluster.controller.until(lambda image: 3 in cluster.controller.partition(second).isr)
+    assert values_of(old.hosted("t")) == [b"new"]
+    assert old.replicas.find(first, 0) is None
+    by_id = FetchPlan((FetchPartition(first, None, 0, 0, 1 << 20),), max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
+    assert (await old.replicas.fetch(by_id)).results[0].error_code == Code.UNKNOWN_TOPIC_ID
+    assert len(list((old.root / "strays").iterdir())) == 1
+    for broker_id in (1, 2):
+        await cluster[broker_id].stop()
+    await leading(cluster, 3, "t", epoch=1)
+    assert (await fetch(old, "t", 0)).high_watermark == 1
+    assert await write(old, "t", b"x", acks=LEADER) == ProduceResult(Code.NONE, 1, 0)
+
+
+async def test_what_was_set_aside_is_deleted_after_its_grace_and_not_before(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = cluster.controller.create("t", (1, 2, 3))
+    await written(await leading(cluster, 1, "t"), "t", b"a")
+    strays = cluster[3].root / "strays"
+    cluster.controller.delete(topic_id)
+    await cluster.until(lambda: len(list(strays.iterdir())) == 1, "set aside")
+    wall_ms = cluster[3].replicas.sources.wall_ms()
+    assert await cluster[3].role.logs.delete_strays(wall_ms - STRAYS_KEPT_MS) == 0
+    await cluster[3].stop()
+    monkeypatch.setattr("broker.server.role.MAINTENANCE_S", 0.05)
+    monkeypatch.setattr("broker.server.role.STRAYS_KEPT_MS", -1_000)
+    await cluster[3].start()
+    await cluster.until(lambda: list(strays.iterdir()) == [], "deleted")
+
+
+async def test_a_partition_without_a_leader_has_one_as_soon_as_its_replica_is_back(cluster: Cluster) -> None:
+    topic_id = cluster.controller.create("t", (2,))
+    leader = await leading(cluster, 2, "t")
+    await written(leader, "t", b"a")
+    await leader.stop(clean=False)
+    cluster.controller.fence(2)
+    assert cluster.controller.partition(topic_id).leader == -1
+    assert (await write(cluster[1], "t", b"x")).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    await leader.start()
+    await leading(cluster, 2, "t", epoch=2)
+    assert await written(leader, "t", b"b") == 1
 
 
 async def test_a_graceful_stop_hands_leaderships_over_first(cluster: Cluster) -> None:

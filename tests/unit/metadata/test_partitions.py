@@ -155,6 +155,38 @@ def test_a_member_whose_directory_failed_is_ineligible(case: Case) -> None:
     assert case.word(case.change(1, 2, 3)) is Word.INELIGIBLE_REPLICA
 
 
+def test_each_refusal_is_told_apart(case: Case) -> None:
+    """By its word, and where the same is to be done about it, by its text."""
+    cluster = case.cluster
+    cluster.apply([PartitionChange(case.topic, 0, Reason.ISR_SHRINK, -1, 0, leader=1)])  # leader epoch 1
+    change = case.change
+    stale = case.epoch(3)
+    told: dict[str, IsrChanged] = {
+        "unknown topic": case.ask(change(1, topic_id=UUID(int=9)))[0],
+        "unknown partition": case.ask(change(1, index=7))[0],
+        "ahead in leader epoch": case.ask(change(1, leader_epoch=5))[0],
+        "behind in leader epoch": case.ask(change(1, leader_epoch=0))[0],
+        "not the leader": case.ask(change(1), sender=2)[0],
+        "behind in partition epoch": case.ask(change(1, partition_epoch=0))[0],
+        "without the leader": case.ask(change(2))[0],
+        "twice": case.ask(change(1), change(1, 2))[1],
+    }
+    cluster.register(3, 1)
+    told["another incarnation"] = case.ask(change(1, isr=(Member(1, case.epoch(1)), Member(3, stale))))[0]
+    told["fenced"] = case.ask(change(1, 3))[0]
+    cluster.beat(3)
+    cluster.beat(2, want_shutdown=True, others_applied=0)
+    told["shutting down"] = case.ask(change(1, 2))[0]
+    assert not any(item.outcome.ok for item in told.values())
+    said = {what: (item.outcome.word, item.outcome.message) for what, item in told.items()}
+    assert len(set(said.values())) == len(said), said
+    words = {item.outcome.word for item in told.values()}
+    assert words == {
+        Word.UNKNOWN_TOPIC_ID, Word.UNKNOWN_TOPIC_OR_PARTITION, Word.NOT_CONTROLLER, Word.FENCED_LEADER_EPOCH,
+        Word.INVALID_REQUEST, Word.INVALID_UPDATE_VERSION, Word.INELIGIBLE_REPLICA,
+    }  # fmt: skip
+
+
 def test_items_stand_for_themselves_and_none_twice(case: Case) -> None:
     other = case.cluster.create("u", (1, 2))
     items = case.ask(
