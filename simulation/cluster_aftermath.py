@@ -29,10 +29,11 @@ def not_ready(world: ClusterWorld) -> list[str]:
     """Brokers that do not serve, and why."""
     found = []
     for host in world.brokers:
-        if host.broker is None:
-            found.append(f"{host.name} is down")
-        elif not (ready := host.broker.is_ready())[0]:
-            found.append(f"{host.name}: {ready[1]}")
+        with world.loop.as_process(host.process):
+            if host.broker is None:
+                found.append(f"{host.name} is down")
+            elif not (ready := host.broker.is_ready())[0]:
+                found.append(f"{host.name}: {ready[1]}")
     return found
 
 

@@ -17,7 +17,7 @@ brokers said of them.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -85,7 +85,8 @@ class History:
         self.last: dict[int, int] = {}  # of each writer, the number of its last record
         self.end = 0
         self.cut: dict[int, set[Mark]] = {}  # by offset: what unclean elections have taken out
-        self.unclean_epoch = -1
+        self.unclean_epoch = self.begun_epoch = -1  # of the last unclean election; of the last that has been heard of
+        self.ends: dict[int, int] = {}  # of what was committed when each leader epoch began
 
     def __repr__(self) -> str:
         return f"{self.spot.topic}-{self.spot.index}"
@@ -98,12 +99,6 @@ class History:
     def mark_at(self, offset: int) -> Mark | None:
         batch = self.at(offset)
         return None if batch is None else batch.marks[offset - batch.base_offset]
-
-    def end_before(self, leader_epoch: int) -> int:
-        """Where that ends which leaders of earlier epochs have committed.  A leader may hear late that it leads, when
-        another epoch has begun."""
-        place = bisect_left(self.batches, leader_epoch, key=lambda batch: batch.leader_epoch)
-        return self.batches[place - 1].end_offset if place else 0
 
     def holds(self, offset: int, marks: Sequence[Mark]) -> bool:
         """Whether these records are there from `offset` on, or were until an unclean election."""
@@ -137,6 +132,7 @@ class History:
                 del self.places[mark]
                 self.cut.setdefault(batch.base_offset + place, set()).add(mark)
         self.end = self.batches[-1].end_offset if self.batches else 0
+        self.ends = {epoch: min(one, self.end) for epoch, one in self.ends.items()}
         self.last = {}
         for mark in self.places:
             self.last[mark.writer] = max(mark.number, self.last.get(mark.writer, -1))
@@ -170,6 +166,7 @@ class ClusterWatch:
         self.seen: Counter[str] = Counter()
         self.metadata = MetadataWatch(self.check, unclean, self.seen)
         self.metadata.on_unclean = self._unclean
+        self.metadata.on_epoch = self._epoch_begins
         self.metadata.on_change = lambda line: None if self.note is None else self.note(line)
         self.histories: dict[LogKey, History] = {}
         self.latest: dict[tuple[str, Spot], int] = {}
@@ -354,9 +351,10 @@ class ClusterWatch:
                 f"{run.node_id} leads epoch {leader.leader_epoch} of {history}, {log.end_offset} of {history.end}"
             )
         self._accepts(run, hosted.key, leader.leader_epoch)
-        if leader.leader_epoch == history.unclean_epoch:
-            self._begin_anew(history, copy)
-        end = history.end_before(leader.leader_epoch)
+        self._begin_anew(history, copy, leader.leader_epoch)
+        # It may hear late that it leads, when there are others already: those have committed what it need not have.
+        newest = max(history.ends, default=0)
+        end = history.end if leader.leader_epoch >= newest else history.ends.get(leader.leader_epoch, 0)
         self._compare(run, history, copy, end)
         self.check(
             log.end_offset >= end,
@@ -386,6 +384,7 @@ class ClusterWatch:
             ),
         )
         if isinstance(role, LeaderState):
+            self._begin_anew(history, copy, role.leader_epoch)
             if self.note is not None:
                 self.note(f"{run.node_id} shows {history} up to {watermark}, isr {role.isr}, {role.maximal_isr()}")
             if watermark > history.end:
@@ -452,6 +451,11 @@ class ClusterWatch:
                 lambda batch=batch: f"I20: {run.node_id} cuts {batch} off {history}, which is committed",  # type: ignore[misc]
             )
 
+    def _epoch_begins(self, election: Election) -> None:
+        history = self.history(election.key)
+        assert history is not None, election
+        history.ends[election.leader_epoch] = history.end
+
     # Unclean elections
 
     def _unclean(self, election: Election) -> None:
@@ -459,8 +463,11 @@ class ClusterWatch:
         assert history is not None, election
         history.unclean_epoch = election.leader_epoch
 
-    def _begin_anew(self, history: History, copy: Copy) -> None:
+    def _begin_anew(self, history: History, copy: Copy, leader_epoch: int) -> None:
         """The leader of an unclean election has what it has: that is what is committed from now on."""
+        if leader_epoch != history.unclean_epoch or history.begun_epoch == leader_epoch:
+            return
+        history.begun_epoch = leader_epoch
         log, offset = copy.log, copy.log.start_offset
         while offset < min(history.end, log.end_offset):
             for batch in batches_in(log.read(offset, READ_BYTES, log.end_offset)):

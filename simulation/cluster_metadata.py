@@ -31,7 +31,7 @@ class Spot(NamedTuple):
 
 
 class Election(NamedTuple):
-    """An unclean one, and the leader epoch that begins with it."""
+    """Of a partition, and the leader epoch that begins with it."""
 
     key: LogKey
     leader_epoch: int
@@ -69,6 +69,8 @@ class MetadataWatch:
     """All that have ever been, oldest first."""
     names: dict[LogKey, Spot] = field(default_factory=dict)
     on_unclean: Callable[[Election], None] = lambda _: None
+    on_epoch: Callable[[Election], None] = lambda _: None
+    """Told of each new leader epoch, when the first node applies it."""
     on_change: Callable[[str], None] = lambda _: None
     proposals: set[Proposed] = field(default_factory=set)
     """Every ISR that a leader has asked for."""
@@ -215,13 +217,15 @@ class MetadataWatch:
         )
         if new.partition_epoch == old.partition_epoch:
             return
+        if new.leader_epoch > old.leader_epoch:
+            self.on_epoch(Election(key, new.leader_epoch))
         reason = Reason(change.reason) if change is not None else None
         self.seen[f"{reason.name.lower() if reason else 'several changes'}"] += 1
         self.on_change(f"META {name} {reason.name if reason else None} {_shown(new)}")
         if new.leader not in (NO_LEADER, old.leader):
             self._judge_election(topic, old, new, reason, key)
         if reason is Reason.REASSIGNMENT_COMPLETED:
-            arrived = set(old.adding).intersection(new.replica_ids)
+            arrived = set(new.replica_ids) - (set(old.replica_ids) - set(old.adding))
             self.check(
                 arrived <= set(new.isr) and not new.reassigning,
                 lambda: f"I18: the reassignment of {name} ends with {arrived} not in sync: {old} to {new}",

@@ -21,6 +21,33 @@ from simulation.plan import Fault
 if TYPE_CHECKING:
     from simulation.cluster_world import ClusterWorld
 
+EXPECTED = frozenset(
+    {
+        "NONE",
+        "BROKER_ID_NOT_REGISTERED",
+        "BROKER_IN_USE",
+        "ELECTION_NOT_NEEDED",
+        "ELIGIBLE_LEADERS_NOT_AVAILABLE",
+        "INVALID_CONFIG",
+        "INVALID_PARTITIONS",
+        "INVALID_REPLICA_ASSIGNMENT",
+        "INVALID_REPLICATION_FACTOR",
+        "LAST_VOTER",
+        "NO_MAJORITY",
+        "NO_REASSIGNMENT_IN_PROGRESS",
+        "OPERATION_NOT_ATTEMPTED",
+        "PREFERRED_LEADER_NOT_AVAILABLE",
+        "REASSIGNMENT_IN_PROGRESS",
+        "TOPIC_ALREADY_EXISTS",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "NOT_CAUGHT_UP",
+        "NOT_CONTROLLER",
+        "OUTCOME_UNKNOWN",
+        "REQUEST_TIMED_OUT",
+        "PAUSED",
+    }
+)
+"""Everything else says that the request, or the cluster, is not as it should be."""
 TIMEOUT_MS = 1500
 PAUSE_S = 0.1
 MORE_PARTITIONS = 3
@@ -82,6 +109,7 @@ class Orders:
             words = {reply.topic.result.error}
         for word in sorted(words):
             world.watch.seen[f"{method} {word}"] += 1
+            world.watch.check(word in EXPECTED, lambda word=word: f"L2: {method} is answered with {word}: {reply}")  # type: ignore[misc]
         if "NONE" in words:
             world.promised_offset = max(world.promised_offset, getattr(reply, "offset", 0))
         world.note(f"ORDER {method}: {', '.join(sorted(words))}")

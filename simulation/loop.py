@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 from asyncio import base_events
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -182,6 +183,15 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     def true_time(self) -> float:
         return self._now
+
+    @contextmanager
+    def as_process(self, process: Process | None) -> Iterator[None]:
+        """What is done meanwhile is done by the clock of `process`: for who asks its objects something from outside."""
+        before, self._current = self._current, process
+        try:
+            yield
+        finally:
+            self._current = before
 
     def _run_once(self) -> None:
         """Run what can be run, and when nothing can, move the clock to the next timer; until somebody stops the loop.

@@ -9,13 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from simulation.__main__ import CLUSTER, ClusterTotals, main
+from simulation.__main__ import CLUSTER, ClusterTotals, attack_cluster_seed, main
 from simulation.cluster_mutants import MUTANTS
 from simulation.cluster_plan import KINDS, draw
+from simulation.mutants import hunt
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 36
 BLOCK = 6
+
+QUICKLY_CAUGHT = {
+    "a leader looks for no divergence",
+    "a leader counts what it has not flushed",
+    "a follower fetches from what it has not flushed",
+    "a duplicate is acknowledged before the watermark",
+    "a retry is not recognised",
+    "a proposed shrink counts before it is committed",
+    "a broker keeps its epoch over a crash",
+    "strays are set aside before the metadata has caught up",
+    "a leader epoch begins anew with a topic",
+    "consumers are shown what is not committed",
+}
+"""The others take more seeds than a test has time for: `python -m simulation --cluster --mutants`."""
+MUTANT_SEEDS = 30
 
 totals = ClusterTotals()
 
@@ -87,3 +103,16 @@ def test_the_command_shrinks_and_names_a_failing_seed(
     printed = capsys.readouterr().out
     assert "I21: " in printed
     assert "python -m simulation --cluster --seed" in printed
+
+
+@pytest.mark.parametrize("name", sorted(QUICKLY_CAUGHT))
+def test_a_known_mistake_is_caught(name: str) -> None:
+    mutant = next(one for one in MUTANTS if one.name == name)
+    assert hunt(mutant, MUTANT_SEEDS, attack=attack_cluster_seed).caught_by is not None
+
+
+def test_nothing_is_left_of_a_mutant() -> None:
+    for mutant in MUTANTS:
+        with mutant.alive():
+            pass
+    assert attack_cluster_seed(1) is None
