@@ -1,8 +1,4 @@
-"""Carries out the faults of a plan on a `QuorumWorld`, and ends them all.
-
-A fault begins at its time, lasts for its length or until `heal`, and undoes itself; what overlaps is counted, so that
-nothing is whole again before the last that broke it has ended.
-"""
+"""Carries out the faults of a plan on a `QuorumWorld`, and ends them all; see `havoc.py`."""
 
 from __future__ import annotations
 
@@ -16,11 +12,11 @@ from metadata.control.preferred import set_preferred
 from quorum.core.events import AddVoter, CancelTarget, RemoveVoter, SetTarget, VoterChange
 from quorum.core.types import Role
 from quorum.node import QuorumNode
+from simulation.havoc import Havoc
 from simulation.loop import Process
 from simulation.plan import LEADER, Fault
 from simulation.quorum_world import CLIENTS, Host, QuorumWorld
 
-LATE_S = 2.0
 BURST = 5
 NODES_ONLY = 0.95
 ORDER_MS = 3000
@@ -30,19 +26,17 @@ SNAPSHOTS_TORN = 0.4
 STANDING_REMOVED = 0.75
 
 
-class Nemesis:
+class Nemesis(Havoc):
     """One a run.  `rage`, then `heal`."""
 
     def __init__(self, world: QuorumWorld) -> None:
+        super().__init__(world)
         self.world = world
-        self._stop = asyncio.Event()
-        self._open: list[asyncio.Task[None]] = []
-        self._weather: list[Fault] = []
-        self._deeds: dict[str, Callable[[Fault], Coroutine[Any, Any, None]]] = {
-            "slow": self._weathered,
-            "loss": self._weathered,
-            "duplicate": self._weathered,
-            "late": self._weathered,
+        self.deeds = {
+            "slow": self.weathered,
+            "loss": self.weathered,
+            "duplicate": self.weathered,
+            "late": self.weathered,
             "cut": self._cut,
             "one way": self._cut,
             "isolate": self._isolate,
@@ -75,36 +69,13 @@ class Nemesis:
             "grow and shrink": self._grow_and_shrink,
         }
 
-    async def rage(self) -> None:
-        """Begin each fault at its time; those still open then go on until `heal`."""
-        world = self.world
-        loop = asyncio.get_running_loop()
-        for fault in world.plan.faults:
-            await asyncio.sleep(max(0.0, fault.at_s - loop.time()))
-            world.note(f"FAULT {fault}")
-            world.faults[fault.kind] += 1
-            self._open.append(loop.create_task(self._do(fault)))
-        await asyncio.sleep(max(0.0, world.plan.chaos_s - loop.time()))
-
     async def heal(self) -> None:
         """End all faults; every node runs and every link is whole when this returns."""
-        self._stop.set()
-        for task in self._open:
-            await task
+        await super().heal()
         world = self.world
         world.note("HEALED")
         for node_id in sorted(world.hosts):
             world.start(node_id)
-
-    async def _do(self, fault: Fault) -> None:
-        await self._deeds[fault.kind](fault)
-
-    async def _for(self, length_s: float) -> None:
-        try:
-            async with asyncio.timeout(length_s):
-                await self._stop.wait()
-        except TimeoutError:
-            pass
 
     def _host(self, fault: Fault) -> Host:
         """Whom a fault of one node hits."""
@@ -115,31 +86,6 @@ class Nemesis:
 
     # Links
 
-    async def _weathered(self, fault: Fault) -> None:
-        self._weather.append(fault)
-        self._set_weather()
-        await self._for(fault.length_s)
-        self._weather.remove(fault)
-        self._set_weather()
-
-    def _set_weather(self) -> None:
-        network = self.world.network
-
-        def worst(kind: str) -> float:
-            return max((fault.amount for fault in self._weather if fault.kind == kind), default=0.0)
-
-        network.delay_ms = (0.1, max(2.0, worst("slow")))
-        network.loss, network.duplicates = worst("loss"), worst("duplicate")
-        network.late = (worst("late"), LATE_S)
-
-    async def _without(self, length_s: float, links: list[tuple[str, str]]) -> None:
-        network = self.world.network
-        for link in links:
-            network.cut(*link)
-        await self._for(length_s)
-        for link in links:
-            network.heal(*link)
-
     def _others(self, name: str) -> list[str]:
         names = [host.name for host in self.world.hosts.values()] + [f"c{one}" for one in range(1, CLIENTS + 1)]
         return [one for one in names if one != name]
@@ -149,7 +95,7 @@ class Nemesis:
             return
         first, second = (f"n{node}" for node in fault.nodes)
         links = [(first, second)] if fault.kind == "one way" else [(first, second), (second, first)]
-        await self._without(fault.length_s, links)
+        await self.without(fault.length_s, links)
 
     def _links_of(self, name: str, amount: float) -> list[tuple[str, str]]:
         """All its links, or all in one direction, clients included or not."""
@@ -161,7 +107,7 @@ class Nemesis:
     async def _isolate(self, fault: Fault) -> None:
         """Cut off from all others, often with writes on its hands."""
         host = self._host(fault)
-        cut = self._without(fault.length_s, self._links_of(host.name, fault.amount))
+        cut = self.without(fault.length_s, self._links_of(host.name, fault.amount))
         if fault.amount * 100 % 2 < 1:
             self.world.burst(host, BURST)
         await cut
@@ -172,23 +118,18 @@ class Nemesis:
         side = {*(f"n{node or leader.node_id}" for node in fault.nodes), "c2", "c3"}
         names = ["c1", *self._others("c1")]
         links = [(a, b) for a in names for b in names if (a in side) != (b in side)]
-        await self._without(fault.length_s, links)
+        await self.without(fault.length_s, links)
 
     async def _no_replies(self, fault: Fault) -> None:
         network, name = self.world.network, self._host(fault).name
         for other in self._others(name):
             network.cut_replies(name, other)
-        await self._for(fault.length_s)
+        await self.lasts(fault.length_s)
         for other in self._others(name):
             network.heal_replies(name, other)
 
     async def _flap(self, fault: Fault) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + fault.length_s
-        links = self._links_of(self._host(fault).name, fault.amount)
-        while loop.time() < end and not self._stop.is_set():
-            await self._without(fault.amount, links)
-            await self._for(fault.amount)
+        await self.flapping(fault, self._links_of(self._host(fault).name, fault.amount))
 
     # Nodes
 
@@ -197,7 +138,7 @@ class Nemesis:
         for host in hosts:
             host.down += 1
             self.world.kill(host.node_id)
-        await self._for(fault.length_s)
+        await self.lasts(fault.length_s)
         for host in hosts:
             host.down -= 1
             self.world.start(host.node_id)
@@ -207,7 +148,7 @@ class Nemesis:
         host = self._host(fault)
         process = host.process
         host.stop.set()
-        await self._for(max(1.5, fault.length_s))
+        await self.lasts(max(1.5, fault.length_s))
         if host.process is process:
             self.world.kill(host.node_id)
         self.world.start(host.node_id)
@@ -218,7 +159,7 @@ class Nemesis:
         stopped = [host.process for host in hosts if host.process is not None and not host.process.paused]
         for process in stopped:
             process.pause()
-        await self._for(fault.length_s)
+        await self.lasts(fault.length_s)
         for process in stopped:
             process.resume()
 
@@ -226,7 +167,7 @@ class Nemesis:
         process = self._host(fault).process
         if process is not None:
             process.set_clock_rate(fault.amount)
-            await self._for(fault.length_s)
+            await self.lasts(fault.length_s)
             process.set_clock_rate(1.0)
 
     async def _zombie(self, fault: Fault) -> None:
@@ -236,7 +177,7 @@ class Nemesis:
         if process is None:
             return
         process.set_clock_rate(fault.amount)
-        await self._without(fault.length_s, self._links_of(host.name, NODES_ONLY))
+        await self.without(fault.length_s, self._links_of(host.name, NODES_ONLY))
         process.set_clock_rate(1.0)
 
     async def _burst(self, fault: Fault) -> None:
@@ -255,7 +196,7 @@ class Nemesis:
         host.down += 1
         self.world.kill(host.node_id)
         world.move(host)
-        await self._for(min(fault.length_s, 1.0))
+        await self.lasts(min(fault.length_s, 1.0))
         host.down -= 1
         world.start(host.node_id)
 
@@ -276,7 +217,7 @@ class Nemesis:
             pass
         else:
             self.world.kill(host.node_id)
-            await self._for(fault.amount)
+            await self.lasts(fault.amount)
         disk.on_write = disk.on_part = None
         self.world.start(host.node_id)
 
@@ -284,29 +225,29 @@ class Nemesis:
         """The next write fails and the process ends; it comes back after a while."""
         host = self._host(fault)
         host.disk.fails = True
-        await self._for(fault.length_s)
+        await self.lasts(fault.length_s)
         host.disk.fails = False
         self.world.start(host.node_id)
 
     async def _slow_disk(self, fault: Fault) -> None:
         disk = self._host(fault).disk
         disk.fsync_ms = (0.2, fault.amount)
-        await self._for(fault.length_s)
+        await self.lasts(fault.length_s)
         disk.fsync_ms = (0.2, 2.0)
 
     async def _disk_hangs(self, fault: Fault) -> None:
         disk = self._host(fault).disk
         disk.hangs = True
-        await self._for(fault.length_s)
+        await self.lasts(fault.length_s)
         disk.hangs = False
 
     async def _disk_full(self, fault: Fault) -> None:
         """Whoever writes ends; it is started again once while the disk is still full."""
         host = self._host(fault)
         host.disk.full = True
-        await self._for(fault.length_s / 2)
+        await self.lasts(fault.length_s / 2)
         self.world.start(host.node_id)
-        await self._for(fault.length_s / 2)
+        await self.lasts(fault.length_s / 2)
         host.disk.full = False
         self.world.start(host.node_id)
 
@@ -316,7 +257,7 @@ class Nemesis:
         host.down += 1
         self.world.kill(host.node_id)
         host.disk = self.world.new_disk(host.node_id)
-        await self._for(fault.length_s)
+        await self.lasts(fault.length_s)
         host.down -= 1
         self.world.start(host.node_id)
 
@@ -338,7 +279,7 @@ class Nemesis:
             for host in leaders:
                 if host.process is not None and host.node is not None:
                     host.process.start(ordered(host.node))
-            await self._for(ORDER_GAP_S)
+            await self.lasts(ORDER_GAP_S)
 
     async def _transfer(self, fault: Fault) -> None:
         to = fault.nodes[0] if fault.nodes[0] != LEADER else None
@@ -356,7 +297,7 @@ class Nemesis:
                 await self._order(SHORT_REIGN_S, lambda node: node.transfer_leader(None, ORDER_MS))
             for link in links:
                 network.heal(*link)
-            await self._for(fault.amount * SHORT_REIGN_S)
+            await self.lasts(fault.amount * SHORT_REIGN_S)
             if loop.time() >= end or self._stop.is_set():
                 break
 
@@ -419,7 +360,7 @@ class Nemesis:
         if host is None or host.process is None:
             return
         host.process.start(self._set_preferred(host, fault.nodes))
-        await self._for(fault.length_s)
+        await self.lasts(fault.length_s)
 
     async def _set_preferred(self, host: Host, nodes: tuple[int, ...]) -> None:
         node, controller = host.node, host.controller
