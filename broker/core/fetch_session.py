@@ -15,6 +15,9 @@ was last told.  The leader keeps, per session, the partitions that may have some
 moves a watermark or changes a role touches the sessions that watch the partition.  A partition that turns out to have
 nothing to say leaves `ready` until it is touched again.
 
+**Size.**  One request names `WISHES_MAX` partitions at the most, so that what a leader takes from anybody may be
+bounded; whoever has more names the others in the requests that follow at once.
+
 **Room.**  A bounded number of sessions.  When all are taken, one that was idle for long enough makes room, else the
 newcomer is served without a session; sessions of brokers may push out those of consumers.
 """
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -33,6 +37,8 @@ NO_SESSION = 0
 FULL_FETCH_NO_SESSION = -1
 FULL_FETCH_NEW_SESSION = 0
 MAX_SESSION_EPOCH = 2**31 - 1
+WISHES_MAX = 40_000
+"""A request of so many, each of another topic, is read within the listener's limits (bytes, elements)."""
 
 
 def next_session_epoch(epoch: int) -> int:
@@ -59,7 +65,7 @@ class Wish(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """The next fetch of a session.  wishes: all of them in a full fetch, else what changed.
+    """The next fetch of a session.  wishes: what there is in a full fetch, else what changed; as many as may be.
 
     before: what the leader had been told of the changed ones until now; a reply to the request before this one, which
     may still be on its way, speaks of those.
@@ -83,7 +89,8 @@ class FetcherSession:
     has parked at once when the next request of a session comes, so that a new wish need not wait for a long poll.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wishes_max: int = WISHES_MAX) -> None:
+        self._wishes_max = wishes_max
         self._wishes: dict[PartitionKey, Wish] = {}
         self._told: dict[PartitionKey, Wish] = {}
         self._changed: dict[PartitionKey, None] = {}
@@ -125,14 +132,16 @@ class FetcherSession:
         """The next request.  It counts as told: call `reset` unless a good reply comes."""
         assert not self._opening, "a full fetch is under way"
         if self._session_epoch == FULL_FETCH_NEW_SESSION:
-            self._told = dict(self._wishes)
-            self._changed.clear()
-            self._opening = True
-            return SessionRequest(self._session_id, FULL_FETCH_NEW_SESSION, tuple(self._wishes.items()), (), {})
+            return self._build_full()
         wishes: list[tuple[PartitionKey, Wish]] = []
         forgotten: list[PartitionKey] = []
         before: dict[PartitionKey, Wish | None] = {}
-        for key in self._changed:
+        changed = list(self._changed)
+        self._changed.clear()
+        for position, key in enumerate(changed):
+            if len(before) == self._wishes_max:
+                self._changed.update(dict.fromkeys(changed[position:]))
+                break
             wish = self._wishes.get(key)
             told = self._told.get(key)
             if wish == told:
@@ -144,10 +153,20 @@ class FetcherSession:
             else:
                 self._told[key] = wish
                 wishes.append((key, wish))
-        self._changed.clear()
         request = SessionRequest(self._session_id, self._session_epoch, tuple(wishes), tuple(forgotten), before)
         self._session_epoch = next_session_epoch(self._session_epoch)
         return request
+
+    def _build_full(self) -> SessionRequest:
+        chosen = tuple(islice(self._wishes.items(), self._wishes_max))
+        self._told = dict(chosen)
+        self._changed = dict.fromkeys(islice(self._wishes, self._wishes_max, None))
+        if self._changed:  # they come first the next time: perhaps this leader opens no session
+            for key, wish in chosen:
+                del self._wishes[key]
+                self._wishes[key] = wish
+        self._opening = True
+        return SessionRequest(self._session_id, FULL_FETCH_NEW_SESSION, chosen, (), {})
 
     def on_reply(self, request: SessionRequest, session_id: int) -> None:
         """A reply without an error for the whole request came."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from harness import Broker, Cluster, batch, values_of
 
 from broker.core.errors import Code
+from broker.core.fetch_session import FetcherSession
 from broker.log import Appended
+from broker.server import fetchers
 from broker.server.api import FetchPartition, FetchPlan, FetchResult, ProduceResult, ReplicaLimits
 from broker.server.role import STRAYS_KEPT_MS
 from metadata.control.errors import Word
@@ -189,6 +192,21 @@ async def test_what_cannot_be_written_any_more_is_not_fetched_any_more(
     await cluster.until(lambda: follower.log is None, "the follower is offline")
     assert sum(cluster[2].role.fetchers.counts().values()) == 0
     assert follower.offline == "no more"
+
+
+async def test_more_partitions_than_one_fetch_may_name_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetchers, "FetcherSession", partial(FetcherSession, 3))
+    async with Cluster(tmp_path, count=2) as cluster:
+        cluster.controller.create("t", *((1, 2) for _ in range(10)), min_insync_replicas="2")
+        leader = await leading(cluster, 1, "t")
+        for _ in range(2):
+            writes = [
+                leader.replicas.start_produce("t", index, memoryview(batch(b"x")), ALL, 10_000) for index in range(10)
+            ]
+            assert {result.error_code for result in await asyncio.gather(*writes)} == {0}
+        assert [len(values_of(cluster[2].hosted("t", index))) for index in range(10)] == [2] * 10
 
 
 async def test_waiting_writes_are_refused_when_leadership_is_lost(cluster: Cluster) -> None:

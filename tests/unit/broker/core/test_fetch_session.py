@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from broker.core.errors import Code
 from broker.core.fetch_session import (
     MAX_SESSION_EPOCH,
+    NO_SESSION,
+    WISHES_MAX,
     Entry,
     FetcherSession,
     LeaderSession,
@@ -19,6 +21,9 @@ from broker.core.fetch_session import (
     Wish,
     next_session_epoch,
 )
+from broker.kafka.limits import KafkaLimits
+from broker.server.api import FetchPartition, ForgottenPartition
+from quorumlog.wire.kafka import fetch
 
 TOPIC = UUID(int=7)
 
@@ -97,6 +102,47 @@ def test_a_leader_that_opens_no_session_is_asked_in_full() -> None:
     session.want(key(0), wish(10))
     session.on_reply(session.build(), 0)
     assert dict(session.build().wishes) == {key(0): wish(10)}
+
+
+def test_more_than_one_request_may_name_are_named_by_several() -> None:
+    session = FetcherSession(wishes_max=3)
+    for index in range(8):
+        session.want(key(index), wish(index))
+    first = session.build()
+    session.on_reply(first, 77)
+    second, third = session.build(), session.build()
+    assert [len(each.wishes) for each in (first, second, third)] == [3, 3, 2]
+    assert dict((*first.wishes, *second.wishes, *third.wishes)) == {key(index): wish(index) for index in range(8)}
+    assert not session.has_news
+
+
+def test_without_a_session_everybody_has_a_turn() -> None:
+    session = FetcherSession(wishes_max=3)
+    for index in range(5):
+        session.want(key(index), wish(index))
+    named: list[PartitionKey] = []
+    for _ in range(5):
+        request = session.build()
+        assert request.is_full
+        named += [each for each, _ in request.wishes]
+        session.on_reply(request, 0)
+    assert sorted(named) == sorted([key(index) for index in range(5)] * 3)
+
+
+def test_the_largest_request_is_within_the_listeners_limits() -> None:
+    session = FetcherSession()
+    for number in range(WISHES_MAX + 1):
+        session.want(PartitionKey(UUID(int=number), 5), wish(number))
+    request = session.build()
+    assert len(request.wishes) == WISHES_MAX
+    partitions = [
+        FetchPartition(each.topic_id, None, each.partition_index, want.offset, want.max_bytes)
+        for each, want in request.wishes
+    ]
+    (body,) = fetch.encode_request(fetch.FOLLOWER_VERSION, partitions, max_wait_ms=0, min_bytes=1, max_bytes=1)
+    assert len(body) < KafkaLimits().small_request_max_bytes - 1000
+    decoded = fetch.decode_request(memoryview(body), 0, fetch.FOLLOWER_VERSION, FetchPartition, ForgottenPartition)
+    assert decoded.partitions == partitions
 
 
 def test_session_epochs_wrap_to_one() -> None:
@@ -194,7 +240,8 @@ def test_both_ends_agree_after_any_history(seed: int) -> None:
     """Whatever is wanted, dropped, lost or refused: after a good request the leader holds just the fetcher's wishes."""
     random = Random(seed)
     sessions, _ = cache(1)
-    fetcher = FetcherSession()
+    most = random.choice([2, 3, 100])
+    fetcher = FetcherSession(most)
     held: LeaderSession[PartitionKey] | None = None
     wanted: dict[PartitionKey, Wish] = {}
     for _ in range(40):
@@ -225,6 +272,19 @@ def test_both_ends_agree_after_any_history(seed: int) -> None:
             fetcher.reset()  # the reply was lost
             continue
         fetcher.on_reply(request, begun.session_id)
+        if begun.session_id == NO_SESSION:  # no room for one: as many as may be, each time
+            assert len(begun.entries) == min(most, len(wanted))
+            continue
+        while fetcher.has_news:
+            request = fetcher.build()
+            assert len(request.wishes) + len(request.forgotten) <= most
+            again = sessions.begin(request.session_id, request.session_epoch, 2, 0)
+            assert again is begun
+            for each, want in request.wishes:
+                begun.put(Entry(each, want.offset, want.max_bytes, want.leader_epoch, want.last_fetched_epoch, 0))
+            for each in request.forgotten:
+                assert begun.remove(each)
+            fetcher.on_reply(request, begun.session_id)
         assert {each: found.fetch_offset for each, found in begun.entries.items()} == {
             each: want.offset for each, want in wanted.items()
         }
