@@ -19,6 +19,7 @@ from quorum.core.events import (
     Propose,
     ReadLog,
     RemoveVoter,
+    ResetConnections,
     Resign,
     SetTarget,
     Tick,
@@ -445,3 +446,17 @@ def test_a_stranger_learns_only_what_every_reply_says() -> None:
     reply = bench.ask(DescribeQuorum(sender(2, "other")))
     assert isinstance(reply, DescribeQuorumReply)
     assert (reply.error, reply.voters, reply.observers) == (ErrorCode.INCONSISTENT_CLUSTER_ID, (), ())
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_paused_leader_has_its_connections_dropped_only_if_no_voter_answers(answers: bool) -> None:
+    bench = leading()
+    known = replace(KNOWN, epoch=bench.core.epoch, leader_id=1, leader_address="n1:1")
+    reply = replace(bench.core.describe(bench.now_ms), known=known)
+    effects: list[object] = []
+    while bench.now_ms < 30_000:
+        effects += bench.until(bench.now_ms + 50)
+        for ask in bench.take(DescribeQuorum):
+            effects += bench.do(Answered(ask.call, reply) if answers else Unanswered(ask.call, "nobody there"))
+    assert bench.core.paused
+    assert any(isinstance(effect, ResetConnections) for effect in effects) is not answers

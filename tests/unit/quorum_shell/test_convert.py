@@ -50,6 +50,7 @@ initial = st.lists(st.tuples(node_ids, addresses), max_size=5, unique_by=lambda 
 ages = st.none() | offsets
 statuses = st.builds(m.ReplicaStatus, voters, offsets, offsets, ages, ages)
 errors = st.sampled_from(m.ErrorCode)
+foundings = st.builds(Voters, cluster_ids, epochs, some_voters).map(lambda record: Batch(0, 0, 1, 7, control=record))
 
 requests = st.one_of(
     st.builds(m.Vote, senders, keys, epochs, log_ends, st.booleans()),
@@ -121,7 +122,8 @@ replies = st.one_of(
     ),
     st.tuples(
         st.just(m.Introduce),
-        st.builds(m.IntroduceReply, errors, knowns, keys, st.booleans(), initial, st.none(), voter_sets),
+        st.builds(m.IntroduceReply, errors, knowns, keys, st.booleans(), initial, st.none(), voter_sets)
+        | st.builds(m.IntroduceReply, errors, knowns, keys, st.just(False), initial, foundings, voter_sets),
     ),
     st.tuples(
         st.just(m.DescribeQuorum),
