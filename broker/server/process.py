@@ -33,7 +33,7 @@ from quorumlog.runtime.addresses import NamedAddress
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
 from quorumlog.runtime.disk import Disk
-from quorumlog.runtime.file_disk import FileDisk
+from quorumlog.runtime.file_disk import SYNC_ONE_BY_ONE_MAX, FileDisk
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
@@ -43,6 +43,9 @@ log = get_logger("broker")
 CONTROLLER_TIMEOUT_MS = 30_000
 """Of a client's administrative request, unless it brings its own."""
 READY_LOOK_S = 0.25
+FLUSH_THREADS = 4
+"""Threads that several data directories share for flushing: the loop's executor has at least five, and a directory that
+hangs must leave some to the others."""
 SHUTDOWN_RESERVE_MS = 5_000
 """Of the time for a graceful stop, what is kept for closing after the hand-over."""
 
@@ -55,9 +58,11 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
         CorruptStoreError: one is damaged.
     """
     disks: list[FileDisk] = []
+    count = len(config.data_dirs)
+    threads = SYNC_ONE_BY_ONE_MAX if count == 1 else max(1, FLUSH_THREADS // count)
     try:
         for root in config.data_dirs:
-            disks.append(FileDisk.acquire(root, config.node_id, config.cluster_id, sources.uuid4))
+            disks.append(FileDisk.acquire(root, config.node_id, config.cluster_id, sources.uuid4, threads))
             for other in disks[:-1]:
                 if other.directory_id == disks[-1].directory_id:
                     raise StoreRefusedError(

@@ -16,7 +16,8 @@ When others have taken all descriptors of the process, the LRU gives up some of 
 
 **Flush** (measured, design §6): a few files by `fdatasync` side by side, more by one `syncfs`, which also covers new
 names.  Both act on duplicated descriptors in the loop's executor, so the LRU may close a file meanwhile.  `syncfs`
-reports errors through the descriptor of the directory, which is open from the start.
+reports errors through the descriptor of the directory, which is open from the start.  All directories share the
+executor's threads; `flush_threads_max` leaves some to the others when this one hangs.
 
 **Failure**: after a failed write or sync nobody knows what is durable, and a second sync would falsely succeed.  The
 directory is `failure` from then on, and every later write raises that.
@@ -35,7 +36,8 @@ import resource
 import shutil
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -59,8 +61,12 @@ _HAS_SYNCFS = hasattr(_libc, "syncfs")
 class FileDisk:
     """A data directory, locked by this process.  Made by `FileDisk.acquire`."""
 
-    def __init__(self, root: Path, lock_fd: int, meta: dict[str, Any]) -> None:
+    def __init__(
+        self, root: Path, lock_fd: int, meta: dict[str, Any], flush_threads_max: int = SYNC_ONE_BY_ONE_MAX
+    ) -> None:
+        assert flush_threads_max > 0, flush_threads_max
         self.root = root
+        self._flush_threads_max = flush_threads_max
         self.failure: DiskError | None = None
         self._lock_fd = lock_fd
         self._meta = meta
@@ -74,12 +80,18 @@ class FileDisk:
 
     @classmethod
     def acquire(
-        cls, root: str | Path, node_id: int, cluster_id: str | None, new_directory_id: Callable[[], UUID]
+        cls,
+        root: str | Path,
+        node_id: int,
+        cluster_id: str | None,
+        new_directory_id: Callable[[], UUID],
+        flush_threads_max: int = SYNC_ONE_BY_ONE_MAX,
     ) -> FileDisk:
         """Lock the directory, formatting it when it is new, and check that it is ours.
 
         Args:
             cluster_id: None while this node does not know it; see `bind_cluster`.
+            flush_threads_max: how many threads a flush may take at once.
 
         Raises:
             StoreRefusedError: another node's or cluster's, in use, of a newer format, or not writable.
@@ -90,7 +102,7 @@ class FileDisk:
         try:
             meta = _load_meta(root) or _format(root, node_id, cluster_id, new_directory_id())
             _check_meta(root, meta, node_id, cluster_id)
-            disk = cls(root, lock_fd, meta)
+            disk = cls(root, lock_fd, meta, flush_threads_max)
         except OSError as error:
             os.close(lock_fd)
             raise _refuse_access(root, error) from error
@@ -215,9 +227,12 @@ class FileDisk:
                 root_fd = self._new_fd(lambda: os.dup(self._root_fd))
                 await loop.run_in_executor(None, _sync_file_system, root_fd)
                 return
-            jobs = [loop.run_in_executor(None, _sync_data, self._duplicate(file)) for file in dirty]
-            jobs += [loop.run_in_executor(None, _sync_folder, self._locate(folder)) for folder in folders]
-            await asyncio.gather(*jobs)
+            each = [partial(_sync_data, self._duplicate(file)) for file in dirty]
+            each += [partial(_sync_folder, self._locate(folder)) for folder in folders]
+            threads = min(self._flush_threads_max, len(each))
+            await asyncio.gather(
+                *(loop.run_in_executor(None, _one_by_one, each[number::threads]) for number in range(threads))
+            )
         except OSError as error:
             raise self._fail("flush", error) from error
 
@@ -379,6 +394,18 @@ class _File:
 
 
 # -- in the executor; each owns and closes the descriptor that it is given
+
+
+def _one_by_one(jobs: Sequence[Callable[[], None]]) -> None:
+    """All of them, also when one fails; the first failure is raised."""
+    failure: OSError | None = None
+    for job in jobs:
+        try:
+            job()
+        except OSError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def _sync_data(fd: int) -> None:

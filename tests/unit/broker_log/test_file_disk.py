@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -9,6 +10,8 @@ import os
 import resource
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -200,6 +203,37 @@ async def test_a_failed_sync_is_not_tried_again(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(DiskError, match="Input/output error"):
         await disk.flush(files)
     disk.close()
+
+
+async def test_a_directory_that_hangs_leaves_threads_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(3))
+    hung = FileDisk.acquire(tmp_path / "a", 1, "mine", uuid4, 2)
+    other = FileDisk.acquire(tmp_path / "b", 1, "mine", uuid4, 2)
+    released, real = threading.Event(), file_disk._fdatasync
+
+    def slow(descriptor: int) -> None:
+        if str(tmp_path / "a") in os.readlink(f"/proc/self/fd/{descriptor}"):
+            assert released.wait(60)
+        real(descriptor)
+
+    monkeypatch.setattr(file_disk, "_fdatasync", slow)
+    files = {disk: [disk.open(f"{number}.log", create=True) for number in range(5)] for disk in (hung, other)}
+    for disk in files:
+        for file in files[disk]:
+            file.append(b"x")
+    waiting = asyncio.ensure_future(hung.flush(files[hung]))
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(30):
+            await other.flush(files[other])
+        assert not waiting.done()
+    finally:
+        released.set()
+    await waiting
+    for disk in (hung, other):
+        disk.close()
 
 
 async def test_a_failed_commit_of_facts_fails_the_directory(tmp_path: Path) -> None:
