@@ -124,9 +124,7 @@ def register(image: ClusterImage, request: RegisterBroker, *, session_live: bool
             )
         )
     head = msgspec.structs.replace(request, fenced=True)
-    changes = departures(
-        image, request.broker_id, Reason.NEW_INCARNATION, lost=_lost_by(image, old, request, bool(common))
-    )
+    changes = departures(image, request.broker_id, Reason.NEW_INCARNATION, lost=_lost_by(image, old, request))
     records, more = batch_with_head(head, changes)
     return Decision(Registered(OK, epoch), records, more)
 
@@ -187,17 +185,19 @@ def _amend(old: BrokerImage, request: RegisterBroker) -> Decision[Registered]:
     return Decision(Registered(OK, old.epoch), () if same else (amended,))
 
 
-def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker, any_common: bool) -> Lost:
+def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> Lost:
     """Which replicas do not hold any more what the ISR says they hold.
 
-    Those on a directory that is gone.  And, after an unclean stop, those of topics with write.caching: what they had
-    acknowledged may never have reached the disk.  A sole replica stays even then, since nobody else could hold more.
+    Those on a directory that is gone; one whose directory was never told may have been on any of them.  And, after an
+    unclean stop, those of topics with write.caching: what they had acknowledged may never have reached the disk.  A sole
+    replica stays even then, since nobody else could hold more.
     """
     clean = request.previous_broker_epoch == old.epoch
+    all_there = set(old.directory_ids) <= set(request.directory_ids)
 
     def lost(topic: TopicImage, partition: PartitionImage, replica: Replica) -> bool:
         if replica.directory_id == UNASSIGNED:
-            if not any_common:
+            if not all_there:
                 return True
         elif replica.directory_id not in request.directory_ids:
             return True

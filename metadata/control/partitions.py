@@ -217,7 +217,8 @@ def assign_directories(
 ) -> Decision[Outcome]:
     """Decide which directories a broker's replicas live in: all of the request, or nothing.
 
-    A topic or partition that is gone by now is passed over: its deletion was faster than the report.
+    A topic or partition that is gone by now is passed over: its deletion was faster than the report.  A directory that
+    has failed by now is taken all the same: so the controller learns what is offline with it.
     """
     refusal = check_broker(image, broker_id, broker_epoch)
     if refusal is None and len(assignments) > MAX_RECORDS_PER_BATCH:
@@ -229,10 +230,8 @@ def assign_directories(
     records: dict[tuple[UUID, int], PartitionChange | None] = {}
     for assignment in assignments:
         topic_id, index, directory_id = assignment.topic_id, assignment.index, assignment.directory_id
-        if directory_id != LOST and not (
-            directory_id in broker.directory_ids and broker.directory_online(directory_id)
-        ):
-            text = f"directory {directory_id} is not a working directory of broker {broker_id}"
+        if directory_id != LOST and directory_id not in broker.directory_ids:
+            text = f"directory {directory_id} is not one of broker {broker_id}"
             return Decision(Outcome(Word.INVALID_REQUEST, text))
         partition = image.partition(topic_id, index)
         if partition is None:
@@ -256,14 +255,16 @@ def _move(
     partition: PartitionImage,
     replica: Replica,
 ) -> PartitionChange | None:
-    """One replica to its new place.  What was on a directory that has failed is not what is on the new one."""
+    """One replica to its new place.  What was on a directory that has failed is not what is on the new one; what is on
+    one that has failed cannot be served."""
     moved = Replica(replica.broker_id, assignment.directory_id)
     if moved == replica:
         return None
     replicas = tuple([moved if each == replica else each for each in partition.replicas])
     topic_id = assignment.topic_id
     stays = replica.directory_id == UNASSIGNED or broker.directory_online(replica.directory_id)
-    if assignment.directory_id != LOST and (stays or replica.directory_id == LOST):
+    works = assignment.directory_id != LOST and broker.directory_online(assignment.directory_id)
+    if works and (stays or replica.directory_id == LOST):
         return PartitionChange(
             topic_id=topic_id,
             index=partition.index,
@@ -279,7 +280,10 @@ def _move(
         policy_of(image, topic_id),
         min_isr=min_isr_of(image, topic_id),
         replicas=replicas,
-        lost=(replica.broker_id,),
+        lost=(replica.broker_id,) if works or assignment.directory_id == LOST or not stays else (),
     )
-    reason = Reason.REPLICA_LOST if assignment.directory_id == LOST else Reason.DIRECTORY_ASSIGNED
+    if assignment.directory_id == LOST:
+        reason = Reason.REPLICA_LOST
+    else:
+        reason = Reason.DIRECTORY_ASSIGNED if works else Reason.DIRECTORY_OFFLINE
     return change_to(topic_id, partition, elected, reason, NO_OFFSET, replicas=replicas)

@@ -9,7 +9,7 @@ import pytest
 from metadata.control.brokers import fence
 from metadata.control.errors import Word
 from metadata.control.partitions import Assignment, IsrChange, IsrChanged, Member, alter_partition, assign_directories
-from metadata.records import PartitionChange, Reason, Replica
+from metadata.records import NO_LEADER, PartitionChange, Reason, Replica
 from tests.unit.metadata.builders import Cluster, check_invariants, directory
 
 # ISR changes
@@ -246,6 +246,27 @@ def test_directories_that_cannot_be_assigned(disks: Case) -> None:
     assert stale.reply.word is Word.STALE_BROKER_EPOCH
     many = assign_directories(cluster.image, 5, cluster.epoch(5), [Assignment(topic, 0, directory(5))] * 10_001)
     assert many.reply.word is Word.POLICY_VIOLATION
+
+
+def test_a_replica_on_a_directory_that_failed_before_it_was_told_goes_offline(disks: Case) -> None:
+    """A request that named such a directory was refused as a whole, again and again, with all that was in it."""
+    cluster, topic = disks.cluster, disks.topic
+    alone = cluster.create("alone", (5,))
+    cluster.beat(5, directories_offline=(directory(5),))
+    assert cluster.partition(topic, 0).leader == cluster.partition(alone).leader == 5
+    wanted = [
+        Assignment(topic, 0, directory(5)),
+        Assignment(alone, 0, directory(5)),
+        Assignment(topic, 1, directory(5, 1)),
+    ]
+    decision = assign_directories(cluster.image, 5, cluster.epoch(5), wanted)
+    assert decision.reply.ok
+    cluster.apply(decision.records)
+    assert (cluster.partition(topic, 0).leader, cluster.partition(topic, 0).isr) == (1, (1,))
+    assert (cluster.partition(alone).leader, cluster.partition(alone).isr) == (NO_LEADER, (5,))
+    assert cluster.partition(topic, 1).isr == (1, 5)
+    assert cluster.partition(alone).replicas == (Replica(5, directory(5)),)
+    check_invariants(cluster.image)
 
 
 def test_a_report_on_a_deleted_topic_is_passed_over(disks: Case) -> None:
