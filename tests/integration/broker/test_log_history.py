@@ -22,7 +22,7 @@ from quorumlog.client.consumer import Consumer as OurConsumer
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import processes
 from quorumlog.kctl.context import wait_until
-from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.kctl.dev_cluster import BROKER, VOTER, DevCluster, Node
 from tests.integration.quorum.clusters import TIMEOUT_S, done, kill, node_of, ready, running, spawn
 
 TOPIC = "t"
@@ -172,14 +172,14 @@ async def pause(node: Node) -> None:
 
 
 async def attack(cluster: DevCluster, random: Random, is_enough: Callable[[], Awaitable[bool]]) -> None:
-    """Pause leaders and kill others meanwhile, and the other way round."""
-    for index in (0, 1, 0):
+    """Pause leaders, and meanwhile kill another broker, then a voter, then the one that is paused."""
+    for index, whom in enumerate((BROKER, VOTER, "itself")):
         await wait_until(is_enough, TIMEOUT_S, "writes are acknowledged")
-        leader = await partition_leader(cluster, index)
+        leader = await partition_leader(cluster, index % PARTITIONS)
         pausing = asyncio.create_task(pause(leader))
         await asyncio.sleep(random.uniform(0, PAUSE_S))  # somewhere within it
-        others = [node for node in cluster.nodes if node.role == leader.role and node is not leader]
-        victim = random.choice([*others, leader])
+        others = [node for node in cluster.nodes if node.role == whom and node is not leader]
+        victim = random.choice(others or [leader])
         await kill(victim)
         if victim is leader:
             pausing.cancel()
