@@ -189,8 +189,8 @@ def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> 
     """Which replicas do not hold any more what the ISR says they hold.
 
     Those on a directory that is gone; one whose directory was never told may have been on any of them.  And, after an
-    unclean stop, those of topics with write.caching: what they had acknowledged may never have reached the disk.  A sole
-    replica stays even then, since nobody else could hold more.
+    unclean stop, those of topics with write.caching: what they had acknowledged may never have reached the disk.  A
+    sole replica stays even then, since nobody else could hold more.
     """
     clean = request.previous_broker_epoch == old.epoch
     all_there = set(old.directory_ids) <= set(request.directory_ids)
