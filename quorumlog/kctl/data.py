@@ -15,7 +15,7 @@ import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Command, Context, with_loop
-from quorumlog.kctl.output import bytes_value
+from quorumlog.kctl.output import OutputClosedError, bytes_value
 from quorumlog.runtime.addresses import Address
 
 if TYPE_CHECKING:
@@ -292,6 +292,8 @@ async def consume(
             "TIMED_OUT", f"the records asked for were not there within {context.deadline_s:g} s", retriable=True
         ) from None
     except BaseExceptionGroup as failures:  # not `except*`: what that raises is a group again in Python 3.11.2
+        if failures.split(OutputClosedError)[0] is not None:
+            raise OutputClosedError from None
         refusals, others = failures.split(ClusterError)
         if refusals is None or others is not None:
             raise

@@ -30,7 +30,7 @@ from quorumlog.kctl import (
     voters,
 )
 from quorumlog.kctl.context import Context, Root
-from quorumlog.kctl.output import Output, dumps
+from quorumlog.kctl.output import Output, OutputClosedError, dumps
 
 
 @click.group(
@@ -88,7 +88,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         context.output.message(f"interrupted: {context.interrupted}")
         return exits.INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except OutputClosedError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.DONE
     except Exception as error:

@@ -19,9 +19,13 @@ from quorumlog.errors import ClusterError, QuorumlogError
 
 NO_NODE = -1
 UNTRUNCATED = 10_000
-"""Width of a table that does not go to a terminal: nothing is wrapped or cut."""
+"""Width of a table: nothing in it is wrapped or cut; a terminal that is narrower breaks the lines itself."""
 _UNITS = ((86_400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s"))
 _STYLES = {"bold": "1", "yellow": "33", "red": "31", "cyan": "36", "dim": "2"}
+
+
+class OutputClosedError(Exception):
+    """Whoever read our standard output has seen enough (`| head`).  No OSError: click would end with status 1."""
 
 
 def uuid_text(raw: bytes) -> str | None:
@@ -108,7 +112,7 @@ class Output:
             _write(line)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-        """A table for people; empty cells where there is no value."""
+        """A table for people; `-` where there is no value."""
         from rich import box
         from rich.console import Console
         from rich.table import Table
@@ -117,7 +121,7 @@ class Output:
         is_terminal = sys.stdout.isatty()
         console = Console(
             file=sys.stdout,
-            width=None if is_terminal else UNTRUNCATED,
+            width=UNTRUNCATED,
             no_color=bool(os.environ.get("NO_COLOR")) or None,
             highlight=False,
         )
@@ -129,10 +133,12 @@ class Output:
             show_header=any(columns),
         )
         for column in columns:
-            table.add_column(column, no_wrap=not is_terminal)
+            table.add_column(column, no_wrap=True)
         for row in rows:
             table.add_row(*(Text(_cell(value)) for value in row))
-        console.print(table)
+        with console.capture() as captured:
+            console.print(table)
+        _write("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
     def message(self, text: str) -> None:
         """Something to know, on standard error."""
@@ -172,10 +178,13 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(_cell(item) for item in value)
+        return ",".join(_cell(item) for item in value) or "-"
     return str(value)
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise OutputClosedError from None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 
 from .conftest import ANYWHERE, Server, StartServer, run
@@ -76,7 +78,7 @@ def test_topics_from_creation_to_deletion(kctl: Kctl) -> None:
         (0, 1, [1]), (1, 1, [1]), (2, 1, [1]),
     ]  # fmt: skip
     assert kctl("topics", "delete", "t").returncode == 0
-    assert kctl("topics", "delete", "t").returncode == 3
+    assert kctl("topics", "delete", "seen").returncode == 3
     assert kctl("topics", "delete", "t", "--if-exists").returncode == 0
     assert kctl("topics", "describe", "t").returncode == 3
 
@@ -95,6 +97,23 @@ def test_refusals_have_their_exit_codes(kctl: Kctl) -> None:
         assert (done.returncode, done.stdout) == (code, ""), (arguments, done.stderr)
         assert len(done.stderr.splitlines()) == 1
     assert kctl("topics", "describe", "r").returncode == 3
+
+
+@pytest.mark.parametrize("command", ["consume seen --from beginning --exit-at-end", "metadata tail --from beginning"])
+def test_a_reader_that_has_seen_enough_is_no_failure(kctl: Kctl, standalone: Server, command: str) -> None:
+    assert kctl("topics", "create", "seen", "--partitions", "2", "--replication-factor", "1").returncode == 0
+    assert kctl("produce", "seen", stdin="".join(f"{number}\n" for number in range(20_000))).returncode == 0
+    arguments = [sys.executable, "-m", "quorumlog.kctl.main", "--controllers", standalone.fields["control"]]
+    with subprocess.Popen(
+        [*arguments, *command.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        if command.startswith("metadata"):
+            assert kctl("topics", "delete", "seen").returncode == 0  # one more line, for nobody
+        assert (process.stderr.read(), process.wait(60)) == ("", 0)
 
 
 def test_produce_and_consume_with_keys_and_from_an_offset(kctl: Kctl) -> None:

@@ -72,10 +72,22 @@ def test_an_error_is_one_line_of_what_why_and_next() -> None:
     assert "\n" not in Output("json").describe(error)
 
 
-def test_tables_are_not_cut_when_they_do_not_go_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    Output("table").table(("id", "value"), [[1, "x" * 500], [2, None], [3, [1, 2]], [4, True]])
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert rows == [["id", "value"], ["1", "x" * 500], ["2", "-"], ["3", "1,2"], ["4", "yes"]]
+def test_tables_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    Output("table").table(("id", "value"), [[1, "x" * 500], [2, None], [3, [1, 2]], [4, True], [5, []]], title="title")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [line.rstrip() for line in lines], "nothing that cannot be seen"
+    rows = [line.split() for line in lines]
+    assert rows == [["title"], ["id", "value"], ["1", "x" * 500], ["2", "-"], ["3", "1,2"], ["4", "yes"], ["5", "-"]]
+
+
+def test_tables_are_not_cut_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    Output("table").table(("directory", "address"), [["SKbDh2iOTfOtwPdNN26aGA", "127.0.0.1:19104"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert ["SKbDh2iOTfOtwPdNN26aGA", "127.0.0.1:19104"] in [line.split() for line in lines]
 
 
 def test_tables_do_not_interpret_what_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
