@@ -223,7 +223,15 @@ def _voters(look: Look, quorum: Any) -> Iterator[Finding]:
         if status in absent:
             left = "no further voter may fail" if spare <= 0 else f"{counted(spare, 'more')} may fail"
             what = f"voter {voter} is missing: {left}"
-            if answers:
+            if answers and node is not None and _has_another_disk(node, status):
+                yield Finding(
+                    PROBLEM, "VOTER_NEW_DISK", what,
+                    f"it answers with another disk than the voter's, so it is an observer; the voter {_heard(status)}",
+                    f"if the old disk is lost for good: kctl add-voter {voter}@{node.address} --replace; if not: start "
+                    "the node with that disk",
+                    (voter,),
+                )  # fmt: skip
+            elif answers:
                 yield Finding(
                     PROBLEM, "VOTER_CUT_OFF", what,
                     f"it answers here, but {_heard(status)}; {_view(node) if node else ''}",
@@ -248,6 +256,11 @@ def _voters(look: Look, quorum: Any) -> Iterator[Finding]:
                 f"it was caught up {status.last_caught_up_ms // 1000} s ago, and fetches; {_fsync(node)}",
                 f"look at the disk and the load of node {voter}: iostat -x 1; kctl quorum replication", (voter,),
             )  # fmt: skip
+
+
+def _has_another_disk(node: NodeLook, status: Any) -> bool:
+    voters, answering = status.replica.key.directory_id, node.quorum.answered_by.directory_id
+    return bool(voters) and bool(answering) and answering != voters
 
 
 def _is_silent(status: Any) -> bool:

@@ -15,13 +15,15 @@ EPOCH = 5
 END = 100
 SILENT = "connection refused: nothing listens there"
 
+DISK = b"\1" * 16
+
 
 def address(node_id: int) -> str:
     return f"h{node_id}:9093"
 
 
 def voter(node_id: int) -> quorum_pb2.Voter:
-    return quorum_pb2.Voter(key=quorum_pb2.ReplicaKey(node_id=node_id), address=address(node_id))
+    return quorum_pb2.Voter(key=quorum_pb2.ReplicaKey(node_id=node_id, directory_id=DISK), address=address(node_id))
 
 
 class Clinic:
@@ -54,6 +56,7 @@ class Clinic:
         self.controller_error: ClusterError | None = None
         self.clusters: dict[int, str] = {}
         self.generations: dict[int, int] = {}
+        self.disks: dict[int, bytes] = {}
 
     def _node(self, node_id: int) -> node_pb2.DescribeNodeReply:
         checks = [node_pb2.CheckResult(name=name, ok=True, detail="ok") for name in ("cluster", "leader", "metadata")]
@@ -128,7 +131,8 @@ class Clinic:
         leads = node_id == self.leader
         view = self.views.get(node_id, self.leader)
         reply = quorum_pb2.DescribeQuorumReply(
-            answered_by=quorum_pb2.ReplicaKey(node_id=node_id), high_watermark=END, paused=leads and self.paused,
+            answered_by=quorum_pb2.ReplicaKey(node_id=node_id, directory_id=self.disks.get(node_id, DISK)),
+            high_watermark=END, paused=leads and self.paused,
             voters=[self._status(each, leads) for each in self.voters],
             observers=[self._status(each, leads) for each in self.brokers] if leads else [],
         )  # fmt: skip

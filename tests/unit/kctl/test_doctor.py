@@ -263,6 +263,17 @@ def test_a_voter_that_is_cut_off_from_the_leader(clinic: Clinic, diagnose: Diagn
     )
 
 
+def test_a_voter_came_back_with_another_disk(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.statuses[3].last_fetch_ms = 9000
+    clinic.disks[3] = b"\7" * 16
+    findings, _ = diagnose()
+    assert findings.keys() == {"VOTER_NEW_DISK"}
+    found = findings["VOTER_NEW_DISK"]
+    assert found["what"] == "voter 3 is missing: no further voter may fail"
+    assert "with another disk than the voter's" in found["cause"]
+    assert "kctl add-voter 3@h3:9093 --replace" in found["next"]
+
+
 def test_a_voter_that_lags(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.statuses[3].lag = 7
     assert diagnose()[0] == {}, "a moment ago it did not"
