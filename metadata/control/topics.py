@@ -189,7 +189,7 @@ def _check_counts(image: ClusterImage, topic: NewTopic, broker_count: int) -> Ne
     if factor > broker_count:
         return Outcome(
             Word.INVALID_REPLICATION_FACTOR,
-            f"replication factor {factor}, unfenced brokers: {broker_count}",
+            f"replication factor {factor}, unfenced brokers that take replicas: {broker_count}",
             "start more brokers, or ask for fewer replicas",
         )
     return replace(topic, partitions=partitions, replication_factor=factor)
