@@ -357,27 +357,6 @@ async def test_what_was_deleted_while_a_broker_was_off_is_set_aside(cluster: Clu
     assert len(list((cluster[3].root / "strays").iterdir())) == 1
 
 
-async def test_a_broker_that_comes_back_never_serves_a_topic_of_before_under_the_same_name(cluster: Cluster) -> None:
-    first = cluster.controller.create("t", (3, 1, 2))
-    old = await leading(cluster, 3, "t")
-    await written(old, "t", b"old", b"older")
-    await cluster[3].stop(clean=False)
-    cluster.controller.fence(3)
-    cluster.controller.delete(first)
-    second = cluster.controller.create("t", (1, 2, 3))
-    leader = await leading(cluster, 1, "t")
-    await written(leader, "t", b"new")
-    await cluster[3].start()
-    await cluster.controller.until(lambda image: 3 in cluster.controller.partition(second).isr)
-    await written(leader, "t", b"newer")
-    assert values_of(cluster[3].hosted("t")) == [b"new", b"newer"]
-    assert len(list((cluster[3].root / "strays").iterdir())) == 1
-    cluster.controller.fence(1)
-    cluster.controller.fence(2)
-    last = await leading(cluster, 3, "t", epoch=1)
-    assert values_of(last.hosted("t")) == [b"new", b"newer"]
-
-
 async def test_a_topic_made_again_under_its_name_while_a_holder_was_down_shows_nothing_of_the_old_one(
     cluster: Cluster,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,18 @@ PORTS = ("--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http",
 
 
 class Brokers:
-    """Broker 1 is the controller as well; 2 and 3 join it.  directories: where these keep their data."""
+    """Broker 1 is the controller as well; 2 and 3 join it."""
 
-    def __init__(self, start: StartServer, root: Path, directories: Mapping[int, Sequence[Path]] | None = None) -> None:
+    def __init__(self, start: StartServer, root: Path) -> None:
         self._start = start
-        self._directories = {broker_id: (root / str(broker_id),) for broker_id in (1, 2, 3)} | dict(directories or {})
+        self._root = root
         self.servers: dict[int, Server] = {}
         self.control = ""
         for broker_id in (1, 2, 3):
             self.start(broker_id)
 
     def start(self, broker_id: int) -> None:
-        directory = ("--data-dir", ",".join(map(str, self._directories[broker_id])))
+        directory = ("--data-dir", self._root / str(broker_id))
         if broker_id == 1:
             server = self._start("broker", "--standalone", *directory, *PORTS, *FAST)
             self.control = server.fields["control"]
