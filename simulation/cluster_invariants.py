@@ -421,6 +421,7 @@ class ClusterWatch:
         end = min(end, log.end_offset)
         offset = max(copy.compared, log.start_offset)
         while offset < end:
+            before = offset
             for batch in batches_in(log.read(offset, READ_BYTES, end)):
                 if batch.base_offset >= history.end:
                     problem = history.add(batch)
@@ -434,6 +435,10 @@ class ClusterWatch:
                         ),
                     )
                 offset = batch.end_offset
+            self.check(
+                offset > before,
+                lambda offset=offset: f"I20: {run.node_id} has {history} cut at {end}, within the batch at {offset}",  # type: ignore[misc]
+            )
         copy.compared = max(copy.compared, offset)
 
     def _truncates(self, run: BrokerRun, key: LogKey, log: PartitionLog, offset: int) -> None:
@@ -468,15 +473,17 @@ class ClusterWatch:
         if leader_epoch != history.unclean_epoch or history.begun_epoch == leader_epoch:
             return
         history.begun_epoch = leader_epoch
-        log, offset = copy.log, copy.log.start_offset
+        log = copy.log
+        offset = log.start_offset
         while offset < min(history.end, log.end_offset):
+            same = offset
             for batch in batches_in(log.read(offset, READ_BYTES, log.end_offset)):
                 if history.at(batch.base_offset) != batch:
                     break
-                offset = batch.end_offset
-            else:
-                continue
-            break
+                same = batch.end_offset
+            if same == offset:
+                break
+            offset = same
         lost = history.cut_to(offset)
         self.seen["records lost in unclean elections"] += lost
         self.latest = {asked: least for asked, least in self.latest.items() if asked[1] != history.spot}
