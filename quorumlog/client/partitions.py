@@ -60,10 +60,14 @@ def refusal(code: int, topic: str, index: int, what: str) -> ClusterError:
 
 
 class PartitionCalls:
-    """Asks leaders.  Bound to one loop, as the connections are."""
+    """Asks leaders.  Bound to one loop, as the connections are.
 
-    def __init__(self, leaders: Leaders) -> None:
+    retry_pause_max_s: what the pause between two tries grows to.
+    """
+
+    def __init__(self, leaders: Leaders, retry_pause_max_s: float = PAUSE_MAX_S) -> None:
         self._leaders = leaders
+        self._pause_max_s = retry_pause_max_s
 
     async def call(
         self,
@@ -83,7 +87,7 @@ class PartitionCalls:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         unknown_since: float | None = None
-        pause_s = PAUSE_MIN_S
+        pause_s = min(PAUSE_MIN_S, self._pause_max_s)
         while True:
             left_s = deadline - loop.time()
             connection: KafkaConnection | None = None
@@ -111,7 +115,7 @@ class PartitionCalls:
                 if error.refresh_metadata and connection is not None:
                     await self._leaders.leader_lost(topic, index, connection)
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+            pause_s = min(pause_s * 2, self._pause_max_s)
 
     async def _answer(
         self, topic: str, index: int, connection: KafkaConnection, asked: asyncio.Future[Reply], wait_s: float

@@ -24,7 +24,7 @@ from typing import Final, Protocol, Self
 from kio.schema.errors import ErrorCode
 
 from quorumlog.client.kafka import KafkaConnection
-from quorumlog.client.partitions import Leaders, PartitionCalls, refusal
+from quorumlog.client.partitions import PAUSE_MAX_S, Leaders, PartitionCalls, refusal
 from quorumlog.client.records import stamp
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.wire.kafka import produce
@@ -74,6 +74,7 @@ class Producer:
         delivery_timeout_s: how long one batch is tried.
         request_timeout_s: how long one request may take before it is sent again.
         buffer_size_max_bytes: above it `send` waits for acknowledgements.
+        retry_pause_max_s: what the pause between two tries of a batch grows to.
     """
 
     def __init__(
@@ -84,10 +85,11 @@ class Producer:
         delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         buffer_size_max_bytes: int = BUFFER_SIZE_MAX_BYTES,
+        retry_pause_max_s: float = PAUSE_MAX_S,
     ) -> None:
         assert acks in (ACKS_ALL, ACKS_LEADER, ACKS_NONE), acks
         self._cluster = cluster
-        self._calls = PartitionCalls(cluster)
+        self._calls = PartitionCalls(cluster, retry_pause_max_s)
         self._acks = acks
         self._delivery_timeout_s = delivery_timeout_s
         self._request_timeout_s = request_timeout_s

@@ -57,6 +57,27 @@ async def test_a_leader_that_dies_after_the_append_and_before_the_answer_causes_
         assert len(brokers.replicas[2].produced) >= 2, "the batch was sent again"
 
 
+async def test_the_pause_between_two_tries_grows_to_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    go_on = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            await brokers.move("t", 0, 2)
+        await go_on(0)
+
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster, retry_pause_max_s=0.12) as producer:
+            await (await producer.send("t", 0, batch(0)))
+            await brokers.kill(1)
+            monkeypatch.setattr(asyncio, "sleep", sleep)
+            await (await producer.send("t", 0, batch(1)))
+    assert pauses[:4] == [0.05, 0.1, 0.12, 0.12][: len(pauses)]
+    assert len(pauses) >= 3
+
+
 async def test_a_leader_that_hangs_is_left_once_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time-out helps: without asking others this would wait for as long as the broker hangs."""
     monkeypatch.setattr(partitions, "LOOK_AFTER_S", 0.02)
