@@ -1,0 +1,366 @@
+"""kill -9 of a broker that leads every partition; how long until all of them are led, and served, by others.
+
+One voter and five brokers, real processes on one machine.  Broker 11 leads all partitions; each has a second replica,
+in turn on the other four, in sync when 11 dies.  With 100,000 partitions five brokers' replicas would take longer to
+make than to lose: there 11 and three of the four are fake (they register and send heartbeats; 11 dies by sending none),
+one real broker has a quarter of the followers, and what is said of brokers is said of that one.
+
+The session timeout is not counted.  Time 0 is when the first batch of leader changes is appended (its timestamp in the
+metadata log); deciding that batch comes before and is added to the totals.  Of each kill, in ms after time 0:
+
+    decide            the pure decision alone, all batches, measured in this process on an image of the same size
+    last_append       the last batch of leader changes is appended
+    last_received     the last broker has it, which is when it is committed
+    last_carried_out  the last broker has carried it out (as `ListAppliedBatches` says)
+    first_produce, last_produce   of batches to 200 partitions, spread over all and the very last among them, which one
+                      producer tries from the kill on, every 0.1 s; acknowledged by all in sync
+    to_the_last       the later of the last two, and the decision: from the fencing to the last new leader serving
+
+Then 11 is started again, and leads as before once it is in sync.  Aim: 10,000 partitions under a second on two cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+from uuid import UUID
+
+from bench.nodes import HEARTBEAT_S, NO_ERROR, PARTITIONS_A_REQUEST, TIMEOUT_S, FakeBrokers, kill
+from bench.plots import Panel, show
+from metadata.control.brokers import fence
+from metadata.image import ClusterImage
+from metadata.records import Endpoint, Partition, RegisterBroker, Replica, Topic
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.controller import ControllerClient
+from quorumlog.client.producer import Producer
+from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.kctl import dev_cluster
+from quorumlog.kctl.dev_cluster import BROKER, DevCluster, Node
+from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import metadata_pb2 as records_pb
+from quorumlog.wire.v1 import node_pb2
+
+T = TypeVar("T")
+
+PARTITIONS = (1_000, 10_000)
+PARTITIONS_WITH_FAKES = 100_000
+KILLS = 3
+FOLLOWERS = 4
+PARTITIONS_A_TOPIC = 100
+SAMPLE_TOPICS = 10
+SAMPLE = 200
+PAUSE_S = 0.1
+LOOK_S = 0.2
+PORT_BASE = 44_000
+AIM_MS = 1_000
+"""From the fencing to the last new leader serving, with 10,000 partitions."""
+STAGES = (
+    "decide_ms", "last_append_ms", "last_received_ms", "last_carried_out_ms", "first_produce_ms", "last_produce_ms",
+    "to_the_last_ms",
+)  # fmt: skip
+
+
+def run(tiny: bool) -> dict[str, Any]:
+    return asyncio.run(_run(tiny))
+
+
+def present(result: dict[str, Any]) -> list[Panel]:
+    rows = result["results"]
+    show("a broker that leads every partition dies", rows, {"to_the_last_ms": f"aim: {AIM_MS:,} with 10,000"})
+    names = {name.removesuffix("_ms").replace("_", " "): [row[name] for row in rows] for name in STAGES}
+    sizes = [row["partitions"] for row in rows]
+    aim = (AIM_MS, f"aim for 10,000: {AIM_MS:,} ms")
+    return [Panel("Failover of a broker that leads every partition", "partitions", "ms", sizes, names, aim, log_x=True)]
+
+
+async def _run(tiny: bool) -> dict[str, Any]:
+    sizes, kills = ((200,), 1) if tiny else (PARTITIONS, KILLS)
+    results = []
+    async with _cluster(brokers=1 + FOLLOWERS) as stage:
+        stage.leader_id, *stage.follower_ids = (node.id for node in stage.brokers)
+        for size in sizes:
+            await stage.grow_to(size)
+            killed = []
+            for number in range(kills):
+                killed.append(await stage.one_kill())
+                if number + 1 < kills or size != sizes[-1]:
+                    await stage.restore()
+            results.append(_row("real", size, killed))
+    if not tiny:
+        results.append(await _with_fakes(PARTITIONS_WITH_FAKES))
+    return {"voters": 1, "kills": kills, "sample": SAMPLE, "aim_ms_10000_partitions": AIM_MS, "results": results}
+
+
+async def _with_fakes(size: int) -> dict[str, Any]:
+    async with _cluster(brokers=1) as stage, FakeBrokers(stage.client, FOLLOWERS) as fakes:
+        stage.leader_id, *others = fakes.epochs
+        stage.follower_ids = [*others, stage.brokers[0].id]
+        stage.fakes = fakes
+        await stage.grow_to(size)
+        return _row("fake but one", size, [await stage.one_kill()])
+
+
+def _row(brokers: str, size: int, killed: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Medians; and the decision, which is the same each time."""
+    first_ms, all_ms = _decide(size)
+    row: dict[str, Any] = {"partitions": size, "brokers": brokers, "kills": len(killed), "decide_ms": round(all_ms)}
+    for name in STAGES[1:-1]:
+        row[name] = round(median(each[name] for each in killed))
+    totals = [max(each["last_carried_out_ms"], each["last_produce_ms"]) + first_ms for each in killed]
+    return {**row, "to_the_last_ms": round(median(totals)), "to_the_last_ms_max": round(max(totals))}
+
+
+# The decision
+
+
+def _decide(size: int) -> tuple[float, float]:
+    """Milliseconds to decide the first batch, and all."""
+    image = _image(size)
+    times = []
+    while True:
+        began = time.perf_counter()
+        decision = fence(image, 1)
+        times.append((time.perf_counter() - began) * 1000)
+        image = image.apply(image.end_offset, decision.records)
+        if not decision.more:
+            break
+    assert not image.leaderships(1), "the broker that was fenced leads nothing"
+    return times[0], sum(times)
+
+
+def _image(size: int) -> ClusterImage:
+    """Broker 1 leads all; 2 to 5 follow in turn."""
+    image = ClusterImage()
+    for broker_id in range(1, 2 + FOLLOWERS):
+        endpoints = (Endpoint("default", "127.0.0.1", 9092),)
+        registered = RegisterBroker(
+            broker_id, UUID(int=broker_id), endpoints, (UUID(int=100 + broker_id),), fenced=False
+        )
+        image = image.apply(image.end_offset, (registered,))
+    for number in range(size // PARTITIONS_A_TOPIC):
+        topic_id = UUID(int=1000 + number)
+        partitions = [
+            Partition(topic_id, index, (Replica(1), Replica(2 + index % FOLLOWERS)), (1, 2 + index % FOLLOWERS), 1)
+            for index in range(PARTITIONS_A_TOPIC)
+        ]
+        image = image.apply(image.end_offset, (Topic(topic_id, f"bench-{number}"), *partitions))
+    return image
+
+
+# The cluster
+
+
+@contextlib.asynccontextmanager
+async def _cluster(brokers: int) -> AsyncIterator[_Stage]:
+    with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
+        cluster = dev_cluster.plan(Path(folder) / "cluster", 1, brokers, PORT_BASE, made_dir=True)
+        await dev_cluster.start(cluster, TIMEOUT_S, lambda line: None)
+        try:
+            async with ControllerClient([cluster.controllers]) as client:
+                yield _Stage(cluster, client)
+        finally:
+            for node in cluster.nodes:  # they need not hand anything over
+                if node.is_running:
+                    await kill(node)
+
+
+@dataclass
+class _Changes:
+    """The batches of leader changes by one fencing.  end_offset: of the last, in which the broker is fenced."""
+
+    first_ms: int
+    last_ms: int
+    end_offset: int
+    count: int
+
+
+class _Stage:
+    """fakes: None, or they include the leader.  topics: (id, name), in the order in which brokers carry changes out."""
+
+    def __init__(self, cluster: DevCluster, client: ControllerClient) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.leader_id = -1
+        self.follower_ids: list[int] = []
+        self.fakes: FakeBrokers | None = None
+        self.topics: list[tuple[bytes, str]] = []
+
+    @property
+    def brokers(self) -> list[Node]:
+        return [node for node in self.cluster.nodes if node.role == BROKER]
+
+    async def grow_to(self, size: int) -> None:
+        """Topics, until there are so many partitions; return when all replicas are in sync, and the sample written."""
+        rows = [[self.leader_id, self.follower_ids[index % FOLLOWERS]] for index in range(PARTITIONS_A_TOPIC)]
+        assignment = [records_pb.IntList(values=row) for row in rows]
+        missing = range(len(self.topics), size // PARTITIONS_A_TOPIC)
+        for names in _groups([f"bench-{number}" for number in missing], PARTITIONS_A_REQUEST // PARTITIONS_A_TOPIC):
+            topics = [
+                pb.NewTopic(
+                    name=name,
+                    partitions=-1,
+                    replication_factor=-1,
+                    assignment=assignment,
+                    configs=[pb.ConfigEntry(key="min.insync.replicas", value="1")],
+                )
+                for name in names
+            ]
+            reply = await self.client.call("CreateTopics", pb.CreateTopicsRequest(topics=topics), TIMEOUT_S)
+            for topic in reply.topics:
+                if topic.result.error != NO_ERROR:
+                    raise RuntimeError(f"{topic.name}: {topic.result.message}")
+                self.topics.append((topic.topic_id, topic.name))
+        self.topics.sort()
+        await self._as_before()
+        if self.fakes is None:
+            async with self._producer() as producer:
+                for topic, index in self._sample():
+                    await producer.send(topic, index, _one_record())
+
+    async def restore(self) -> None:
+        """Start the dead broker again, and let it lead as before."""
+        await dev_cluster.start(self.cluster, TIMEOUT_S, lambda line: None)
+        await self._as_before()
+
+    async def _as_before(self) -> None:
+        """Return once all is in sync, led by the leader, and carried out by everybody."""
+        for names in _groups([name for _, name in self.topics], 20):
+            await _until(partial(self._is_in_sync, names))
+        request = pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_PREFERRED)
+        await self.client.call("ElectLeaders", request, TIMEOUT_S)
+        end_offset = (await self.client.describe_quorum(TIMEOUT_S)).high_watermark
+        for node in self.brokers:
+            await _until(partial(self._has_carried_out, node, end_offset))
+
+    async def _is_in_sync(self, names: list[str]) -> bool:
+        reply = await self.client.call("DescribeTopics", pb.DescribeTopicsRequest(names=names), TIMEOUT_S)
+        return all(len(partition.isr) == 2 for topic in reply.topics for partition in topic.partitions)
+
+    async def _has_carried_out(self, node: Node, end_offset: int) -> bool:
+        reply = await self.client.ask_node(node.control, "DescribeNode", node_pb2.DescribeNodeRequest(), TIMEOUT_S)
+        return bool(reply.carried_out_offset >= end_offset)
+
+    # One kill
+
+    async def one_kill(self) -> dict[str, float]:
+        """The stages in ms after time 0."""
+        from_offset = (await self.client.describe_quorum(TIMEOUT_S)).high_watermark
+        async with self._producer() as producer:
+            await self._kill_leader()
+            acknowledged = await self._produce(producer)
+        changes = await self._changes(from_offset)
+        assert changes.count == len(self.topics) * PARTITIONS_A_TOPIC, changes
+        applied = [await self._applied(node, changes.end_offset) for node in self._live()]
+        return {
+            "last_append_ms": changes.last_ms - changes.first_ms,
+            "last_received_ms": max(each.received_ms for each in applied) - changes.first_ms,
+            "last_carried_out_ms": max(each.completed_ms for each in applied) - changes.first_ms,
+            "first_produce_ms": min(acknowledged) - changes.first_ms,
+            "last_produce_ms": max(acknowledged) - changes.first_ms,
+        }
+
+    def _live(self) -> list[Node]:
+        return [node for node in self.brokers if node.id != self.leader_id]
+
+    async def _kill_leader(self) -> None:
+        if self.fakes is not None:
+            self.fakes.epochs.pop(self.leader_id)
+            return
+        (leader,) = (node for node in self.brokers if node.id == self.leader_id)
+        await kill(leader)
+
+    @contextlib.asynccontextmanager
+    async def _producer(self) -> AsyncIterator[Producer]:
+        bootstrap = [node.listen for node in self._live() if node.listen is not None]
+        async with Cluster(bootstrap) as cluster, Producer(cluster, retry_pause_max_s=PAUSE_S) as producer:
+            yield producer
+
+    async def _produce(self, producer: Producer) -> list[float]:
+        """When each partition of the sample had taken a batch, in ms since 1970."""
+        acknowledged: list[float] = []
+        for topic, index in self._sample():
+            future = await producer.send(topic, index, _one_record())
+            future.add_done_callback(lambda _: acknowledged.append(time.time() * 1000))
+            await asyncio.sleep(PAUSE_S / SAMPLE)  # so that they do not all ask at the same moment ever after
+        await producer.flush()
+        await asyncio.sleep(0)
+        return acknowledged
+
+    def _sample(self) -> list[tuple[str, int]]:
+        """Partitions of topics that come first, last and in between; of the last, those of each broker."""
+        indexes = range(PARTITIONS_A_TOPIC)
+        if self.fakes is not None:
+            indexes = indexes[self.follower_ids.index(self.brokers[0].id) :: FOLLOWERS]
+        taken = _spread(indexes[:-FOLLOWERS], SAMPLE // SAMPLE_TOPICS - FOLLOWERS) + list(indexes[-FOLLOWERS:])
+        names = _spread([name for _, name in self.topics], SAMPLE_TOPICS)
+        return [(name, index) for name in names for index in taken]
+
+    async def _changes(self, offset: int) -> _Changes:
+        """Read them from the voter's log."""
+        found: _Changes | None = None
+        address = self.cluster.controllers
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                request = node_pb2.ReadMetadataRequest(from_offset=offset, wait_ms=int(HEARTBEAT_S * 1000))
+                reply = await self.client.ask_node(address, "ReadMetadata", request, TIMEOUT_S)
+                offset = reply.next_offset
+                for batch in reply.batches:
+                    records = [each for each in batch.records.records if _is_failover(each, self.leader_id)]
+                    if not records:
+                        continue
+                    found = found or _Changes(batch.timestamp_ms, 0, 0, 0)
+                    found.last_ms, found.end_offset = batch.timestamp_ms, batch.base_offset + batch.count
+                    found.count += sum(each.HasField("partition_change") for each in records)
+                    if any(each.HasField("broker_change") for each in records):
+                        return found
+
+    async def _applied(self, node: Node, end_offset: int) -> node_pb2.AppliedBatch:
+        """When this broker had the batch that ends there, and had carried it out."""
+        request = node_pb2.ListAppliedBatchesRequest(from_offset=end_offset - 1)
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                reply = await self.client.ask_node(node.control, "ListAppliedBatches", request, TIMEOUT_S)
+                for batch in reply.batches:
+                    if batch.end_offset == end_offset and batch.completed_ms:
+                        found: node_pb2.AppliedBatch = batch
+                        return found
+                await asyncio.sleep(LOOK_S)
+
+
+async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Return once it does."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            if await holds():
+                return
+            await asyncio.sleep(LOOK_S)  # nobody tells
+
+
+def _is_failover(record: records_pb.Record, broker_id: int) -> bool:
+    if record.HasField("broker_change"):
+        return record.broker_change.broker_id == broker_id and record.broker_change.fenced
+    return record.HasField("partition_change") and record.partition_change.reason == records_pb.REASON_BROKER_FENCED
+
+
+def _one_record() -> bytearray:
+    return build_batch([NewRecord(None, b"value", int(time.time() * 1000))])
+
+
+def _groups(values: list[str], size: int) -> Iterator[list[str]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def _spread(values: Sequence[T], count: int) -> list[T]:
+    """So many of them at equal distances, the first and the last among them; all, when there are not more."""
+    if len(values) <= count:
+        return list(values)
+    return [values[position * (len(values) - 1) // (count - 1)] for position in range(count)]
