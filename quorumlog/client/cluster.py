@@ -31,6 +31,8 @@ from quorumlog.wire.kafka.codec import Api
 
 CONNECT_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 10.0
+HURRY_S = 3.0
+"""How long one broker has for an answer that any other can give, too: it may hang."""
 PAUSE_MIN_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 EPOCHS_GO_ON_S: Final = 24 * 3600.0
@@ -174,7 +176,8 @@ class Cluster:
         async def ask(left_s: float) -> tuple[int, int]:
             connection = await self.any_broker(left_s)
             values = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
-            reply = await self._ask(connection, Api.INIT_PRODUCER_ID, _INIT_PRODUCER_ID_VERSION, values, left_s)
+            limit_s = min(left_s, HURRY_S)
+            reply = await self._ask(connection, Api.INIT_PRODUCER_ID, _INIT_PRODUCER_ID_VERSION, values, limit_s)
             if reply.error_code:
                 raise _refused(reply.error_code, "a producer id")
             return reply.producer_id, reply.producer_epoch
@@ -262,7 +265,7 @@ class Cluster:
 
         async def ask(address: Address) -> Any:
             connection = await self._connection_to(address)
-            return await self._ask(connection, Api.METADATA, _METADATA_VERSION, values, self._request_timeout_s)
+            return await self._ask(connection, Api.METADATA, _METADATA_VERSION, values, self._hurry_s)
 
         address, reply = await self._first_that_answers(ask)
         self._learn(number, address, reply, is_all=topics is None)
@@ -349,6 +352,12 @@ class Cluster:
             refresh_metadata=True,
         )
 
+    @property
+    def _hurry_s(self) -> float:
+        """For one broker's answer; with nobody else to ask there is no hurry."""
+        others = {*self._view.brokers.values(), *self._bootstrap}
+        return min(HURRY_S, self._request_timeout_s) if len(others) > 1 else self._request_timeout_s
+
     def _ask_last(self, address: Address) -> None:
         self._failures += 1
         self._failed[address] = self._failures
@@ -388,6 +397,7 @@ class Cluster:
             return await connection.ask(api, version, values, min(timeout_s, self._request_timeout_s))
         except ClusterError:
             self._drop_if_bad(connection)
+            self._ask_last(Address(connection.host, connection.port))
             raise
 
     def _drop_if_bad(self, connection: KafkaConnection) -> None:

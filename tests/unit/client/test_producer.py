@@ -97,6 +97,25 @@ async def test_a_leader_that_hangs_is_left_once_another_leads(monkeypatch: pytes
         assert await values_of(brokers, "t", 0) == await values_of(brokers, "t", 1) == [0, 1, 2]
 
 
+async def test_a_broker_that_hangs_is_asked_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections and answers nothing: neither who leads nor with a producer id."""
+    monkeypatch.setattr(cluster_module, "HURRY_S", 0.05)
+    taken: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    async with fake_brokers() as brokers:
+        await brokers.create("t", [2])
+        first = f"127.0.0.1:{port},{brokers.bootstrap}"
+        async with Cluster(first, request_timeout_s=10_000) as cluster:
+            async with Producer(cluster, delivery_timeout_s=10_000) as producer:
+                assert await (await producer.send("t", 0, batch(0))) == 0
+            assert await cluster.partition_counts(["t"], 10_000) == {"t": 1}
+            assert len(taken) <= 2, "once it has not answered it is the last to be asked"
+    for writer in taken:
+        writer.close()
+    silent.close()
+
+
 @pytest.mark.parametrize("renewed", [False, True])
 async def test_a_broker_that_is_behind_is_not_believed(renewed: bool) -> None:
     """It was paused while the leader moved, perhaps under another topic id; then it is asked who leads."""
