@@ -205,8 +205,10 @@ class World:
 
     # Watching
 
-    async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> float:
-        """Let time pass until the condition holds; how long it took, in seconds.
+    async def until(
+        self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0, look_s: float = 0.005
+    ) -> float:
+        """Let time pass until the condition holds, looking each `look_s`; how long it took, in seconds.
 
         Raises:
             AssertionError: it did not within `timeout_s`, or a process has failed.
@@ -217,7 +219,7 @@ class World:
             if failed:
                 raise AssertionError(f"{failed[0].name} failed: {failed[0].failure!r}") from failed[0].failure
             assert self.loop.time() - began < timeout_s, f"not within {timeout_s} s of virtual time: {what}"
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(look_s)
         self.note(f"so: {what}")
         return self.loop.time() - began
 

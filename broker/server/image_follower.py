@@ -39,7 +39,7 @@ from broker.server.node_view import AppliedBatches
 from broker.server.replica_manager import ReplicaManager
 from broker.server.watermarks import Watermarks
 from metadata.image import ClusterImage, PartitionImage, delta, indexes
-from metadata.records import LOST, ConfigScope, Record
+from metadata.records import LOST, UNASSIGNED, ConfigScope, Record
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import Disk, DiskError
@@ -320,6 +320,11 @@ class ImageFollower:
         replica = partition.replica(self._replicas.broker_id)
         assert replica is not None, (key, partition)
         if found is None:
+            failed = self._may_be_on_failed(partition, replica.directory_id)
+            if failed is not None:
+                hosted.offline = f"it may be in {failed}, which is offline"
+                self._on_unassigned(key, failed)
+                return hosted
             directory_id = self._choose_directory(replica.directory_id)
             if directory_id is None:
                 hosted.offline = f"its directory {replica.directory_id} is offline"
@@ -332,6 +337,15 @@ class ImageFollower:
             self._on_unassigned(key, found.directory_id)
         self._replicas.attach(hosted, found)
         return hosted
+
+    def _may_be_on_failed(self, partition: PartitionImage, assigned: UUID) -> UUID | None:
+        """A directory that failed as this process started, if a replica that counts may be in it: where it is was never
+        told, and it is on none of the others.  Begun anew it would be taken for what it was."""
+        own_id = self._replicas.broker_id
+        if self._strays_done or assigned != UNASSIGNED or own_id not in (*partition.isr, *partition.elr):
+            return None
+        offline = self._replicas.logs.failed_disks
+        return next((each for each in self._directory_ids if each in offline), None)
 
     def _choose_directory(self, assigned: UUID) -> UUID | None:
         """The assigned one; when none is, the one with the fewest replicas; None when the assigned one has failed.
