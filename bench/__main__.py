@@ -1,6 +1,7 @@
 """`python -m bench [--tiny] [NAME…]`: run the benches one after another; each prints its parameters and figures.
 
-JSON goes to `bench/results/NAME.json` (real size only), a table to standard output.
+JSON goes to standard output and to `bench/results/NAME.json` (real size only), with a plot beside it where there is
+something to plot and matplotlib is installed (the `bench` extra).
 """
 
 from __future__ import annotations
@@ -12,16 +13,28 @@ import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bench import broker_rates, codec, memory, quorum_commit, startup
+from bench import broker_failover, broker_rates, codec, controller_failover, memory, quorum_commit, snapshot, startup
+from bench.plots import Panel, draw
 
-BENCHES: dict[str, Callable[[bool], dict[str, Any]]] = {
-    "broker_rates": broker_rates.run,
-    "codec": codec.run,
-    "memory": memory.run,
-    "quorum_commit": quorum_commit.run,
-    "startup": startup.run,
+
+class Bench(NamedTuple):
+    """run: the figures; its argument is `--tiny`.  present: prints a table of them, gives what is to be plotted."""
+
+    run: Callable[[bool], dict[str, Any]]
+    present: Callable[[dict[str, Any]], list[Panel]] | None = None
+
+
+BENCHES = {
+    "broker_failover": Bench(broker_failover.run, broker_failover.present),
+    "broker_rates": Bench(broker_rates.run),
+    "codec": Bench(codec.run),
+    "controller_failover": Bench(controller_failover.run, controller_failover.present),
+    "memory": Bench(memory.run),
+    "quorum_commit": Bench(quorum_commit.run, quorum_commit.present),
+    "snapshot": Bench(snapshot.run, snapshot.present),
+    "startup": Bench(startup.run),
 }
 RESULTS = Path(__file__).parent / "results"
 
@@ -40,12 +53,16 @@ def main() -> int:
         parser.error(f"no such bench: {', '.join(unknown)}")
     for name in options.names or BENCHES:
         print(f"== {name}", file=sys.stderr)
-        result = {"bench": name, "machine": machine(), **BENCHES[name](options.tiny)}
+        bench = BENCHES[name]
+        result = {"bench": name, "machine": machine(), **bench.run(options.tiny)}
         text = json.dumps(result, indent=2)
         print(text)
         if not options.tiny:
             RESULTS.mkdir(exist_ok=True)
             (RESULTS / f"{name}.json").write_text(text + "\n")
+        panels = bench.present(result) if bench.present is not None else []
+        if panels and not options.tiny and not draw(RESULTS / f"{name}.png", panels):
+            print("no plot: matplotlib is not installed (pip install 'quorumlog[bench]')", file=sys.stderr)
     return 0
 
 

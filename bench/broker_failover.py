@@ -25,7 +25,7 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from statistics import median
 from typing import Any, TypeVar
 from uuid import UUID
 
-from bench.nodes import HEARTBEAT_S, NO_ERROR, PARTITIONS_A_REQUEST, TIMEOUT_S, FakeBrokers, kill
+from bench.nodes import HEARTBEAT_S, LOOK_S, NO_ERROR, PARTITIONS_A_REQUEST, TIMEOUT_S, FakeBrokers, kill, until
 from bench.plots import Panel, show
 from metadata.control.brokers import fence
 from metadata.image import ClusterImage
@@ -58,7 +58,6 @@ PARTITIONS_A_TOPIC = 100
 SAMPLE_TOPICS = 10
 SAMPLE = 200
 PAUSE_S = 0.1
-LOOK_S = 0.2
 PORT_BASE = 44_000
 AIM_MS = 1_000
 """From the fencing to the last new leader serving, with 10,000 partitions."""
@@ -233,12 +232,12 @@ class _Stage:
     async def _as_before(self) -> None:
         """Return once all is in sync, led by the leader, and carried out by everybody."""
         for names in _groups([name for _, name in self.topics], 20):
-            await _until(partial(self._is_in_sync, names))
+            await until(partial(self._is_in_sync, names))
         request = pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_PREFERRED)
         await self.client.call("ElectLeaders", request, TIMEOUT_S)
         end_offset = (await self.client.describe_quorum(TIMEOUT_S)).high_watermark
         for node in self.brokers:
-            await _until(partial(self._has_carried_out, node, end_offset))
+            await until(partial(self._has_carried_out, node, end_offset))
 
     async def _is_in_sync(self, names: list[str]) -> bool:
         reply = await self.client.call("DescribeTopics", pb.DescribeTopicsRequest(names=names), TIMEOUT_S)
@@ -333,15 +332,6 @@ class _Stage:
                         found: node_pb2.AppliedBatch = batch
                         return found
                 await asyncio.sleep(LOOK_S)
-
-
-async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Return once it does."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while True:
-            if await holds():
-                return
-            await asyncio.sleep(LOOK_S)  # nobody tells
 
 
 def _is_failover(record: records_pb.Record, broker_id: int) -> bool:

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from quorumlog.testing import standalone
 
@@ -104,7 +104,7 @@ def _consume(bootstrap: str, topic: str, count: int) -> tuple[float, int]:
         assert time.monotonic() - started < DEADLINE_S, f"{len(values)} of {count} records in {DEADLINE_S} s"
         for message in consumer.consume(min(10_000, count - len(values)), timeout=1.0):
             assert message.error() is None, message.error()
-            values.append(message.value())
+            values.append(message.value() or b"")
     rate = count / (time.monotonic() - started)
     consumer.close()
     checksum = 0

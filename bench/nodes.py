@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 from quorumlog.client.controller import ControllerClient
@@ -18,6 +18,7 @@ from quorumlog.wire.v1 import metadata_pb2 as records_pb
 
 TIMEOUT_S = 120.0
 HEARTBEAT_S = 0.5
+LOOK_S = 0.2
 PARTITIONS_A_TOPIC = 1_000
 PARTITIONS_A_REQUEST = 9_000
 FIRST_FAKE_ID = 1001
@@ -42,6 +43,15 @@ async def kill(node: Node) -> None:
     """As kill -9, and wait until it is gone."""
     processes.send(node.pid, signal.SIGKILL)
     await processes.gone(node.pid, node.mark, TIMEOUT_S)
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Return once it does; it is looked at every 0.2 s."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            if await holds():
+                return
+            await asyncio.sleep(LOOK_S)  # nobody tells
 
 
 class FakeBrokers:

@@ -65,4 +65,4 @@ def show(title: str, rows: Sequence[Mapping[str, Any]], aims: Mapping[str, str] 
         table.add_row(
             *(f"{row[name]:,}" if isinstance(row[name], (int, float)) else str(row[name]) for name in columns)
         )
-    Console(stderr=True, width=180).print(table)
+    Console(stderr=True, width=220).print(table)
