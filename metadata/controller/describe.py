@@ -135,4 +135,5 @@ def _broker(image: ClusterImage, broker: BrokerImage, session: Session | None) -
         metadata_offset=applied,
         metadata_lag=max(0, image.end_offset - applied) if applied >= 0 else -1,
         pending_changes=session.pending_changes if known and session is not None else 0,
+        cordoned=image.broker_config(broker.broker_id, "cordoned") == "true",
     )

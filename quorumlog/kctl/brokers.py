@@ -38,6 +38,7 @@ def document(broker: Any) -> dict[str, Any]:
             {"name": e.name, "host": e.host, "port": e.port, "security": e.security} for e in broker.endpoints
         ],
         "state": broker.state,
+        "cordoned": broker.cordoned if broker.HasField("cordoned") else None,
         "broker_epoch": broker.broker_epoch,
         "leaders": broker.leaders,
         "replicas": broker.replicas,
@@ -47,11 +48,14 @@ def document(broker: Any) -> dict[str, Any]:
     }
 
 
-_COLUMNS = ("id", "state", "rack", "broker_epoch", "leaders", "replicas", "metadata_lag", "pending_changes", "answers")
+_COLUMNS = (
+    "id", "state", "cordoned", "rack", "broker_epoch", "leaders", "replicas", "metadata_lag", "pending_changes",
+    "answers",
+)  # fmt: skip
 
 _DETAILS = (
-    "id", "state", "rack", "broker_epoch", "control", "answers", "problem", "metadata_offset", "metadata_lag",
-    "pending_changes", "directories_offline", "leaders", "replicas",
+    "id", "state", "cordoned", "rack", "broker_epoch", "control", "answers", "problem", "metadata_offset",
+    "metadata_lag", "pending_changes", "directories_offline", "leaders", "replicas",
 )  # fmt: skip
 _REPLICA_COLUMNS = (
     "topic", "partition", "state", "role", "in_sync", "leader", "end_offset", "high_watermark", "bytes", "directory",

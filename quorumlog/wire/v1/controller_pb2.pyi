@@ -344,7 +344,7 @@ class DescribeBrokersRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ...) -> None: ...
 
 class BrokerDescription(_message.Message):
-    __slots__ = ("broker_id", "broker_epoch", "state", "rack", "endpoints", "leaders", "replicas", "metadata_offset", "metadata_lag", "pending_changes")
+    __slots__ = ("broker_id", "broker_epoch", "state", "rack", "endpoints", "leaders", "replicas", "metadata_offset", "metadata_lag", "pending_changes", "cordoned")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -355,6 +355,7 @@ class BrokerDescription(_message.Message):
     METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
     METADATA_LAG_FIELD_NUMBER: _ClassVar[int]
     PENDING_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    CORDONED_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     broker_epoch: int
     state: str
@@ -365,7 +366,8 @@ class BrokerDescription(_message.Message):
     metadata_offset: int
     metadata_lag: int
     pending_changes: int
-    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., state: _Optional[str] = ..., rack: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[_metadata_pb2.Endpoint, _Mapping]]] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., metadata_lag: _Optional[int] = ..., pending_changes: _Optional[int] = ...) -> None: ...
+    cordoned: bool
+    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., state: _Optional[str] = ..., rack: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[_metadata_pb2.Endpoint, _Mapping]]] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., metadata_lag: _Optional[int] = ..., pending_changes: _Optional[int] = ..., cordoned: bool = ...) -> None: ...
 
 class DescribeBrokersReply(_message.Message):
     __slots__ = ("result", "offset", "cluster_id", "brokers")

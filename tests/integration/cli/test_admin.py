@@ -154,6 +154,8 @@ def test_configs_are_set_looked_at_and_taken_back(standalone: Server, kctl: Kctl
     assert document(kctl("configs", "set", "cordoned=true", "--broker", "1", "-o", "json"))["changed"]
     refused = kctl("topics", "create", "nowhere", "--partitions", "1", "--replication-factor", "1", "-o", "json")
     assert error(refused, 5)["error"] == "INVALID_REPLICATION_FACTOR"
+    [broker] = document(kctl("brokers", "list", "-o", "json"))
+    assert broker["cordoned"] is True
     assert document(kctl("configs", "unset", "cordoned", "--broker", "1", "-o", "json"))["changed"]
     table = kctl("configs", "get", "--cluster")
     assert "auto.leader.rebalance.enable" in table.stdout

@@ -63,6 +63,21 @@ def test_a_brokers_own_word_is_newer_than_its_heartbeats(
     assert len(captured.out.splitlines()) == 3
 
 
+def test_a_cordoned_broker_is_shown_as_such(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.replies["DescribeBrokers"].brokers[0].cordoned = True  # broker 12
+    cluster.replies["DescribeBrokers"].brokers[1].cordoned = False
+    cluster.replies["DescribeMetadata"] = metadata()
+    assert [each["cordoned"] for each in documents(["brokers", "list"], capsys)] == [False, True]
+    assert documents(["brokers", "describe", "12"], capsys)["cordoned"] is True
+    assert run(["brokers", "list"]) == 0
+    header, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[header.index("cordoned")] for row in rows] == ["no", "yes"]
+    assert run(["brokers", "describe", "12"]) == 0
+    assert ["cordoned", "yes"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    cluster.replies["DescribeBrokers"] = registered()  # of a version that does not tell
+    assert [each["cordoned"] for each in documents(["brokers", "list"], capsys)] == [None, None]
+
+
 def test_of_a_silent_one_the_heartbeats_remain(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.replies["b:1", "DescribeNode"] = SILENT
     first = documents(["brokers", "list"], capsys)[0]
