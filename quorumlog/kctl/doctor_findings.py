@@ -50,10 +50,10 @@ def named(partitions: Iterable[Key]) -> str:
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-def listed(values: Iterable[object]) -> str:
+def listed(values: Iterable[object], word: str = "and") -> str:
     """1, 2 and 3."""
     *most, last = [str(value) for value in values] or ["none"]
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{', '.join(most)} {word} {last}" if most else last
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
@@ -61,16 +61,25 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
-def wake(silent: Iterable[tuple[int, str | None]], noun: str = "node") -> str:
-    """What to do about nodes that do not answer, by why they do not: start node 1; restart node 2, which hangs."""
+def wake(silent: Iterable[tuple[int, str | None]], noun: str = "node", needed: int | None = None) -> str:
+    """What to do about nodes that do not answer, by why they do not: start node 1; restart node 2, which hangs.
+
+    needed: how many of them are enough (default: all must come back).
+    """
     hanging: list[str] = []
     down: list[str] = []
     for node_id, silence in silent:
         (hanging if silence is not None and silence.endswith(HANGS) else down).append(f"{noun} {node_id}")
-    steps = [f"start {listed(down)}"] if down else []
+    verb = "hangs" if len(hanging) == 1 else "hang"
+    all_needed = needed is None or needed >= len(down) + len(hanging)
+    if not all_needed and needed != 1:
+        told = f" ({listed(hanging)} {verb})" if hanging else ""
+        return f"{'start or restart' if hanging else 'start'} {needed} of: {', '.join(down + hanging)}{told}"
+    word = "and" if all_needed else "or"
+    steps = [f"start {listed(down, word)}"] if down else []
     if hanging:
-        steps.append(f"restart {listed(hanging)}, which {'hangs' if len(hanging) == 1 else 'hang'}")
-    return "; ".join(steps)
+        steps.append(f"restart {listed(hanging, word)}, which {verb}")
+    return ("; " if all_needed else ", or ").join(steps)
 
 
 def texts(partitions: Iterable[Key]) -> tuple[str, ...]:

@@ -94,13 +94,12 @@ def _no_leader(look: Look) -> Finding:
     needed = len(voters) // 2 + 1
     silent = [voter for voter in voters if (node := look.node(voter)) is None or not node.answers]
     consequence = "nothing can be changed and no leader is replaced; brokers serve with the leaders that they have"
-    if len(voters) - len(silent) < needed:
+    if (missing := needed - (len(voters) - len(silent))) > 0:
         return Finding(
             CRITICAL, "NO_QUORUM", f"there is no quorum: {consequence}",
             f"{len(silent)} of {counted(len(voters), 'voter')} do not answer, {needed} must be up: "
             + "; ".join(_silence(look, voter) for voter in silent),
-            f"{needed - len(voters) + len(silent)} of them must come back: {_wake(look, silent)}; if their disks are "
-            f"gone for good: {RECOVERY}",
+            f"{missing} more must be up: {_wake(look, silent, missing)}; if their disks are gone for good: {RECOVERY}",
             tuple(silent),
         )  # fmt: skip
     views = [_view(node) for node in look.nodes if node.node_id in voters and node.answers]
@@ -136,8 +135,8 @@ def _silence(look: Look, node_id: int) -> str:
     return f"node {node_id} at {node.address}: {node.silence}"
 
 
-def _wake(look: Look, node_ids: Iterable[int]) -> str:
-    return wake((node_id, look.silence_of(node_id)) for node_id in node_ids)
+def _wake(look: Look, node_ids: Iterable[int], needed: int | None = None) -> str:
+    return wake(((node_id, look.silence_of(node_id)) for node_id in node_ids), needed=needed)
 
 
 # The leader
@@ -190,8 +189,9 @@ def _paused(look: Look, leader: NodeLook) -> Finding:
     down = [
         (voter, silence) for s in silent if (silence := look.silence_of(voter := s.replica.key.node_id)) is not None
     ]
+    missing = len(voters) // 2 + 1 - (len(voters) - len(silent))
     step = (
-        f"{wake(down)}; if their disks are gone for good: {RECOVERY}"
+        f"{wake(down, needed=missing)}; if their disks are gone for good: {RECOVERY}"
         if down
         else "look at the network between the voters, and whether another one leads by now: kctl quorum status, with "
         "the address of each voter alone in --controllers"

@@ -142,9 +142,25 @@ def test_no_quorum_is_arithmetic_and_names_who_must_come_back(clinic: Clinic, di
     found = findings["NO_QUORUM"]
     assert (found["severity"], found["nodes"]) == ("critical", [2, 3])
     assert found["cause"].startswith("2 of 3 voters do not answer, 2 must be up: node 2 at h2:9093: connection refused")
-    assert found["next"].startswith(
-        "1 of them must come back: start node 2; restart node 3, which hangs; if their disks"
-    )
+    assert found["next"].startswith("1 more must be up: start node 2, or restart node 3, which hangs; if their disks")
+
+
+def test_only_as_many_voters_are_asked_back_as_a_majority_lacks(
+    clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clinic.paused = True
+    clinic.silence_voter(2)
+    clinic.silence_voter(3)
+    assert diagnose()[0]["PAUSED"]["next"].startswith("start node 2 or node 3; if their disks are gone")
+    five = Clinic(voters=(1, 2, 3, 4, 5))
+    five.leader = None
+    use(five, monkeypatch)
+    for silent, step in (
+        ((3, 4, 5), "1 more must be up: start node 3, node 4 or node 5; "),
+        ((2, 3, 4, 5), "2 more must be up: start 2 of: node 2, node 3, node 4, node 5; "),
+    ):
+        five.silent = dict.fromkeys(silent, SILENT)
+        assert diagnose()[0]["NO_QUORUM"]["next"].startswith(step)
 
 
 def test_without_a_leader_brokers_are_looked_for_at_their_clients_ports(clinic: Clinic, diagnose: Diagnose) -> None:
@@ -649,4 +665,8 @@ def test_words() -> None:
     many = [(f"t{number:02}", 0) for number in range(20)]
     assert named(many).endswith("t07-0 and 12 more")
     assert wake([(1, SILENT), (2, HANGS), (3, HANGS)]) == "start node 1; restart node 2 and node 3, which hang"
+    some = [(1, SILENT), (2, HANGS), (3, SILENT)]
+    assert wake(some, needed=3) == wake(some) == "start node 1 and node 3; restart node 2, which hangs"
+    assert wake(some, needed=2) == "start or restart 2 of: node 1, node 3, node 2 (node 2 hangs)"
+    assert wake(some, needed=1) == "start node 1 or node 3, or restart node 2, which hangs"
     assert set(BROKERS) == {11, 12, 13}
