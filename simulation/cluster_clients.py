@@ -144,6 +144,10 @@ class Clients:
         for batch in batches_in(bytes(fetched.records)):
             self.world.consumed += len(batch.marks)
             self.world.watch.consumed(name, spot, batch.base_offset, batch.marks)
+            self.world.watch.check(
+                batch.base_offset <= offset < batch.end_offset,
+                lambda offset=offset, batch=batch: f"I21: {name} asks for {spot} from {offset}, and sees {batch}",  # type: ignore[misc]
+            )
             offset = batch.end_offset
         return offset
 
