@@ -21,6 +21,7 @@ from quorumlog.runtime.grpc import connect, make_channel
 from quorumlog.wire.v1 import controller_pb2, controller_pb2_grpc, node_pb2_grpc, quorum_pb2, quorum_pb2_grpc
 
 NONE = "NONE"
+NOT_CONTROLLER = "NOT_CONTROLLER"
 UNAVAILABLE = "UNAVAILABLE"
 TIMED_OUT = "TIMED_OUT"
 OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
@@ -96,7 +97,8 @@ class ControllerClient:
             result: controller_pb2.Result = reply.result
             if result.error in (NONE, ""):
                 return reply
-            reason = ClusterError(result.error, result.message or result.error, result.next, retriable=result.retriable)
+            nobody = f"no active controller answered within {timeout_s:g} s; {address}: "
+            reason = _refusal(result, nobody if result.error == NOT_CONTROLLER else "")
             if not result.retriable or result.error == OUTCOME_UNKNOWN:
                 raise reason
         raise reason
@@ -145,7 +147,7 @@ class ControllerClient:
             raise _from_rpc(error, address) from error
         result: controller_pb2.Result = reply.result
         if result.error not in (NONE, ""):
-            raise ClusterError(result.error, result.message or result.error, result.next, retriable=result.retriable)
+            raise _refusal(result)
         return reply
 
     def learn(self, addresses: Iterable[str]) -> None:
@@ -264,6 +266,11 @@ def _with_timeout(request: _R, deadline: float) -> _R:
     copy.CopyFrom(request)
     cast(Any, copy).header.timeout_ms = max(1, int((deadline - _now()) * 1000))
     return copy
+
+
+def _refusal(result: controller_pb2.Result, before: str = "") -> ClusterError:
+    text = before + (result.message or result.error)
+    return ClusterError(result.error, text, result.next, retriable=result.retriable)
 
 
 def _from_rpc(error: grpc.aio.AioRpcError, address: str) -> ClusterError:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 import quorumlog
+from quorumlog.errors import ClusterError
 from quorumlog.kctl import (
     brokers,
     cluster,
@@ -98,8 +99,17 @@ def run(arguments: list[str]) -> int:
 def _failed(error: Exception, context: Context) -> int:
     if context.debug:
         traceback.print_exception(error)
-    context.output.error(error)
+    context.output.error(_to_doctor(error))
     return exits.exit_code(error)
+
+
+def _to_doctor(error: Exception) -> Exception:
+    """Why nobody leads, or nobody answers, no single node can say: whoever meets that is told who looks at them all."""
+    if isinstance(error, ClusterError) and (
+        error.code == "NOT_CONTROLLER" or (error.code in ("UNAVAILABLE", "TIMED_OUT") and not error.next_step)
+    ):
+        return ClusterError(error.code, error.message, "kctl doctor", retriable=error.retriable)
+    return error
 
 
 def _no_command(error: click.exceptions.NoArgsIsHelpError, context: Context, arguments: list[str]) -> int:

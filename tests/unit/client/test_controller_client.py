@@ -112,6 +112,16 @@ async def test_a_retriable_refusal_is_asked_again_elsewhere(start: Start) -> Non
     assert (len(first.requests), len(second.requests)) == (1, 2)  # who has answered is asked first
 
 
+async def test_that_nobody_is_the_active_controller_is_said_with_the_time_it_was_looked_for(start: Start) -> None:
+    node = await start(FakeNode(created("NOT_CONTROLLER", retriable=True, next_step="ask again")))
+    async with ControllerClient([node.address]) as client:
+        with pytest.raises(ClusterError) as caught:
+            await client.call("CreateTopics", CREATE, 0.2)
+    error = caught.value
+    assert str(error) == f"no active controller answered within 0.2 s; {node.address}: m"
+    assert (error.code, error.next_step, error.retriable) == ("NOT_CONTROLLER", "ask again", True)
+
+
 async def test_a_final_refusal_is_raised_as_it_is(start: Start) -> None:
     node = await start(FakeNode(created("POLICY_VIOLATION", next_step="fewer")))
     async with ControllerClient([node.address]) as client:

@@ -282,6 +282,25 @@ def test_health(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["problems"] == ["nobody"]
 
 
+@pytest.mark.parametrize("arguments", [["topics", "create", "t"], ["topics", "list"], ["reassign", "status"]])
+def test_whoever_finds_no_controller_is_sent_to_the_doctor(
+    client: FakeClient, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for code, next_step, shown in (
+        ("NOT_CONTROLLER", "ask again, or another node", "kctl doctor"),
+        ("UNAVAILABLE", "", "kctl doctor"),
+        ("TIMED_OUT", "", "kctl doctor"),
+        ("UNAVAILABLE", "start a node there", "start a node there"),
+        ("OUTCOME_UNKNOWN", "look", "look"),
+        ("POLICY_VIOLATION", "", None),
+    ):
+        for method in ("CreateTopics", "DescribeTopics", "ListReassignments"):
+            client.replies[method] = ClusterError(code, "no", next_step, retriable=code != "POLICY_VIOLATION")
+        assert run([*arguments, "-o", "json"]) == (5 if code == "POLICY_VIOLATION" else 4)
+        error = json.loads(capsys.readouterr().err)
+        assert (error["error"], error["message"], error["next"]) == (code, "no", shown)
+
+
 def test_interrupted_is_130_and_cancels_nothing(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies["DescribeTopics"] = KeyboardInterrupt()
     assert run(["topics", "list"]) == 130
