@@ -29,6 +29,8 @@ async def status(context: Context) -> None:
     names = ("cluster_id", "generation", "leader_id", "leader_epoch", "high_watermark", "paused")
     change = document["last_leader_change"]
     rows = [(name, document[name]) for name in names]
+    if document["leader_answers"] is False:
+        rows[names.index("leader_id")] = ("leader_id", f"{document['leader_id']} (not heard from)")
     rows.append(("last_leader_change", f"{change['at']}: {change['reason']}" if change else None))
     ended = document["last_leadership_end"]
     told = ended and f"{ended['at']}: node {ended['leader_id']}, epoch {ended['leader_epoch']}: {ended['reason']}"
@@ -36,11 +38,7 @@ async def status(context: Context) -> None:
     rows.append(("target_voters", document["target_voters"] and [v["id"] for v in document["target_voters"]]))
     rows += [(name, document[name]) for name in ("target_step", "target_problem") if document[name]]
     output.table(("", ""), rows)
-    output.table(_COLUMNS, [_row(replica) for replica in _replicas(document)])
-    if document["answered_by"] != document["leader_id"]:
-        output.message(
-            f"answered by node {document['answered_by']}, which is not the leader: lags and observers are not known"
-        )
+    _table(context, document)
 
 
 @group.command("replication")
@@ -49,18 +47,31 @@ async def replication(context: Context) -> None:
     """Each voter and observer, with its role."""
     async with context.client() as client:
         reply = await client.describe_quorum(context.deadline_s)
-    replicas = _replicas(status_document(reply))
+    document = status_document(reply)
     if context.output.is_json:
-        context.output.document(replicas)
-    else:
-        context.output.table(_COLUMNS, [_row(replica) for replica in replicas])
+        context.output.document(_replicas(document))
+        return
+    _table(context, document)
+
+
+def _second_hand(document: dict[str, Any]) -> str:
+    """Of an answer that is not the leader's."""
+    leader = document["leader_id"]
+    whose = "knows no leader" if leader is None else f"takes node {leader} for the leader, which is not heard from"
+    return f"answered by node {document['answered_by']}, which {whose}: lags and observers are not known (kctl doctor)"
 
 
 _COLUMNS = ("id", "role", "directory_id", "address", "log_end_offset", "lag", "last_fetch_ms", "last_caught_up_ms")
 
 
-def _row(replica: dict[str, Any]) -> list[object]:
-    return [replica[column] for column in _COLUMNS]
+def _table(context: Context, document: dict[str, Any]) -> None:
+    replicas = _replicas(document)
+    for replica in replicas:
+        if replica["role"] == "leader" and not document["leader_answers"]:
+            replica["role"] = "leader (not heard from)"
+    context.output.table(_COLUMNS, [[replica[column] for column in _COLUMNS] for replica in replicas])
+    if not document["leader_answers"]:
+        context.output.message(_second_hand(document))
 
 
 def _replicas(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -72,22 +83,29 @@ def _replicas(document: dict[str, Any]) -> list[dict[str, Any]]:
 def status_document(reply: Any) -> dict[str, Any]:
     """The JSON of `quorum status` from a DescribeQuorumReply."""
     known = reply.known
+    leader = known.leader_id if known.HasField("leader_id") else None
     return {
         "cluster_id": known.cluster_id if known.HasField("cluster_id") else None,
         "generation": known.generation,
-        "leader_id": known.leader_id if known.HasField("leader_id") else None,
+        "leader_id": leader,
+        "leader_answers": _leads(reply) if leader is not None else None,
         "leader_epoch": known.epoch,
         "high_watermark": reply.high_watermark,
         "paused": reply.paused,
         "answered_by": reply.answered_by.node_id,
-        "voters": [_replica(replica) for replica in reply.voters],
-        "observers": [_replica(replica) for replica in reply.observers],
+        "voters": [_replica(reply, replica) for replica in reply.voters],
+        "observers": [_replica(reply, replica) for replica in reply.observers],
         "target_voters": [_voter(v) for v in reply.target_voters.voters] if reply.HasField("target_voters") else None,
         "target_step": reply.target_step if reply.HasField("target_step") else None,
         "target_problem": reply.target_problem if reply.HasField("target_problem") else None,
         "last_leader_change": _last_change(reply),
         "last_leadership_end": _last_end(reply),
     }
+
+
+def _leads(reply: Any) -> bool:
+    """It is the leader's own word."""
+    return bool(reply.known.HasField("leader_id") and reply.known.leader_id == reply.answered_by.node_id)
 
 
 def _voter(voter: Any) -> dict[str, Any]:
@@ -98,11 +116,13 @@ def _voter(voter: Any) -> dict[str, Any]:
     }
 
 
-def _replica(status: Any) -> dict[str, Any]:
+def _replica(reply: Any, status: Any) -> dict[str, Any]:
+    """How far everybody is only the leader knows; another node knows it of itself."""
+    is_known = _leads(reply) or status.replica.key == reply.answered_by
     return {
         **_voter(status.replica),
-        "log_end_offset": status.log_end_offset if status.log_end_offset >= 0 else None,
-        "lag": status.lag if status.lag >= 0 else None,
+        "log_end_offset": status.log_end_offset if is_known and status.log_end_offset >= 0 else None,
+        "lag": status.lag if is_known and status.lag >= 0 else None,
         "last_fetch_ms": status.last_fetch_ms if status.HasField("last_fetch_ms") else None,
         "last_caught_up_ms": status.last_caught_up_ms if status.HasField("last_caught_up_ms") else None,
     }

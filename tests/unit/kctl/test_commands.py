@@ -269,6 +269,40 @@ def test_quorum_status_and_replication(client: FakeClient, capsys: pytest.Captur
     assert "AAECAwQFBgcICQoLDA0ODw" in capsys.readouterr().out
 
 
+def test_a_follower_does_not_pass_a_dead_leader_off_as_one_that_leads(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reply = quorum_reply()
+    client.replies["DescribeQuorum"] = reply
+    assert run(["quorum", "status", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["leader_answers"] is True
+    follower = reply.voters.add()
+    follower.CopyFrom(reply.voters[0])
+    follower.replica.key.node_id = 2
+    reply.voters[0].log_end_offset, reply.voters[0].lag = 0, 12  # what a follower says of others is no knowledge
+    reply.answered_by.node_id = 2
+    assert run(["quorum", "status"]) == 0
+    captured = capsys.readouterr()
+    rows = [line.split() for line in captured.out.splitlines()]
+    assert ["leader_id", "1", "(not", "heard", "from)"] in rows
+    assert [" ".join(row[1:5]) for row in rows if row[0] == "1"] == ["leader (not heard from)"]
+    assert captured.err == (
+        "answered by node 2, which takes node 1 for the leader, which is not heard from: "
+        "lags and observers are not known (kctl doctor)\n"
+    )
+    assert run(["quorum", "status", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["leader_id"], document["leader_answers"], document["answered_by"]) == (1, False, 2)
+    assert [(each["log_end_offset"], each["lag"]) for each in document["voters"]] == [(None, None), (12, 0)]
+    reply.known.ClearField("leader_id")
+    assert run(["quorum", "replication"]) == 0
+    captured = capsys.readouterr()
+    assert "not heard from" not in captured.out
+    assert captured.err.startswith("answered by node 2, which knows no leader: lags")
+    assert run(["quorum", "status", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["leader_answers"] is None
+
+
 def test_health(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies |= {"DescribeQuorum": quorum_reply(), "DescribeTopics": topics(), "DescribeBrokers": brokers()}
     assert run(["cluster", "health", "-o", "json"]) == 1
