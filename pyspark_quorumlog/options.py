@@ -38,6 +38,10 @@ _DECIDED_BY_SOURCE = (
 )
 _SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 
+SHOWN_MAX = 80
+"""Characters of a value that an error message quotes."""
+_FORM = 'for every partition, like {"a": {"0": 23}}'
+
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Partition = tuple[str, int]
@@ -203,11 +207,25 @@ class _Reader:
         assert value is not None
         return value
 
-    def parsed_json(self, name: str, convert: Callable[[object], dict[Partition, int]]) -> dict[Partition, int]:
+    def parsed_json(
+        self, name: str, convert: Callable[[object], dict[Partition, int]], expected: str
+    ) -> dict[Partition, int]:
+        """`convert` raises ValueError for another form; the problem then names option, value and `expected`."""
+        text = self.text(name) or ""
+        shown = repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…")
         try:
-            return convert(json.loads(self.text(name) or ""))
-        except (ValueError, RecursionError) as error:
-            self.problem(name, f"is not what it should be: {error}")
+            value = json.loads(text)
+        except json.JSONDecodeError as error:
+            where = "it is empty" if not text else f"this is no JSON at character {error.pos + 1}"
+            self.problem(name, f"is {shown}: {where}; expected {expected}")
+            return {}
+        except (ValueError, RecursionError):  # a number of 5,000 digits; ten thousand brackets
+            self.problem(name, f"is {shown}: this JSON is beyond all bounds; expected {expected}")
+            return {}
+        try:
+            return convert(value)
+        except ValueError as error:
+            self.problem(name, f"is {shown}: {error}; expected {expected}")
             return {}
 
 
@@ -246,18 +264,18 @@ def _subscription(reader: _Reader) -> tuple[tuple[str, ...], str | None, tuple[P
         except re.error as error:
             reader.problem("subscribePattern", f"is not a regular expression of Python's `re`: {error}")
         return (), text, ()
-    assigned = reader.parsed_json("assign", _assignment)
+    assigned = reader.parsed_json("assign", _assignment, 'partitions by topic, like {"a": [0, 1]}')
     return (), None, tuple(sorted(assigned))
 
 
 def _assignment(value: object) -> dict[Partition, int]:
     """{"topic": [0, 1]}"""
     if not isinstance(value, dict) or not value:
-        raise ValueError('expected {"topic": [0, 1]}')
+        raise ValueError("this names no topic")
     found: dict[Partition, int] = {}
     for topic, partitions in value.items():
         if not isinstance(partitions, list) or not partitions:
-            raise ValueError(f"topic {topic}: expected a list of partitions")
+            raise ValueError(f"topic {topic} has no list of partitions")
         for partition in partitions:
             found[topic, _whole(partition, f"topic {topic}", 0, 2**31 - 1)] = 0
     return found
@@ -273,7 +291,7 @@ def _positions(reader: _Reader, which: str, default: int, refused: int) -> Posit
         return Positions(reader.number(f"{which}Timestamp", 0, 0), by_time=True, or_latest=or_latest)
     name = f"{which}OffsetsByTimestamp"
     if reader.text(name) is not None:
-        times = reader.parsed_json(name, lambda value: _by_partition(value, 0, "a time in ms"))
+        times = reader.parsed_json(name, lambda value: _by_partition(value, 0, "times"), f"times in ms {_FORM}")
         return Positions(None, times, by_time=True, or_latest=or_latest)
     name = f"{which}Offsets"
     text = reader.text(name)
@@ -285,7 +303,10 @@ def _positions(reader: _Reader, which: str, default: int, refused: int) -> Posit
         if words[text.lower()] == refused:
             reader.problem(name, f"cannot be {refused_word} when a batch is read")
         return Positions(words[text.lower()])
-    offsets = reader.parsed_json(name, lambda value: _by_partition(value, EARLIEST, "an offset"))
+    word, other = ("earliest", f"{EARLIEST}: earliest") if which == "starting" else ("latest", f"{LATEST}: latest")
+    offsets = reader.parsed_json(
+        name, lambda value: _by_partition(value, EARLIEST, "offsets"), f"{word}, or offsets {_FORM} ({other})"
+    )
     for (topic, partition), offset in sorted(offsets.items()):
         if offset == refused:
             reader.problem(name, f"cannot be {refused} ({refused_word}) for {topic}-{partition} when a batch is read")
@@ -295,11 +316,11 @@ def _positions(reader: _Reader, which: str, default: int, refused: int) -> Posit
 def _by_partition(value: object, lowest: int, what: str) -> dict[Partition, int]:
     """{"topic": {"0": 23}}"""
     if not isinstance(value, dict):
-        raise ValueError('expected {"topic": {"0": 23}}')
+        raise ValueError("this names no topic")
     found: dict[Partition, int] = {}
     for topic, partitions in value.items():
         if not isinstance(partitions, dict):
-            raise ValueError(f'topic {topic}: expected {{"0": {what}}}')
+            raise ValueError(f"topic {topic} has no {what} by partition")
         for partition, number in partitions.items():
             if not re.fullmatch(r"\d{1,10}", partition) or int(partition) >= 2**31:
                 raise ValueError(f"topic {topic}: {partition!r} is not a partition")

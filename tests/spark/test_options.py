@@ -41,17 +41,43 @@ def test_names_are_case_insensitive_and_lists_are_cut() -> None:
         ({**READ, "kafka.bootstrap.servers": "h:99999"}, "holds 'h:99999'"),
         ({"bootstrap.servers": "h:1"}, "none is given"),
         ({**READ, "assign": '{"t":[0]}'}, "assign and subscribe are given"),
-        ({"bootstrap.servers": "h:1", "assign": '{"t":0}'}, "option assign is not what it should be: topic t"),
+        (
+            {"bootstrap.servers": "h:1", "assign": '{"t":0}'},
+            "topic t has no list of partitions; expected partitions by topic",
+        ),
         ({"bootstrap.servers": "h:1", "assign": '{"t":[-1]}'}, "-1 is not a whole number"),
-        ({"bootstrap.servers": "h:1", "assign": '{"t"'}, "option assign is not what it should be"),
+        (
+            {"bootstrap.servers": "h:1", "assign": '{"t"'},
+            """option assign is '{"t"': this is no JSON at character 5; exp""",
+        ),
         ({"bootstrap.servers": "h:1", "subscribe": " , "}, "option subscribe names no topic"),
         ({"bootstrap.servers": "h:1", "subscribePattern": "("}, "option subscribePattern is not a regular"),
         ({**READ, "startingOffsets": "latest"}, "option startingOffsets cannot be latest"),
-        ({**READ, "startingOffsets": "soon"}, "option startingOffsets is not what it should be"),
+        (
+            {**READ, "startingOffsets": "soon"},
+            "option startingOffsets is 'soon': this is no JSON at character 1; expected earliest, or offsets for every "
+            'partition, like {"a": {"0": 23}} (-2: earliest)',
+        ),
+        ({**READ, "startingOffsets": ""}, "option startingOffsets is '': it is empty; expected earliest, or"),
+        ({**READ, "startingOffsets": "23"}, "option startingOffsets is '23': this names no topic; expected earliest"),
+        ({**READ, "startingOffsets": "9" * 5000}, "999…': this JSON is beyond all bounds; expected earliest"),
+        (
+            {**READ, "endingOffsets": '{"t":{"0":"x"}}'},
+            """option endingOffsets is '{"t":{"0":"x"}}': t-0: 'x' is not a whole number from -2; expected latest, """
+            'or offsets for every partition, like {"a": {"0": 23}} (-1: latest)',
+        ),
+        (
+            {**READ, "endingOffsets": "[1"},
+            "option endingOffsets is '[1': this is no JSON at character 3; expected latest",
+        ),
+        (
+            {**READ, "endingOffsetsByTimestamp": "{}x"},
+            "option endingOffsetsByTimestamp is '{}x': this is no JSON at character 3; expected times in ms for every",
+        ),
         ({**READ, "startingOffsets": '{"t":{"0":-1}}'}, "option startingOffsets cannot be -1 (latest) for t-0"),
         ({**READ, "startingOffsets": '{"t":{"x":1}}'}, "'x' is not a partition"),
-        ({**READ, "startingOffsets": '{"t":[1]}'}, "topic t: expected"),
-        ({**READ, "startingOffsets": "[" * 100_000}, "option startingOffsets is not what it should be"),
+        ({**READ, "startingOffsets": '{"t":[1]}'}, "topic t has no offsets by partition; expected"),
+        ({**READ, "startingOffsets": "[" * 100_000}, "[[…': this JSON is beyond all bounds; expected earliest"),
         ({**READ, "endingOffsets": "earliest"}, "option endingOffsets cannot be earliest"),
         ({**READ, "endingOffsets": '{"t":{"0":-2}}'}, "option endingOffsets cannot be -2 (earliest) for t-0"),
         ({**READ, "startingTimestamp": "now"}, "option startingTimestamp is 'now'"),
