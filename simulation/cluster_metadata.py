@@ -68,6 +68,8 @@ class MetadataWatch:
     identities: dict[Spot, list[LogKey]] = field(default_factory=dict)
     """All that have ever been, oldest first."""
     names: dict[LogKey, Spot] = field(default_factory=dict)
+    topic_ids: set[UUID] = field(default_factory=set)
+    """Of all topics that have ever been."""
     on_unclean: Callable[[Election], None] = lambda _: None
     on_epoch: Callable[[Election], None] = lambda _: None
     """Told of each new leader epoch, when the first node applies it."""
@@ -139,6 +141,7 @@ class MetadataWatch:
         changes = {(one.topic_id, one.index): one for one in records if isinstance(one, PartitionChange)}
         for broker in new.brokers.values():
             self._judge_broker(broker)
+        self.topic_ids.update(new.topics)
         for topic in new.topics.values():
             before = old.topic(topic.name)
             for index, partition in enumerate(topic.partitions):

@@ -7,8 +7,10 @@ makes of it is judged by the metadata that comes of it (`cluster_metadata.py`), 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from quorum.ports import UnreachableError
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -89,29 +91,36 @@ class Orders:
         while True:
             host = random.choice(list(self.world.hosts.values()))
             request.header.timeout_ms = TIMEOUT_MS
+            promised = self.world.promised_offset
             try:
                 reply = await self._transport.call(str(host.config.control_listen), method, request, TIMEOUT_MS + 500)
             except UnreachableError:
                 reply = None
             if reply is not None and not reply.result.retriable:  # type: ignore[attr-defined]
-                self._answered(method, reply)
+                self._answered(method, reply, promised)
                 return reply
             if loop.time() >= deadline:
                 return None
             await asyncio.sleep(PAUSE_S)
 
-    def _answered(self, method: str, reply: Any) -> None:
+    def _answered(self, method: str, reply: Any, promised: int) -> None:
+        """`promised`: the end of the log that had been told before the request was sent."""
         world = self.world
-        words = {reply.result.error}
-        for items in ("topics", "resources", "partitions"):
-            words.update(each.result.error for each in getattr(reply, items, ()))
+        parts = [each for items in ("topics", "resources", "partitions") for each in getattr(reply, items, ())]
+        words = {reply.result.error, *(each.result.error for each in parts)}
         if reply.result.error == "NONE" and hasattr(reply, "topic"):
             words = {reply.topic.result.error}
         for word in sorted(words):
             world.watch.seen[f"{method} {word}"] += 1
             world.watch.check(word in EXPECTED, lambda word=word: f"L2: {method} is answered with {word}: {reply}")  # type: ignore[misc]
-        if "NONE" in words:
-            world.promised_offset = max(world.promised_offset, getattr(reply, "offset", 0))
+        for offset in _offsets_in(reply, parts):
+            world.watch.check(
+                offset >= promised,
+                lambda offset=offset: f"I14: {method} is decided on at {offset}, {promised} was told before: {reply}",  # type: ignore[misc]
+            )
+            world.promised_offset = max(world.promised_offset, offset)
+        if method == "CreateTopics":
+            world.promised_topics.update(UUID(bytes=each.topic_id) for each in parts if each.result.error == "NONE")
         world.note(f"ORDER {method}: {', '.join(sorted(words))}")
 
     def _random(self, fault: Fault) -> Random:
@@ -236,3 +245,10 @@ class Orders:
     async def _transfer(self, fault: Fault) -> None:
         random = self._random(fault)
         await self.ask("TransferLeader", pb.TransferLeaderRequest(), fault.length_s, random)
+
+
+def _offsets_in(reply: Any, parts: list[Any]) -> Iterator[int]:
+    """The ends of the log that it was decided on; an error of the whole request may come without one."""
+    for answer in (reply, *parts):
+        if reply.result.error == "NONE" and hasattr(answer, "offset"):
+            yield answer.offset

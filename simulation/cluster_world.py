@@ -18,6 +18,7 @@ from contextvars import Context
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import structlog
 
@@ -105,6 +106,8 @@ class ClusterWorld(World):
         self.by_leader_only: list[tuple[Spot, int, tuple[Mark, ...]]] = []
         self.promised_offset = 0
         """The end of the metadata log that an administrator was told of."""
+        self.promised_topics: set[UUID] = set()
+        """Those that he was told are created."""
         self.clients = Clients(self)
 
     def _break(self, message: str) -> None:
