@@ -133,9 +133,10 @@ class Membership(Handovers):
     # Working on it
 
     def _pursue_changes(self, leader: Leader, now_ms: int) -> None:
-        for work in (leader.change, leader.step):
-            if work is not None:
-                self._advance_change(leader, work, now_ms)
+        if leader.change is not None:
+            self._advance_change(leader, leader.change, now_ms)
+        if leader.step is not None:  # that change may have set another target, which ended it
+            self._advance_change(leader, leader.step, now_ms)
         if leader.step is None and self._may_step(leader, now_ms):
             self._begin_step(leader, now_ms)
         if not self.is_voter and not self._is_uncommitted:
