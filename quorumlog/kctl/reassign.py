@@ -14,7 +14,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers as brokers_module
 from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
-from quorumlog.kctl.reassign_plan import ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
+from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
 from quorumlog.kctl.reassign_progress import Key, Sizes, Watch, list_ongoing, state_of
 from quorumlog.kctl.topics import dry_run_option
 
@@ -65,10 +65,13 @@ def _load(path: str | None) -> list[Move] | None:
     try:
         text = sys.stdin.read(PLAN_SIZE_MAX + 1) if path == "-" else _read(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise ClusterError("INVALID_PLAN", f"{path!r} cannot be read: {error}", "name a file, or - for input") from None
+        why = error.strerror if isinstance(error, OSError) else f"it is no text: {error}"
+        next_step = f"name a file that holds {FORM}, or - for standard input"
+        raise ClusterError("INVALID_PLAN", f"the plan {path!a} cannot be read: {why}", next_step) from None
+    name = "standard input" if path == "-" else ascii(path)
     if len(text) > PLAN_SIZE_MAX:
-        raise ClusterError("INVALID_PLAN", f"the plan is larger than {PLAN_SIZE_MAX} bytes", "split it")
-    return parse(text)
+        raise ClusterError("INVALID_PLAN", f"{name} is larger than {PLAN_SIZE_MAX} bytes", "split it")
+    return parse(text, name)
 
 
 def _read(path: str) -> str:

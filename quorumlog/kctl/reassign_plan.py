@@ -21,6 +21,9 @@ NAME_MAX = 249
 REPLICAS_MAX = 32_767
 PLAN_PARTITIONS_MAX = 100_000
 PLAN_SIZE_MAX = 64 << 20
+FORM = '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}, …]}'
+_MAKE = "`kctl reassign generate` makes one"
+_NUMBER = f"(0 to {ID_MAX}, without quotes)"
 _SHOWN = 60
 
 
@@ -36,16 +39,34 @@ class Move:
 # The JSON form
 
 
-def parse(text: str) -> list[Move]:
+def parse(text: str, name: str = "the plan") -> list[Move]:
     """A plan: `{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}`, or what `generate -o json` prints.
+
+    name: what the message calls it.
 
     Raises:
         ClusterError: INVALID_PLAN, naming what is wrong where.
     """
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _invalid(f"not JSON: {error}") from None
+        return _parsed(_json(text))
+    except ValueError as error:
+        raise ClusterError("INVALID_PLAN", f"{name} is no plan: {error}", f"expected is {FORM}; {_MAKE}") from None
+
+
+def _json(text: str) -> Any:
+    """Raises: ValueError."""
+    if not text.strip():
+        raise ValueError("it is empty")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON at line {error.lineno}, column {error.colno}") from None
+    except (ValueError, RecursionError):
+        raise ValueError("not JSON that anybody could read: too deep, or a number too long") from None
+
+
+def _parsed(document: Any) -> list[Move]:
+    """Raises: ValueError."""
     if isinstance(document, dict) and "plan" in document:
         document = document["plan"]
     _require(isinstance(document, dict), "it is not an object with `partitions`")
@@ -53,6 +74,7 @@ def parse(text: str) -> list[Move]:
     version = document.get("version", 1)
     _require(_is_int(version) and version == 1, f"version {_show(version)}; this program knows 1")
     rows = document.get("partitions")
+    _require("partitions" in document, "it has no `partitions`")
     _require(isinstance(rows, list), "`partitions` is not a list")
     _require(bool(rows), "it names no partitions")
     _require(len(rows) <= PLAN_PARTITIONS_MAX, f"it names {len(rows)} partitions, at most {PLAN_PARTITIONS_MAX}")
@@ -66,13 +88,16 @@ def _move(row: Any, number: int) -> Move:
     where = f"partitions[{number}]"
     _require(isinstance(row, dict), f"{where} is not an object")
     _known(row, ("topic", "partition", "replicas", "log_dirs"), where)
-    topic, partition, replicas = row.get("topic"), row.get("partition"), row.get("replicas")
+    missing = [key for key in ("topic", "partition", "replicas") if key not in row]
+    _require(not missing, f"{where} has no `{missing[0] if missing else ''}`")
+    topic, partition, replicas = row["topic"], row["partition"], row["replicas"]
     _require(isinstance(topic, str) and 0 < len(topic) <= NAME_MAX, f"{where}.topic {_show(topic)} is no topic name")
-    _require(_is_id(partition), f"{where}.partition {_show(partition)} is no partition number")
-    _require(isinstance(replicas, list) and bool(replicas), f"{where}.replicas {_show(replicas)} is no list of brokers")
+    _require(_is_id(partition), f"{where}.partition {_show(partition)} is no partition number {_NUMBER}")
+    is_list = isinstance(replicas, list) and bool(replicas)
+    _require(is_list, f"{where}.replicas {_show(replicas)} is no list of brokers, like [1, 2]")
     _require(len(replicas) <= REPLICAS_MAX, f"{where}.replicas names {len(replicas)} brokers")
     strange = [broker for broker in replicas if not _is_id(broker)]
-    _require(not strange, f"{where}.replicas: {_show(strange[0]) if strange else ''} is no broker id")
+    _require(not strange, f"{where}.replicas: {_show(strange[0]) if strange else ''} is no broker id {_NUMBER}")
     twice = [broker for broker, count in Counter(replicas).items() if count > 1]
     _require(not twice, f"{where}.replicas: broker {twice[0] if twice else ''} is named twice")
     directories = row.get("log_dirs", [])
@@ -106,17 +131,15 @@ def _known(found: dict[str, Any], keys: Sequence[str], where: str) -> None:
 
 def _require(condition: bool, problem: str) -> None:
     if not condition:
-        raise _invalid(problem)
+        raise ValueError(problem)
 
 
 def _show(value: object) -> str:
-    text = ascii(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "…"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
-
-
-def _invalid(problem: str) -> ClusterError:
-    next_step = "`kctl reassign generate` makes one"
-    return ClusterError("INVALID_PLAN", f"the plan is refused: {problem}", next_step)
 
 
 # Making one

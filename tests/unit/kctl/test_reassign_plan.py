@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from io import StringIO
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.exits import USAGE, exit_code
-from quorumlog.kctl.reassign_plan import Move, document, moved, parse, propose
+from quorumlog.kctl.main import run
+from quorumlog.kctl.reassign_plan import FORM, Move, document, moved, parse, propose
 
 
 def plan(**changes: object) -> str:
@@ -26,38 +29,43 @@ def test_kafkas_form_and_that_of_generate_are_read() -> None:
 
 
 BAD = {
-    "": "not JSON",
-    "{": "not JSON",
+    "": "it is empty",
+    " \n ": "it is empty",
+    "{": "not JSON at line 1, column 2",
+    '{"version": 1,\n "partitions": nine}': "not JSON at line 2, column 16",
+    "9" * 5000: "too deep, or a number too long",
     "[" * 100_000: "not JSON",
     "[]": "not an object",
     "3": "not an object",
     "null": "not an object",
     '{"version": 2, "partitions": [{}]}': "version 2",
-    '{"version": true, "partitions": [{}]}': "version True",
-    '{"version": "1", "partitions": [{}]}': "version '1'",
-    '{"version": 1}': "not a list",
+    '{"version": true, "partitions": [{}]}': "version true",
+    '{"version": "1", "partitions": [{}]}': 'version "1"',
+    '{"version": 1}': "it has no `partitions`",
+    '{"version": 1, "partitions": null}': "not a list",
     '{"partitions": []}': "names no partitions",
     '{"partitions": {"topic": "t"}}': "not a list",
+    '{"partitions": [{"topic": "t", "replicas": [1]}]}': "partitions[0] has no `partition`",
     '{"partitions": [7]}': "partitions[0] is not an object",
-    '{"partitions": [], "brokers": [1]}': "unknown key, 'brokers'",
+    '{"partitions": [], "brokers": [1]}': 'unknown key, "brokers"',
     json.dumps({"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}] * 2}): "t-0 more than once",
-    plan(topic=None): "topic None",
-    plan(topic=""): "topic ''",
+    plan(topic=None): "topic null",
+    plan(topic=""): 'topic ""',
     plan(topic="t" * 250): "is no topic name",
     plan(topic=7): "topic 7",
     plan(partition=-1): "partition -1",
     plan(partition=2**31): "partition 2147483648",
-    plan(partition="0"): "partition '0'",
+    plan(partition="0"): 'partitions[0].partition "0" is no partition number (0 to',
     plan(partition=0.0): "partition 0.0",
-    plan(partition=True): "partition True",
+    plan(partition=True): "partition true",
     plan(replicas=[]): "no list of brokers",
     plan(replicas="1,2"): "no list of brokers",
-    plan(replicas=[1, "2"]): "'2' is no broker id",
+    plan(replicas=[1, "2"]): '"2" is no broker id',
     plan(replicas=[1, -1]): "-1 is no broker id",
     plan(replicas=[1, 1]): "broker 1 is named twice",
-    plan(replicas=[1, None]): "None is no broker id",
+    plan(replicas=[1, None]): "null is no broker id",
     plan(log_dirs=["/data"]): "choose their directories themselves",
-    plan(rack="a"): "unknown key, 'rack'",
+    plan(rack="a"): 'unknown key, "rack"',
 }
 
 
@@ -69,6 +77,26 @@ def test_what_is_wrong_with_a_plan_is_named(text: str) -> None:
     assert BAD[text] in raised.value.message
     assert len(raised.value.message) < 300
     assert exit_code(raised.value) == USAGE
+
+
+def test_the_file_of_a_bad_plan_is_named_with_what_one_looks_like(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "moves.json"
+    file.write_text("t-0 to 1,2\n")
+    assert run(["reassign", "start", "--plan", str(file), "-o", "json"]) == USAGE
+    error = json.loads(capsys.readouterr().err)
+    assert (error["error"], error["message"]) == ("INVALID_PLAN", f"'{file}' is no plan: not JSON at line 1, column 1")
+    assert error["next"] == f"expected is {FORM}; `kctl reassign generate` makes one"
+    assert parse(FORM.replace(", …", "")) == [Move("t", 0, (1, 2))]
+    file.write_bytes(b"\xff\xfe")
+    for path, why in ((file, "it is no text"), (tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
+        assert run(["reassign", "start", "--plan", str(path), "-o", "json"]) == USAGE
+        error = json.loads(capsys.readouterr().err)
+        assert error["message"].startswith(f"the plan '{path}' cannot be read: {why}")
+    monkeypatch.setattr("sys.stdin", StringIO(""))
+    assert run(["reassign", "start", "--plan", "-", "-o", "json"]) == USAGE
+    assert json.loads(capsys.readouterr().err)["message"] == "standard input is no plan: it is empty"
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: (
