@@ -234,7 +234,7 @@ class ClusterWatch:
 
         async def asked(method: str, request: Any, timeout_ms: int) -> Any:
             for item in request.items:
-                isr = frozenset(member.broker_id for member in item.isr)
+                isr = frozenset((member.broker_id, member.broker_epoch) for member in item.isr)
                 topic_id, epochs = UUID(bytes=item.topic_id), (item.leader_epoch, item.partition_epoch)
                 self.metadata.proposals.add(Proposed(topic_id, item.index, *epochs, isr))
             return await call(method, request, timeout_ms)

@@ -38,13 +38,13 @@ class Election(NamedTuple):
 
 
 class Proposed(NamedTuple):
-    """An ISR, and the epochs of the partition that it was meant for."""
+    """An ISR, each broker with its epoch, and the epochs of the partition that it was meant for."""
 
     topic_id: UUID
     partition: int
     leader_epoch: int
     partition_epoch: int
-    isr: frozenset[int]
+    isr: frozenset[tuple[int, int]]
 
 
 @dataclass(eq=False)
@@ -234,7 +234,8 @@ class MetadataWatch:
                 lambda: f"I18: the reassignment of {name} ends with {arrived} not in sync: {old} to {new}",
             )
         if reason in (Reason.ISR_SHRINK, Reason.ISR_EXPAND) and new.partition_epoch == old.partition_epoch + 1:
-            asked = Proposed(topic.topic_id, new.index, old.leader_epoch, old.partition_epoch, frozenset(new.isr))
+            isr = frozenset((each, image.brokers[each].epoch) for each in new.isr)
+            asked = Proposed(topic.topic_id, new.index, old.leader_epoch, old.partition_epoch, isr)
             self.check(asked in self.proposals, lambda: f"I18: nobody asked for the isr of {name}: {old} to {new}")
         gone = set(old.replica_ids) - set(new.replica_ids)
         self.check(
