@@ -93,15 +93,14 @@ def _snapshots(cluster: DevCluster) -> list[Path]:
     return sorted(Path(cluster.nodes[0].data_dir).rglob("*.snapshot"), key=lambda path: path.name)
 
 
-async def _snapshot_of_all(cluster: DevCluster, client: ControllerClient) -> Path:
-    """The newest, once it holds all that is committed."""
+async def _snapshot_of_all(cluster: DevCluster, client: ControllerClient) -> None:
+    """Return once one holds all that is committed."""
     end_offset = (await client.describe_quorum(TIMEOUT_S)).high_watermark
 
     async def is_there() -> bool:
         return any(int(path.name.partition("-")[0]) >= end_offset for path in _snapshots(cluster))
 
     await until(is_there)
-    return _snapshots(cluster)[-1]
 
 
 async def _watch(cluster: DevCluster, brokers: FakeBrokers, watched_s: float) -> dict[str, Any]:
