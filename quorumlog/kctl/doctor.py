@@ -86,7 +86,7 @@ def looked_at(look: Look) -> dict[str, Any]:
 
 
 def _tell(context: Context, look: Look, findings: list[Finding]) -> None:
-    from quorumlog.kctl.doctor_findings import counted
+    from quorumlog.kctl.words import counted
     from quorumlog.runtime.logging import rfc3339
 
     output = context.output
@@ -114,7 +114,7 @@ def _tell(context: Context, look: Look, findings: list[Finding]) -> None:
 
 def _seen(look: Look) -> str:
     """One line: what the verdict rests on."""
-    from quorumlog.kctl.doctor_findings import counted
+    from quorumlog.kctl.words import counted
 
     seen = looked_at(look)
     parts = [f"{seen['nodes_answering']} of {seen['nodes']} nodes answer"]

@@ -6,20 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorumlog.kctl.doctor_findings import (
-    ADVICE,
-    CRITICAL,
-    PROBLEM,
-    SHOWN_MAX,
-    Finding,
-    Key,
-    counted,
-    listed,
-    named,
-    texts,
-    wake,
-)
+from quorumlog.kctl.doctor_findings import ADVICE, CRITICAL, PROBLEM, Finding, texts, wake
 from quorumlog.kctl.doctor_look import NOBODY, Look
+from quorumlog.kctl.words import SHOWN_MAX, Key, counted, listed, named
 
 LOST_DIRECTORY = bytes(15) + b"\1"
 FENCED, UNFENCED, SHUTTING_DOWN = "fenced", "unfenced", "controlled_shutdown"

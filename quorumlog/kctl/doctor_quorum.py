@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from quorumlog.kctl.doctor_findings import ADVICE, CRITICAL, PROBLEM, Finding, counted, listed, wake
+from quorumlog.kctl.doctor_findings import ADVICE, CRITICAL, PROBLEM, Finding, wake
 from quorumlog.kctl.doctor_look import Look, NodeLook, committed
+from quorumlog.kctl.words import counted, listed
 
 SILENT_MS = 2_000
 """A voter that has not fetched for so long counts as absent (`quorum.fetch.timeout.ms`)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers as brokers_module
 from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
 from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
-from quorumlog.kctl.reassign_progress import Key, Sizes, Watch, list_ongoing, state_of
+from quorumlog.kctl.reassign_progress import Sizes, Watch, held_up, list_ongoing, state_of, waited_for
 from quorumlog.kctl.topics import dry_run_option
+from quorumlog.kctl.words import Key, listed, named
 
 NO_THROTTLE = -1
+TOPICS_SHOWN_MAX = 5
 
 
 @click.group("reassign", cls=Group)
@@ -215,9 +217,22 @@ async def start(
             )
         reply = await _alter(client, context, moves, dry_run, throttle=throttle, replace=replace)
         keys = [(move.topic, move.partition) for move in moves]
-        if wait and keys and not dry_run:
+        under_way = await _under_way(client, reply, max(deadline - loop.time(), 0.1))
+        if under_way:
+            waits = "; waiting for that" if wait and not dry_run else ""
+            context.output.message(f"{named(under_way)}: already under way to the same replicas{waits}")
+        moving = under_way or any(each.changed for each in reply.partitions)
+        if wait and moving and not dry_run:
             await Watch(context, client, keys).run(max(deadline - loop.time(), 0.1))
-    _report(context, reply, moves, dry_run, done="moved" if wait else "being moved", planned="would be moved")
+    done = "moved" if wait else "being moved"
+    _report(context, reply, moves, dry_run, done=done, planned="would be moved", under_way=under_way)
+
+
+async def _under_way(client: Any, reply: Any, timeout_s: float) -> set[Key]:
+    """Of the partitions that a request left as they were, those that are being moved to the same target."""
+    unchanged = [(each.topic, each.index) for each in reply.partitions if not each.changed]
+    ongoing = (await list_ongoing(client, unchanged, timeout_s))[0] if unchanged else []
+    return {(each.topic, each.index) for each in ongoing}
 
 
 def _check_sources(
@@ -242,7 +257,17 @@ async def _alter(client: Any, context: Context, moves: Sequence[Move], dry_run: 
     return await client.call("AlterReassignments", request, context.deadline_s)
 
 
-def _report(context: Context, reply: Any, moves: Sequence[Move], dry_run: bool, *, done: str, planned: str) -> None:
+def _report(
+    context: Context,
+    reply: Any,
+    moves: Sequence[Move],
+    dry_run: bool,
+    *,
+    done: str,
+    planned: str,
+    under_way: Container[Key] = (),
+) -> None:
+    """under_way: those that went there before the request, and so are done with the others."""
     wanted = {(move.topic, move.partition): list(move.replicas) or None for move in moves}
     if context.output.is_json:
         rows = [
@@ -257,14 +282,22 @@ def _report(context: Context, reply: Any, moves: Sequence[Move], dry_run: bool, 
         context.output.document({"changed": reply.changed, "offset": reply.offset or None, "partitions": rows})
         return
     changed = sum(each.changed for each in reply.partitions)
-    so_already = [each.result.message for each in reply.partitions if not each.changed and each.result.message]
-    for text in so_already[:5]:
+    old = [each for each in reply.partitions if not each.changed]
+    going = sum((each.topic, each.index) in under_way for each in old)
+    so_already = [each.result.message for each in old if (each.topic, each.index) not in under_way]
+    for text in list(filter(None, so_already))[:5]:
         context.output.message(text)
     if not moves:
         context.output.text("the throttle is changed" if reply.changed else "the throttle is so already")
-    elif changed:
-        context.output.text(f"{changed} of {len(moves)} partitions {planned if dry_run else done}")
-    else:
+        return
+    if reply.changed and not changed:
+        context.output.text("the throttle would be changed" if dry_run else "the throttle is changed")
+    if changed or (going and done == "moved" and not dry_run):
+        count = changed + (0 if dry_run else going)
+        context.output.text(f"{count} of {len(moves)} partitions {planned if dry_run else done}")
+    elif going:
+        context.output.text("nothing to do: already under way (kctl reassign status)")
+    elif not reply.changed:
         context.output.text("nothing to do: all is so already")
 
 
@@ -279,7 +312,8 @@ def _report(context: Context, reply: Any, moves: Sequence[Move], dry_run: bool, 
 async def status(context: Context, path: str | None, topics: tuple[str, ...], brokers: tuple[int, ...] | None) -> None:
     """What is going on: who is added and removed, who is in sync, and how many bytes there are to copy yet.
 
-    state: copying; waiting (all that are added are in sync, but too few would be left); no_leader.
+    state: copying; waiting (all that are added are in sync, but too few would be left); broker_down (it waits for
+    brokers that are down); no_leader.
     """
     plan = _load(path)
     async with context.client() as client:
@@ -287,6 +321,7 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
         ongoing, throttle = await list_ongoing(client, keys, context.deadline_s)
         ongoing = [each for each in ongoing if _is_wanted(each, topics, brokers)]
         left = await Sizes(client).left(ongoing, context.deadline_s) if ongoing else {}
+        waits = await waited_for(client, ongoing, context.deadline_s)
     rows = [
         {
             "topic": each.topic,
@@ -295,7 +330,8 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
             "removing": list(each.removing),
             "isr": list(each.isr),
             "bytes_left": left[each.topic, each.index],
-            "state": state_of(each),
+            "state": state_of(each, waits[each.topic, each.index]),
+            "waits_for": waits[each.topic, each.index],
         }
         for each in ongoing
     ]
@@ -307,6 +343,25 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
         columns = ("topic", "partition", "adding", "removing", "isr", "bytes_left", "state")
         context.output.table(columns, [[row[column] for column in columns] for row in rows])
         context.output.message(f"throttle: {'none' if throttle < 0 else f'{throttle} bytes a second a broker'}")
+        _tell_held_up(context, ongoing, waits)
+
+
+def _tell_held_up(context: Context, ongoing: Sequence[Any], waits: dict[Key, list[int]]) -> None:
+    """By the brokers that are waited for, what waits for them and what can be done."""
+    groups: dict[tuple[int, ...], list[Any]] = {}
+    for each in ongoing:
+        brokers = waits[each.topic, each.index]
+        if state_of(each, brokers) == "broker_down":
+            groups.setdefault(tuple(brokers), []).append(each)
+    for waits_for, held in sorted(groups.items()):
+        verb, topics = "waits" if len(held) == 1 else "wait", sorted({each.topic for each in held})
+        text = held_up(held[0], waits_for).removeprefix("waits")
+        start = listed(f"broker {broker}" for broker in waits_for)
+        cancel = (
+            " ".join(f"--topic {topic}" for topic in topics) if len(topics) <= TOPICS_SHOWN_MAX else "--plan FILE.json"
+        )
+        partitions = named((each.topic, each.index) for each in held)
+        context.output.message(f"{partitions} {verb}{text} (next: start {start}, or kctl reassign cancel {cancel})")
 
 
 def _is_wanted(ongoing: Any, topics: Sequence[str], brokers: tuple[int, ...] | None) -> bool:

@@ -16,23 +16,52 @@ from typing import Any
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import Context
+from quorumlog.kctl.words import Key, listed
 
 LOOK_S = 0.5
 ASK_S = 5.0
 LAST_LOOK_S = 3.0
 BARS_MAX = 12
+SHOWN_MAX = 5
 NO_LEADER = -1
 
-Key = tuple[str, int]
 
-
-def state_of(ongoing: Any) -> str:
-    """no_leader: waits for one.  copying: not all new replicas are in sync.  waiting: they are, but what remains would
-    be fewer in sync than wanted."""
+def state_of(ongoing: Any, waits_for: Sequence[int] = ()) -> str:
+    """no_leader: waits for one.  broker_down: waits for brokers that are not there.  copying: not all new replicas are
+    in sync.  waiting: they are, but what remains would be fewer in sync than wanted."""
     if ongoing.leader == NO_LEADER:
         return "no_leader"
-    missing = set(ongoing.adding).difference(ongoing.isr, ongoing.removing)
-    return "copying" if missing else "waiting"
+    if waits_for:
+        return "broker_down"
+    return "copying" if _missing(ongoing) else "waiting"
+
+
+def _missing(ongoing: Any) -> set[int]:
+    """Who is added and not in sync yet."""
+    return set(ongoing.adding).difference(ongoing.isr, ongoing.removing)
+
+
+async def waited_for(client: Any, ongoing: Sequence[Any], timeout_s: float) -> dict[Key, list[int]]:
+    """Of each partition the brokers that it cannot get on without, and that are fenced or not registered."""
+    needed = {
+        (each.topic, each.index): _missing(each) or set(each.replicas).difference(each.removing, each.isr)
+        for each in ongoing
+    }
+    if not any(needed.values()):
+        return {key: [] for key in needed}
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    reply = await client.call("DescribeBrokers", pb.DescribeBrokersRequest(), timeout_s)
+    there = {broker.broker_id for broker in reply.brokers if broker.state != "fenced"}
+    return {key: sorted(brokers - there) for key, brokers in needed.items()}
+
+
+def held_up(ongoing: Any, waits_for: Sequence[int]) -> str:
+    """Why it does not get on, in words; nothing where it does."""
+    state = state_of(ongoing, waits_for)
+    if state == "broker_down":
+        return f"waits for broker {listed(waits_for)}, which {'is' if len(waits_for) == 1 else 'are'} down"
+    return "" if state == "copying" else state
 
 
 async def list_ongoing(client: Any, keys: Iterable[Key], timeout_s: float) -> tuple[list[Any], int]:
@@ -123,7 +152,8 @@ class Watch:
                         if not left:
                             self._view.end()
                             return
-                        self._view.show(ongoing, await self._sizes.left(ongoing, max(remaining_s, 0.1)))
+                        waits = await waited_for(self._client, ongoing, max(remaining_s, 0.1))
+                        self._view.show(ongoing, await self._sizes.left(ongoing, max(remaining_s, 0.1)), waits)
                     except ClusterError as error:
                         if not error.retriable:
                             raise
@@ -172,23 +202,23 @@ class _Lines:
             self._said = line
             self._output.message(line)
 
-    def show(self, ongoing: Sequence[Any], left: dict[Key, int | None]) -> None:
-        self.tell(summary(ongoing, left, self._count))
+    def show(self, ongoing: Sequence[Any], left: dict[Key, int | None], waits: dict[Key, list[int]]) -> None:
+        self.tell(summary(ongoing, left, waits, self._count))
 
     def end(self) -> None:
         self.tell(f"{self._count} of {self._count} partitions moved")
 
 
-def summary(ongoing: Sequence[Any], left: dict[Key, int | None], count: int) -> str:
+def summary(ongoing: Sequence[Any], left: dict[Key, int | None], waits: dict[Key, list[int]], count: int) -> str:
     """One line on all of it."""
     known = [size for size in left.values() if size is not None]
     text = f"{count - len(ongoing)} of {count} partitions moved, {sum(known)} bytes to copy"
     if len(known) < len(left):
         text += f" (not known of {len(left) - len(known)})"
-    held_up = [each for each in ongoing if state_of(each) != "copying"]
-    if held_up:
-        names = ", ".join(f"{each.topic}-{each.index} ({state_of(each)})" for each in held_up[:5])
-        text += f"; held up: {names}" + (f" and {len(held_up) - 5} more" if len(held_up) > 5 else "")
+    reasons = [(each, why) for each in ongoing if (why := held_up(each, waits[each.topic, each.index]))]
+    if reasons:
+        names = ", ".join(f"{each.topic}-{each.index} ({why})" for each, why in reasons[:SHOWN_MAX])
+        text += f"; held up: {names}" + (f" and {len(reasons) - SHOWN_MAX} more" if len(reasons) > SHOWN_MAX else "")
     return text
 
 
@@ -220,7 +250,7 @@ class _Bars(_Lines):
             self._said = line
             self._progress.console.print(line, markup=False)
 
-    def show(self, ongoing: Sequence[Any], left: dict[Key, int | None]) -> None:
+    def show(self, ongoing: Sequence[Any], left: dict[Key, int | None], waits: dict[Key, list[int]]) -> None:
         for key, size in left.items():
             self._most[key] = max(self._most.get(key, 0), size or 0)
         total = sum(self._most.values())
@@ -237,7 +267,7 @@ class _Bars(_Lines):
                 self._bars[key] = self._progress.add_task(f"{each.topic}-{each.index}", total=None)
             if key in self._bars:
                 most, size = self._most[key], left[key]
-                description = f"{each.topic}-{each.index} {state_of(each)}"
+                description = f"{each.topic}-{each.index} {held_up(each, waits[key]) or 'copying'}"
                 done = most - (most if size is None else size)
                 self._progress.update(self._bars[key], description=description, total=most or None, completed=done)
 

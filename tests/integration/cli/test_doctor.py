@@ -141,6 +141,9 @@ async def test_a_reassignment_that_cannot_get_on(tmp_path: Path) -> None:
         await clusters.kill(node_of(cluster, 13))
         found = await until(cluster, {"ONE_VOTER", "REASSIGNMENT_STUCK", "FENCED"})
         assert found["REASSIGNMENT_STUCK"][0]["cause"].startswith("the target: broker 13 is fenced")
+        shown = await say(cluster, "reassign", "status")
+        assert "broker_down" in shown.out
+        assert "t-0 waits for broker 13, which is down (next: start broker 13, or kctl reassign cancel" in shown.err
         await done(cluster, "reassign", "cancel", "--topic", "t")
         found = await until(cluster, {"ONE_VOTER", "FENCED"})
         assert found["FENCED"][0]["what"] == "broker 13 is fenced: it has no replicas"

@@ -105,7 +105,7 @@ def test_a_throttled_one_is_shown_cancelled_and_interrupted(kctl: Kctl, servers:
     assert started.returncode == 0, started.stderr
     offset = json.loads(started.stdout)["offset"]
     (status,) = json.loads(kctl("reassign", "status", "--topic", "b", "-o", "json").stdout)
-    assert set(status) == {"topic", "partition", "adding", "removing", "isr", "bytes_left", "state"}
+    assert set(status) == {"topic", "partition", "adding", "removing", "isr", "bytes_left", "state", "waits_for"}
     assert (status["adding"], status["removing"], status["isr"]) == ([13, 14], [11, 12], [11, 12])
     assert (status["state"], status["bytes_left"] > 1_000_000) == ("copying", True)
     assert "100000 bytes a second" in kctl("reassign", "status").stderr
@@ -116,6 +116,7 @@ def test_a_throttled_one_is_shown_cancelled_and_interrupted(kctl: Kctl, servers:
     assert (verify.returncode, "in_progress" in verify.stdout) == (4, True)
     late = kctl("reassign", "start", "--topic", "b", "--brokers", "13,14", "--wait", "--timeout", "1.5")
     assert (late.returncode, "TIMED_OUT" in late.stderr) == (4, True)
+    assert "b-0: already under way to the same replicas; waiting for that" in late.stderr
 
     control = servers[0].fields["control"]
     code, shown = on_a_terminal(

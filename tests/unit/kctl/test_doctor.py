@@ -14,9 +14,10 @@ import pytest
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import doctor_look
 from quorumlog.kctl.context import Context
-from quorumlog.kctl.doctor_findings import counted, listed, named, wake
+from quorumlog.kctl.doctor_findings import wake
 from quorumlog.kctl.doctor_look import HANGS, Doctor, probe
 from quorumlog.kctl.main import cli, run
+from quorumlog.kctl.words import counted, listed, named
 from quorumlog.wire.v1 import node_pb2, quorum_pb2
 from tests.unit.kctl.clinic import BROKERS, SILENT, Clinic, address, voter
 
