@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context, Group, with_loop
 from quorumlog.runtime import paths
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from quorumlog.kctl.dev_cluster import DevCluster, Node
 
 UP_TIMEOUT_S = 90.0
+PORT_BASE = 19_090
 
 
 @click.group("dev", cls=Group)
@@ -34,9 +37,9 @@ def _directory(given: str | None) -> Path:
 @_dir_option
 @click.option("--voters", type=click.IntRange(1, 9), default=3, show_default=True, help="Voters, ids from 1.")
 @click.option("--brokers", type=click.IntRange(1, 64), default=3, show_default=True, help="Brokers, ids from 11.")
-@click.option("--port-base", type=click.IntRange(1024, 65_000), default=19_090, show_default=True, help="First port.")
+@click.option("--port-base", type=click.IntRange(1024, 65_000), help=f"First port (default {PORT_BASE}).")
 @with_loop
-async def up(context: Context, directory: str | None, voters: int, brokers: int, port_base: int) -> None:
+async def up(context: Context, directory: str | None, voters: int, brokers: int, port_base: int | None) -> None:
     """Start a cluster and wait until it is ready; one that is there already is started again where it has stopped."""
     from quorumlog.kctl import dev_cluster
 
@@ -50,8 +53,10 @@ async def up(context: Context, directory: str | None, voters: int, brokers: int,
         cluster = dev_cluster.load(home)
         if cluster is None:
             is_new = True
-            cluster = dev_cluster.plan(home, voters, brokers, port_base, made_dir)
+            cluster = dev_cluster.plan(home, voters, brokers, port_base or PORT_BASE, made_dir)
             cluster.save()
+        elif port_base not in (None, cluster.port_base or cluster.first_port):
+            raise _other_ports(cluster, port_base)
         elif (voters, brokers) != (_count(cluster, "voter"), _count(cluster, "broker")):
             say(f"{home} holds a cluster already; its own number of voters and brokers stays")
         changed = not all(node.is_running for node in cluster.nodes)
@@ -107,13 +112,21 @@ async def down(context: Context, directory: str | None) -> None:
 
 
 def _existing(home: Path) -> DevCluster:
-    from quorumlog.errors import ClusterError
     from quorumlog.kctl import dev_cluster
 
     cluster = dev_cluster.load(home)
     if cluster is None:
         raise ClusterError("NO_CLUSTER", f"there is no cluster in {home}", "kctl dev up")
     return cluster
+
+
+def _other_ports(cluster: DevCluster, wanted: int | None) -> ClusterError:
+    has = f"the cluster in {cluster.dir} has the ports from {cluster.first_port} on and keeps them"
+    dir_ = shlex.quote(cluster.dir)
+    return ClusterError(
+        "CLUSTER_EXISTS", f"{has}, not those from {wanted}; nothing was changed",
+        f"leave --port-base out, give another --dir, or delete that cluster first: kctl dev down --dir {dir_}",
+    )  # fmt: skip
 
 
 def _count(cluster: DevCluster, role: str) -> int:

@@ -76,6 +76,8 @@ class DevCluster:
     cluster_id: str
     made_dir: bool = False
     nodes: list[Node] = field(default_factory=list)
+    port_base: int | None = None
+    """Its ports were looked for from here on; None: written down by a version that did not say."""
 
     @property
     def controllers(self) -> str:
@@ -87,6 +89,10 @@ class DevCluster:
         """For Kafka clients."""
         return ",".join(node.listen for node in self.nodes if node.listen)
 
+    @property
+    def first_port(self) -> int:
+        return parse_address(self.nodes[0].control).port
+
     def save(self) -> None:
         """Write cluster.json: whole, or not at all."""
         path = Path(self.dir) / "cluster.json"
@@ -94,6 +100,7 @@ class DevCluster:
             "dir": self.dir,
             "cluster_id": self.cluster_id,
             "made_dir": self.made_dir,
+            "port_base": self.port_base,
             "controllers": self.controllers,
             "bootstrap": self.bootstrap,
             "nodes": [asdict(node) for node in self.nodes],
@@ -113,7 +120,14 @@ def load(directory: Path) -> DevCluster | None:
     try:
         document: Any = json.loads(path.read_text())
         nodes = [Node(**node) for node in document["nodes"]]
-        return DevCluster(str(directory), document["cluster_id"], bool(document["made_dir"]), nodes)
+        base = document.get("port_base")
+        return DevCluster(
+            str(directory),
+            document["cluster_id"],
+            bool(document["made_dir"]),
+            nodes,
+            None if base is None else int(base),
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -147,7 +161,7 @@ def plan(directory: Path, voters: int, brokers: int, port_base: int, made_dir: b
         ConfigError: no free ports.
     """
     ports = _free_ports(port_base)
-    cluster = DevCluster(str(directory), new_cluster_id(Sources.real()), made_dir)
+    cluster = DevCluster(str(directory), new_cluster_id(Sources.real()), made_dir, port_base=port_base)
     for role, first_id, count in ((VOTER, FIRST_VOTER_ID, voters), (BROKER, FIRST_BROKER_ID, brokers)):
         for node_id in range(first_id, first_id + count):
             home = directory / f"{role}-{node_id}"

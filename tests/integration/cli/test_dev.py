@@ -32,6 +32,16 @@ def test_up_status_again_and_down(tmp_path: Path) -> None:
         assert made.returncode == 0, made.stderr
         assert run("kctl", *target, "produce", "t", stdin="x\n").returncode == 0
 
+        before = (home / "cluster.json").read_text()
+        other = run("kctl", "dev", "up", "--dir", str(home), "--port-base", str(base + 7_000), "-o", "json")
+        refused = json.loads(other.stderr)
+        assert (other.returncode, refused["error"]) == (5, "CLUSTER_EXISTS")
+        assert f"not those from {base + 7_000}; nothing was changed" in refused["message"]
+        assert f"kctl dev down --dir {home}" in refused["next"]
+        assert (home / "cluster.json").read_text() == before
+        same = run("kctl", "dev", "up", "--dir", str(home), "--port-base", str(base), "-o", "json")
+        assert (same.returncode, json.loads(same.stdout)["changed"]) == (0, False), same.stderr
+
         victim = document["nodes"][4]
         os.kill(victim["pid"], signal.SIGKILL)
         status = json.loads(run("kctl", "dev", "status", "--dir", str(home), "-o", "json").stdout)

@@ -19,6 +19,7 @@ from quorum.cli import make_parser as node_parser
 from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
 from quorumlog.kctl import dev_cluster, processes
 from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.kctl.main import run as kctl
 from quorumlog.runtime import config as configuration
 
 SLEEPER = "import sys; sys.stdin.read()"
@@ -64,6 +65,36 @@ def test_the_record_survives_and_a_broken_one_is_named(tmp_path: Path) -> None:
         (tmp_path / "cluster.json").write_text(broken)
         with pytest.raises(ConfigError, match=r"cluster\.json"):
             dev_cluster.load(tmp_path)
+
+
+def test_other_ports_than_those_that_a_cluster_has_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[DevCluster] = []
+
+    async def start(cluster: DevCluster, *_: object) -> None:
+        started.append(cluster)
+
+    monkeypatch.setattr(dev_cluster, "start", start)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        base = taken.getsockname()[1]
+        up = ["dev", "up", "--dir", str(tmp_path), "--voters", "1", "--brokers", "1"]
+        assert kctl([*up, "--port-base", str(base)]) == 0
+    cluster = dev_cluster.load(tmp_path)
+    assert cluster is not None
+    assert cluster.first_port > base == cluster.port_base
+    assert kctl([*up, "--port-base", str(base)]) == 0, "the same words again mean the same"
+    assert kctl(up) == 0
+    capsys.readouterr()
+    assert kctl([*up, "--port-base", str(base - 1)]) == 5
+    assert f"has the ports from {cluster.first_port} on and keeps them, not those from" in capsys.readouterr().err
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "port_base": None}))
+    assert kctl([*up, "--port-base", str(cluster.first_port)]) == 0
+    assert kctl([*up, "--port-base", str(base)]) == 5
+    assert len(started) == 4
 
 
 def test_two_at_once_are_kept_apart(tmp_path: Path) -> None:
