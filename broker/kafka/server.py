@@ -38,7 +38,6 @@ class ListenerCounters:
 
     connections: int = 0
     connections_refused: int = 0
-    requests: int = 0
 
 
 class KafkaServer:

@@ -29,7 +29,6 @@ log = get_logger("run")
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
-EXIT_DISK = 7
 
 KILL_GRACE_S = 5.0
 """Seconds between cancelling what did not stop in time, and ending the process without it."""
