@@ -25,6 +25,9 @@ NOT_CONTROLLER = "NOT_CONTROLLER"
 UNAVAILABLE = "UNAVAILABLE"
 TIMED_OUT = "TIMED_OUT"
 OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"
+NOT_A_NODE = "NOT_A_NODE"
+_NOTHING_DONE = ("INVALID_REQUEST", UNSUPPORTED_VERSION, NOT_A_NODE)
 
 CONNECT_TIMEOUT_S = 2.0
 READ_ATTEMPT_TIMEOUT_S = 5.0
@@ -82,8 +85,8 @@ class ControllerClient:
                     request_with_deadline, timeout=min(limit, READ_ATTEMPT_TIMEOUT_S) if is_read else limit
                 )
             except grpc.aio.AioRpcError as error:
-                reason = _from_rpc(error, address)
-                if not is_read and reason.code not in ("INVALID_REQUEST", "UNSUPPORTED_VERSION"):
+                reason = await self._meaning(error, address, deadline)
+                if not is_read and reason.code not in _NOTHING_DONE:
                     raise ClusterError(
                         OUTCOME_UNKNOWN,
                         f"{address} took the request, then: {reason.message}",
@@ -144,7 +147,7 @@ class ControllerClient:
         try:
             reply = await getattr(stub, method)(_with_timeout(request, deadline), timeout=limit)
         except grpc.aio.AioRpcError as error:
-            raise _from_rpc(error, address) from error
+            raise await self._meaning(error, address, deadline) from error
         result: controller_pb2.Result = reply.result
         if result.error not in (NONE, ""):
             raise _refusal(result)
@@ -166,7 +169,7 @@ class ControllerClient:
         try:
             return await self._describe(self._channel(address), deadline)
         except grpc.aio.AioRpcError as error:
-            raise _from_rpc(error, address) from error
+            raise _from_describe(error, address) from error
 
     async def describe_quorum(self, timeout_s: float) -> quorum_pb2.DescribeQuorumReply:
         """The quorum as its leader sees it, or, when no leader can be reached, as any node sees it.
@@ -181,7 +184,7 @@ class ControllerClient:
             try:
                 reply = await self._describe(self._channel(address), deadline)
             except grpc.aio.AioRpcError as error:
-                reason = _from_rpc(error, address)
+                reason = _from_describe(error, address)
                 if not reason.retriable:
                     raise reason from error
                 continue
@@ -193,9 +196,21 @@ class ControllerClient:
         return ClusterError(
             UNAVAILABLE,
             f"no answer from {self._shown()}",
-            "start a node there, or give the control address of one that runs",
+            "start a node there, or give the control address (its port is 9093 by default) of one that runs",
             retriable=True,
         )
+
+    async def _meaning(self, error: grpc.aio.AioRpcError, address: str, deadline: float) -> ClusterError:
+        """Of a call that broke.  A request that nobody knows there may be newer than the node, or it is no node at all:
+        then it does not describe a quorum either, which every version does."""
+        reason = _from_rpc(error, address)
+        if reason.code == UNSUPPORTED_VERSION:
+            try:
+                await self._describe(self._channel(address), deadline)
+            except grpc.aio.AioRpcError as second:
+                if second.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    return _not_a_node(second, address)
+        return reason
 
     async def _ask_leader(
         self, reply: quorum_pb2.DescribeQuorumReply, deadline: float
@@ -280,12 +295,22 @@ def _from_rpc(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return ClusterError(TIMED_OUT, f"{address} did not answer in time", retriable=True)
         case grpc.StatusCode.UNIMPLEMENTED:
-            return ClusterError("UNSUPPORTED_VERSION", f"{address} does not know this request", "upgrade that node")
+            return ClusterError(UNSUPPORTED_VERSION, f"{address} does not know this request", "upgrade that node")
         case grpc.StatusCode.INVALID_ARGUMENT:
             return ClusterError("INVALID_REQUEST", f"{address}: {details}")
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED | grpc.StatusCode.RESOURCE_EXHAUSTED:
             return ClusterError(UNAVAILABLE, f"{address}: {details}", retriable=True)
     return ClusterError("UNKNOWN_SERVER_ERROR", f"{address}: {error.code().name}: {details}")
+
+
+def _from_describe(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
+    is_ours = error.code() is not grpc.StatusCode.UNIMPLEMENTED
+    return _from_rpc(error, address) if is_ours else _not_a_node(error, address)
+
+
+def _not_a_node(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
+    text = f"what answers at {address} is no quorumlog node ({(error.details() or '').strip() or error.code().name})"
+    return ClusterError(NOT_A_NODE, text, "give the control address of a node (its port is 9093 by default)")
 
 
 def _now() -> float:

@@ -32,6 +32,7 @@ TOPICS_AT_ONCE = 256
 TROUBLED_TOPICS_MAX = 100
 
 NOBODY = -1
+NOT_OURS = "what answers there is no quorumlog node"
 HANGS = "it takes connections, but does not answer"
 
 _T = TypeVar("_T")
@@ -181,7 +182,9 @@ class Doctor:
             node.node_id = node.quorum.answered_by.node_id
             node.described = await self._client.ask_node(address, "DescribeNode", request, self._limit(ASK_S))
         except ClusterError as error:
-            if node.quorum is None:
+            if error.code == "NOT_A_NODE":
+                node.silence = NOT_OURS
+            elif node.quorum is None:
                 node.silence = await probe(address, self._limit(PROBE_S)) or HANGS
             elif error.retriable:
                 node.silence = f"it has answered once, then: {error.message}"

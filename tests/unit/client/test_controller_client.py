@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -185,6 +185,61 @@ async def test_a_node_that_does_not_know_the_method(start: Start) -> None:
         with pytest.raises(ClusterError) as caught:
             await client.call("CreateTopics", CREATE, 30)
     assert (caught.value.code, caught.value.retriable) == ("UNSUPPORTED_VERSION", False)
+    assert caught.value.message == f"{node.address} does not know this request"
+
+
+@asynccontextmanager
+async def web_server() -> AsyncIterator[str]:
+    """Finds nothing of what is asked of it over HTTP/2 (`:status 404` is entry 13 of HPACK's static table)."""
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+        return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(24)  # the preface
+        writer.write(frame(4, 0, 0))
+        with suppress(asyncio.IncompleteReadError):
+            while head := await reader.readexactly(9):
+                await reader.readexactly(int.from_bytes(head[:3]))
+                if head[3] == 4 and not head[4]:
+                    writer.write(frame(4, 1, 0))
+                if head[3] == 1:
+                    writer.write(frame(1, 5, int.from_bytes(head[5:]), b"\x8d"))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@asynccontextmanager
+async def other_grpc_server() -> AsyncIterator[str]:
+    server = make_server()
+    port = bind(server, Address("127.0.0.1", 0))
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+@pytest.mark.parametrize(("make", "why"), [(web_server, "404"), (other_grpc_server, "Method not found!")])
+async def test_what_is_no_node_is_said_to_be_none(
+    make: Callable[[], AbstractAsyncContextManager[str]], why: str
+) -> None:
+    async with make() as address, ControllerClient([address]) as client:
+        for asked in (
+            client.call("CreateTopics", CREATE, 30),
+            client.call("DescribeTopics", pb.DescribeTopicsRequest(), 30),
+            client.ask_node(address, "DescribeNode", node_pb2.DescribeNodeRequest(), 30),
+            client.describe_quorum(30),
+            client.describe_quorum_of(address, 30),
+        ):
+            with pytest.raises(ClusterError) as caught:
+                await asked
+            assert (caught.value.code, caught.value.retriable) == ("NOT_A_NODE", False)
+            assert caught.value.message.startswith(f"what answers at {address} is no quorumlog node (")
+            assert why in caught.value.message
 
 
 def quorum(answered_by: int, leader_id: int, leader_address: str, epoch: int = 3) -> quorum_pb2.DescribeQuorumReply:

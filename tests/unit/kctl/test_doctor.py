@@ -134,6 +134,17 @@ def test_nobody_answers(clinic: Clinic, diagnose: Diagnose, capsys: pytest.Captu
     assert "0 of 3 nodes answer" in capsys.readouterr().out
 
 
+def test_what_is_no_node_is_not_said_to_hang(
+    clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asked(where: str, timeout_s: float) -> Any:
+        raise ClusterError("NOT_A_NODE", f"what answers at {where} is no quorumlog node (404)")
+
+    monkeypatch.setattr(clinic, "describe_quorum_of", asked)
+    findings, _ = diagnose("--controllers", address(1))
+    assert findings["UNREACHABLE"]["cause"] == f"{address(1)}: what answers there is no quorumlog node"
+
+
 def test_no_quorum_is_arithmetic_and_names_who_must_come_back(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.leader = None
     clinic.silent = {2: SILENT, 3: HANGS}

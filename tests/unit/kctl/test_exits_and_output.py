@@ -20,6 +20,7 @@ from quorumlog.kctl.output import Output, bytes_value, node_or_none, uuid_text
         ("UNKNOWN_TOPIC_ID", False, 3),
         ("BROKER_ID_NOT_REGISTERED", False, 3),
         ("NOT_CONTROLLER", True, 4),
+        ("NOT_A_NODE", False, 2),
         ("OUTCOME_UNKNOWN", True, 4),
         ("TIMED_OUT", True, 4),
         ("UNAVAILABLE", True, 4),
