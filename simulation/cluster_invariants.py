@@ -355,6 +355,10 @@ class ClusterWatch:
         # It may hear late that it leads, when there are others already: those have committed what it need not have.
         newest = max(history.ends, default=0)
         end = history.end if leader.leader_epoch >= newest else history.ends.get(leader.leader_epoch, 0)
+        if leader.leader_epoch == history.unclean_epoch and leader.high_watermark > end:
+            # A leader that did not know that it was deposed has gone on, and told it what it shows from now on.
+            end = leader.high_watermark
+            self._is_on_disks(run, hosted, leader, history)
         self._compare(run, history, copy, end)
         self.check(
             log.end_offset >= end,
@@ -398,6 +402,18 @@ class ClusterWatch:
 
     def _is_replicated(self, run: BrokerRun, hosted: Hosted, leader: LeaderState, history: History) -> None:
         """I19: what becomes committed now is on the disk of every member of an ISR that is large enough."""
+        self._is_on_disks(run, hosted, leader, history)
+        images = (run.replicas.image, run.replicas.brokers.image)
+        least = min(min_isr_of(image, hosted.topic_id) if hosted.topic_id in image.topics else 1 for image in images)
+        wanted = min(least, leader.limits.min_isr, hosted.image.settled_count)
+        self.check(
+            len(leader.isr) >= wanted,
+            lambda: (
+                f"I19: {history} is committed up to {leader.high_watermark} by isr {leader.isr}, {wanted} must be in it"
+            ),
+        )
+
+    def _is_on_disks(self, run: BrokerRun, hosted: Hosted, leader: LeaderState, history: History) -> None:
         watermark = leader.high_watermark
         for broker_id in leader.isr:
             end = self.durable_end(broker_id, hosted.key)
@@ -407,13 +423,6 @@ class ClusterWatch:
                     f"I19: {history} is committed up to {watermark}, {broker_id} of the isr has {end} on its disk"
                 ),
             )
-        images = (run.replicas.image, run.replicas.brokers.image)
-        least = min(min_isr_of(image, hosted.topic_id) if hosted.topic_id in image.topics else 1 for image in images)
-        wanted = min(least, leader.limits.min_isr, hosted.image.settled_count)
-        self.check(
-            len(leader.isr) >= wanted,
-            lambda: f"I19: {history} is committed up to {watermark} by isr {leader.isr}, {wanted} must be in it",
-        )
 
     def _compare(self, run: BrokerRun, history: History, copy: Copy, end: int) -> None:
         """Hold the log against the history up to `end`, of which a leader's watermark may tell what is new."""
