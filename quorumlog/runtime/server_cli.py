@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
+import quorumlog
 from quorumlog.errors import ConfigError, QuorumlogError
 from quorumlog.runtime import config as configuration
 from quorumlog.runtime.clock import Sources
@@ -30,6 +31,7 @@ def make_parser(
 ) -> tuple[argparse.ArgumentParser, argparse._SubParsersAction[argparse.ArgumentParser]]:
     """A parser with `run` and `config`, which take every flag of this program."""
     parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"{program}, version {quorumlog.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("run", "serve until asked to stop"),

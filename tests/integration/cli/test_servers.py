@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
+import quorumlog
+
 from .conftest import ANYWHERE, Server, StartServer, environment, run
+
+
+@pytest.mark.parametrize("program", ["broker", "quorum-node", "kctl"])
+def test_version(program: str) -> None:
+    shown = run(program, "--version")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"{program}, version {quorumlog.__version__}\n", "")
 
 
 def test_new_id() -> None:
