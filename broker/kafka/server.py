@@ -16,8 +16,7 @@ from broker.kafka.connection import Connection, Dispatch, log
 from broker.kafka.handlers import Handlers
 from broker.kafka.limits import KafkaLimits, LineBudget, MemoryBudget
 from broker.server.api import Replicas
-from quorumlog.errors import ConfigError
-from quorumlog.runtime.addresses import NamedAddress, parse_named
+from quorumlog.runtime.addresses import NamedAddress, cannot_listen, listen_refused, parse_named
 
 ControllerCall = Callable[[str, Any], Awaitable[Any]]
 """`await call("CreateTopics", controller_pb2 request) -> reply`: `ControlPlane.service.call`."""
@@ -141,14 +140,14 @@ class KafkaServer:
                     self._factory(listener.name), listener.address.host, listener.address.port
                 )
             except OSError as error:
-                problems.append(f"cannot listen on {listener}: {error.strerror or error}")
+                problems.append(cannot_listen(listener, error))
                 continue
             self._servers.append(server)
             port = int(server.sockets[0].getsockname()[1])
             self._bound.append(BoundListener(listener.name, listener.address.host, port))
         if problems:
             await self.close()
-            raise ConfigError(*problems, next_step="stop what uses the port, or listen on another one")
+            raise listen_refused(*problems)
 
     async def start(self) -> None:
         """Serve; binds first where that was not done.

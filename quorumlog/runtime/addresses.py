@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
+import socket
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
+
+from quorumlog.errors import ConfigError
 
 MAX_PORT = 65535
 MAX_NODE_ID = 2**31 - 1
@@ -74,6 +78,23 @@ class NamedAddress(NamedTuple):
 
 DEFAULT_LISTENER = "default"
 """Name of a Kafka listener that was given without one."""
+
+
+def cannot_listen(where: object, error: OSError | str) -> str:
+    """The problem, in one line: asyncio's own text says the address a second time."""
+    match error:
+        case socket.gaierror():
+            why = f"unknown host: {error.strerror}"
+        case OSError(errno=int() as number) if number > 0:
+            why = os.strerror(number)
+        case _:
+            why = str(error)
+    return f"cannot listen on {where}: {why}"
+
+
+def listen_refused(*problems: str, instead: str = "another address") -> ConfigError:
+    """problems: as `cannot_listen` makes them.  instead: what the user may give."""
+    return ConfigError(*problems, next_step=f"stop the process that listens there, or give {instead}")
 
 
 def parse_address(text: str) -> Address:

@@ -7,7 +7,6 @@ end of a 60 s network cut, and killed a quiet call after 5 s for its keepalive p
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import socket
 from collections.abc import Sequence
@@ -16,8 +15,7 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 
-from quorumlog.errors import ConfigError
-from quorumlog.runtime.addresses import Address
+from quorumlog.runtime.addresses import Address, cannot_listen, listen_refused
 
 _MIB = 1 << 20
 
@@ -99,17 +97,16 @@ def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCred
     Raises:
         ConfigError: taken, or not an address of this machine; says which and why.
     """
-    if (why := _why_not(address)) is not None:  # asked before gRPC is, which prints lines of its own
-        raise _cannot_bind(address, why)
+    _probe(address)  # before gRPC is asked, which prints lines of its own
     try:
         if credentials is None:
             port = server.add_insecure_port(str(address))
         else:
             port = server.add_secure_port(str(address), credentials)
     except RuntimeError as error:  # newer gRPC raises, older returns 0
-        raise _cannot_bind(address, "gRPC could not bind it") from error
+        raise listen_refused(cannot_listen(address, "gRPC could not bind it")) from error
     if port == 0:
-        raise _cannot_bind(address, "gRPC could not bind it")
+        raise listen_refused(cannot_listen(address, "gRPC could not bind it"))
     return int(port)
 
 
@@ -141,8 +138,8 @@ async def connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
     return True
 
 
-def _why_not(address: Address) -> str | None:
-    """Why an address cannot be listened on; gRPC does not say, the system does."""
+def _probe(address: Address) -> None:
+    """Raises: ConfigError: it cannot be listened on, and why; gRPC does not say, the system does."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -150,15 +147,5 @@ def _why_not(address: Address) -> str | None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)  # fails where somebody listens; not listening itself, it turns nobody away
-    except socket.gaierror as error:
-        return f"unknown host: {error.strerror}"
     except OSError as error:
-        return os.strerror(error.errno) if error.errno else str(error)
-    return None
-
-
-def _cannot_bind(address: Address, why: str) -> ConfigError:
-    return ConfigError(
-        f"cannot listen on {address}: {why}",
-        next_step="give another address, or stop the process that listens there",
-    )
+        raise listen_refused(cannot_listen(address, error)) from error

@@ -15,8 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import h11
 
-from quorumlog.errors import ConfigError
-from quorumlog.runtime.addresses import Address
+from quorumlog.runtime.addresses import Address, cannot_listen, listen_refused
 from quorumlog.runtime.logging import get_logger
 
 log = get_logger("http")
@@ -70,10 +69,8 @@ class HttpServer:
         try:
             self._server = await asyncio.start_server(self._accept, self._listen.host, self._listen.port)
         except OSError as error:
-            raise ConfigError(
-                f"http.listen {self._listen}: {error.strerror or error}",
-                next_step="give another --http HOST:PORT, or off",
-            ) from error
+            problem = cannot_listen(f"{self._listen} (http.listen)", error)
+            raise listen_refused(problem, instead="another --http HOST:PORT, or off") from error
         if sockets := self._server.sockets:
             self.address = Address(self._listen.host, sockets[0].getsockname()[1])
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import socket
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,8 @@ from quorumlog.runtime.addresses import (
     Address,
     InitialVoter,
     NamedAddress,
+    cannot_listen,
+    listen_refused,
     parse_address,
     parse_list,
     parse_named,
@@ -105,3 +109,14 @@ def test_any_text_parses_or_is_refused_by_value_error(text: str) -> None:
         with contextlib.suppress(ValueError):
             parsed = parse(text)
             assert parse(str(parsed)) == parsed
+
+
+def test_why_an_address_cannot_be_listened_on_is_said_once() -> None:
+    doubled = OSError(errno.EADDRINUSE, "error while attempting to bind on address ('h', 1): address already in use")
+    assert cannot_listen("h:1 (http.listen)", doubled) == "cannot listen on h:1 (http.listen): Address already in use"
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    assert cannot_listen("h:1", unknown) == "cannot listen on h:1: unknown host: Name or service not known"
+    assert cannot_listen("h:1", OSError("no address at all")) == "cannot listen on h:1: no address at all"
+    refused = listen_refused("a", "b", instead="another one, or off")
+    assert refused.problems == ("a", "b")
+    assert refused.next_step == "stop the process that listens there, or give another one, or off"
