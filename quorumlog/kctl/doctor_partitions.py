@@ -13,6 +13,7 @@ from quorumlog.kctl.words import SHOWN_MAX, Key, counted, listed, named
 LOST_DIRECTORY = bytes(15) + b"\1"
 FENCED, UNFENCED, SHUTTING_DOWN = "fenced", "unfenced", "controlled_shutdown"
 THROTTLE = "reassignment.throttle.bytes.per.second"
+THROTTLED = "; the throttle is "
 MIN_ISR = "min.insync.replicas"
 RECOVERY = "docs/recovery.md"
 
@@ -97,7 +98,7 @@ def _leaderless(cluster: Cluster) -> Iterator[Finding]:
     groups: dict[tuple[tuple[int, ...], bool], list[Key]] = {}
     for key, partition in cluster.partitions.items():
         if partition.leader == NOBODY:
-            waited_for = tuple(sorted(partition.isr or partition.elr))
+            waited_for = tuple(sorted({*partition.isr, *partition.elr}))
             others = {replica.broker_id for replica in partition.replicas}.difference(waited_for)
             groups.setdefault((waited_for, bool(others)), []).append(key)
     for (waited_for, has_others), keys in sorted(groups.items()):
@@ -369,11 +370,13 @@ def _reassignments(cluster: Cluster) -> Iterator[Finding]:
             groups.setdefault(cause, []).append(key)
     for cause, keys in sorted(groups.items()):
         topic, _ = min(keys)
+        step = "mend that, and it goes on by itself"
+        if THROTTLED in cause:
+            step = "if that is too little: kctl reassign start --throttle BYTES"
         yield Finding(
             PROBLEM, "REASSIGNMENT_STUCK",
             f"{counted(len(keys), 'partition')} being moved, without progress: {named(keys)}",
-            cause,
-            f"mend that, and it goes on by itself; or go back: kctl reassign cancel --topic {topic}",
+            cause, f"{step}; or go back: kctl reassign cancel --topic {topic}",
             (), texts(keys),
         )  # fmt: skip
 
@@ -391,8 +394,8 @@ def _stuck(cluster: Cluster, key: Key, partition: Any) -> str:
     for broker_id in waiting:
         if _lag(cluster, key, broker_id) and not _moves(cluster, key, broker_id):
             throttle = cluster.configs.get(("", THROTTLE), "-1")
-            limit = "" if throttle == "-1" else f"; the throttle is {throttle} bytes/s"
-            return f"broker {broker_id} copies nothing{limit}"
+            limit = "" if throttle == "-1" else f"{THROTTLED}{throttle} bytes/s"
+            return f"broker {broker_id} copied nothing in the last seconds{limit}"
     if not waiting:
         settled = [each for each in partition.isr if each not in partition.removing]
         if len(settled) < min(cluster.min_isr[key[0]], len(partition.replicas) - len(partition.removing)):

@@ -15,6 +15,7 @@ LAGGING_MS = 5_000
 SERVING_MAX_MS = 10_000
 SLOW_FSYNC_US = 100_000
 RECOVERY = "docs/recovery.md"
+OTHER_DISK = "it answers with another disk than the voter's"
 
 
 def quorum_findings(look: Look) -> Iterator[Finding]:
@@ -72,13 +73,18 @@ def _strangers(look: Look) -> Iterator[Finding]:
             "the quorum was rebuilt (quorum-node recover), and these have not followed", RECOVERY, _ids(old),
         )  # fmt: skip
     unknown = [node for node in look.nodes if node.node_id is None and not node.answers]
-    if unknown and look.voters:
+    if unknown and look.voters and not _is_address_missing(look):
         given = listed(node.address for node in unknown)
         yield Finding(
             ADVICE, "UNKNOWN_ADDRESS", f"given, but of no node that the others know: {given}",
             "; ".join(f"{node.address}: {node.silence}" for node in unknown),
             "leave it out of --controllers (KCTL_CONTROLLERS)",
         )  # fmt: skip
+
+
+def _is_address_missing(look: Look) -> bool:
+    """Whether nobody knows the control address of some broker: it hangs, and the leader is a new one."""
+    return look.metadata is not None and any(look.node(broker.broker_id) is None for broker in look.metadata.brokers)
 
 
 def _no_leader(look: Look) -> Finding:
@@ -93,14 +99,17 @@ def _no_leader(look: Look) -> Finding:
             (look.followed,),
         )  # fmt: skip
     needed = len(voters) // 2 + 1
-    silent = [voter for voter in voters if (node := look.node(voter)) is None or not node.answers]
+    replaced = _with_other_disks(look)
+    silent = [v for v in voters if (node := look.node(v)) is None or not node.answers or v in replaced]
     consequence = "nothing can be changed and no leader is replaced; brokers serve with the leaders that they have"
     if (missing := needed - (len(voters) - len(silent))) > 0:
         return Finding(
             CRITICAL, "NO_QUORUM", f"there is no quorum: {consequence}",
-            f"{len(silent)} of {counted(len(voters), 'voter')} do not answer, {needed} must be up: "
-            + "; ".join(_silence(look, voter) for voter in silent),
-            f"{missing} more must be up: {_wake(look, silent, missing)}; if their disks are gone for good: {RECOVERY}",
+            f"{len(silent)} of {counted(len(voters), 'voter')} {'cannot vote' if replaced else 'do not answer'}, "
+            f"{needed} must be up: " + "; ".join(_silence(look, voter) for voter in silent),
+            _with_their_disks(silent, missing) if replaced
+            else f"{missing} more must be up: {_wake(look, silent, missing)}; if their disks are gone for good: "
+            f"{RECOVERY}",
             tuple(silent),
         )  # fmt: skip
     views = [_view(node) for node in look.nodes if node.node_id in voters and node.answers]
@@ -133,7 +142,25 @@ def _silence(look: Look, node_id: int) -> str:
     node = look.node(node_id)
     if node is None:
         return f"node {node_id}: its address is not known"
+    if node.answers and node_id in _with_other_disks(look):
+        return f"node {node_id} at {node.address}: {OTHER_DISK}"
     return f"node {node_id} at {node.address}: {node.silence}"
+
+
+def _with_other_disks(look: Look) -> list[int]:
+    """Voters in whose place a node with another disk answers: it does not vote."""
+    return [
+        status.replica.key.node_id for status in look.quorum.voters
+        if (node := look.node(status.replica.key.node_id)) is not None and node.answers
+        and _has_another_disk(node, status)
+    ]  # fmt: skip
+
+
+def _with_their_disks(absent: list[int], missing: int) -> str:
+    """What to do where voters are missing and some of them have come back with another disk."""
+    disk = "the disk that it had" if missing == 1 else "the disks that they had"
+    who = listed((f"node {voter}" for voter in absent), "and" if missing >= len(absent) else "or")
+    return f"{missing} more must be up with {disk}: {who}; if they are gone for good: {RECOVERY}"
 
 
 def _wake(look: Look, node_ids: Iterable[int], needed: int | None = None) -> str:
@@ -175,6 +202,7 @@ def _leader(look: Look, leader: NodeLook) -> Iterator[Finding]:
 def _paused(look: Look, leader: NodeLook) -> Finding:
     voters = _voter_ids(leader.quorum)
     silent = [s for s in leader.quorum.voters if _is_silent(s) and s.replica.key.node_id != leader.node_id]
+    replaced = _with_other_disks(look)
     causes = []
     for status in silent:
         voter = status.replica.key.node_id
@@ -182,7 +210,7 @@ def _paused(look: Look, leader: NodeLook) -> Finding:
         reached = node is not None and node.answers
         heard = _heard(status)
         where = (
-            "it answers here"
+            (OTHER_DISK if voter in replaced else "it answers here")
             if node is not None and reached
             else f"at {status.replica.address}: {look.silence_of(voter)}"
         )
@@ -192,7 +220,9 @@ def _paused(look: Look, leader: NodeLook) -> Finding:
     ]
     missing = len(voters) // 2 + 1 - (len(voters) - len(silent))
     step = (
-        f"{wake(down, needed=missing)}; if their disks are gone for good: {RECOVERY}"
+        _with_their_disks([s.replica.key.node_id for s in silent], missing)
+        if replaced
+        else f"{wake(down, needed=missing)}; if their disks are gone for good: {RECOVERY}"
         if down
         else "look at the network between the voters, and whether another one leads by now: kctl quorum status, with "
         "the address of each voter alone in --controllers"
@@ -227,7 +257,7 @@ def _voters(look: Look, quorum: Any) -> Iterator[Finding]:
             if answers and node is not None and _has_another_disk(node, status):
                 yield Finding(
                     PROBLEM, "VOTER_NEW_DISK", what,
-                    f"it answers with another disk than the voter's, so it is an observer; the voter {_heard(status)}",
+                    f"{OTHER_DISK}, so it is an observer; the voter {_heard(status)}",
                     f"if the old disk is lost for good: kctl add-voter {voter}@{node.address} --replace; if not: start "
                     "the node with that disk",
                     (voter,),
@@ -346,13 +376,29 @@ def _behind(look: Look) -> Iterator[Finding]:
         left, before = end - node.later.applied_offset, end - node.described.applied_offset
         moves = f"it applied {before - left} of {before} meanwhile" if left < before else "it did not move meanwhile"
         kind = "broker" if node.described.is_broker else "node"
+        elsewhere = _elsewhere(look, node)
+        cause = elsewhere or _failing(node) or _fsync(node)
+        step = f"look at the load and the log of node {node.node_id}"
         yield Finding(
             PROBLEM, "LAGGING",
             f"{kind} {node.node_id} is behind: it lacks {counted(left, 'record')} of the metadata",
-            f"it has applied {node.later.applied_offset} of {end}; {moves}; {_failing(node) or _fsync(node)}",
-            f"look at the load and the log of node {node.node_id}; kctl brokers list shows what it is yet to carry out",
+            f"it has applied {node.later.applied_offset} of {end}; {moves}; {cause}",
+            f"look again in a few seconds: kctl doctor; then {step}" if elsewhere
+            else f"{step}; kctl brokers list shows what it is yet to carry out",
             (node.node_id or 0,),
         )  # fmt: skip
+
+
+def _elsewhere(look: Look, node: NodeLook) -> str:
+    """It waits for the answer of a leader that hangs, or for one to be told of: some seconds after each failover."""
+    if look.leader is None or node.quorum is None or _leads_for(node) == look.leader.node_id:
+        return ""
+    leader = _leads_for(node)
+    return "it has not heard of the leader yet" + (f": it takes {leader} for it" if leader is not None else "")
+
+
+def _leads_for(node: NodeLook) -> int | None:
+    return node.quorum.known.leader_id if node.quorum.known.HasField("leader_id") else None
 
 
 def _not_ready(look: Look) -> Iterator[Finding]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
+
+import click
+import pytest
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import doctor_look
+from quorumlog.kctl.context import Context
 from quorumlog.kctl.doctor_partitions import LOST_DIRECTORY
+from quorumlog.kctl.main import cli
 from quorumlog.wire.v1 import controller_pb2, metadata_pb2, node_pb2, quorum_pb2
 
 OK = controller_pb2.Result(error="NONE")
@@ -16,6 +23,9 @@ END = 100
 SILENT = "connection refused: nothing listens there"
 
 DISK = b"\1" * 16
+
+Diagnose = Callable[..., Any]
+"""Findings by their word, and the exit code: the fixture `diagnose`."""
 
 
 def address(node_id: int) -> str:
@@ -202,3 +212,24 @@ class Clinic:
         return (
             None if any(where == f"h{node_id}:9092" for node_id in self.brokers) else "cannot be reached: no such host"
         )
+
+
+def use(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Context, "client", lambda context: clinic)
+    monkeypatch.setattr(doctor_look, "probe", clinic.probe)
+    for name in ("SECOND_LOOK_S", "ELECTION_S", "ELECTION_LOOK_S"):
+        monkeypatch.setattr(doctor_look, name, 0.06)
+    monkeypatch.setenv("KCTL_CONTROLLERS", ",".join(map(address, clinic.voters)))
+
+
+def check_commands(text: str) -> None:
+    """Whatever doctor says to type can be typed: the commands and options are there."""
+    for line in re.findall(r"kctl (?!dev`)[^;>():,`]+", text):
+        command: click.Command = cli
+        words = line.split()[1:]
+        while isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), words.pop(0))
+            assert found is not None, line
+            command = found
+        known = {option for parameter in command.params for option in (*parameter.opts, "--help")}
+        assert {word for word in words if word.startswith("--")} <= known, line

@@ -1,0 +1,55 @@
+"""kctl doctor where disks of voters are gone, and where brokers hang of which a new leader does not know."""
+
+from __future__ import annotations
+
+from quorumlog.kctl.doctor_look import HANGS
+from tests.unit.kctl.clinic import SILENT, Clinic, Diagnose, address
+
+
+def test_a_voter_came_back_with_another_disk(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.statuses[3].last_fetch_ms = 9000
+    clinic.disks[3] = b"\7" * 16
+    findings, _ = diagnose()
+    assert findings.keys() == {"VOTER_NEW_DISK"}
+    found = findings["VOTER_NEW_DISK"]
+    assert found["what"] == "voter 3 is missing: no further voter may fail"
+    assert "with another disk than the voter's" in found["cause"]
+    assert "kctl add-voter 3@h3:9093 --replace" in found["next"]
+
+
+def test_voters_that_came_back_with_empty_disks_make_no_quorum(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.leader = None
+    clinic.disks = {1: b"\7" * 16, 2: b"\7" * 16}
+    findings, _ = diagnose()
+    assert findings.keys() == {"NO_QUORUM"}
+    found = findings["NO_QUORUM"]
+    assert found["nodes"] == [1, 2]
+    assert found["cause"] == (
+        "2 of 3 voters cannot vote, 2 must be up: node 1 at h1:9093: it answers with another disk than the voter's; "
+        "node 2 at h2:9093: it answers with another disk than the voter's"
+    )
+    assert found["next"] == (
+        "1 more must be up with the disk that it had: node 1 or node 2; if they are gone for good: docs/recovery.md"
+    )
+    clinic.disks, clinic.silent = {2: b"\7" * 16}, {1: SILENT}
+    found = diagnose()[0]["NO_QUORUM"]
+    assert f"node 1 at h1:9093: {SILENT}; node 2 at h2:9093: it answers with another disk" in found["cause"]
+    assert found["next"].startswith("1 more must be up with the disk that it had: node 1 or node 2; if they are gone")
+
+
+def test_a_leader_that_waits_for_voters_with_empty_disks(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.paused = True
+    clinic.disks = {2: b"\7" * 16, 3: b"\7" * 16}
+    for node_id in (2, 3):
+        clinic.statuses[node_id].last_fetch_ms = 5000
+    found = diagnose()[0]["PAUSED"]
+    assert "node 2 last fetched 5.0 s ago; it answers with another disk than the voter's" in found["cause"]
+    assert found["next"].startswith("1 more must be up with the disk that it had: node 2 or node 3; if they are gone")
+
+
+def test_an_address_that_may_be_a_broker_s_is_left_alone(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.brokers = [11, 12]  # 13 does not fetch from this leader, so nobody knows its control address
+    clinic.silent = {13: HANGS}
+    assert diagnose("--controllers", f"{address(1)},{address(13)}")[0].keys() == set()
+    del clinic.metadata.brokers[2]
+    assert diagnose("--controllers", f"{address(1)},{address(13)}")[0].keys() == {"UNKNOWN_ADDRESS"}
