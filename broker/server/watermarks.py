@@ -18,7 +18,7 @@ from broker.server.hosted import Hosted
 from quorumlog.runtime.disk import Disk, DiskError
 
 MAX_CHANGES = 10_000
-"""Facts in one transaction; what is left is written by the next."""
+"""Replicas whose watermarks are in one transaction."""
 
 
 class Watermarks:
@@ -58,10 +58,20 @@ class Watermarks:
             self._forgotten[directory_id].add(name)
 
     async def save(self, unsaved: dict[PartitionKey, None]) -> None:
-        """Write the watermarks of `unsaved`, which is emptied as they are taken."""
+        """Write the watermarks that are in `unsaved` now, which they leave as they are taken.
+
+        What moves again meanwhile waits for the next time: under load something always does.
+        """
+        due = list(unsaved)
+        for start in range(0, max(len(due), 1), MAX_CHANGES):  # once at least: for what was forgotten
+            taken = due[start : start + MAX_CHANGES]
+            for key in taken:
+                del unsaved[key]
+            await self._save(taken)
+
+    async def _save(self, keys: Sequence[PartitionKey]) -> None:
         due: dict[UUID, list[Hosted]] = {each: [] for each in self._disks}
-        for key in list(unsaved)[:MAX_CHANGES]:
-            del unsaved[key]
+        for key in keys:
             hosted = self._hosted.get(key)
             if hosted is not None and hosted.log is not None:
                 due[hosted.log.directory_id].append(hosted)
@@ -88,5 +98,4 @@ class Watermarks:
         """`save` at each interval, until cancelled."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            while unsaved:
-                await self.save(unsaved)
+            await self.save(unsaved)
