@@ -18,6 +18,8 @@ from google.protobuf.message import DecodeError, Message
 
 from metadata.records import (
     MAX_RECORDS_PER_BATCH,
+    METADATA_VERSION,
+    METADATA_VERSION_MAX,
     NO_LEADER,
     NO_OFFSET,
     UNASSIGNED,
@@ -467,6 +469,9 @@ class _Reader:
 
     def feature(self, message: pb.Feature) -> Feature:
         _check(message.level >= 0, "feature level", message.level)
+        if message.name == METADATA_VERSION:
+            what = f"level of {METADATA_VERSION}, of which this release understands at most {METADATA_VERSION_MAX},"
+            _check(message.level <= METADATA_VERSION_MAX, what, message.level)
         return Feature(_text(message.name, "feature name", MAX_NAME), message.level)
 
     def forget_topics(self, message: pb.ForgetTopics) -> ForgetTopics:

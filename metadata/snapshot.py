@@ -27,7 +27,7 @@ from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from metadata.image.bits import flip_mask
 from metadata.image.editor import Masks
 from metadata.image.model import REASSIGNING
-from metadata.records import ConfigScope, Replica
+from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, METADATA_VERSION_MIN, ConfigScope, Replica
 from quorumlog.errors import CorruptStoreError
 
 VERSION = 1
@@ -294,6 +294,9 @@ class ImageLoader:
         match decoded:
             case Begin():
                 self._require(decoded.version == VERSION, f"version {decoded.version}; this program knows {VERSION}")
+                level = dict(decoded.features).get(METADATA_VERSION, METADATA_VERSION_MIN)
+                what = f"level {level} of {METADATA_VERSION}; this release understands at most {METADATA_VERSION_MAX}"
+                self._require(level <= METADATA_VERSION_MAX, what)
                 self._begin = decoded
             case Brokers(brokers):
                 for broker in brokers:

@@ -11,7 +11,7 @@ from uuid import UUID
 from broker.core.lifecycle import Beat, End, Lifecycle, Register, Stage, Wait
 from broker.server.isr import Call
 from broker.server.vigil import Vigil
-from metadata.records import Endpoint
+from metadata.records import METADATA_VERSION_MAX, METADATA_VERSION_MIN, Endpoint
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.logging import get_logger
@@ -160,8 +160,8 @@ class LifecycleRunner:
                 rack=identity.rack,
                 directory_ids=[each.bytes for each in identity.directory_ids],
                 previous_broker_epoch=identity.previous_epoch,
-                feature_min=1,
-                feature_max=1,
+                feature_min=METADATA_VERSION_MIN,
+                feature_max=METADATA_VERSION_MAX,
                 fenced=True,
             )
         )

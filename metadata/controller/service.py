@@ -27,7 +27,7 @@ from metadata.control.errors import OK, Outcome, Word
 from metadata.control.partitions import alter_partition, assign_directories
 from metadata.control.preferred import Preferred, least_burdened, set_preferred
 from metadata.control.topics import CreatedTopic, DeletedTopic, create_topics, delete_topics
-from metadata.controller import admin, configs, convert, elections, reassignments, voters
+from metadata.controller import admin, configs, convert, elections, features, reassignments, voters
 from metadata.controller.active import NOT_CONTROLLER, OUTCOME_UNKNOWN, ActiveController
 from metadata.controller.describe import describe_brokers, describe_topics
 from metadata.controller.ports import Node
@@ -393,6 +393,15 @@ METHODS: dict[str, _Method] = {
         pb.DescribePreferredControllersReply,
         ControllerService._describe_preferred,
         changes=False,
+    ),
+    "DescribeFeatures": _Method(
+        pb.DescribeFeaturesRequest,
+        pb.DescribeFeaturesReply,
+        _by_controller(features.describe_features),
+        changes=False,
+    ),
+    "UpgradeFeature": _Method(
+        pb.UpgradeFeatureRequest, pb.UpgradeFeatureReply, _by_controller(features.upgrade_feature)
     ),
 }
 """Every method of the service."""

@@ -28,6 +28,13 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     security: str = "PLAINTEXT"
 
 
+METADATA_VERSION = "metadata.version"
+"""The feature whose level says which record types and versions the cluster may write."""
+METADATA_VERSION_MIN = 1
+METADATA_VERSION_MAX = 1
+"""Levels of it that this release understands."""
+
+
 class RegisterBroker(msgspec.Struct, frozen=True, gc=False):
     """A broker joins, or comes back.  Its offset is the broker epoch."""
 
@@ -37,8 +44,8 @@ class RegisterBroker(msgspec.Struct, frozen=True, gc=False):
     directory_ids: tuple[UUID, ...]
     rack: str | None = None
     previous_broker_epoch: int = NO_OFFSET
-    feature_min: int = 1
-    feature_max: int = 1
+    feature_min: int = METADATA_VERSION_MIN
+    feature_max: int = METADATA_VERSION_MAX
     fenced: bool = True
 
 

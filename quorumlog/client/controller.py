@@ -36,7 +36,14 @@ BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
 
 _READS = frozenset(
-    {"DescribeBrokers", "DescribeConfigs", "DescribePreferredControllers", "DescribeTopics", "ListReassignments"}
+    {
+        "DescribeBrokers",
+        "DescribeConfigs",
+        "DescribeFeatures",
+        "DescribePreferredControllers",
+        "DescribeTopics",
+        "ListReassignments",
+    }
 )
 
 _R = TypeVar("_R", bound=Message)

@@ -22,6 +22,7 @@ from quorumlog.kctl import (
     elections,
     exits,
     explain,
+    features,
     metadata,
     partition_counts,
     quorum,
@@ -57,6 +58,7 @@ cli.add_command(reassign.group)
 cli.add_command(brokers.group)
 cli.add_command(configs.group)
 cli.add_command(elections.elect_leaders)
+cli.add_command(features.group)
 cli.add_command(cluster.group)
 cli.add_command(metadata.group)
 cli.add_command(doctor.command)

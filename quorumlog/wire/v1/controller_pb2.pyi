@@ -495,6 +495,58 @@ class DescribePreferredControllersReply(_message.Message):
     node_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., node_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class DescribeFeaturesRequest(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ...) -> None: ...
+
+class DescribedFeature(_message.Message):
+    __slots__ = ("name", "level", "lowest", "highest", "limited_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_FIELD_NUMBER: _ClassVar[int]
+    LIMITED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    level: int
+    lowest: int
+    highest: int
+    limited_by: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., level: _Optional[int] = ..., lowest: _Optional[int] = ..., highest: _Optional[int] = ..., limited_by: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DescribeFeaturesReply(_message.Message):
+    __slots__ = ("result", "offset", "features")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    offset: int
+    features: _containers.RepeatedCompositeFieldContainer[DescribedFeature]
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., offset: _Optional[int] = ..., features: _Optional[_Iterable[_Union[DescribedFeature, _Mapping]]] = ...) -> None: ...
+
+class UpgradeFeatureRequest(_message.Message):
+    __slots__ = ("header", "name", "level")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    name: str
+    level: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., name: _Optional[str] = ..., level: _Optional[int] = ...) -> None: ...
+
+class UpgradeFeatureReply(_message.Message):
+    __slots__ = ("result", "changed", "offset", "level")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    changed: bool
+    offset: int
+    level: int
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., changed: bool = ..., offset: _Optional[int] = ..., level: _Optional[int] = ...) -> None: ...
+
 class TopicPartition(_message.Message):
     __slots__ = ("topic", "index")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

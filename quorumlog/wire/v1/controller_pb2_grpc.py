@@ -139,6 +139,16 @@ class ControllerStub(object):
                 request_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersRequest.SerializeToString,
                 response_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersReply.FromString,
                 _registered_method=True)
+        self.DescribeFeatures = channel.unary_unary(
+                '/quorumlog.v1.Controller/DescribeFeatures',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribeFeaturesRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribeFeaturesReply.FromString,
+                _registered_method=True)
+        self.UpgradeFeature = channel.unary_unary(
+                '/quorumlog.v1.Controller/UpgradeFeature',
+                request_serializer=quorumlog_dot_v1_dot_controller__pb2.UpgradeFeatureRequest.SerializeToString,
+                response_deserializer=quorumlog_dot_v1_dot_controller__pb2.UpgradeFeatureReply.FromString,
+                _registered_method=True)
 
 
 class ControllerServicer(object):
@@ -270,6 +280,18 @@ class ControllerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeFeatures(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpgradeFeature(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -377,6 +399,16 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.DescribePreferredControllers,
                     request_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersRequest.FromString,
                     response_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersReply.SerializeToString,
+            ),
+            'DescribeFeatures': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeFeatures,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.DescribeFeaturesRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.DescribeFeaturesReply.SerializeToString,
+            ),
+            'UpgradeFeature': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpgradeFeature,
+                    request_deserializer=quorumlog_dot_v1_dot_controller__pb2.UpgradeFeatureRequest.FromString,
+                    response_serializer=quorumlog_dot_v1_dot_controller__pb2.UpgradeFeatureReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -946,6 +978,60 @@ class Controller(object):
             '/quorumlog.v1.Controller/DescribePreferredControllers',
             quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersRequest.SerializeToString,
             quorumlog_dot_v1_dot_controller__pb2.DescribePreferredControllersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeFeatures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/DescribeFeatures',
+            quorumlog_dot_v1_dot_controller__pb2.DescribeFeaturesRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.DescribeFeaturesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpgradeFeature(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorumlog.v1.Controller/UpgradeFeature',
+            quorumlog_dot_v1_dot_controller__pb2.UpgradeFeatureRequest.SerializeToString,
+            quorumlog_dot_v1_dot_controller__pb2.UpgradeFeatureReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -94,9 +94,13 @@ def test_create(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     assert [(config.key, config.value) for config in topic.configs] == [("a", "b=c")]
 
 
-def test_create_with_an_assignment(client: FakeClient) -> None:
+def test_create_with_an_assignment(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies["CreateTopics"] = creation()
     assert run(["topics", "create", "t", "--assignment", "1:2,2:3"]) == 0
+    assert "3 partitions, replication factor 2" in capsys.readouterr().out
+    client.replies["CreateTopics"].topics[0].partitions = 1
+    assert run(["topics", "create", "t", "--assignment", "1:2"]) == 0
+    assert "1 partition, replication factor 2" in capsys.readouterr().out
     (topic,) = client.calls[0][1].topics
     assert [list(row.values) for row in topic.assignment] == [[1, 2], [2, 3]]
 
@@ -359,7 +363,7 @@ READING = {
     "quorum status", "quorum replication", "preferred-controllers show", "topics list", "topics describe",
     "reassign generate", "reassign status", "reassign verify", "brokers list", "brokers describe", "configs get",
     "cluster health", "metadata tail", "metadata at", "metadata diff", "metadata dump", "doctor", "explain",
-    "state-changes", "completion",
+    "state-changes", "completion", "features describe",
 }  # fmt: skip
 OF_ITS_OWN = {"dev up", "dev status", "dev down", "produce", "consume"}
 

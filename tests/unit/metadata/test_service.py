@@ -51,6 +51,8 @@ REQUESTS = {
     "TransferLeader": pb.TransferLeaderRequest(to=2),
     "SetPreferredControllers": pb.SetPreferredControllersRequest(node_ids=[2]),
     "DescribePreferredControllers": pb.DescribePreferredControllersRequest(),
+    "DescribeFeatures": pb.DescribeFeaturesRequest(),
+    "UpgradeFeature": pb.UpgradeFeatureRequest(name="metadata.version", level=1),
 }
 
 

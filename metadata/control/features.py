@@ -1,0 +1,85 @@
+"""Levels of features: what all nodes have agreed to write and understand (Feature records; KIP-584).
+
+A level only goes up, and only as far as the active controller and every registered broker understand it, so that nobody
+meets a record that it cannot read.  A broker that is down counts too: it comes back as what it was.  From then on a
+broker of an older release is refused when it registers, and a voter of one ends, naming the level, when it comes to the
+record (`metadata.codec`).  The voters' releases are not known here: upgrade all of them first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from metadata.control.decision import Decision
+from metadata.control.errors import OK, Outcome, Word
+from metadata.image import ClusterImage
+from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, METADATA_VERSION_MIN, Feature
+
+SUPPORTED: Mapping[str, range] = {METADATA_VERSION: range(METADATA_VERSION_MIN, METADATA_VERSION_MAX + 1)}
+"""Levels that this release understands, by feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedFeature:
+    """lowest, highest: what all understand.  limited_by: ids of the brokers that understand less than this release."""
+
+    name: str
+    level: int
+    lowest: int
+    highest: int
+    limited_by: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Upgraded:
+    """How it ended, and the level in force after it."""
+
+    outcome: Outcome
+    level: int
+    changed: bool = False
+
+
+def describe_features(image: ClusterImage) -> tuple[DescribedFeature, ...]:
+    return tuple([_described(image, name) for name in sorted(SUPPORTED)])
+
+
+def _described(image: ClusterImage, name: str) -> DescribedFeature:
+    ours = SUPPORTED[name]
+    brokers = image.brokers.values()
+    lowest = max([ours[0], *(broker.feature_min for broker in brokers)])
+    highest = min([ours[-1], *(broker.feature_max for broker in brokers)])
+    limited_by = tuple(sorted(broker.broker_id for broker in brokers if broker.feature_max < ours[-1]))
+    return DescribedFeature(name, image.features.get(name, ours[0]), lowest, highest, limited_by)
+
+
+def upgrade_feature(image: ClusterImage, name: str, level: int | None, *, validate_only: bool) -> Decision[Upgraded]:
+    """Raise a feature to this level, or, with None, as far as all understand it."""
+    if name not in SUPPORTED:
+        text = f"there is no feature {name[:60]!a}; there are {', '.join(sorted(SUPPORTED))}"
+        return Decision(Upgraded(Outcome(Word.INVALID_REQUEST, text), 0))
+    feature = _described(image, name)
+    wanted = max(feature.level, feature.highest) if level is None else level
+    if wanted == feature.level:
+        return Decision(Upgraded(OK, feature.level))
+    if (refusal := _refuse(feature, wanted)) is not None:
+        return Decision(Upgraded(refusal, feature.level))
+    if validate_only:
+        return Decision(Upgraded(OK, wanted))
+    return Decision(Upgraded(OK, wanted, changed=True), (Feature(name, wanted),))
+
+
+def _refuse(feature: DescribedFeature, wanted: int) -> Outcome | None:
+    if wanted < feature.level:
+        text = f"{feature.name} is at level {feature.level} and never goes down: records of that level may be there"
+        return Outcome(Word.INVALID_REQUEST, text)
+    ours = SUPPORTED[feature.name][-1]
+    if wanted > ours:
+        text = f"the active controller understands levels of {feature.name} up to {ours}, not {wanted}"
+        return Outcome(Word.UNSUPPORTED_VERSION, text, "start a newer release on every node first")
+    if wanted > feature.highest:
+        names = ", ".join(map(str, feature.limited_by))
+        text = f"not every broker understands level {wanted} of {feature.name}: {names} at most {feature.highest}"
+        advice = "start a newer release there; a broker that is gone for good: kctl brokers unregister"
+        return Outcome(Word.UNSUPPORTED_VERSION, text, advice)
+    return None

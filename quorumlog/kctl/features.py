@@ -1,0 +1,65 @@
+"""kctl features: what all nodes have agreed to write and understand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
+from quorumlog.kctl.topics import dry_run_option
+
+METADATA_VERSION = "metadata.version"
+
+
+@click.group("features", cls=Group)
+def group() -> None:
+    """What all nodes have agreed to write; raised once every node runs a newer release."""
+
+
+@group.command("describe")
+@with_loop
+async def describe(context: Context) -> None:
+    """Each feature: its level, the levels that all understand, and which brokers hold it down."""
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    async with context.client() as client:
+        reply = await client.call("DescribeFeatures", pb.DescribeFeaturesRequest(), context.deadline_s)
+    columns = ("name", "level", "lowest", "highest", "limited_by")
+    if context.output.is_json:
+        rows = [(each.name, each.level, each.lowest, each.highest, list(each.limited_by)) for each in reply.features]
+        context.output.document([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        context.output.table(
+            columns,
+            [
+                (each.name, each.level, each.lowest, each.highest, ",".join(map(str, each.limited_by)) or "-")
+                for each in reply.features
+            ],
+        )
+
+
+@group.command("upgrade")
+@click.option("--feature", "name", default=METADATA_VERSION, show_default=True, metavar="NAME")
+@click.option("--to", "level", type=click.IntRange(0, 2**31 - 1), help="This level, not the highest that all know.")
+@dry_run_option
+@click.option("--wait", is_flag=True, help=WAIT_HELP)
+@with_loop
+async def upgrade(context: Context, name: str, level: int | None, dry_run: bool, wait: bool) -> None:
+    """Raise a feature as far as all nodes understand it; there is no way back."""
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    header = pb.RequestHeader(validate_only=dry_run)
+    request = pb.UpgradeFeatureRequest(header=header, name=name, level=level)
+    async with context.client() as client:
+        deadline = asyncio.get_running_loop().time() + context.deadline_s
+        reply = await client.call("UpgradeFeature", request, context.deadline_s)
+        if wait and reply.changed:
+            await wait_until_applied(client, reply.offset, deadline)
+    if context.output.is_json:
+        document = {"changed": reply.changed, "offset": reply.offset, "name": name, "level": reply.level}
+        context.output.document(document)
+    elif dry_run:
+        context.output.text(f"{name} would be at level {reply.level}")
+    else:
+        context.output.text(f"{name} is at level {reply.level}" + ("" if reply.changed else " already"))
