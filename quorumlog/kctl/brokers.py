@@ -10,6 +10,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, so_on_return, wait_until_applied, with_loop
 from quorumlog.kctl.nodes import known_addresses
+from quorumlog.kctl.words import counted
 
 SHOWN_MAX = 50
 """Replicas that `describe` shows to people, unless all are asked for."""
@@ -117,7 +118,7 @@ def _describe(context: Context, one: dict[str, Any], replicas: list[dict[str, An
     if replicas:
         output.table(_REPLICA_COLUMNS, [[replica[column] for column in _REPLICA_COLUMNS] for replica in replicas])
     if len(replicas) < count:
-        output.message(f"and {count - len(replicas)} more replicas (--all shows them)")
+        output.message(f"and {counted(count - len(replicas), 'more replica')} (--all shows them)")
 
 
 @group.command("unregister")
@@ -178,7 +179,9 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
         context.output.document({"changed": bool(rows) and not dry_run, "strays": rows})
     elif rows:
         context.output.table(columns, [[row[column] for column in columns] for row in rows])
-        context.output.message(f"{len(rows)} strays {'would be' if dry_run else 'were'} deleted")
+        context.output.message(
+            f"{counted(len(rows), 'stray')} {'would be' if dry_run else 'was' if len(rows) == 1 else 'were'} deleted"
+        )
     else:
         context.output.text("there are no strays")
     if unreached:

@@ -16,6 +16,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.output import OutputClosedError, bytes_value
+from quorumlog.kctl.words import counted
 from quorumlog.runtime.addresses import Address
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ async def produce(
             await _print_acknowledged(context, topic, sent, 0)
     if malformed is not None:
         raise malformed
-    context.output.message(f"{written} records written to {topic}")
+    context.output.message(f"{counted(written, 'record')} written to {topic}")
 
 
 class MalformedLineError(ClusterError):

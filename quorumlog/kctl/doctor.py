@@ -117,15 +117,17 @@ def _seen(look: Look) -> str:
     from quorumlog.kctl.words import counted
 
     seen = looked_at(look)
-    parts = [f"{seen['nodes_answering']} of {seen['nodes']} nodes answer"]
+    parts = [
+        f"{seen['nodes_answering']} of {counted(seen['nodes'], 'node')} {'answers' if seen['nodes'] == 1 else 'answer'}"
+    ]
     if seen["cluster_id"]:
         parts.insert(0, f"cluster {seen['cluster_id']}")
     if seen["leader_id"] is not None:
         parts.append(f"node {seen['leader_id']} leads epoch {seen['leader_epoch']}")
     if seen["voters"]:
-        parts.append(f"{seen['voters_answering']} of {seen['voters']} voters")
+        parts.append(f"{seen['voters_answering']} of {counted(seen['voters'], 'voter')}")
     if seen["brokers"] is not None:
-        parts.append(f"{seen['brokers_unfenced']} of {seen['brokers']} brokers unfenced")
+        parts.append(f"{seen['brokers_unfenced']} of {counted(seen['brokers'], 'broker')} unfenced")
         partitions = counted(seen["partitions"], "partition")
         in_sync = f"{seen['partitions_in_sync']} of {partitions} of {counted(seen['topics'], 'topic')} in sync"
         parts.append(in_sync if seen["topics"] else "no topics")

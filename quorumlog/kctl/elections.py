@@ -11,6 +11,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_applied, with_loop
 from quorumlog.kctl.output import node_or_none
 from quorumlog.kctl.topics import dry_run_option, refusal
+from quorumlog.kctl.words import counted
 
 ROUNDS_MAX = 200
 """Requests for all partitions that need it; each elects at most one batch of them."""
@@ -115,7 +116,7 @@ def _report(context: Context, elected: list[Any], changed: bool, offset: int, dr
         first = failed[0].result
         raise ClusterError(
             first.error,
-            f"{len(failed)} of {len(elected)} partitions: {first.message}",
+            f"{len(failed)} of {counted(len(elected), 'partition')}: {first.message}",
             first.next,
             retriable=first.retriable,
         )

@@ -13,6 +13,7 @@ from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until, wait
 from quorumlog.kctl.data import open_cluster
 from quorumlog.kctl.output import uuid_text
 from quorumlog.kctl.topics import dry_run_option, has_leaders, parse_assignment, refusal
+from quorumlog.kctl.words import counted
 
 MAX_PARTITIONS = 1_000_000
 
@@ -54,11 +55,11 @@ async def add_partitions(
     if context.output.is_json:
         context.output.document(_document(name, topic, reply.offset))
     elif dry_run:
-        context.output.text(f"topic {name} would have {topic.partitions} partitions")
+        context.output.text(f"topic {name} would have {counted(topic.partitions, 'partition')}")
     elif topic.changed:
-        context.output.text(f"topic {name} has {topic.partitions} partitions now")
+        context.output.text(f"topic {name} has {counted(topic.partitions, 'partition')} now")
     else:
-        context.output.text(f"topic {name} has {topic.partitions} partitions already")
+        context.output.text(f"topic {name} has {counted(topic.partitions, 'partition')} already")
 
 
 @click.command("remove-partitions", cls=Command)
@@ -104,11 +105,11 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
     if context.output.is_json:
         context.output.document(document)
     elif count == now:
-        context.output.text(f"topic {name} has {now} partitions already")
+        context.output.text(f"topic {name} has {counted(now, 'partition')} already")
     elif dry_run:
-        context.output.text(f"topic {name} would keep {count} of {now} partitions")
+        context.output.text(f"topic {name} would keep {count} of {counted(now, 'partition')}")
     else:
-        context.output.text(f"topic {name} has {count} partitions now, and the id {document['topic_id']}")
+        context.output.text(f"topic {name} has {counted(count, 'partition')} now, and the id {document['topic_id']}")
 
 
 def _document(name: str, topic: Any, offset: int) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def _warning(name: str, count: int, now: int, lost: int | None) -> str:
     gone = f"{name}-{count}" if now - count == 1 else f"{name}-{count} to {name}-{now - 1}"
     records = "all their records (how many is not known: not every partition answers)"
     if lost is not None:
-        records = f"{lost} records"
+        records = counted(lost, "record")
     return (
         f"warning: {gone} will be gone for good, with {records}; positions that consumers keep for them"
         " (this cluster keeps none) mean nothing any more"

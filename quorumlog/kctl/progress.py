@@ -12,6 +12,7 @@ from typing import Any
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.output import Output
+from quorumlog.kctl.words import counted
 
 LOOK_S = 0.5
 ATTEMPT_S = 20.0
@@ -135,7 +136,11 @@ def lag_line(described: Any, node_id: int) -> str | None:
     """How far behind a newcomer is; None when the leader does not know, or it is a voter by now."""
     for status in described.observers:
         if status.replica.key.node_id == node_id:
-            return f"node {node_id} lags by {status.lag} records" if status.lag else f"node {node_id} is caught up"
+            return (
+                f"node {node_id} lags by {counted(status.lag, 'record')}"
+                if status.lag
+                else f"node {node_id} is caught up"
+            )
     if node_id in ids(described) or not is_leaders(described):
         return None
     return f"node {node_id} does not fetch from the controller yet"

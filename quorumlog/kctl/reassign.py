@@ -17,7 +17,7 @@ from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
 from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
 from quorumlog.kctl.reassign_progress import Sizes, Watch, held_up, list_ongoing, state_of, waited_for
 from quorumlog.kctl.topics import dry_run_option
-from quorumlog.kctl.words import Key, listed, named
+from quorumlog.kctl.words import Key, counted, listed, named
 
 NO_THROTTLE = -1
 TOPICS_SHOWN_MAX = 5
@@ -135,7 +135,9 @@ async def generate(
         return
     context.output.text(json.dumps(document(planned)))
     context.output.message(f"as it is now, to return to: {json.dumps(document(current))}")
-    context.output.message(f"{copied} replicas would be copied, {changed} of {len(current)} partitions changed")
+    context.output.message(
+        f"{counted(copied, 'replica')} would be copied, {changed} of {counted(len(current), 'partition')} changed"
+    )
 
 
 def _named(current: Sequence[Move], plan: Sequence[Move]) -> list[Move]:
@@ -294,7 +296,7 @@ def _report(
         context.output.text("the throttle would be changed" if dry_run else "the throttle is changed")
     if changed or (going and done == "moved" and not dry_run):
         count = changed + (0 if dry_run else going)
-        context.output.text(f"{count} of {len(moves)} partitions {planned if dry_run else done}")
+        context.output.text(f"{count} of {counted(len(moves), 'partition')} {planned if dry_run else done}")
     elif going:
         context.output.text("nothing to do: already under way (kctl reassign status)")
     elif not reply.changed:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumlog.errors import ClusterError
+from quorumlog.kctl.words import counted
 
 ID_MAX = 2**31 - 1
 NAME_MAX = 249
@@ -77,7 +78,9 @@ def _parsed(document: Any) -> list[Move]:
     _require("partitions" in document, "it has no `partitions`")
     _require(isinstance(rows, list), "`partitions` is not a list")
     _require(bool(rows), "it names no partitions")
-    _require(len(rows) <= PLAN_PARTITIONS_MAX, f"it names {len(rows)} partitions, at most {PLAN_PARTITIONS_MAX}")
+    _require(
+        len(rows) <= PLAN_PARTITIONS_MAX, f"it names {counted(len(rows), 'partition')}, at most {PLAN_PARTITIONS_MAX}"
+    )
     moves = [_move(row, number) for number, row in enumerate(rows)]
     twice = [key for key, count in Counter((move.topic, move.partition) for move in moves).items() if count > 1]
     _require(not twice, f"it names {'-'.join(map(str, twice[0])) if twice else ''} more than once")
@@ -160,7 +163,7 @@ def propose(
     if most > len(brokers):
         raise ClusterError(
             "INVALID_REPLICATION_FACTOR",
-            f"{most} replicas are wanted on {len(brokers)} brokers",
+            f"{counted(most, 'replica')} {'is' if most == 1 else 'are'} wanted on {counted(len(brokers), 'broker')}",
             "name more brokers, or ask for fewer replicas (--replication-factor)",
         )
     spread = _Spread(current, brokers, factors)

@@ -16,7 +16,7 @@ from typing import Any
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import Context
-from quorumlog.kctl.words import Key, listed
+from quorumlog.kctl.words import Key, counted, listed
 
 LOOK_S = 0.5
 ASK_S = 5.0
@@ -167,7 +167,7 @@ class Watch:
 
     def _late(self, left: int) -> ClusterError:
         after = f"{self._context.deadline_s:g} s"
-        text = f"{left} of {len(self._keys)} partitions are still being moved after {after}; that goes on"
+        text = f"{self._moving(left)} after {after}; that goes on"
         return ClusterError("TIMED_OUT", text, "kctl reassign status", retriable=True)
 
     async def _last_look(self) -> str:
@@ -177,10 +177,11 @@ class Watch:
             return f"whether the reassignment is complete could not be found out: {error.message}; it was not cancelled"
         if not ongoing:
             return "the reassignment is complete"
-        return (
-            f"the reassignment is not complete: {len(ongoing)} of {len(self._keys)} partitions are still being moved,"
-            " and that goes on (kctl reassign status)"
-        )
+        moving = self._moving(len(ongoing))
+        return f"the reassignment is not complete: {moving}, and that goes on (kctl reassign status)"
+
+    def _moving(self, left: int) -> str:
+        return f"{left} of {counted(len(self._keys), 'partition')} {'is' if left == 1 else 'are'} still being moved"
 
 
 class _Lines:
@@ -206,13 +207,13 @@ class _Lines:
         self.tell(summary(ongoing, left, waits, self._count))
 
     def end(self) -> None:
-        self.tell(f"{self._count} of {self._count} partitions moved")
+        self.tell(f"{self._count} of {counted(self._count, 'partition')} moved")
 
 
 def summary(ongoing: Sequence[Any], left: dict[Key, int | None], waits: dict[Key, list[int]], count: int) -> str:
     """One line on all of it."""
     known = [size for size in left.values() if size is not None]
-    text = f"{count - len(ongoing)} of {count} partitions moved, {sum(known)} bytes to copy"
+    text = f"{count - len(ongoing)} of {counted(count, 'partition')} moved, {counted(sum(known), 'byte')} to copy"
     if len(known) < len(left):
         text += f" (not known of {len(left) - len(known)})"
     reasons = [(each, why) for each in ongoing if (why := held_up(each, waits[each.topic, each.index]))]
@@ -234,7 +235,7 @@ class _Bars(_Lines):
         console = Console(file=sys.stderr, no_color=bool(os.environ.get("NO_COLOR")) or None, highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn())
         self._progress = Progress(*columns, console=console, speed_estimate_period=60)
-        self._whole = self._progress.add_task(f"0 of {count} partitions", total=None)
+        self._whole = self._progress.add_task(f"0 of {counted(count, 'partition')}", total=None)
         self._bars: dict[Key, Any] = {}
         self._most: dict[Key, int] = {}
 
@@ -255,7 +256,7 @@ class _Bars(_Lines):
             self._most[key] = max(self._most.get(key, 0), size or 0)
         total = sum(self._most.values())
         open_bytes = sum(self._most[key] if size is None else size for key, size in left.items())
-        text = f"{self._count - len(ongoing)} of {self._count} partitions"
+        text = f"{self._count - len(ongoing)} of {counted(self._count, 'partition')}"
         self._progress.update(self._whole, description=text, total=total or None, completed=total - open_bytes)
         for key, bar in list(self._bars.items()):
             if key not in left:
@@ -275,7 +276,7 @@ class _Bars(_Lines):
         total = sum(self._most.values())
         for bar in self._bars.values():
             self._progress.remove_task(bar)
-        text = f"{self._count} of {self._count} partitions"
+        text = f"{self._count} of {counted(self._count, 'partition')}"
         self._progress.update(self._whole, description=text, total=total or 1, completed=total or 1)
 
 

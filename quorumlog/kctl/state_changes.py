@@ -20,6 +20,7 @@ from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.nodes import AT_ONCE_MAX, EACH_TIMEOUT_S, ask_each
 from quorumlog.kctl.output import Output, duration_text
+from quorumlog.kctl.words import counted
 
 if TYPE_CHECKING:
     from quorumlog.kctl.metadata_history import History
@@ -390,7 +391,7 @@ class _Teller:
             output.text(f"{_SPACE}broker {one.broker_id}: {_when(one, batch)}")
         if len(fine) > BROKERS_SHOWN:
             last = max(fine, key=lambda one: one.completed_ms or 0)
-            output.text(f"{_SPACE}{len(fine)} brokers; the last is {last.broker_id}: {_when(last, batch)}")
+            output.text(f"{_SPACE}{counted(len(fine), 'broker')}; the last is {last.broker_id}: {_when(last, batch)}")
         for one in told:
             self._tell_problem(one)
 

@@ -10,6 +10,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context, Group, so_on_return, wait_until, with_loop
 from quorumlog.kctl.output import node_or_none, uuid_text
+from quorumlog.kctl.words import counted
 
 DEFAULT = -1
 NOT_DECIDED = -1
@@ -109,7 +110,7 @@ async def create(
     if context.output.is_json:
         context.output.document(document)
         return
-    shape = f"{created.partitions} partitions, replication factor {created.replication_factor}"
+    shape = f"{counted(created.partitions, 'partition')}, replication factor {created.replication_factor}"
     if dry_run and is_new:
         context.output.text(f"topic {name} would be created: {shape}")
     elif is_new:

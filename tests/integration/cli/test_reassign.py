@@ -123,8 +123,8 @@ def test_a_throttled_one_is_shown_cancelled_and_interrupted(kctl: Kctl, servers:
         "--controllers", control, "reassign", "start", "--topic", "b", "--brokers", "13,14", "--wait", "--timeout", "60"
     )
     assert code == 130
-    assert "0 of 1 partitions" in shown
-    assert "is not complete: 1 of 1 partitions are still being moved, and that goes on" in shown
+    assert "0 of 1 partition" in shown
+    assert "is not complete: 1 of 1 partition is still being moved, and that goes on" in shown
     (status,) = json.loads(kctl("reassign", "status", "-o", "json").stdout)
     assert status["adding"] == [13, 14]
 

@@ -46,6 +46,10 @@ def test_add_partitions(client: FakeClient, capsys: pytest.CaptureFixture[str]) 
     client.replies["AddPartitions"] = pb.AddPartitionsReply(result=OK, offset=9, topics=[resized(changed=False)])
     assert run(["topics", "add-partitions", "t", "--to", "4"]) == 0
     assert capsys.readouterr().out == "topic t has 4 partitions already\n"
+    one = resized(changed=False, partitions=1)
+    client.replies["AddPartitions"] = pb.AddPartitionsReply(result=OK, offset=9, topics=[one])
+    assert run(["topics", "add-partitions", "t", "--to", "1"]) == 0
+    assert capsys.readouterr().out == "topic t has 1 partition already\n"
 
 
 @pytest.fixture

@@ -194,3 +194,10 @@ def test_whoever_waits_is_told_what_holds_it_up() -> None:
     rest = [ongoing(index=index, leader=-1) for index in range(7)]
     waits: dict[Key, list[int]] = {("t", index): [] for index in range(7)}
     assert summary(rest, dict.fromkeys(waits, 5), waits, 7).endswith("t-4 (no_leader) and 2 more")
+
+
+def test_one_is_one_partition() -> None:
+    assert summary([ongoing()], {("t", 0): 1}, {("t", 0): []}, 1) == "0 of 1 partition moved, 1 byte to copy"
+    both = {("t", 0): 1, ("t", 1): 1}
+    waits: dict[Key, list[int]] = {key: [] for key in both}
+    assert summary([ongoing(), ongoing(index=1)], both, waits, 2) == "0 of 2 partitions moved, 2 bytes to copy"
