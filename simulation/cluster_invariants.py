@@ -343,7 +343,8 @@ class ClusterWatch:
         assert history is not None, f"{hosted} is carried out before anybody has applied its creation"
         copy = self._copy(run, hosted.key, log)
         leader = hosted.leader
-        copy.role, copy.watermark = leader or hosted.follower, log.high_watermark
+        role = leader or hosted.follower
+        copy.role, copy.watermark = role, 0 if role is None else role.high_watermark
         if leader is None or leader.leader_epoch < history.unclean_epoch:
             return
         if self.note is not None:

@@ -30,8 +30,9 @@ of the image (KAFKA-15221: a rebooted follower's old fetch must not vouch for it
 no more is never "caught up", also when nothing is written.  If `lag_max_bytes` is set, it leaves at once when it lacks
 more than that, and joins only when it lacks less; one that has not fetched from this leader yet is given its time.
 
-**Election.**  A new leader starts from the watermark that it knew as a follower, which may be low.  Until it has passed
-the log end at election, `latest` is unknown: an older leader may have shown more (design §6).
+**Election.**  A new leader starts from the watermark that it knew as a follower, which may be low, as far as its disk
+goes: nobody has waited for the disk of an unclean one.  Until it has passed the log end at election, `latest` is
+unknown: an older leader may have shown more (design §6).
 """
 
 from __future__ import annotations
@@ -177,7 +178,8 @@ class LeaderState:
         self.epoch_start = log_end
         self.log_end = log_end
         self.flushed_end = flushed_end
-        self.high_watermark = high_watermark
+        self.high_watermark = min(high_watermark, flushed_end)
+        self._inherited = high_watermark
         self.cluster = cluster
         self.limits = limits
         self._size_from = size_from
@@ -293,19 +295,23 @@ class LeaderState:
         return frozenset(self.isr) | self._ballot.additions
 
     def advance(self) -> bool:
-        """Move the watermark as far as the maximal ISR carries it."""
-        if len(self.isr) < self.min_isr:
+        """Move the watermark as far as the maximal ISR carries it; what is committed already needs this disk alone."""
+        end = min(self._inherited, self.flushed_end)
+        if len(self.isr) >= self.min_isr:
+            end = max(end, self._carried_end())
+        if end <= self.high_watermark:
             return False
+        self.high_watermark = end
+        return True
+
+    def _carried_end(self) -> int:
         end = self.flushed_end
         for broker_id in self.isr:
             if broker_id != self.broker_id:
                 end = min(end, self._end_of(broker_id))
         for broker_id in self._ballot.additions:
             end = min(end, self._end_of(broker_id))
-        if end <= self.high_watermark:
-            return False
-        self.high_watermark = end
-        return True
+        return end
 
     def _end_of(self, broker_id: int) -> int:
         follower = self.followers.get(broker_id)

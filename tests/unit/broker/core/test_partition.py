@@ -130,6 +130,26 @@ def test_a_sole_replica_is_committed_by_its_own_flush() -> None:
     assert state.verdict(-1, 5) is Code.NONE
 
 
+def test_what_was_committed_before_is_shown_once_it_is_on_the_leaders_own_disk_whatever_the_isr() -> None:
+    """For the disk of an unclean leader nobody has waited."""
+    state = LeaderState(
+        1,
+        Assignment((1, 2, 3), (1,), 1, leader_epoch=5, partition_epoch=7),
+        log_end=9,
+        flushed_end=2,
+        high_watermark=6,
+        cluster=FakeCluster(),
+        limits=Limits(10_000, min_isr=2),
+        now_ms=0,
+    )
+    assert state.high_watermark == 2
+    assert state.on_flushed(4)
+    assert state.high_watermark == 4
+    assert state.on_flushed(9)
+    assert state.high_watermark == 6
+    assert not state.latest_known()
+
+
 def test_watermark_never_goes_back_when_a_follower_does() -> None:
     leader = Leader()
     leader.write(10)
