@@ -528,8 +528,9 @@ class PartitionLog:
         return RecoveryPoint(segment.header_at(position).base_offset, segment.base_offset, position, newest)
 
     def remove_below_start(self) -> None:
-        """Delete the segments that hold nothing any more; the facts have forgotten them."""
-        while self._segments and self._segments[0].end_offset <= self.start_offset:
+        """Delete the segments that hold nothing any more and that the facts have forgotten."""
+        start_offset = min(self.start_offset, self.written_start_offset)  # it may have moved since the facts were made
+        while self._segments and self._segments[0].end_offset <= start_offset:
             self._remove_segment(self._segments.pop(0))
         remove_old_snapshots(self._disk, self.folder)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -221,6 +222,26 @@ async def test_a_moved_start_is_kept(rig: Rig) -> None:
     await rig.restart(clean=False)
     assert rig.log.start_offset == 20
     assert rig.log.read(20, 1, rig.log.end_offset)
+
+
+async def test_a_start_that_moves_while_the_facts_are_written_takes_no_segment_that_they_name(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = rig.create()
+    fill(log, 30)
+    await rig.settle(log)
+    log.advance_start_offset(10)
+    commit = rig.disk.facts.commit
+
+    async def slow_commit(changes: Mapping[str, bytes | None]) -> None:
+        log.advance_start_offset(40)  # the leader's reply said so
+        await commit(changes)
+
+    monkeypatch.setattr(rig.disk.facts, "commit", slow_commit)
+    await rig.logs.checkpoint([log])
+    await rig.restart(clean=False)
+    assert not rig.logs.failures
+    assert rig.log.start_offset == 10
 
 
 async def test_reset(rig: Rig) -> None:
