@@ -290,6 +290,8 @@ class LogManager:
     async def reset_to(self, log: PartitionLog, offset: int) -> bool:
         """Drop everything and go on at `offset`; False when the log has changed meanwhile, and nothing was done."""
         async with self._checkpointing:
+            if not self._is_here(log):
+                return False
             before = (log.generation, log.end_offset, log.epochs.latest)
             disk = self._disks[log.directory_id]
             empty = encode_state(empty_state(offset))
@@ -337,13 +339,17 @@ class LogManager:
         if not logs:
             return
         async with self._checkpointing:
+            turn = Turn()
             for log in logs:
-                with self._guarded(log):
-                    log.prepare_checkpoint()
+                await turn.passed()
+                if self._is_here(log):
+                    with self._guarded(log):
+                        log.prepare_checkpoint()
             await self._flushes[disk.directory_id].flush_all(logs)
             await self._write_states(disk, logs)
             for log in logs:
-                if self._logs.get(log.key) is log:
+                await turn.passed()
+                if self._is_here(log):
                     log.remove_below_start()
 
     async def _write_states(
@@ -351,11 +357,15 @@ class LogManager:
     ) -> None:
         states: dict[str, bytes | None] = {**with_these}
         for log in logs:
-            if self._logs.get(log.key) is log:
+            if self._is_here(log):
                 with self._guarded(log):
                     states[_fact(log)] = encode_state(log.take_state())
         with self._reported(disk):
             await disk.facts.commit(states)
+
+    def _is_here(self, log: PartitionLog) -> bool:
+        """It may have been set aside, or gone offline, while somebody waited for his turn."""
+        return self._logs.get(log.key) is log
 
     @contextmanager
     def _reported(self, disk: Disk) -> Iterator[None]:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -142,6 +141,19 @@ async def test_setting_aside_is_finished_after_a_crash(rig: Rig, monkeypatch: py
     assert os.listdir(rig.folder / "strays") == []
 
 
+async def test_upkeep_leaves_a_log_alone_that_was_set_aside_before_its_turn(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 30)
+    await rig.settle(log)
+    log.advance_start_offset(10)
+    setting_aside = asyncio.ensure_future(rig.logs.set_aside([KEY], now_ms=1))
+    upkeep = asyncio.ensure_future(rig.logs.checkpoint([log]))
+    await setting_aside
+    await upkeep
+    assert not rig.logs.failed_disks
+    assert rig.disk.list("logs") == []
+
+
 async def test_a_damaged_log_can_be_set_aside(rig: Rig) -> None:
     log = rig.create()
     fill(log, 5)
@@ -233,7 +245,7 @@ async def test_a_start_that_moves_while_the_facts_are_written_takes_no_segment_t
     log.advance_start_offset(10)
     commit = rig.disk.facts.commit
 
-    async def slow_commit(changes: Mapping[str, bytes | None]) -> None:
+    async def slow_commit(changes: dict[str, bytes | None]) -> None:
         log.advance_start_offset(40)  # the leader's reply said so
         await commit(changes)
 
@@ -279,6 +291,21 @@ async def test_a_reset_gives_way_to_a_leadership(rig: Rig) -> None:
     assert await resetting is False
     assert len(batches_of(log)) == 3
     assert log.epochs.latest == 7
+
+
+async def test_a_reset_leaves_a_log_alone_that_was_set_aside_before_its_turn(rig: Rig) -> None:
+    log = rig.create()
+    fill(log, 3)
+    await rig.settle(log)
+    setting_aside = asyncio.ensure_future(rig.logs.set_aside([KEY], now_ms=1))
+    resetting = asyncio.ensure_future(rig.logs.reset_to(log, 1_000))
+    await setting_aside
+    assert await resetting is False
+    other = rig.create(key=OTHER)
+    fill(other, 1)
+    await rig.logs.flush_all([other])
+    assert not rig.logs.failed_disks
+    assert set(rig.disk.facts.load("log/")) == set()
 
 
 async def test_a_reset_gives_way_to_an_append(rig: Rig) -> None:
