@@ -96,6 +96,8 @@ def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int, brokers
     if number < 0:
         text = f"topic {topic.name} has {now} partitions, {wanted.count} are fewer"
         return Outcome(Word.INVALID_PARTITIONS, text, f"kctl topics remove-partitions {topic.name} --to {wanted.count}")
+    if number == 0 and _is_so(topic, wanted.assignment):
+        return None
     if wanted.assignment and len(wanted.assignment) != number:
         text = f"topic {topic.name} has {now} partitions: for {wanted.count} there are {number} to place"
         return Outcome(Word.INVALID_REPLICA_ASSIGNMENT, f"{text}, the assignment has {len(wanted.assignment)} of them")
@@ -108,10 +110,20 @@ def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int, brokers
     return None
 
 
+def _is_so(topic: TopicImage, assignment: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the last partitions are on these brokers: the request has been carried out before."""
+    last = topic.partitions[len(topic.partitions) - len(assignment) :]
+    return len(last) == len(assignment) and all(
+        partition is not None and partition.replica_ids == row for partition, row in zip(last, assignment, strict=True)
+    )
+
+
 def _added(image: ClusterImage, topic: TopicImage, wanted: NewPartitions, placer: Placer) -> list[Record]:
     first = len(topic.partitions)
+    if wanted.count == first:
+        return []
     rows: Sequence[tuple[int, ...]] = wanted.assignment
-    if not rows and wanted.count > first:
+    if not rows:
         present = [partition.replica_ids for partition in topic.partitions if partition is not None]
         rows = placer.place(wanted.count - first, _factor(image, topic.name), present)
     return new_partitions(image, topic.name, topic.topic_id, first, rows)

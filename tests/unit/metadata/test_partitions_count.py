@@ -74,6 +74,16 @@ def test_an_assignment_is_taken_as_it_is(cluster: Cluster) -> None:
     assert (last.replica_ids, last.isr, last.leader) == ((4, 2), (2,), 2)
 
 
+def test_the_same_request_again_is_a_success_that_changes_nothing(cluster: Cluster) -> None:
+    again = NewPartitions("t", 4, ((3, 1), (4, 2)))
+    add(cluster, again)
+    [answer] = add(cluster, again)
+    assert (answer.outcome.ok, answer.changed, answer.partitions) == (True, False, 4)
+    for others in (((4, 2), (3, 1)), ((4, 2), (3, 1), (4, 2)), ((3, 1),), ((1, 2),) * 5):
+        [answer] = add(cluster, NewPartitions("t", 4, others))
+        assert answer.outcome.word.code == "INVALID_REPLICA_ASSIGNMENT"
+
+
 @pytest.mark.parametrize(
     ("name", "count", "assignment", "word"),
     [
