@@ -32,6 +32,7 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
 
     Exit code 0 if healthy, else 1; 4 when --exit-when-healthy did not come true in time.
     """
+    context.interrupted = "" if watch else "nothing was changed"
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.deadline_s
     shown: dict[str, Any] | None = None

@@ -31,7 +31,7 @@ class Context:
     timeout_s: float | None = None
     debug: bool = False
     interrupted: str = "what was already asked for goes on, nothing was cancelled"
-    """What Ctrl-C leaves behind; a command of which something else is true says so."""
+    """What Ctrl-C leaves behind; a command of which something else is true says so.  Empty: it usually ends so."""
 
     @property
     def output(self) -> Output:
@@ -123,7 +123,10 @@ def with_loop(
     @functools.wraps(function)
     def command(*args: P.args, **kwargs: P.kwargs) -> R:
         context = click.get_current_context().ensure_object(Context)
-        return asyncio.run(function(context, *args, **kwargs))
+        try:
+            return asyncio.run(function(context, *args, **kwargs))
+        except KeyboardInterrupt:  # click would print an empty line for it, into files as well
+            raise click.Abort from None
 
     return cast(Callable[P, R], command)
 

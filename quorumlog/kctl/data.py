@@ -284,7 +284,8 @@ def _parse_from(_context: click.Context, _parameter: click.Parameter, text: str)
 async def consume(
     context: Context, topic: str, partition: int | None, start: str | int, max_messages: int | None, exit_at_end: bool
 ) -> None:
-    """Print records, as they come.  --timeout, if given, bounds the whole command."""
+    """Print records, as they come, until Ctrl-C.  --timeout, if given, bounds the whole command."""
+    context.interrupted = ""
     try:
         async with asyncio.timeout(context.timeout_s):
             await _consume(context, topic, partition, start, max_messages, exit_at_end)

@@ -89,7 +89,7 @@ def run(arguments: list[str]) -> int:
         _usage(error, context, arguments)
         return exits.USAGE
     except (KeyboardInterrupt, click.Abort):
-        context.output.message(f"interrupted: {context.interrupted}")
+        context.output.interrupted(context.interrupted)
         return exits.INTERRUPTED
     except OutputClosedError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

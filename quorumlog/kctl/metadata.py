@@ -59,7 +59,7 @@ async def tail(context: Context, start: int, max_records: int | None, exit_at_en
     """
     from quorumlog.kctl.metadata_history import History
 
-    context.interrupted = "nothing was changed"
+    context.interrupted = ""
     try:
         async with asyncio.timeout(context.timeout_s), context.client() as client:
             await _tail(context, History(client, context.deadline_s), start, max_records, exit_at_end)

@@ -144,6 +144,15 @@ class Output:
         """Something to know, on standard error."""
         print(text, file=sys.stderr, flush=True)
 
+    def interrupted(self, leaves: str) -> None:
+        """Somebody has pressed Ctrl-C; `leaves`: what goes on nevertheless, in words, or nothing."""
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal has echoed ^C
+        if leaves and self.is_json:
+            print(dumps({"error": "INTERRUPTED", "message": leaves, "next": None, "retriable": False}), file=sys.stderr)
+        elif leaves:
+            self.message(f"interrupted: {leaves}")
+
     def error(self, error: BaseException) -> None:
         """The one line that says what went wrong: what, why, what next."""
         print(self.describe(error), file=sys.stderr, flush=True)

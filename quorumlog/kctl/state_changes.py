@@ -76,7 +76,7 @@ async def command(
 
     if start is not None and last is not None:
         raise click.UsageError("--from and --last both say where to begin: give one of them")
-    context.interrupted = "nothing was changed"
+    context.interrupted = "" if follow else "nothing was changed"
     async with context.client() as client:
         reader = _Reader(History(client, context.deadline_s), frozenset(topics))
         wanted = (0 if follow else LAST) if last is None and start is None else last

@@ -203,7 +203,7 @@ def test_state_changes_are_followed_as_they_are_made(night: Night) -> None:
             assert {one["id"]: one["problem"] for one in back["brokers"]}[13] is None
             follow.send_signal(signal.SIGINT)
             assert follow.wait(WAIT_S) == 130
-            assert "interrupted: nothing was changed" in follow.stderr.read()
+            assert "interrupted" not in follow.stderr.read()
         finally:
             follow.kill()
     again = {change["offset"]: change for change in night.ok("state-changes", "--from", str(fenced["offset"]))}

@@ -88,7 +88,7 @@ async def test_tail_goes_on_through_the_death_of_leaders(tmp_path: Path) -> None
         assert (await tail.until("remove_topic", "second"))["text"] == "topic second is deleted"
         assert [record["offset"] for record in tail.records] == list(range(len(tail.records)))
         code, err = await tail.interrupt()
-        assert (code, err.strip()) == (130, "interrupted: nothing was changed")
+        assert (code, err) == (130, "")
 
         # A voter that is taken out is a difference, too.
         before = (await done(cluster, "metadata", "at", "end"))["offset"]

@@ -153,7 +153,7 @@ def on_a_terminal(*arguments: str) -> tuple[int, str]:
     try:
         while chunk := _read(ours):
             shown += chunk
-            if not interrupted and b"partitions" in shown:
+            if not interrupted and b"partition" in shown:
                 interrupted = True
                 process.send_signal(signal.SIGINT)
         return process.wait(60), " ".join(shown.decode(errors="replace").split())

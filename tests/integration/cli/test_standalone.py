@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from .conftest import ANYWHERE, Server, StartServer, run
+from .conftest import ANYWHERE, Server, StartServer, command, environment, run
 
 Kctl = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -114,6 +115,21 @@ def test_a_reader_that_has_seen_enough_is_no_failure(kctl: Kctl, standalone: Ser
         if command.startswith("metadata"):
             assert kctl("topics", "delete", "seen").returncode == 0  # one more line, for nobody
         assert (process.stderr.read(), process.wait(60)) == ("", 0)
+
+
+def test_ctrl_c_ends_consume_quietly(kctl: Kctl, standalone: Server) -> None:
+    assert kctl("topics", "create", "quiet", "--partitions", "1", "--replication-factor", "1").returncode == 0
+    assert kctl("produce", "quiet", stdin="x\n").returncode == 0
+    line = command("kctl", "--controllers", standalone.fields["control"], "consume", "quiet", "--from", "beginning")
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as reader:
+        try:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "x\n"
+            reader.send_signal(signal.SIGINT)
+            assert reader.communicate(timeout=60) == ("", "")
+            assert reader.returncode == 130
+        finally:
+            reader.kill()
 
 
 def test_produce_and_consume_with_keys_and_from_an_offset(kctl: Kctl) -> None:

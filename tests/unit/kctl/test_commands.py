@@ -342,7 +342,21 @@ def test_whoever_finds_no_controller_is_sent_to_the_doctor(
 def test_interrupted_is_130_and_cancels_nothing(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies["DescribeTopics"] = KeyboardInterrupt()
     assert run(["topics", "list"]) == 130
-    assert "nothing was cancelled" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "interrupted: what was already asked for goes on, nothing was cancelled\n"
+    assert run(["topics", "list", "-o", "json"]) == 130
+    error = json.loads(capsys.readouterr().err)
+    assert (error["error"], error["retriable"]) == ("INTERRUPTED", False)
+    assert "nothing was cancelled" in error["message"]
+
+
+def test_ctrl_c_is_the_usual_end_of_consume(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.replies["DescribeTopics"] = KeyboardInterrupt()
+    for form in ("table", "json"):
+        assert run(["consume", "t", "-o", form]) == 130
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err) == ("", "")
 
 
 def test_debug_shows_the_traceback(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
