@@ -291,6 +291,11 @@ class LeaderState:
         }
         return self.advance()
 
+    def on_limits(self, limits: Limits) -> bool:
+        """Other limits from now on: under a lower minimum more may be committed."""
+        self.limits = limits
+        return self.advance()
+
     def maximal_isr(self) -> frozenset[int]:
         return frozenset(self.isr) | self._ballot.additions
 

@@ -253,12 +253,14 @@ class ImageFollower:
             partition_log = hosted.log
             moved = hosted.renewed(topic.topic_id, partition)
             if partition_log is not None:
+                partition_log.config = self._config(topic.topic_id, image)  # a change was noted under the old id
                 self._replicas.attach(moved, partition_log)
             del self._replicas.hosted[key]
             self._replicas.hosted[new_key] = moved
             self._replicas.by_name[(topic.name, key.partition_index)] = moved
             self._replicas.on_role_changed(hosted)
             self._replicas.ensure_flush(moved)
+            self._tell_directory(moved)
 
     async def _remove(self, keys: list[PartitionKey]) -> None:
         """Stop serving these replicas and set their folders aside; they are deleted later."""
@@ -294,27 +296,24 @@ class ImageFollower:
         try:
             if partition.leader == self._replicas.broker_id:
                 if partition.last_offset > self._replicas.broker_epoch:
-                    self._lead(hosted, partition)
+                    self._lead(hosted, partition, image)
             else:
                 self._follow(hosted, partition)
         except (DiskError, CorruptStoreError) as error:
             self._replicas.take_offline(hosted, error)
 
     def _open(self, key: PartitionKey, partition: PartitionImage, image: ClusterImage) -> Hosted:
-        found_topic = image.topics[key.topic_id]
-        topic = found_topic.name
-        log_key = LogKey(found_topic.origin, key.partition_index, partition.created)
-        hosted = Hosted(log_key, key.topic_id, topic, partition)
+        topic = image.topics[key.topic_id]
+        log_key = LogKey(topic.origin, key.partition_index, partition.created)
+        hosted = Hosted(log_key, key.topic_id, topic.name, partition)
         self._replicas.hosted[key] = hosted
-        self._replicas.by_name[(topic, key.partition_index)] = hosted
+        self._replicas.by_name[(topic.name, key.partition_index)] = hosted
         logs = self._replicas.logs
         failure = logs.failures.get(log_key)
         if failure is not None:
             hosted.offline = str(failure)
-            log.error("replica offline", topic=topic, partition=key.partition_index, cause=hosted.offline)
-            replica = partition.replica(self._replicas.broker_id)
-            if replica is not None and replica.directory_id != LOST:
-                self._on_unassigned(key, LOST)
+            log.error("replica offline", topic=topic.name, partition=key.partition_index, cause=hosted.offline)
+            self._tell_directory(hosted)
             return hosted
         found = logs.get(log_key)
         replica = partition.replica(self._replicas.broker_id)
@@ -329,14 +328,26 @@ class ImageFollower:
             if directory_id is None:
                 hosted.offline = f"its directory {replica.directory_id} is offline"
                 return hosted
-            found = logs.create(log_key, topic, directory_id, self._config(key.topic_id))
+            found = logs.create(log_key, topic.name, directory_id, self._config(key.topic_id, image))
         else:
-            found.config = self._config(key.topic_id)
+            found.config = self._config(key.topic_id, image)
         found.advance_high_watermark(min(self._watermarks.restored(log_key), found.end_offset))
-        if replica.directory_id != found.directory_id:
-            self._on_unassigned(key, found.directory_id)
         self._replicas.attach(hosted, found)
+        self._tell_directory(hosted)
         return hosted
+
+    def _tell_directory(self, hosted: Hosted) -> None:
+        """Have the controller told where this replica is, if it has it elsewhere."""
+        replica = hosted.image.replica(self._replicas.broker_id)
+        assert replica is not None, hosted.image
+        if hosted.log is not None:
+            directory_id = hosted.log.directory_id
+        elif hosted.key in self._replicas.logs.failures:
+            directory_id = LOST
+        else:
+            return
+        if replica.directory_id != directory_id:
+            self._on_unassigned(hosted.partition, directory_id)
 
     def _may_be_on_failed(self, partition: PartitionImage, assigned: UUID) -> UUID | None:
         """A directory that failed as this process started, if a replica that counts may be in it: where it is was never
@@ -367,15 +378,12 @@ class ImageFollower:
 
     # -- roles
 
-    def _lead(self, hosted: Hosted, partition: PartitionImage) -> None:
+    def _lead(self, hosted: Hosted, partition: PartitionImage, image: ClusterImage) -> None:
         assert hosted.log is not None, hosted
         assignment = _assignment(partition)
         leader = hosted.leader
         if leader is not None and hosted.role_epoch == partition.leader_epoch:
-            if leader.on_assignment(assignment, now_ms()):
-                self._replicas.on_watermark(hosted)
-            else:
-                self._replicas.answer_parked(hosted)
+            self._replicas.on_leader_changed(hosted, leader.on_assignment(assignment, now_ms()))
             if leader.under_replicated:
                 self._isr.consider(hosted)
             return
@@ -390,7 +398,7 @@ class ImageFollower:
             flushed_end=partition_log.flushed_offset,
             high_watermark=watermark,
             cluster=self._replicas.brokers,
-            limits=self._limits(hosted.topic_id),
+            limits=self._limits(hosted.topic_id, image),
             now_ms=now_ms(),
             size_from=partial(_size_from, partition_log),
         )
@@ -424,14 +432,14 @@ class ImageFollower:
 
     # -- configs
 
-    def _config(self, topic_id: UUID) -> LogConfig:
+    def _config(self, topic_id: UUID, image: ClusterImage) -> LogConfig:
         found = self._log_configs.get(topic_id)
         if found is None:
-            found = self._log_configs[topic_id] = log_config(self._latest, topic_id)
+            found = self._log_configs[topic_id] = log_config(image, topic_id)
         return found
 
-    def _limits(self, topic_id: UUID) -> Limits:
-        min_isr = int(self._latest.topic_config(topic_id, "min.insync.replicas"))
+    def _limits(self, topic_id: UUID, image: ClusterImage) -> Limits:
+        min_isr = int(image.topic_config(topic_id, "min.insync.replicas"))
         return Limits(self._lag_max_ms, min_isr, self._lag_max_bytes)
 
     async def _refresh_configs(self, image: ClusterImage) -> None:
@@ -451,9 +459,10 @@ class ImageFollower:
                 await turn.passed()
                 hosted = self._replicas.hosted.get(PartitionKey(topic_id, index))
                 if hosted is not None and hosted.log is not None:
-                    hosted.log.config = self._config(topic_id)
+                    hosted.log.config = self._config(topic_id, image)
                     if hosted.leader is not None:
-                        hosted.leader.limits = self._limits(topic_id)
+                        moved = hosted.leader.on_limits(self._limits(topic_id, image))
+                        self._replicas.on_leader_changed(hosted, moved)
 
     # -- strays
 

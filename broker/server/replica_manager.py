@@ -276,14 +276,18 @@ class ReplicaManager:
         if hosted.log is not partition_log or self._closed:
             return
         if hosted.leader is not None:
-            if hosted.leader.on_flushed(partition_log.flushed_offset):
-                self.on_watermark(hosted)
-            else:
-                self.answer_parked(hosted)
+            self.on_leader_changed(hosted, hosted.leader.on_flushed(partition_log.flushed_offset))
         elif hosted.awaits_flush and partition_log.flushed_offset >= partition_log.end_offset:
             hosted.awaits_flush = False
             if hosted.follower is not None:
                 self.on_follower_flushed(hosted)
+
+    def on_leader_changed(self, hosted: Hosted, watermark_moved: bool) -> None:
+        """What a leader knows has changed: parked produces may be decided by it, whether its watermark moved or not."""
+        if watermark_moved:
+            self.on_watermark(hosted)
+        else:
+            self.answer_parked(hosted)
 
     def on_watermark(self, hosted: Hosted) -> None:
         """The watermark of a replica moved: tell the log, the waiting and the checkpoint."""

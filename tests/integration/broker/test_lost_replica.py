@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from harness import Broker, Cluster, values_of
@@ -13,7 +13,10 @@ from test_reassign import is_in_sync, replicas_are
 from test_replication import leading, written
 
 from broker.server.api import ReplicaLimits
+from metadata.control.errors import Word
+from metadata.control.partitions_count import remove_partitions
 from metadata.records import LOST, NO_LEADER
+from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.file_disk import FileDisk
 
 
@@ -91,3 +94,18 @@ async def test_the_last_replica_is_lost_and_said(cluster: Cluster) -> None:
     await leader.start()
     await cluster.controller.until(lambda image: image.partition(topic, 0).leader == NO_LEADER)  # type: ignore[union-attr]
     assert cluster.controller.partition(topic).replicas[0].directory_id == LOST
+
+
+async def test_a_loss_is_told_although_the_topic_got_another_id_before_the_report_arrived(cluster: Cluster) -> None:
+    cluster.controller.create("t", (1, 2), (1, 2))
+    leader = await leading(cluster, 1, "t")
+    await written(leader, "t", b"a")
+    cluster.controller.refusals["AssignDirectories"] = Word.NOT_CONTROLLER
+    key = leader.hosted("t").key
+    leader.role.logs.take_offline(key, CorruptStoreError("damaged for this test"))
+    second = UUID(int=99)
+    cluster.controller.decide(lambda image, _: remove_partitions(image, "t", 1, lambda: second))
+    await cluster.until(lambda: second in leader.replicas.image.topics, "carried out")
+    del cluster.controller.refusals["AssignDirectories"]
+    await cluster.controller.until(lambda image: image.partition(second, 0).replicas[0].directory_id == LOST)  # type: ignore[union-attr]
+    await leading(cluster, 2, "t")
