@@ -17,6 +17,8 @@ from quorumlog.kctl.words import counted
 LOOK_S = 0.5
 ATTEMPT_S = 20.0
 """A request that waits on the server is sent again after this long, so that a new controller is found."""
+ATTEMPT_MIN_S = 2.0
+"""No request is begun with less time than this: its answer might not come, and nobody would know what became of it."""
 
 PASSING = frozenset({"NOT_CAUGHT_UP", "UNREACHABLE", "CHANGE_PENDING", "NOT_COMMITTED_YET", "TARGET_IN_PROGRESS"})
 """Refusals whose reason may pass while one waits."""
@@ -57,12 +59,18 @@ class Progress:
                 return await asking
             except ClusterError as error:
                 passing = error.code in PASSING or (error.retriable and error.code != "OUTCOME_UNKNOWN")
-                if not passing or self.left_s <= LOOK_S:
+                if not passing:
                     raise
+                if self.left_s <= LOOK_S + ATTEMPT_MIN_S:
+                    raise self._not_added(node_id, error) from error
                 self.tell(f"waiting: {error.message}")
             finally:
                 asking.cancel()
             await asyncio.sleep(LOOK_S)
+
+    def _not_added(self, node_id: int, why: ClusterError) -> ClusterError:
+        text = f"node {node_id} was not added within {self._timeout_s:g} s: {why.message}"
+        return ClusterError("TIMED_OUT", text, why.next_step, retriable=True)
 
     async def reached(self, wanted: Sequence[int] | None, offset: int) -> Any:
         """Follow the work towards a target until it is done; the last description of the quorum.

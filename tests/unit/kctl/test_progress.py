@@ -156,8 +156,16 @@ def test_a_newcomer_is_asked_for_until_it_is_added(capsys: pytest.CaptureFixture
     with pytest.raises(ClusterError, match="node 5"):
         follow(client, lambda progress: progress.taken(ask, 4))
     client.changes = [ClusterError("NOT_CAUGHT_UP", "lags")] * 100
+    with pytest.raises(ClusterError, match="node 4 was not added within 6 s: lags") as found:
+        follow(client, lambda progress: progress.taken(ask, 4), timeout_s=6)
+    assert (found.value.code, found.value.retriable) == ("TIMED_OUT", True)
+    client.changes = [ClusterError("NOT_CAUGHT_UP", "lags"), 1000.0]
     with pytest.raises(ClusterError, match="lags"):
-        follow(client, lambda progress: progress.taken(ask, 4), timeout_s=3)
+        follow(client, lambda progress: progress.taken(ask, 4), timeout_s=2)  # too late to ask again and be answered
+    client.changes = [ClusterError("TARGET_IN_PROGRESS", "5.0", "kctl alter-quorum --cancel")]
+    with pytest.raises(ClusterError) as found:
+        follow(client, lambda progress: progress.taken(ask, 4), timeout_s=1)
+    assert found.value.next_step == "kctl alter-quorum --cancel"
     client.changes = [ClusterError("OUTCOME_UNKNOWN", "who knows", retriable=True)]
     with pytest.raises(ClusterError, match="who knows"):
         follow(client, lambda progress: progress.taken(ask, 4))
