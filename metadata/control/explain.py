@@ -202,9 +202,9 @@ def _shortcomings(image: ClusterImage, topic: TopicImage, partition: PartitionIm
     """What a partition that has a leader lacks."""
     found = []
     wanted = min(min_isr_of(image, topic.topic_id), partition.settled_count)
-    count = len(set(partition.isr).difference(partition.adding))
-    if count < wanted:
-        found.append(f"Writes with acks=all are refused: {count} in sync, min.insync.replicas asks for {wanted}")
+    if len(partition.isr) < wanted:
+        text = f"{len(partition.isr)} in sync, min.insync.replicas asks for {wanted}"
+        found.append(f"Writes with acks=all are refused: {text}")
     missing = [each for each in partition.replica_ids if each not in partition.isr]
     if missing:
         problems = ", ".join(f"{each} ({_problem(image, partition, each) or 'catches up'})" for each in missing)

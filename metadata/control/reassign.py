@@ -7,9 +7,9 @@ last one was, and nothing else remembers anything:
 - `adding` := the target without those that were there; `removing` := those that were there without the target.
 
 From the start on the new replicas copy; the old ones go on as before, all of them, in the ISR or not.  A replica that
-is being added joins the ISR like any other, and once in it, it counts for the watermark.  It never counts for
-min.insync.replicas: until the end that is measured by those that were there (`PartitionImage.settled_count`), so a
-partition stays as writable as it was.
+is being added joins the ISR like any other, and once in it, it counts like any other.  It never raises what
+min.insync.replicas asks for: until the end that is no more than there were replicas (`PartitionImage.settled_count`),
+so a partition stays as writable as it was.
 
 The reassignment is *complete* when, of the target alone,
 

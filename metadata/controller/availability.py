@@ -68,11 +68,7 @@ def state_of(partition: PartitionImage, min_isr: int) -> str | None:
     """min_isr: as configured; in force is never more than there are replicas that count."""
     if partition.leader == NO_LEADER:
         return LEADERLESS
-    isr = partition.isr
-    if len(isr) >= min_isr and not partition.adding:
-        return None
-    counted = sum(each not in partition.adding for each in isr)
-    return UNDER_MIN_ISR if counted < min(min_isr, partition.settled_count) else None
+    return UNDER_MIN_ISR if len(partition.isr) < min(min_isr, partition.settled_count) else None
 
 
 class Availability:

@@ -9,15 +9,19 @@ from typing import Any
 
 import pytest
 
+from broker.core.errors import Code
+from broker.core.partition import ACKS_ALL, Assignment, LeaderState, Limits
+from broker.server.replica_manager import Brokers
 from metadata.control.brokers import fence
 from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.control.partitions_count import NewPartitions, add_partitions, remove_partitions
 from metadata.control.reassign import Wanted, alter_reassignments, progress
 from metadata.control.topics import delete_topics
 from metadata.controller import availability as module
-from metadata.controller.availability import LEADERLESS, UNDER_MIN_ISR, Availability, register_availability
+from metadata.controller.availability import LEADERLESS, UNDER_MIN_ISR, Availability, register_availability, state_of
 from metadata.controller.replay import Subscriber
-from metadata.records import NO_LEADER, ConfigScope, Record
+from metadata.image import PartitionImage
+from metadata.records import NO_LEADER, UNASSIGNED, ConfigScope, Record, Replica
 from quorumlog.runtime.metrics import Metrics
 from tests.unit.metadata.builders import Cluster
 from tests.unit.metadata.fake_node import JumpingLoop, settle
@@ -82,12 +86,34 @@ def slow(cluster: Cluster) -> dict[tuple[str, int], str]:
         wanted = int(cluster.image.topic_config(topic.topic_id, MIN_ISR))
         for partition in topic.partitions:
             assert partition is not None
-            settled = [each for each in partition.replica_ids if each not in partition.adding]
+            settled = len(partition.replicas) - len(partition.adding)
             if partition.leader == NO_LEADER:
                 found[topic.name, partition.index] = LEADERLESS
-            elif len(set(settled) & set(partition.isr)) < min(wanted, len(settled)):
+            elif len(partition.isr) < min(wanted, settled):
                 found[topic.name, partition.index] = UNDER_MIN_ISR
     return found
+
+
+@pytest.mark.parametrize("min_isr", [1, 2, 3])
+@pytest.mark.parametrize("adding", [(), (4,), (3, 4)])
+@pytest.mark.parametrize("isr", [(1,), (1, 2), (1, 4), (1, 3, 4), (1, 2, 3, 4)])
+def test_a_partition_is_under_its_minimum_when_its_leader_refuses_writes(
+    min_isr: int, adding: tuple[int, ...], isr: tuple[int, ...]
+) -> None:
+    replicas = tuple(Replica(each, UNASSIGNED) for each in (1, 2, 3, 4))
+    partition = PartitionImage(0, 0, replicas, isr, adding=adding, leader=1)
+    leader = LeaderState(
+        1,
+        Assignment(partition.replica_ids, isr, 1, 0, 0, adding),
+        log_end=0,
+        flushed_end=0,
+        high_watermark=0,
+        cluster=Brokers(),
+        limits=Limits(lag_max_ms=1, min_isr=min_isr),
+        now_ms=0,
+    )
+    refuses = leader.admits(ACKS_ALL) is Code.NOT_ENOUGH_REPLICAS
+    assert (state_of(partition, min_isr) == UNDER_MIN_ISR) == refuses
 
 
 def now(availability: Availability) -> dict[tuple[str, int], str]:
