@@ -9,7 +9,7 @@ sent, nobody knows what became of it: that is OUTCOME_UNKNOWN, and the caller mu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -179,15 +179,19 @@ class ControllerClient:
             raise _from_describe(error, address) from error
 
     async def describe_quorum(self, timeout_s: float) -> quorum_pb2.DescribeQuorumReply:
-        """The quorum as its leader sees it, or, when no leader can be reached, as any node sees it.
+        """The quorum as its leader sees it, or, when no leader can be reached, as the node sees it that is furthest.
+
+        A node that knows no leader may be the one that is cut off, or of a quorum that was rebuilt without it: then all
+        others are asked, too.
 
         Raises:
             ClusterError: no node answered.
         """
         deadline = _now() + timeout_s
         reason = self._no_answer()
-        attempts = _Attempts(self, deadline)
+        attempts, tried = _Attempts(self, deadline), set[str]()
         while (address := await attempts.next()) is not None:
+            tried.add(address)
             try:
                 reply = await self._describe(self._channel(address), deadline)
             except grpc.aio.AioRpcError as error:
@@ -195,9 +199,27 @@ class ControllerClient:
                 if not reason.retriable:
                     raise reason from error
                 continue
+            reply = await self._ask_leader(reply, deadline)
+            others = [] if _leads(reply) else await self._describe_all(tried, deadline)
+            best, address = max([(reply, address), *others], key=lambda found: _standing(found[0]))
             self._prefer(address)
-            return await self._ask_leader(reply, deadline)
+            return best
         raise reason
+
+    async def _describe_all(
+        self, but: Collection[str], deadline: float
+    ) -> list[tuple[quorum_pb2.DescribeQuorumReply, str]]:
+        """What the other nodes say, and where, of those that answer soon."""
+
+        async def ask(address: str) -> tuple[quorum_pb2.DescribeQuorumReply, str] | None:
+            limit_s = max(0.0, min(deadline - _now(), CONNECT_TIMEOUT_S))
+            try:
+                return await self.describe_quorum_of(address, limit_s), address
+            except ClusterError:
+                return None
+
+        found = await asyncio.gather(*(ask(address) for address in self._addresses if address not in but))
+        return [one for one in found if one is not None]
 
     def _no_answer(self) -> ClusterError:
         return ClusterError(
@@ -280,6 +302,16 @@ class _Attempts:
             if await connect(self._client._channel(address), min(limit, CONNECT_TIMEOUT_S)):
                 return address
         return None
+
+
+def _leads(reply: quorum_pb2.DescribeQuorumReply) -> bool:
+    """By its own word."""
+    return reply.known.HasField("leader_id") and reply.known.leader_id == reply.answered_by.node_id
+
+
+def _standing(reply: quorum_pb2.DescribeQuorumReply) -> tuple[int, int, bool, int]:
+    """The greater, the more it knows."""
+    return reply.known.generation, reply.known.epoch, _leads(reply), reply.high_watermark
 
 
 def _with_timeout(request: _R, deadline: float) -> _R:

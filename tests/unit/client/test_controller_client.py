@@ -273,6 +273,25 @@ async def test_a_stale_leader_is_not_believed(start: Start) -> None:
         assert (await client.describe_quorum(10)).answered_by.node_id == 2
 
 
+async def test_nobody_s_follower_gives_way_to_a_leader_and_to_a_newer_generation(start: Start) -> None:
+    lost, rebuilt, stale = [await start(FakeNode(created())) for _ in range(3)]
+    lost.quorum = quorum(3, 1, dead_address(), epoch=1)
+    lost.quorum.known.ClearField("leader_id")
+    rebuilt.quorum = quorum(12, 12, rebuilt.address, epoch=1002)
+    rebuilt.quorum.known.generation = 1
+    stale.quorum = quorum(2, 2, stale.address, epoch=1)
+    everybody = [lost.address, dead_address(), stale.address, rebuilt.address]
+    async with ControllerClient(everybody) as client:
+        assert (await client.describe_quorum(10)).answered_by.node_id == 12
+        lost.requests.clear()
+        assert (await client.describe_quorum(10)).answered_by.node_id == 12
+        assert lost.requests == [], "who leads is asked first from now on"
+    async with ControllerClient([lost.address, dead_address()]) as client:
+        assert (await client.describe_quorum(10)).answered_by.node_id == 3
+    async with ControllerClient([lost.address, stale.address]) as client:
+        assert (await client.describe_quorum(10)).answered_by.node_id == 2
+
+
 # What a node says of itself
 
 
