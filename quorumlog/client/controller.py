@@ -103,7 +103,7 @@ class ControllerClient:
                 if not reason.retriable:
                     raise reason from error
                 continue
-            self._prefer(address)
+            self.prefer(address)
             result: controller_pb2.Result = reply.result
             if result.error in (NONE, ""):
                 return reply
@@ -133,7 +133,7 @@ class ControllerClient:
                 reason = error
                 self._avoid(address)
                 continue
-            self._prefer(address)
+            self.prefer(address)
             return reply
         raise reason
 
@@ -202,7 +202,7 @@ class ControllerClient:
             reply = await self._ask_leader(reply, deadline)
             others = [] if _leads(reply) else await self._describe_all(tried, deadline)
             best, address = max([(reply, address), *others], key=lambda found: _standing(found[0]))
-            self._prefer(address)
+            self.prefer(address)
             return best
         raise reason
 
@@ -262,10 +262,9 @@ class ControllerClient:
         reply = await stub.DescribeQuorum(quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit)
         return cast(quorum_pb2.DescribeQuorumReply, reply)
 
-    def _prefer(self, address: str) -> None:
-        """Ask the node that has answered first: a dead one costs a connection timeout each time."""
-        self._addresses.remove(address)
-        self._addresses.insert(0, address)
+    def prefer(self, address: str) -> None:
+        """Ask this node first: one that has answered, since a dead one costs a connection timeout each time."""
+        self._addresses = [address, *(other for other in self._addresses if other != address)]
 
     def _avoid(self, address: str) -> None:
         """Ask the node that has not answered last."""

@@ -217,6 +217,8 @@ class Doctor:
         leader = self.look.leader
         if (leader is None and self.look.followed is None) or (leader is not None and leader.quorum.paused):
             return  # nobody would answer
+        if leader is not None:
+            self._client.prefer(leader.address)  # another node may not have heard of it yet
         try:
             self.look.heard = await self._heard()
         except ClusterError as error:

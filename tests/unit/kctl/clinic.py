@@ -64,6 +64,7 @@ class Clinic:
         self.partitions_max = 10**9
         self.asked: list[tuple[int, str]] = []
         self.controller_error: ClusterError | None = None
+        self.preferred = ""
         self.clusters: dict[int, str] = {}
         self.generations: dict[int, int] = {}
         self.disks: dict[int, bytes] = {}
@@ -193,6 +194,9 @@ class Clinic:
         if sum(len(topic.partitions) for topic in reply.topics) > self.partitions_max:
             raise ClusterError("POLICY_VIOLATION", "too many")
         return reply
+
+    def prefer(self, where: str) -> None:
+        self.preferred = where
 
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
         assert method == "DescribeBrokers"

@@ -53,3 +53,8 @@ def test_an_address_that_may_be_a_broker_s_is_left_alone(clinic: Clinic, diagnos
     assert diagnose("--controllers", f"{address(1)},{address(13)}")[0].keys() == set()
     del clinic.metadata.brokers[2]
     assert diagnose("--controllers", f"{address(1)},{address(13)}")[0].keys() == {"UNKNOWN_ADDRESS"}
+
+
+def test_the_leader_itself_is_asked_what_the_controller_heard(clinic: Clinic, diagnose: Diagnose) -> None:
+    assert diagnose("--controllers", address(3)) == ({}, 0)
+    assert clinic.preferred == address(1)
