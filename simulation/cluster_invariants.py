@@ -352,11 +352,11 @@ class ClusterWatch:
                 f"{run.node_id} leads epoch {leader.leader_epoch} of {history}, {log.end_offset} of {history.end}"
             )
         self._accepts(run, hosted.key, leader.leader_epoch)
-        self._begin_anew(history, copy, leader.leader_epoch)
+        anew = self._begin_anew(history, copy, leader.leader_epoch)
         # It may hear late that it leads, when there are others already: those have committed what it need not have.
         newest = max(history.ends, default=0)
         end = history.end if leader.leader_epoch >= newest else history.ends.get(leader.leader_epoch, 0)
-        if leader.leader_epoch == history.unclean_epoch and leader.high_watermark > end:
+        if anew and leader.high_watermark > end:
             # A leader that did not know that it was deposed has gone on, and told it what it shows from now on.
             end = leader.high_watermark
             self._is_on_disks(run, hosted, leader, history)
@@ -478,11 +478,13 @@ class ClusterWatch:
         assert history is not None, election
         history.unclean_epoch = election.leader_epoch
 
-    def _begin_anew(self, history: History, copy: Copy, leader_epoch: int) -> None:
-        """The leader of an unclean election has what it has: that is what is committed from now on."""
-        if leader_epoch != history.unclean_epoch or history.begun_epoch == leader_epoch:
-            return
-        history.begun_epoch = leader_epoch
+    def _begin_anew(self, history: History, copy: Copy, leader_epoch: int) -> bool:
+        """The leader of an unclean election has what it has: that is what is committed from now on.  It is the first
+        that leads since, in that epoch or, when it started again before it heard of that one, in a later one.
+        """
+        if leader_epoch < history.unclean_epoch or history.begun_epoch >= history.unclean_epoch:
+            return False
+        history.begun_epoch = history.unclean_epoch
         log = copy.log
         offset = log.start_offset
         while offset < min(history.end, log.end_offset):
@@ -501,6 +503,7 @@ class ClusterWatch:
             for other in run.copies.values():
                 if other.log.key == history.key:
                     other.compared = min(other.compared, history.end)
+        return True
 
     # Clients
 
