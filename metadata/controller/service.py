@@ -28,7 +28,7 @@ from metadata.control.partitions import alter_partition, assign_directories
 from metadata.control.preferred import Preferred, least_burdened, set_preferred
 from metadata.control.topics import CreatedTopic, DeletedTopic, create_topics, delete_topics
 from metadata.controller import admin, configs, convert, elections, features, reassignments, voters
-from metadata.controller.active import NOT_CONTROLLER, OUTCOME_UNKNOWN, ActiveController
+from metadata.controller.active import NOT_CONTROLLER, OUTCOME_UNKNOWN, TIMED_OUT, ActiveController
 from metadata.controller.describe import describe_brokers, describe_topics
 from metadata.controller.ports import Node
 from metadata.image import ClusterImage
@@ -133,11 +133,11 @@ class ControllerService:
             if header.cluster_id and cluster_id is not None and header.cluster_id != cluster_id:
                 text = f"this is cluster {cluster_id}, the request is for {header.cluster_id[:60]!a}"
                 return Outcome(Word.INCONSISTENT_CLUSTER_ID, text)
-            remaining_ms = (deadline - loop.time()) * 1000
-            if remaining_ms <= 0:
-                return NOT_CONTROLLER
             if spec.sender is _From.ADMINISTRATOR and self.controller.active:
                 await self._turn()
+            remaining_ms = (deadline - loop.time()) * 1000
+            if remaining_ms <= 0:
+                return TIMED_OUT if self.controller.active else NOT_CONTROLLER
             if self.controller.active:
                 answered = await spec.handle(self, request, remaining_ms)
                 return PAUSED if answered == NOT_CONTROLLER and self._node.paused else answered

@@ -327,6 +327,25 @@ def test_a_broker_that_falls_silent_is_fenced_while_administrators_ask_without_e
     run(test())
 
 
+def test_waiting_for_ones_turn_counts_against_the_deadline() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        first = plane.start("CreateTopics", new_topic("a"), 2000)
+        second = plane.start("CreateTopics", new_topic("b"), 2000)
+        await asyncio.sleep(0)
+        begin, loop.now = loop.now, loop.now + 1.9  # so long the first one was decided
+        plane.node.auto_commit = True
+        end = plane.node.log_end_offset
+        assert (await second).result.error == "REQUEST_TIMED_OUT"
+        assert loop.now == begin + 1.9
+        assert plane.node.log_end_offset == end, "nothing was done for it any more"
+        await first
+
+    run(test())
+
+
 # Malformed
 
 
