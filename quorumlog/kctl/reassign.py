@@ -116,8 +116,8 @@ async def generate(
     """Make a plan that spreads a topic's replicas evenly over brokers and racks, moving as few as possible.
 
     The plan goes to standard output; the assignment of now, to return to, to standard error.  With `-o json` both are
-    in one document, which `start --plan` takes as well.  Without --brokers: all that are unfenced.  With --plan
-    instead of --topic: the partitions that it names.
+    in one document, which `start --plan` takes as well.  Without --brokers: all that are unfenced and not cordoned.
+    With --plan instead of --topic: the partitions that it names.
     """
     plan = _load(path)
     if bool(topics) == (plan is not None):
@@ -174,12 +174,22 @@ async def _proposed(
     client: Any, context: Context, current: list[Move], wanted: tuple[int, ...] | None, factor: int | None
 ) -> list[Move]:
     known = {each["id"]: each for each in await brokers_module.fetch(context, client)}
-    ids = wanted if wanted is not None else [id_ for id_ in sorted(known) if known[id_]["state"] == "unfenced"]
+    ids = wanted if wanted is not None else _open_brokers(context, known)
     missing = [id_ for id_ in ids if id_ not in known]
     if missing:
         text = f"broker {','.join(map(str, missing[:20]))} is not registered"
         raise ClusterError("INVALID_REPLICA_ASSIGNMENT", text, "kctl brokers list")
     return propose(current, {id_: known[id_]["rack"] for id_ in ids}, factor)
+
+
+def _open_brokers(context: Context, known: dict[int, dict[str, Any]]) -> list[int]:
+    """Those that may be given replicas although nobody names them; says who is left out on purpose."""
+    unfenced = [id_ for id_ in sorted(known) if known[id_]["state"] == "unfenced"]
+    cordoned = [id_ for id_ in unfenced if known[id_]["cordoned"]]
+    if cordoned:
+        are = "is cordoned, and gets" if len(cordoned) == 1 else "are cordoned, and get"
+        context.output.message(f"broker {listed(cordoned)} {are} no replicas unless named in --brokers")
+    return [id_ for id_ in unfenced if id_ not in cordoned]
 
 
 # start

@@ -13,6 +13,7 @@ from quorumlog.kctl.main import run
 from quorumlog.kctl.reassign_progress import held_up, summary
 from quorumlog.kctl.words import Key
 from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import metadata_pb2
 from tests.unit.kctl.test_commands import OK, FakeClient, client, quorum_reply
 
 __all__ = ["client"]
@@ -57,6 +58,25 @@ def cluster(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
         "DescribeBrokers": brokers(b11=False, b12=False, b13=False),
     }  # fmt: skip
     return client
+
+
+def test_a_plan_leaves_out_who_is_cordoned_unless_it_is_named(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replicas = [metadata_pb2.Replica(broker_id=each) for each in (11, 12)]
+    topic = pb.TopicDescription(name="t", result=OK)
+    topic.partitions.add(index=0, leader=11, replicas=replicas, isr=[11, 12])
+    cluster.replies["DescribeTopics"] = pb.DescribeTopicsReply(result=OK, topics=[topic])
+    cluster.replies["DescribeBrokers"].brokers[1].cordoned = True
+
+    def planned(*arguments: str) -> tuple[set[int], str]:
+        assert run(["reassign", "generate", "--topic", "t", "-o", "json", *arguments]) == 0
+        captured = capsys.readouterr()
+        [partition] = json.loads(captured.out)["plan"]["partitions"]
+        return set(partition["replicas"]), captured.err
+
+    assert planned() == ({11, 13}, "broker 12 is cordoned, and gets no replicas unless named in --brokers\n")
+    assert planned("--brokers", "11,12") == ({11, 12}, "")
 
 
 START = ["reassign", "start", "--plan", "-"]
