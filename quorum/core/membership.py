@@ -457,6 +457,7 @@ class Membership(Handovers):
                 self._answer(parked.call, self._reply(leader))
         from_ms, fetches = work.measured_from
         if progress is not None and progress.caught_up_fetch > fetches:
+            work.expiry_ms = None
             return None
         heard_ms = progress.last_fetch_ms if progress is not None else None
         work.expiry_ms = max(from_ms, heard_ms or 0) + self.config.fetch_timeout_ms
