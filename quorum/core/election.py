@@ -358,6 +358,8 @@ class Elections(Reads):
         leader, epoch = self.role, request.epoch
         if not isinstance(leader, Leader) or request.sender.key in self.history.current:
             return
+        if not self.may_stand:  # it has left the voters: the next leader will hear of it
+            return
         if not self.epoch < epoch <= self.epoch + EPOCH_AHEAD_MAX:
             return
         if leader.outrun_ms is None:
