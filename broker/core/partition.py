@@ -333,7 +333,7 @@ class LeaderState:
         if now_ms < ballot.not_before_ms or (ballot.sent is not None and not ballot.settled):
             return None
         wanted = self.wanted_isr(now_ms)
-        if ballot.settled and ballot.sent is not None:
+        if ballot.settled:
             # Accepted or overtaken, and the log is late: the same again, or what is right by now.
             ballot.doubt = True
         if wanted == self.isr and not ballot.doubt:

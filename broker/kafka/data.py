@@ -147,5 +147,4 @@ def _plan(request: fetch.FetchRequest, room: Callable[[], int]) -> FetchPlan:
         session_id=request.session_id if follower else NO_SESSION,
         session_epoch=request.session_epoch if follower else FULL_FETCH_NO_SESSION,
         forgotten=tuple(request.forgotten) if follower else (),
-        cluster_id=request.cluster_id,
     )

@@ -103,7 +103,6 @@ class FetchPlan:
     session_id: int = NO_SESSION
     session_epoch: int = FULL_FETCH_NO_SESSION
     forgotten: tuple[ForgottenPartition, ...] = ()
-    cluster_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ class FetchResult:
 
 @dataclass(frozen=True, slots=True)
 class FetchReply:
-    """error_code: of the request as a whole (session errors, wrong cluster); then `results` is empty."""
+    """error_code: of the request as a whole (session errors); then `results` is empty."""
 
     error_code: int
     session_id: int = NO_SESSION

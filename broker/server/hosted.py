@@ -101,10 +101,6 @@ class Hosted:
 
     # -- produces
 
-    @property
-    def parked(self) -> int:
-        return len(self._by_commit) + len(self._by_flush)
-
     def park(self, produce: ParkedProduce) -> None:
         """Keep it until the watermark (acks=all) or the flush (acks=1) passes its end."""
         self._order += 1

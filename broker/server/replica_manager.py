@@ -109,7 +109,8 @@ class ReplicaManager:
         self.is_awake: Callable[[], bool] = lambda: True
         """Whether what this process knows of its leaderships may be relied upon (`Vigil`)."""
         self.on_disk_failure: Callable[[UUID, DiskError], None] = lambda *_: None
-        self._image = ClusterImage()
+        self.image = ClusterImage()
+        """The metadata that this broker has carried out."""
         self._parked_produces = 0
         self._producer_ids = producer_ids
         self._time_lookups = asyncio.Semaphore(self.limits.time_lookups)
@@ -120,16 +121,7 @@ class ReplicaManager:
     def parked_produces(self) -> int:
         return self._parked_produces
 
-    # -- the image
-
-    @property
-    def image(self) -> ClusterImage:
-        """The metadata that this broker has carried out."""
-        return self._image
-
-    @image.setter
-    def image(self, image: ClusterImage) -> None:
-        self._image = image
+    # -- what may be served
 
     @property
     def serving(self) -> bool:
