@@ -24,7 +24,7 @@ from broker.server.role import BrokerRole
 from metadata.control import brokers, partitions, reassign
 from metadata.image import BrokerImage, ClusterImage, PartitionImage
 from metadata.records import RegisterBroker
-from simulation.mutants import Mutant, mutant_of, stale_reads
+from simulation.mutants import Mutant, mutant_of
 
 MUTANTS: list[Mutant] = []
 
@@ -271,9 +271,6 @@ def _epochs_restart() -> list[Any]:
 
 
 # What clients are shown
-
-
-_mutant("a controller that was deposed answers from what it knows")(stale_reads)
 
 
 @_mutant("consumers are shown what is not committed")

@@ -454,7 +454,7 @@ def _answers_at_once() -> list[Any]:
 
 
 @_mutant("a stale read is served")
-def stale_reads() -> list[Any]:
+def _stale_reads() -> list[Any]:
     async def confirm_read(self: QuorumNode, timeout_ms: int) -> int:
         if not isinstance(self.core.role, Leader):
             raise NotLeaderError("not the leader")
