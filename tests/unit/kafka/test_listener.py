@@ -319,7 +319,7 @@ async def test_a_follower_is_passed_on_with_its_session(served: Served) -> None:
         await client.receive(Api.FETCH, fetch.FOLLOWER_VERSION)
     plan = served.replicas.plans[0]
     assert (plan.replica_id, plan.broker_epoch, plan.session_id, plan.session_epoch) == (2, 33, 11, 4)
-    assert (plan.max_wait_ms, plan.max_bytes, plan.cluster_id) == (7, 900, "c")
+    assert (plan.max_wait_ms, plan.max_bytes) == (7, 900)
     assert [(gone.topic_id, gone.index) for gone in plan.forgotten] == [(topic_id, 5)]
     one = plan.partitions[0]
     assert (one.topic_id, one.topic, one.current_leader_epoch, one.last_fetched_epoch) == (topic_id, None, 3, 2)
