@@ -236,6 +236,8 @@ async def start(
         moving = under_way or any(each.changed for each in reply.partitions)
         if wait and moving and not dry_run:
             await Watch(context, client, keys).run(max(deadline - loop.time(), 0.1))
+            found = await _actual(client, context, sorted({topic for topic, _ in keys}))
+            _judge([_verified(move, found.get((move.topic, move.partition)), exact=True) for move in moves])
     done = "moved" if wait else "being moved"
     _report(context, reply, moves, dry_run, done=done, planned="would be moved", under_way=under_way)
 

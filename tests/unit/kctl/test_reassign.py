@@ -55,7 +55,7 @@ def cluster(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     monkeypatch.setattr(reassign_progress, "LOOK_S", 0.01)
     client.replies |= {
         "DescribeQuorum": quorum_reply(), "DescribeReplicas": SILENT, "ListReassignments": going_on(ongoing()),
-        "DescribeBrokers": brokers(b11=False, b12=False, b13=False),
+        "DescribeBrokers": brokers(b11=False, b12=False, b13=False), "DescribeTopics": described((11, 13), (11, 13)),
     }  # fmt: skip
     return client
 
@@ -63,10 +63,7 @@ def cluster(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
 def test_a_plan_leaves_out_who_is_cordoned_unless_it_is_named(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    replicas = [metadata_pb2.Replica(broker_id=each) for each in (11, 12)]
-    topic = pb.TopicDescription(name="t", result=OK)
-    topic.partitions.add(index=0, leader=11, replicas=replicas, isr=[11, 12])
-    cluster.replies["DescribeTopics"] = pb.DescribeTopicsReply(result=OK, topics=[topic])
+    cluster.replies["DescribeTopics"] = described((11, 12))
     cluster.replies["DescribeBrokers"].brokers[1].cordoned = True
 
     def planned(*arguments: str) -> tuple[set[int], str]:
@@ -92,6 +89,15 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> None:
             return json.dumps({"partitions": rows})
 
     monkeypatch.setattr("sys.stdin", Input())
+
+
+def described(*rows: tuple[int, ...]) -> Any:
+    """Topic t with these replicas."""
+    topic = pb.TopicDescription(name="t", result=OK)
+    for index, row in enumerate(rows):
+        replicas = [metadata_pb2.Replica(broker_id=each) for each in row]
+        topic.partitions.add(index=index, leader=row[0], replicas=replicas, isr=row)
+    return pb.DescribeTopicsReply(result=OK, topics=[topic])
 
 
 def asked(client: FakeClient, method: str) -> int:
@@ -130,6 +136,23 @@ def test_some_begin_and_some_are_on_their_way(cluster: FakeClient, capsys: pytes
     cluster.replies["ListReassignments"] = [going_on(ongoing()), going_on()]
     assert run([*START, "--wait"]) == 0
     assert capsys.readouterr().out == "2 of 2 partitions moved\n"
+
+
+@pytest.mark.usefixtures("plan")
+def test_what_was_cancelled_meanwhile_does_not_pass_for_moved(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.replies["AlterReassignments"] = altered((0, True, ""), (1, True, ""))
+    for after, code, said in (
+        (described((11, 12), (11, 13)), 1, "VERIFICATION_FAILED: not as planned: t-0 "),
+        (described((11, 13)), 3, "UNKNOWN_TOPIC_OR_PARTITION: not there: t-1 "),
+    ):
+        cluster.replies["DescribeTopics"] = after
+        cluster.replies["ListReassignments"] = [going_on(ongoing()), going_on()]
+        assert run([*START, "--wait"]) == code
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert f"kctl: {said}" in captured.err
 
 
 @pytest.mark.usefixtures("plan")
