@@ -13,6 +13,9 @@ from typing import NamedTuple
 from quorum.core.events import AddVoter, RemoveVoter, UpdateVoter, VoterChangeError
 from quorum.core.types import ReplicaKey, Voter, VoterSet
 
+VOTERS_MAX = 64
+"""No voter set is larger: the wire and the store take no more."""
+
 
 class Verdict(NamedTuple):
     """The end of a change that changed nothing: refused, or (error NONE) so already."""
@@ -69,7 +72,7 @@ def next_change(
         )
     )
     joining = [voter for voter in target if current.by_id(voter.key.node_id) is None]
-    if joining and len(current) <= max(started_size, len(target)):
+    if joining and len(current) <= max(started_size, len(target)) and len(current) < VOTERS_MAX:
         voter = joining[0]
         return AddVoter(voter.key.node_id, voter.address, voter.key.directory_id)
     if leaving:

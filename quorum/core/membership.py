@@ -26,7 +26,15 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from quorum.core.changes import Verdict, names, next_change, refuse_without_majority, with_voter, without_voter
+from quorum.core.changes import (
+    VOTERS_MAX,
+    Verdict,
+    names,
+    next_change,
+    refuse_without_majority,
+    with_voter,
+    without_voter,
+)
 from quorum.core.events import (
     AddVoter,
     CancelTarget,
@@ -47,9 +55,6 @@ from quorum.core.types import Batch, ControlRecord, ReplicaKey, TargetVoters, Vo
 
 PROBES_MAX = 3
 """An address that has not answered so often in a row cannot be reached."""
-
-VOTERS_MAX = 64
-"""No target is larger: the wire takes no more."""
 
 
 class Membership(Handovers):
@@ -286,6 +291,9 @@ class Membership(Handovers):
         present = current.by_id(change.node_id)
         named = (None, present.key.directory_id) if present is not None else ()
         same = present is not None and present.address == change.address and change.directory_id in named
+        if present is None and len(current) >= VOTERS_MAX:
+            message = f"there are {len(current)} voters; at most {VOTERS_MAX} are possible"
+            return Verdict(VoterChangeError.INVALID_REQUEST, message, "take another one out first")
         found = self._identify(work, change.node_id, change.address, change.directory_id, now_ms)
         if found is None:
             return None

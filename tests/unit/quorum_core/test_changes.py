@@ -6,7 +6,14 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from quorum.core.changes import names, next_change, refuse_without_majority, with_voter, without_voter
+from quorum.core.changes import (
+    VOTERS_MAX,
+    names,
+    next_change,
+    refuse_without_majority,
+    with_voter,
+    without_voter,
+)
 from quorum.core.events import AddVoter, RemoveVoter, UpdateVoter, VoterChangeError
 from quorum.core.types import ReplicaKey, Voter, VoterSet
 from tests.scenarios.lab import directory
@@ -63,6 +70,13 @@ def test_every_path_is_short_and_ends_at_the_target(start: tuple[int, ...]) -> N
 def test_who_is_down_leaves_first() -> None:
     change = next_change(voters(1, 2, 3), voters(1), 3, voter(1).key, {voter(1).key, voter(2).key})
     assert change == RemoveVoter(3, directory(3))
+
+
+def test_where_there_is_no_room_for_one_more_somebody_leaves_first() -> None:
+    full, target = voters(*range(1, VOTERS_MAX + 1)), voters(1, 2, 99)
+    assert next_change(full, target, VOTERS_MAX, voter(1).key, set()) == RemoveVoter(3, voter(3).key.directory_id)
+    after = without_voter(full, voter(3).key)
+    assert isinstance(next_change(after, target, VOTERS_MAX, voter(1).key, set()), AddVoter)
 
 
 def test_another_disk_of_a_node_comes_only_after_the_first_is_gone() -> None:

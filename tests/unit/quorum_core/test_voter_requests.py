@@ -7,8 +7,11 @@ from uuid import UUID
 
 import pytest
 
+from quorum import codec
+from quorum.core.changes import VOTERS_MAX
 from quorum.core.events import (
     AddVoter,
+    Answered,
     ChangeVoters,
     RemoveVoter,
     UpdateVoter,
@@ -16,9 +19,18 @@ from quorum.core.events import (
     VoterChangeError,
     VotersChanged,
 )
-from quorum.core.messages import BeginQuorumEpoch, EndQuorumEpoch, ErrorCode, Fetch, FetchSnapshot, Request
-from quorum.core.types import LogEnd
-from tests.unit.quorum_core.helpers import Bench, key, sender
+from quorum.core.messages import (
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    ErrorCode,
+    Fetch,
+    FetchSnapshot,
+    Introduce,
+    IntroduceReply,
+    Request,
+)
+from quorum.core.types import LogEnd, VoterSet
+from tests.unit.quorum_core.helpers import KNOWN, Bench, key, sender
 
 OTHER = UUID(int=77)
 
@@ -57,6 +69,33 @@ def test_of_two_additions_at_once_one_is_carried_out() -> None:
     refused = [one.result.error for one in told if isinstance(one, VotersChanged)]
     assert refused == [VoterChangeError.CHANGE_PENDING, VoterChangeError.CHANGE_PENDING]
     assert bench.core.log.end == end
+
+
+@pytest.mark.parametrize("there", [VOTERS_MAX - 1, VOTERS_MAX])
+def test_no_more_voters_are_taken_in_than_the_wire_and_the_store_can_hold(there: int) -> None:
+    """One more would be in a record that no other node understands, nor this one when it starts again."""
+    bench, newcomer = Bench(there), there + 1
+    bench.win()
+    for node_id in range(2, there + 1):
+        bench.fetch(node_id, bench.core.log.end)
+    bench.fetch(newcomer, bench.core.log.end)
+    end = bench.core.log.end
+    effects = bench.do(ChangeVoters(1, AddVoter(newcomer, f"n{newcomer}:1")))
+    for ask in bench.take(Introduce):
+        known = replace(KNOWN, epoch=bench.core.epoch)
+        reply = IntroduceReply(ErrorCode.NONE, known, key(newcomer), False, (), None, VoterSet())
+        effects += bench.do(Answered(ask.call, reply))
+    bench.fetch(newcomer, end)
+    told = [one.result for one in effects if isinstance(one, VotersChanged)]
+    added = [batch for batch in bench.disk.batches if batch.base_offset >= end]
+    if there < VOTERS_MAX:
+        (batch,) = added
+        assert codec.batch_from(codec.batch_to(batch)) == batch
+        assert not told, "it is not committed yet"
+    else:
+        assert not added
+        assert [(result.error, result.changed) for result in told] == [(VoterChangeError.INVALID_REQUEST, False)]
+        assert "at most 64" in told[0].message
 
 
 def captured(bench: Bench) -> list[Request]:
