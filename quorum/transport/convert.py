@@ -372,6 +372,8 @@ def _introduce_reply_to(reply: m.IntroduceReply) -> pb.IntroduceReply:
 
 def _introduce_reply_from(_: m.Introduce, message: pb.IntroduceReply) -> m.IntroduceReply:
     require(message.HasField("key"), "no key")
+    key = codec.key_from(message.key, "key")
+    require(key.directory_id != UNASSIGNED, "key has no directory id")  # it may become a voter's
     founding = codec.batch_from(message.founding) if message.HasField("founding") else None
     if founding is not None:
         require(founding.base_offset == 0, f"founding batch at offset {founding.base_offset}")
@@ -380,7 +382,7 @@ def _introduce_reply_from(_: m.Introduce, message: pb.IntroduceReply) -> m.Intro
     return m.IntroduceReply(
         error=_error_from(message),
         known=_knowledge_from(message),
-        key=codec.key_from(message.key, "key"),
+        key=key,
         newborn=message.newborn,
         initial_voters=_initial_from(message.initial_voters),
         founding=founding,

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from quorum import codec
 from quorum.core import messages as m
-from quorum.core.types import Batch, LeaderChange, LogEnd, ReplicaKey, TargetVoters, Voter, Voters, VoterSet
+from quorum.core.types import (
+    UNASSIGNED,
+    Batch,
+    LeaderChange,
+    LogEnd,
+    ReplicaKey,
+    TargetVoters,
+    Voter,
+    Voters,
+    VoterSet,
+)
 from quorum.transport import convert
 from quorum.transport.convert import RPCS, reply_from_wire, reply_to_wire, request_from_wire, request_to_wire
 from quorumlog.errors import RemoteProtocolError
@@ -310,11 +320,12 @@ def test_a_piece_of_a_snapshot_that_does_not_fit_is_refused(fields: dict[str, An
         ({"founding": leader_change(1)}, "founding batch at offset 1"),
         ({"founding": data(0)}, "no control record"),
         ({"newborn": True}, "newborn, and yet"),
+        ({"key": ReplicaKey(1, UNASSIGNED)}, "no directory id"),
     ],
 )
 def test_an_introduction_that_contradicts_itself_is_refused(change: dict[str, Any], problem: str) -> None:
-    fields = {"newborn": False, "founding": founding(), **change}
-    reply = m.IntroduceReply(m.ErrorCode.NONE, KNOWN, KEYS[0], initial_voters=(), voters=VOTERS, **fields)
+    fields = {"key": KEYS[0], "newborn": False, "founding": founding(), **change}
+    reply = m.IntroduceReply(m.ErrorCode.NONE, KNOWN, initial_voters=(), voters=VOTERS, **fields)
     with pytest.raises(RemoteProtocolError, match=problem):
         reply_from_wire(sample(m.Introduce), 1, reply_to_wire("Introduce", reply, 1))
 
