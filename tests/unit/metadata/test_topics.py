@@ -122,7 +122,7 @@ def test_an_assignment_and_other_counts_contradict(cluster: Cluster) -> None:
         ("write.caching", "TRUE"),
         ("cleanup.policy", "compact"),
         ("compression.type", "gzip"),
-        ("message.timestamp.type", "Now"),
+        ("message.timestamp.type", "LogAppendTime"),
         ("unclean.leader.election.enable", ""),
         ("min.insync.replicas", "0"),
         ("min.insync.replicas", "4"),
