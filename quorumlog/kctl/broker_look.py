@@ -7,6 +7,7 @@ the metadata that any node has.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from quorumlog.errors import ClusterError
@@ -26,14 +27,18 @@ async def look(client: Any, output: Output, timeout_s: float, broker_id: int | N
     """
     from quorumlog.wire.v1 import node_pb2
 
-    reply = await _registered(client, output, timeout_s)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    reply = await _registered(client, output, timeout_s / 2)
     found = {broker.broker_id: document(broker) for broker in reply.brokers if broker_id in (None, broker.broker_id)}
     try:
-        addresses = known_addresses(await client.describe_quorum(min(timeout_s, CONTROLLER_S)))
+        addresses = known_addresses(
+            await client.describe_quorum(min(max(deadline - loop.time(), 0.001) / 2, CONTROLLER_S))
+        )
     except ClusterError:
         addresses = {}
     request = node_pb2.DescribeNodeRequest()
-    answers = await ask_each(client, found, addresses, "DescribeNode", request, timeout_s)
+    answers = await ask_each(client, found, addresses, "DescribeNode", request, max(deadline - loop.time(), 0.001))
     for each, one in sorted(found.items()):
         one["control"] = addresses.get(each)
         _add_own_word(one, answers[each], reply.offset)
@@ -46,14 +51,14 @@ async def _registered(client: Any, output: Output, timeout_s: float) -> Any:
 
     try:
         return await client.call(
-            "DescribeBrokers", controller_pb2.DescribeBrokersRequest(), min(timeout_s, CONTROLLER_S)
+            "DescribeBrokers", controller_pb2.DescribeBrokersRequest(), min(timeout_s / 2, CONTROLLER_S)
         )
     except ClusterError as error:
         if not error.retriable:
             raise
         why = error.message
     request = node_pb2.DescribeMetadataRequest(at_offset=-1, without_partitions=True)
-    reply = await ask_freshest(client, "DescribeMetadata", request, timeout_s)
+    reply = await ask_freshest(client, "DescribeMetadata", request, timeout_s / 2)
     output.message(f"no controller answers ({why}); what follows is as of offset {reply.offset} of the metadata")
     for broker in reply.brokers:
         broker.metadata_offset = -1
@@ -84,24 +89,26 @@ async def replicas_of(client: Any, output: Output, one: dict[str, Any], timeout_
     """
     from quorumlog.wire.v1 import node_pb2
 
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
     own: dict[tuple[str, int], Any] = {}
     if one["answers"]:
         try:
             about = node_pb2.DescribeReplicasRequest()
-            reply = await client.ask_node(one["control"], "DescribeReplicas", about, timeout_s)
+            reply = await client.ask_node(one["control"], "DescribeReplicas", about, timeout_s / 2)
             own = {(each.topic, each.index): each for each in reply.replicas}
         except ClusterError as error:
             output.message(f"broker {one['id']} does not say how its replicas are: {error.message}")
     request = node_pb2.DescribeMetadataRequest(at_offset=-1)
     try:
-        described = await ask_freshest(client, "DescribeMetadata", request, timeout_s)
+        described = await ask_freshest(client, "DescribeMetadata", request, max(deadline - loop.time(), 0.001))
     except ClusterError as error:
         if error.code != "POLICY_VIOLATION":  # too many partitions for one answer
             raise
         names = sorted({topic for topic, _ in own})
         output.message(f"{error.message}: only topics that the broker itself names are shown")
         request = node_pb2.DescribeMetadataRequest(at_offset=-1, topics=names or [""])
-        described = await ask_freshest(client, "DescribeMetadata", request, timeout_s)
+        described = await ask_freshest(client, "DescribeMetadata", request, max(deadline - loop.time(), 0.001))
     return [
         _replica(topic.name, partition, position, own.get((topic.name, partition.index)))
         for topic in sorted(described.topics, key=lambda topic: topic.name)

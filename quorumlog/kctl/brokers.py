@@ -21,11 +21,15 @@ def group() -> None:
     """The data nodes."""
 
 
-async def fetch(context: Context, client: Any) -> list[dict[str, Any]]:
-    """All registered brokers, by id, as the controller knows them."""
+async def fetch(context: Context, client: Any, timeout_s: float | None = None) -> list[dict[str, Any]]:
+    """All registered brokers, by id, as the controller knows them.
+
+    timeout_s: default: what is left of the command's time.
+    """
     from quorumlog.wire.v1 import controller_pb2
 
-    reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), context.deadline_s)
+    limit_s = context.left_s if timeout_s is None else timeout_s
+    reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), limit_s)
     return [document(broker) for broker in sorted(reply.brokers, key=lambda broker: broker.broker_id)]
 
 
@@ -83,7 +87,7 @@ async def list_(context: Context) -> None:
     from quorumlog.kctl.broker_look import look
 
     async with context.client() as client:
-        documents = await look(client, context.output, context.deadline_s)
+        documents = await look(client, context.output, context.left_s)
     if context.output.is_json:
         context.output.document(documents)
     else:
@@ -99,11 +103,11 @@ async def describe(context: Context, broker_id: int, show_all: bool) -> None:
     from quorumlog.kctl import broker_look
 
     async with context.client() as client:
-        found = await broker_look.look(client, context.output, context.deadline_s, broker_id)
+        found = await broker_look.look(client, context.output, context.left_s, broker_id)
         if not found:
             raise ClusterError("BROKER_ID_NOT_REGISTERED", f"no broker {broker_id} is registered", "kctl brokers list")
         one = found[0]
-        replicas = await broker_look.replicas_of(client, context.output, one, context.deadline_s)
+        replicas = await broker_look.replicas_of(client, context.output, one, context.left_s)
     if context.output.is_json:
         context.output.document({**one, "replica_states": replicas})
         return
@@ -158,7 +162,7 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
 
     rows: list[dict[str, Any]] = []
     async with context.client() as client:
-        nodes = await node_addresses(client, context.deadline_s)
+        nodes = await node_addresses(client, context.left_s)
         wanted = [one["id"] for one in await fetch(context, client) if broker_id in (None, one["id"])]
         if not wanted and broker_id is not None:
             raise ClusterError("BROKER_ID_NOT_REGISTERED", f"no broker {broker_id} is registered", "kctl brokers list")
@@ -168,7 +172,7 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
                 if broker not in nodes:
                     raise ClusterError("UNAVAILABLE", f"no control address of broker {broker} is known", retriable=True)
                 request = node_pb2.PurgeStraysRequest(dry_run=dry_run)
-                reply = await client.ask_node(nodes[broker], "PurgeStrays", request, context.deadline_s)
+                reply = await client.ask_node(nodes[broker], "PurgeStrays", request, context.left_s)
             except ClusterError as error:
                 context.output.message(f"broker {broker}: {error.message}")
                 unreached.append(broker)

@@ -9,10 +9,11 @@ import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers, exits
-from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.context import LEFT_MIN_S, Context, Group, with_loop
 from quorumlog.kctl.quorum import status_document
 
 WATCH_INTERVAL_S = 1.0
+LOOK_MIN_S = 1.0
 STALE_FETCH_MS = 5000
 """A voter that has not fetched for longer than this is named."""
 SHOWN_MAX = 20
@@ -38,7 +39,8 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
     shown: dict[str, Any] | None = None
     async with context.client() as client:
         while True:
-            document = await examine(context, client)
+            limit_s = context.deadline_s if watch else max(deadline - loop.time(), LOOK_MIN_S)
+            document = await examine(context, client, limit_s)
             if document != shown and (watch or not exit_when_healthy or document["healthy"]):
                 _show(context, document, stream=watch)
                 shown = document
@@ -51,7 +53,7 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
             await asyncio.sleep(WATCH_INTERVAL_S)  # servers push nothing to kctl
 
 
-async def examine(context: Context, client: Any) -> dict[str, Any]:
+async def examine(context: Context, client: Any, timeout_s: float) -> dict[str, Any]:
     """One look at everything; `problems` says in words what is wrong."""
     from quorumlog.wire.v1 import controller_pb2
 
@@ -61,13 +63,19 @@ async def examine(context: Context, client: Any) -> dict[str, Any]:
         "partitions_under_replicated": None, "problems": [],
     }  # fmt: skip
     problems: list[str] = document["problems"]
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+
+    def left_s() -> float:
+        return max(deadline - loop.time(), LEFT_MIN_S)
+
     try:
-        status = status_document(await client.describe_quorum(context.deadline_s))
+        status = status_document(await client.describe_quorum(left_s()))
         document |= {name: status[name] for name in ("cluster_id", "leader_id", "leader_epoch")}
         document["voters"] = len(status["voters"])
         problems += _quorum_problems(status)
-        registered = await brokers.fetch(context, client)
-        topics = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(), context.deadline_s)
+        registered = await brokers.fetch(context, client, left_s())
+        topics = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(), left_s())
     except ClusterError as error:
         problems.append(error.message)
         return document

@@ -63,7 +63,7 @@ async def get(context: Context, key: str | None, topic: str | None, broker: int 
 
     request = controller_pb2.DescribeConfigsRequest(resources=[_resource(topic, broker, cluster)])
     async with context.client() as client:
-        (described,) = (await client.call("DescribeConfigs", request, context.deadline_s)).resources
+        (described,) = (await client.call("DescribeConfigs", request, context.left_s)).resources
     if described.result.error != "NONE":
         raise refusal(described.result)
     found = [config for config in described.configs if key in (None, config.key)]
@@ -136,7 +136,7 @@ async def _alter(
     async with context.client() as client:
         deadline = asyncio.get_running_loop().time() + context.deadline_s
         request = controller_pb2.AlterConfigsRequest(header=header, resources=[wanted])
-        reply = await client.call("AlterConfigs", request, context.deadline_s)
+        reply = await client.call("AlterConfigs", request, context.left_s)
         (altered,) = reply.resources
         if altered.result.error != "NONE":
             raise refusal(altered.result)

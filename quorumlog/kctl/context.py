@@ -17,6 +17,7 @@ from quorumlog.runtime.addresses import parse_list, parse_target
 DEFAULT_CONTROLLERS = "127.0.0.1:9093"
 DEFAULT_TIMEOUT_S = 30.0
 TIMEOUT_MAX_S = 86_400.0
+LEFT_MIN_S = 0.1
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,6 +33,7 @@ class Context:
     debug: bool = False
     interrupted: str = "what was already asked for goes on, nothing was cancelled"
     """What Ctrl-C leaves behind; a command of which something else is true says so.  Empty: it usually ends so."""
+    _end: float | None = None
 
     @property
     def output(self) -> Output:
@@ -41,6 +43,14 @@ class Context:
     def deadline_s(self) -> float:
         """Seconds that the command may take."""
         return DEFAULT_TIMEOUT_S if self.timeout_s is None else self.timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of them that are left, counted from the first look at this; at least a moment, to be told why not."""
+        now = asyncio.get_running_loop().time()
+        if self._end is None:
+            self._end = now + self.deadline_s
+        return max(self._end - now, LEFT_MIN_S)
 
     @property
     def addresses(self) -> list[str]:

@@ -46,10 +46,10 @@ async def open_cluster(context: Context, topic: str) -> AsyncIterator[tuple[Clus
 
     async with context.client() as client:
         request = controller_pb2.DescribeTopicsRequest(names=[topic])
-        (described,) = (await client.call("DescribeTopics", request, context.deadline_s)).topics
+        (described,) = (await client.call("DescribeTopics", request, context.left_s)).topics
         if described.result.error not in ("NONE", ""):
             raise refusal(described.result)
-        reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), context.deadline_s)
+        reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), context.left_s)
     brokers = sorted(reply.brokers, key=lambda broker: (broker.state != "unfenced", broker.broker_id))
     addresses = [
         str(Address(broker.endpoints[0].host, broker.endpoints[0].port)) for broker in brokers if broker.endpoints

@@ -63,7 +63,7 @@ async def elect_leaders(
 async def _partitions(context: Context, client: Any, topic: str) -> list[int]:
     from quorumlog.wire.v1 import controller_pb2 as pb
 
-    reply = await client.call("DescribeTopics", pb.DescribeTopicsRequest(names=[topic]), context.deadline_s)
+    reply = await client.call("DescribeTopics", pb.DescribeTopicsRequest(names=[topic]), context.left_s)
     (described,) = reply.topics
     if described.result.error != "NONE":
         raise refusal(described.result)
@@ -74,7 +74,7 @@ async def _elect(context: Context, client: Any, request: Any) -> tuple[bool, int
     """What was elected; for all partitions that need it, as often as something is."""
     changed, elected = False, []
     for _ in range(ROUNDS_MAX):
-        reply = await client.call("ElectLeaders", request, context.deadline_s)
+        reply = await client.call("ElectLeaders", request, context.left_s)
         changed = changed or reply.changed
         elected += reply.partitions
         if request.partitions or not reply.changed:

@@ -24,7 +24,7 @@ async def describe(context: Context) -> None:
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     async with context.client() as client:
-        reply = await client.call("DescribeFeatures", pb.DescribeFeaturesRequest(), context.deadline_s)
+        reply = await client.call("DescribeFeatures", pb.DescribeFeaturesRequest(), context.left_s)
     columns = ("name", "level", "lowest", "highest", "limited_by")
     if context.output.is_json:
         rows = [(each.name, each.level, each.lowest, each.highest, list(each.limited_by)) for each in reply.features]
@@ -53,7 +53,7 @@ async def upgrade(context: Context, name: str, level: int | None, dry_run: bool,
     request = pb.UpgradeFeatureRequest(header=header, name=name, level=level)
     async with context.client() as client:
         deadline = asyncio.get_running_loop().time() + context.deadline_s
-        reply = await client.call("UpgradeFeature", request, context.deadline_s)
+        reply = await client.call("UpgradeFeature", request, context.left_s)
         if wait and reply.changed:
             await wait_until_applied(client, reply.offset, deadline)
     if context.output.is_json:

@@ -20,7 +20,7 @@ def group() -> None:
 async def status(context: Context) -> None:
     """Leader, epoch, high watermark, and how far behind everybody is."""
     async with context.client() as client:
-        reply = await client.describe_quorum(context.deadline_s)
+        reply = await client.describe_quorum(context.left_s)
     document = status_document(reply)
     output = context.output
     if output.is_json:
@@ -46,7 +46,7 @@ async def status(context: Context) -> None:
 async def replication(context: Context) -> None:
     """Each voter and observer, with its role."""
     async with context.client() as client:
-        reply = await client.describe_quorum(context.deadline_s)
+        reply = await client.describe_quorum(context.left_s)
     document = status_document(reply)
     if context.output.is_json:
         context.output.document(_replicas(document))

@@ -88,7 +88,7 @@ async def create(
     async with context.client() as client:
         deadline = asyncio.get_running_loop().time() + context.deadline_s
         request = controller_pb2.CreateTopicsRequest(header=header, topics=[topic])
-        (created,) = (await client.call("CreateTopics", request, context.deadline_s)).topics
+        (created,) = (await client.call("CreateTopics", request, context.left_s)).topics
         is_new = created.result.error in ("NONE", "")
         if not is_new and not (created.result.error == "TOPIC_ALREADY_EXISTS" and created.identical):
             raise refusal(created.result)
@@ -136,7 +136,7 @@ async def list_(context: Context) -> None:
     from quorumlog.wire.v1 import controller_pb2
 
     async with context.client() as client:
-        reply = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(), context.deadline_s)
+        reply = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(), context.left_s)
     rows = [
         {
             "name": topic.name,
@@ -163,7 +163,7 @@ async def describe(context: Context, name: str | None) -> None:
 
     async with context.client() as client:
         request = controller_pb2.DescribeTopicsRequest(names=[] if name is None else [name])
-        reply = await client.call("DescribeTopics", request, context.deadline_s)
+        reply = await client.call("DescribeTopics", request, context.left_s)
     for topic in reply.topics:
         if topic.result.error not in ("NONE", ""):
             raise refusal(topic.result)
@@ -227,7 +227,7 @@ async def delete(context: Context, name: str, if_exists: bool, dry_run: bool) ->
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
         request = controller_pb2.DeleteTopicsRequest(header=header, names=[name])
-        (deleted,) = (await client.call("DeleteTopics", request, context.deadline_s)).topics
+        (deleted,) = (await client.call("DeleteTopics", request, context.left_s)).topics
     existed = deleted.result.error in ("NONE", "")
     if not existed and not (deleted.result.error.startswith("UNKNOWN_TOPIC") and if_exists):
         raise refusal(deleted.result)

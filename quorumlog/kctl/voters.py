@@ -135,9 +135,9 @@ async def transfer_leader(context: Context, node_id: int, dry_run: bool) -> None
 
     header = pb.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
-        before = (await client.describe_quorum(context.deadline_s)).known
+        before = (await client.describe_quorum(context.left_s)).known
         was = before.leader_id if before.HasField("leader_id") else None
-        await client.call("TransferLeader", pb.TransferLeaderRequest(header=header, to=node_id), context.deadline_s)
+        await client.call("TransferLeader", pb.TransferLeaderRequest(header=header, to=node_id), context.left_s)
     changed = not dry_run and was != node_id
     if context.output.is_json:
         context.output.document({"changed": changed, "offset": None, "leader_id": was if dry_run else node_id})
@@ -160,7 +160,7 @@ async def show_preferred(context: Context) -> None:
 
     async with context.client() as client:
         request = pb.DescribePreferredControllersRequest()
-        reply = await client.call("DescribePreferredControllers", request, context.deadline_s)
+        reply = await client.call("DescribePreferredControllers", request, context.left_s)
     if context.output.is_json:
         context.output.document({"preferred": list(reply.node_ids)})
     else:
@@ -202,7 +202,7 @@ async def _prefer(context: Context, ids: list[int], auto: bool, dry_run: bool) -
     header = pb.RequestHeader(validate_only=dry_run)
     request = pb.SetPreferredControllersRequest(header=header, node_ids=ids, auto=auto)
     async with context.client() as client:
-        reply = await client.call("SetPreferredControllers", request, context.deadline_s)
+        reply = await client.call("SetPreferredControllers", request, context.left_s)
     names = ",".join(map(str, reply.node_ids)) or "nobody"
     if context.output.is_json:
         document = {"changed": reply.changed, "offset": reply.offset, "preferred": list(reply.node_ids)}
@@ -219,7 +219,7 @@ async def _prefer(context: Context, ids: list[int], auto: bool, dry_run: bool) -
 async def _change(context: Context, request: Any, dry_run: bool) -> Any:
     request.header.validate_only = dry_run
     async with context.client() as client:
-        return await client.call("ChangeVoters", request, context.deadline_s)
+        return await client.call("ChangeVoters", request, context.left_s)
 
 
 def _report(

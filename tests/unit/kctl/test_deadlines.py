@@ -1,0 +1,107 @@
+"""A command that asks several things one after the other takes no longer in all than it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import click
+import pytest
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl import brokers, cluster, voters
+from quorumlog.kctl.context import Context
+from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
+from tests.unit.metadata.fake_node import run
+
+GIVEN_S = 4.0
+OK = controller_pb2.Result(error="NONE")
+
+
+class Slow:
+    """A client whose nodes answer at the last moment, or never: `silent` names the calls that fail."""
+
+    def __init__(self, *silent: str) -> None:
+        self.silent = silent
+
+    async def __aenter__(self) -> Slow:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def _answer(self, method: str, timeout_s: float) -> Any:
+        await asyncio.sleep(timeout_s * (1 if method in self.silent else 0.9))
+        if method in self.silent:
+            raise ClusterError("TIMED_OUT", f"no answer to {method}", retriable=True)
+        match method:
+            case "DescribeBrokers":
+                reply = controller_pb2.DescribeBrokersReply(result=OK)
+                reply.brokers.add(broker_id=11, state="unfenced")
+                return reply
+            case "DescribeTopics":
+                return controller_pb2.DescribeTopicsReply(result=OK)
+            case "DescribeNode":
+                return node_pb2.DescribeNodeReply(result=OK, is_broker=True)
+            case "DescribeMetadata":
+                metadata = node_pb2.DescribeMetadataReply(result=OK)
+                metadata.brokers.add(broker_id=11, state="unfenced")
+                return metadata
+            case "DescribeReplicas":
+                return node_pb2.DescribeReplicasReply(result=OK, is_broker=True)
+            case "PurgeStrays":
+                return node_pb2.PurgeStraysReply(result=OK, is_broker=True)
+        return controller_pb2.TransferLeaderReply(result=OK)
+
+    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
+        return await self._answer(method, timeout_s)
+
+    async def ask_any(self, method: str, request: Any, timeout_s: float) -> Any:
+        return await self._answer(method, timeout_s)
+
+    async def ask_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+        return await self._answer(method, timeout_s)
+
+    async def describe_quorum(self, timeout_s: float) -> Any:
+        await self._answer("DescribeQuorum", timeout_s)
+        reply = quorum_pb2.DescribeQuorumReply()
+        reply.known.leader_id, reply.known.leader_address = 1, "h1:1"
+        reply.answered_by.node_id = 1
+        reply.observers.add().replica.key.node_id = 11
+        reply.observers[0].replica.address = "h11:1"
+        return reply
+
+
+Body = Callable[..., Coroutine[Any, Any, Any]]
+
+
+def body(command: click.Command) -> Body:
+    """What the command does, without the loop of its own."""
+    return cast(Body, cast(Any, command.callback).__wrapped__)
+
+
+@pytest.mark.parametrize("silent", [(), ("DescribeBrokers",), ("DescribeQuorum",), ("DescribeNode", "DescribeTopics")])
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (brokers.list_, ()),
+        (brokers.describe, (11, False)),
+        (brokers.purge_strays, (None, False)),
+        (cluster.health, (False, False)),
+        (voters.transfer_leader, (2, False)),
+    ],
+)
+def test_all_questions_share_the_time(
+    monkeypatch: pytest.MonkeyPatch, command: click.Command, arguments: tuple[Any, ...], silent: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(Context, "client", lambda context: Slow(*silent))
+
+    async def test() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with contextlib.suppress(ClusterError):  # told so; how long it took is what counts
+            await body(command)(Context(timeout_s=GIVEN_S), *arguments)
+        return loop.time() - began
+
+    assert 0 < run(test()) <= GIVEN_S + 0.3, "virtual seconds"
