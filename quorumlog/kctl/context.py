@@ -52,6 +52,10 @@ class Context:
             self._end = now + self.deadline_s
         return max(self._end - now, LEFT_MIN_S)
 
+    def start_over(self) -> None:
+        """Count anew: the time that a person took to answer is not the command's."""
+        self._end = None
+
     @property
     def addresses(self) -> list[str]:
         """Control addresses to call.

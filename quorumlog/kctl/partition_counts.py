@@ -78,15 +78,14 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
     from quorumlog.wire.v1 import controller_pb2
 
     async with context.client() as client:
-        deadline = asyncio.get_running_loop().time() + context.deadline_s
         request = controller_pb2.RemovePartitionsRequest(
             header=controller_pb2.RequestHeader(validate_only=True), topic=name, count=count
         )
-        checked = await client.call("RemovePartitions", request, context.deadline_s)
+        checked = await client.call("RemovePartitions", request, context.left_s)
         if checked.topic.result.error != "NONE":
             raise refusal(checked.topic.result)
         described = await client.call(
-            "DescribeTopics", controller_pb2.DescribeTopicsRequest(names=[name]), context.deadline_s
+            "DescribeTopics", controller_pb2.DescribeTopicsRequest(names=[name]), context.left_s
         )
         now = len(described.topics[0].partitions)
         lost = None
@@ -95,12 +94,13 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
             context.output.message(_warning(name, count, now, lost))
             if not (yes or dry_run):
                 _confirm(context, name)
+                context.start_over()
         request.header.validate_only = dry_run
-        reply = await client.call("RemovePartitions", request, context.deadline_s)
+        reply = await client.call("RemovePartitions", request, context.left_s)
         if reply.topic.result.error != "NONE":
             raise refusal(reply.topic.result)
         if wait and reply.topic.changed:
-            await wait_until_applied(client, reply.offset, deadline)
+            await wait_until_applied(client, reply.offset, asyncio.get_running_loop().time() + context.left_s)
     document = {**_document(name, reply.topic, reply.offset), "removed": now - count, "records": lost}
     if context.output.is_json:
         context.output.document(document)
@@ -128,7 +128,7 @@ async def _lost_records(context: Context, name: str, indexes: range) -> int | No
 
     try:
         async with (
-            asyncio.timeout(min(context.deadline_s / 2, 10)),
+            asyncio.timeout(min(context.left_s / 2, 10)),
             open_cluster(context, name) as (cluster, _),
         ):
             consumer = Consumer(cluster)

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import brokers, cluster, voters
+from quorumlog.kctl import brokers, cluster, partition_counts, voters
 from quorumlog.kctl.context import Context
 from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
 from tests.unit.metadata.fake_node import run
@@ -41,7 +41,14 @@ class Slow:
                 reply.brokers.add(broker_id=11, state="unfenced")
                 return reply
             case "DescribeTopics":
-                return controller_pb2.DescribeTopicsReply(result=OK)
+                topics = controller_pb2.DescribeTopicsReply(result=OK)
+                topics.topics.add(name="t", result=OK).partitions.add(index=0)
+                return topics
+            case "RemovePartitions":
+                resized = controller_pb2.RemovePartitionsReply(result=OK, offset=9)
+                resized.topic.result.CopyFrom(OK)
+                resized.topic.changed = True
+                return resized
             case "DescribeNode":
                 return node_pb2.DescribeNodeReply(result=OK, is_broker=True)
             case "DescribeMetadata":
@@ -90,6 +97,7 @@ def body(command: click.Command) -> Body:
         (brokers.purge_strays, (None, False)),
         (cluster.health, (False, False)),
         (voters.transfer_leader, (2, False)),
+        (partition_counts.remove_partitions, ("t", 1, True, False, True)),
     ],
 )
 def test_all_questions_share_the_time(
@@ -105,3 +113,15 @@ def test_all_questions_share_the_time(
         return loop.time() - began
 
     assert 0 < run(test()) <= GIVEN_S + 0.3, "virtual seconds"
+
+
+def test_the_time_that_a_person_takes_is_not_the_commands() -> None:
+    async def test() -> None:
+        context = Context(timeout_s=GIVEN_S)
+        assert context.left_s == GIVEN_S
+        await asyncio.sleep(GIVEN_S)
+        assert context.left_s < GIVEN_S / 10, "a moment is left, to be told why not"
+        context.start_over()
+        assert context.left_s == GIVEN_S
+
+    run(test())
