@@ -256,7 +256,11 @@ class Membership(Handovers):
         return None
 
     def _moved_voter(self, leader: Leader, now_ms: int) -> UpdateVoter | None:
-        """A voter that advertises, by its fetches, another address than the log has."""
+        """A voter that advertises, by its fetches, another address than the log has.
+
+        Of several another one after each failure: it may be nowhere to be reached, or where the next one was.
+        """
+        moved: list[UpdateVoter] = []
         for voter in self.history.current:
             address = voter.address
             if voter.key == self.key:
@@ -264,8 +268,8 @@ class Membership(Handovers):
             elif self._is_live(leader, voter.key, now_ms):
                 address = leader.replicas[voter.key].address
             if address != voter.address:
-                return UpdateVoter(voter.key, address)
-        return None
+                moved.append(UpdateVoter(voter.key, address))
+        return moved[leader.step_failures % len(moved)] if moved else None
 
     # The gate
 
