@@ -397,10 +397,10 @@ class LogManager:
 
     async def set_aside(self, keys: Iterable[LogKey], now_ms: int, keep: bool = False) -> None:
         """Take these out of `logs` and `failures` and move their folders away; `delete_strays` deletes them later, with
-        `keep` only `purge_strays` does.
+        `keep` only `purge_strays` does.  On a directory that is offline they stay: the next start finds them.
 
         Raises:
-            DiskError: a directory failed.
+            DiskError: a directory failed; what is on the others is set aside all the same.
         """
         async with self._checkpointing:
             moves: dict[UUID, list[StrayState]] = {}
@@ -417,15 +417,21 @@ class LogManager:
                     continue
                 stray = StrayState(folder, now_ms, is_moved=False, is_kept=keep)
                 moves.setdefault(disk.directory_id, []).append(stray)
+            failure: DiskError | None = None
             for directory_id, strays in moves.items():
-                disk = self._disks[directory_id]
-                with self._reported(disk):
-                    await self._move_strays(disk, strays, {})
+                if directory_id in self._failed_disks:
+                    continue
+                try:
+                    await self._move_strays(self._disks[directory_id], strays, {})
+                except DiskError as error:
+                    self.disk_failed(directory_id, error)
+                    failure = error
+            if failure is not None:
+                raise failure
 
     async def _finish_strays(self, disk: Disk) -> None:
         """What a crash interrupted."""
-        decoder = msgspec.json.Decoder(StrayState)
-        known = {key.removeprefix("stray/"): decoder.decode(value) for key, value in disk.facts.load("stray/").items()}
+        known = {key.removeprefix("stray/"): _stray(key, value) for key, value in disk.facts.load("stray/").items()}
         self._strays[disk.directory_id] = {name: stray for name, stray in known.items() if stray.is_moved}
         changes: dict[str, bytes | None] = {}
         pending = []
@@ -444,15 +450,14 @@ class LogManager:
     async def _move_strays(self, disk: Disk, strays: list[StrayState], changes: dict[str, bytes | None]) -> None:
         """Intent, move, done: a crash in between is finished at the next start."""
         known = self._strays.setdefault(disk.directory_id, {})
-        named = {}
+        named: dict[str, StrayState] = {}
         turn = Turn()
         for stray in strays:
             await turn.passed()
             number = 0
             while (name := f"{stray.folder}.{stray.set_aside_ms}.{number}") in known or disk.exists(f"{STRAYS}/{name}"):
                 number += 1
-            named[name] = stray
-            known[name] = msgspec.structs.replace(stray, is_moved=True)
+            named[name] = msgspec.structs.replace(stray, is_moved=True)
             changes[f"stray/{name}"] = msgspec.json.encode(stray)
             changes[f"log/{stray.folder}"] = changes[folder_fact(stray.folder)] = None
             changes[DAMAGED + stray.folder] = None
@@ -465,7 +470,8 @@ class LogManager:
                 disk.rename(f"{LOGS}/{stray.folder}", f"{STRAYS}/{name}")
                 logger.info("log set aside directory_id=%s folder=%s", disk.directory_id, stray.folder)
         await disk.flush((), (LOGS, STRAYS))
-        await disk.facts.commit({f"stray/{name}": msgspec.json.encode(known[name]) for name in named})
+        await disk.facts.commit({f"stray/{name}": msgspec.json.encode(stray) for name, stray in named.items()})
+        known.update(named)  # from now on it may be deleted
 
     def strays(self) -> list[Stray]:
         """All that was set aside and is still there."""
@@ -543,6 +549,14 @@ class LogManager:
         self._failed_disks[directory_id] = error
         if self.on_failure is not None:
             self.on_failure(directory_id, error)
+
+
+def _stray(key: str, fact: bytes) -> StrayState:
+    """Raises CorruptStoreError: not a stray's state."""
+    try:
+        return msgspec.json.decode(fact, type=StrayState)
+    except msgspec.DecodeError as error:
+        raise CorruptStoreError(f"fact {key} is damaged: {error}") from error
 
 
 def _fact(log: PartitionLog) -> str:

@@ -94,6 +94,23 @@ async def test_strays_that_are_kept_go_only_when_they_are_purged(rig: Rig) -> No
     assert rig.disk.facts.load("stray/") == {}
 
 
+async def test_strays_are_purged_while_another_is_being_set_aside(rig: Rig) -> None:
+    fill(rig.create(), 1)
+    await rig.logs.flush_all(rig.logs.logs.values())
+    await asyncio.gather(rig.logs.set_aside([KEY], now_ms=1), rig.logs.purge_strays())
+    assert len(rig.logs.strays()) == len(os.listdir(rig.folder / "strays"))
+    await rig.logs.purge_strays()
+    assert rig.logs.strays() == os.listdir(rig.folder / "strays") == []
+
+
+async def test_a_damaged_fact_of_a_stray_is_named(rig: Rig) -> None:
+    await rig.disk.facts.commit({"stray/x": b"not ours"})
+    await rig.stop()
+    with pytest.raises(CorruptStoreError, match="stray/x"):
+        await rig.start()
+    rig.disk.close()
+
+
 async def test_a_replica_may_come_back_after_it_was_set_aside(rig: Rig) -> None:
     for turn in range(3):
         log = rig.create()
@@ -409,6 +426,32 @@ async def test_disks_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     disk = FileDisk.acquire(tmp_path / "b", 1, "cluster", uuid4)
     assert "clean" in disk.facts.load()
     disk.close()
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+async def test_what_is_set_aside_on_a_working_disk_goes_although_another_has_failed(
+    tmp_path: Path, is_noticed: bool
+) -> None:
+    disks = [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+    logs = LogManager(disks)
+    await logs.open()
+    for key, disk in ((KEY, disks[0]), (OTHER, disks[1])):
+        append(logs.create(key, "t", disk.directory_id, LogConfig()), [b"x"])
+    await logs.flush_all(logs.logs.values())
+    error = DiskError("broken")
+    disks[0]._set_failure(error)
+    if is_noticed:
+        logs.disk_failed(disks[0].directory_id, error)
+        await logs.set_aside([KEY, OTHER], now_ms=1)
+    else:
+        with pytest.raises(DiskError):
+            await logs.set_aside([KEY, OTHER], now_ms=1)
+    assert list(logs.failed_disks) == [disks[0].directory_id]
+    assert os.listdir(tmp_path / "b" / "logs") == []
+    assert [stray.directory_id for stray in logs.strays()] == [disks[1].directory_id]
+    await logs.close()
+    for disk in disks:
+        disk.close()
 
 
 async def test_many_logs_open_without_being_looked_at(rig: Rig) -> None:
