@@ -79,12 +79,17 @@ class Volunteer:
         self._node = node
         self._call = call
         self._store = standing
+        self._saving = asyncio.Lock()  # or the word of before might be the last one to be written
         self._random = random
         self._leaving = False
         self._asking: asyncio.Future[Message] | None = None
         self._refusals = 0
         self._ask_at = 0.0
         self._said = ""
+
+    async def _save(self, standing: Standing) -> None:
+        async with self._saving:
+            await self._store.save(standing)
 
     @property
     def is_voter(self) -> bool:
@@ -102,7 +107,7 @@ class Volunteer:
         loop = asyncio.get_running_loop()
         while True:
             if self.is_voter and not self._leaving and standing is not Standing.VOTER:
-                await self._store.save(Standing.VOTER)
+                await self._save(Standing.VOTER)
                 standing = Standing.VOTER
             wait_s = LOOK_S
             if self._may_ask(standing):
@@ -166,7 +171,7 @@ class Volunteer:
         joined = await self._joined_meanwhile(timeout_ms)
         if not (joined or self.is_voter):
             return True
-        await self._store.save(Standing.LEAVING)
+        await self._save(Standing.LEAVING)
         wait_s = LEAVE_RETRY_S
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
@@ -187,7 +192,7 @@ class Volunteer:
             next=result.next or f"kctl remove-voter {node.node_id}, if it is not to come back",
         )
         if result.error not in ("OUTCOME_UNKNOWN", "REQUEST_TIMED_OUT"):
-            await self._store.save(Standing.VOTER)
+            await self._save(Standing.VOTER)
         return False
 
     async def _joined_meanwhile(self, timeout_ms: int) -> bool:

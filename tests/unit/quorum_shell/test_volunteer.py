@@ -130,6 +130,38 @@ def test_a_new_node_joins_once_it_is_caught_up() -> None:
     run(test())
 
 
+def test_a_node_that_stops_in_the_moment_in_which_it_joins_remembers_that_it_left_by_itself() -> None:
+    class SlowStanding(MemoryStanding):
+        """The disk takes its time over the first word, and less over the next."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.saves = 0
+            self.begun = asyncio.Event()
+
+        async def save(self, standing: Standing) -> None:
+            self.saves += 1
+            self.begun.set()
+            await asyncio.sleep(1 / self.saves)
+            await super().save(standing)
+
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        rig.running.cancel()
+        store = rig.controller.store = SlowStanding()
+        rig.volunteer = Volunteer(rig.node, rig.controller, store, Random(1))
+        rig.running = asyncio.ensure_future(rig.volunteer.run())
+        await store.begun.wait()
+        assert await rig.volunteer.leave(4_000)
+        await a_while()
+        assert (rig.controller.kinds, rig.standing) == (["add", "remove"], Standing.LEAVING)
+        rig.restart()
+        await a_while()
+        assert rig.volunteer.is_voter, "it joins again"
+
+    run(test())
+
+
 def test_it_asks_again_and_ever_more_rarely() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3)
