@@ -457,6 +457,7 @@ class LogManager:
             number = 0
             while (name := f"{stray.folder}.{stray.set_aside_ms}.{number}") in known or disk.exists(f"{STRAYS}/{name}"):
                 number += 1
+            known[name] = stray
             named[name] = msgspec.structs.replace(stray, is_moved=True)
             changes[f"stray/{name}"] = msgspec.json.encode(stray)
             changes[f"log/{stray.folder}"] = changes[folder_fact(stray.folder)] = None
@@ -474,10 +475,11 @@ class LogManager:
         known.update(named)  # from now on it may be deleted
 
     def strays(self) -> list[Stray]:
-        """All that was set aside and is still there."""
+        """All that was set aside and is still there, on the directories that work."""
         return [
             Stray(directory_id, name, stray.folder, stray.set_aside_ms, stray.is_kept)
             for directory_id, strays in sorted(self._strays.items())
+            if directory_id not in self._failed_disks
             for name, stray in sorted(strays.items())
         ]
 
@@ -522,7 +524,7 @@ class LogManager:
                 if directory_id in self._failed_disks:
                     continue
                 disk = self._disks[directory_id]
-                due = [name for name, stray in strays.items() if is_due(stray)]
+                due = [name for name, stray in strays.items() if stray.is_moved and is_due(stray)]
                 with self._reported(disk):
                     for name in due:
                         await loop.run_in_executor(None, disk.remove_tree, f"{STRAYS}/{name}")
