@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from broker.log.manager import STRAYS
+from broker.log.turns import Turn
 from broker.log.types import parse_folder_name
 from broker.server.hosted import Hosted
 from broker.server.lifecycle import Progress
@@ -77,10 +78,15 @@ class NodeView:
     def progress(self) -> tuple[int, int]:
         return self._progress.applied_offset, self._progress.pending_changes
 
-    def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
+    async def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
         wanted = set(topics)
-        hosted = sorted(self._replicas.hosted.values(), key=lambda each: (each.topic, each.key.index))
-        return [self._describe(each) for each in hosted if not wanted or each.topic in wanted]
+        hosted = [each for each in self._replicas.hosted.values() if not wanted or each.topic in wanted]
+        turn = Turn()
+        described = []
+        for each in sorted(hosted, key=lambda each: (each.topic, each.key.index)):
+            await turn.passed()
+            described.append(self._describe(each))
+        return described
 
     def _describe(self, hosted: Hosted) -> pb.ReplicaDescription:
         message = pb.ReplicaDescription(

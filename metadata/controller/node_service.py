@@ -49,7 +49,7 @@ class Node(Log, Protocol):
 class BrokerView(Protocol):
     """What a process with a broker in it adds."""
 
-    def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
+    async def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
         """Of the named topics, or of all."""
         ...
 
@@ -240,7 +240,7 @@ class NodeService:
     async def _describe_replicas(self, request: pb.DescribeReplicasRequest) -> Message | Outcome:
         if self.broker is None:
             return pb.DescribeReplicasReply(result=result(OK), is_broker=False)
-        replicas = self.broker.describe_replicas(request.topics)
+        replicas = await self.broker.describe_replicas(request.topics)
         if len(replicas) > MAX_PARTITIONS_IN_REPLY:
             text = f"{len(replicas)} replicas, one answer describes at most {MAX_PARTITIONS_IN_REPLY}"
             return Outcome(Word.POLICY_VIOLATION, text, "name the topics that you want to see")

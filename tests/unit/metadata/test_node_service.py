@@ -30,7 +30,7 @@ class FakeBroker:
         self.purged = 0
         self.problem = ""
 
-    def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
+    async def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
         return [each for each in self.replicas if not topics or each.topic in topics]
 
     def applied_batches(self, from_offset: int) -> tuple[int, list[pb.AppliedBatch]]:

@@ -83,7 +83,7 @@ def hosted(topic: str, index: int, *, role: str = "", offline: str = "") -> Host
     return made
 
 
-def test_replicas_say_their_state_and_where_they_are() -> None:
+async def test_replicas_say_their_state_and_where_they_are() -> None:
     all_of_them = [
         hosted("b", 0, offline="checksum of batch 3"),
         hosted("a", 10, role="follower"),
@@ -97,7 +97,7 @@ def test_replicas_say_their_state_and_where_they_are() -> None:
         cast(Any, replicas), {UUID(int=1): "/a", UUID(int=2): "/b"}, AppliedBatches(Clock()), Progress(9, 7, 2)
     )
     assert view.progress() == (7, 2)
-    described = view.describe_replicas(())
+    described = await view.describe_replicas(())
     assert [(each.topic, each.index, each.state) for each in described] == [
         ("a", 2, "leader"), ("a", 3, "idle"), ("a", 10, "follower"), ("b", 0, "offline"),
     ]  # fmt: skip
@@ -105,6 +105,6 @@ def test_replicas_say_their_state_and_where_they_are() -> None:
     assert (leader.start_offset, leader.end_offset, leader.flushed_offset, leader.high_watermark) == (1, 9, 8, 7)
     assert (leader.bytes, leader.directory, leader.leader_epoch, leader.topic_id) == (640, "/a", 4, UUID(int=9).bytes)
     assert (offline.problem, offline.end_offset, offline.directory) == ("checksum of batch 3", 0, "")
-    assert [each.topic for each in view.describe_replicas(["b"])] == ["b"]
-    assert view.describe_replicas(["no"]) == []
+    assert [each.topic for each in await view.describe_replicas(["b"])] == ["b"]
+    assert await view.describe_replicas(["no"]) == []
     assert view.failed_directories() == ["/b", str(UUID(int=3))]
