@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from broker.core.errors import Code
@@ -26,15 +27,18 @@ from broker.core.partition import Divergence, LeaderState, check_leader_epoch, c
 from broker.log import PartitionLog
 from broker.server.api import CONSUMER, FetchPartition, FetchPlan, FetchReply, FetchResult, ForgottenPartition
 from broker.server.hosted import AskedKey, Hosted, Session
-from broker.server.shared import Replicas
 from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
+
+if TYPE_CHECKING:
+    from broker.server.replica_manager import ReplicaManager
 
 _MAX_SESSION_ID = 2**31 - 2
 
 
 class FetchService:
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
         self._limits = replicas.limits
         random = replicas.sources.random
@@ -74,7 +78,7 @@ class FetchService:
     async def fetch(self, plan: FetchPlan) -> FetchReply:
         """Serve one request; never longer than its (bounded) wait."""
         loop = asyncio.get_running_loop()
-        begun = self._sessions.begin(plan.session_id, plan.session_epoch, plan.replica_id, self._replicas.now_ms())
+        begun = self._sessions.begin(plan.session_id, plan.session_epoch, plan.replica_id, now_ms())
         if isinstance(begun, Code):
             return FetchReply(int(begun))
         session = begun
@@ -142,9 +146,8 @@ class FetchService:
         verdict = self._check(entry, leader, partition_log)
         if verdict is not Code.NONE:
             return
-        now_ms = self._replicas.now_ms()
         contact = session.contact if session.session_id != NO_SESSION else None
-        if leader.on_fetch(plan.replica_id, plan.broker_epoch, entry.fetch_offset, now_ms, contact):
+        if leader.on_fetch(plan.replica_id, plan.broker_epoch, entry.fetch_offset, now_ms(), contact):
             self._replicas.on_watermark(hosted)
         if plan.replica_id not in leader.isr and entry.fetch_offset >= leader.high_watermark:
             self._replicas.on_isr_candidate(hosted)

@@ -50,7 +50,7 @@ from broker.server.fetch_service import FetchService
 from broker.server.hosted import Hosted, ParkedProduce
 from metadata.image import ClusterImage, PartitionImage
 from quorumlog.errors import CorruptStoreError
-from quorumlog.runtime.clock import Sources, now_ms
+from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 
@@ -404,9 +404,6 @@ class ReplicaManager:
         for hosted in list(self.hosted.values()):
             self.refuse_parked(hosted, Code.NOT_LEADER_OR_FOLLOWER)
         self.fetch_service.close()
-
-    def now_ms(self) -> int:
-        return now_ms()
 
 
 def _epoch_at(partition_log: PartitionLog, offset: int, leader: LeaderState) -> int:
