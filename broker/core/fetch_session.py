@@ -18,8 +18,8 @@ nothing to say leaves `ready` until it is touched again.
 **Size.**  One request names `WISHES_MAX` partitions at the most, so that what a leader takes from anybody may be
 bounded; whoever has more names the others in the requests that follow at once.
 
-**Room.**  A bounded number of sessions.  When all are taken, one that was idle for long enough makes room, else the
-newcomer is served without a session; sessions of brokers may push out those of consumers.
+**Room.**  A bounded number of sessions, which the listener gives to brokers only.  When all are taken, one that was idle
+for long enough makes room, else the newcomer is served without a session.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class SessionCache(Generic[Key]):
         if session_epoch in (FULL_FETCH_NO_SESSION, FULL_FETCH_NEW_SESSION):
             self.close(session_id, replica_id)
             new_id = NO_SESSION
-            if session_epoch == FULL_FETCH_NEW_SESSION and self._make_room(replica_id, now_ms):
+            if session_epoch == FULL_FETCH_NEW_SESSION and self._make_room(now_ms):
                 new_id = self._free_id()
             session = LeaderSession[Key](new_id, replica_id, Contact(now_ms))
             if new_id != NO_SESSION:
@@ -306,12 +306,11 @@ class SessionCache(Generic[Key]):
         for session in [session for session in self._sessions.values() if session.replica_id == replica_id]:
             self.close(session.session_id, replica_id)
 
-    def _make_room(self, replica_id: int, now_ms: int) -> bool:
+    def _make_room(self, now_ms: int) -> bool:
         if len(self._sessions) < self._capacity:
             return True
         for session in self._sessions.values():
-            idle = now_ms - session.contact.last_fetch_ms >= self._idle_ms
-            if idle or (replica_id >= 0 and session.replica_id < 0):
+            if now_ms - session.contact.last_fetch_ms >= self._idle_ms:
                 self.close(session.session_id, session.replica_id)
                 return True
         return False

@@ -197,15 +197,6 @@ def test_room_is_made_only_by_the_idle() -> None:
     assert closed == [first.session_id]
 
 
-def test_brokers_push_out_consumers_but_not_each_other() -> None:
-    sessions, closed = cache()
-    consumer = opened(sessions, -1, 0)
-    opened(sessions, 2, 0)
-    assert opened(sessions, 3, 1).session_id != 0
-    assert closed == [consumer.session_id]
-    assert opened(sessions, 4, 1).session_id == 0
-
-
 def test_a_new_incarnation_closes_its_old_sessions() -> None:
     sessions, closed = cache()
     session = opened(sessions, 2, 0)
