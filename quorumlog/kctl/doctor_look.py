@@ -71,7 +71,8 @@ class Look:
     """Everything that was seen.  `quorum`: the description that is to be believed: the leader's, or the latest one.
 
     metadata: DescribeMetadataReply, None with `metadata_problem`.  heard: what the controller heard of
-    brokers, by id; a moment later, if something was pending, heard_later.
+    brokers, by id; a moment later, if something was pending, heard_later.  doubles: by id, the addresses of several
+    nodes that claim it, with different disks.
     """
 
     given: list[str]
@@ -83,6 +84,7 @@ class Look:
     heard_later: dict[int, Any] = field(default_factory=dict)
     controller_problem: str = ""
     client_ports: dict[int, str | None] = field(default_factory=dict)
+    doubles: dict[int, list[str]] = field(default_factory=dict)
 
     @property
     def leader(self) -> NodeLook | None:
@@ -172,6 +174,7 @@ class Doctor:
             if node.node_id is None:
                 node.node_id = wanted[address]
         self.look.nodes = list(_distinct(asked.values()))
+        self.look.doubles = _doubles(asked.values())
         self.look.quorum = self._believed()
 
     async def _ask_node(self, address: str, node_id: int | None) -> NodeLook:
@@ -365,6 +368,14 @@ def _distinct(nodes: Iterable[NodeLook]) -> Iterable[NodeLook]:
             yield node
         if node.node_id is not None:
             seen.add(node.node_id)
+
+
+def _doubles(nodes: Iterable[NodeLook]) -> dict[int, list[str]]:
+    disks: dict[int, dict[bytes, str]] = {}
+    for node in nodes:
+        if node.quorum is not None and node.node_id is not None and node.quorum.answered_by.directory_id:
+            disks.setdefault(node.node_id, {})[node.quorum.answered_by.directory_id] = node.address
+    return {node_id: sorted(found.values()) for node_id, found in disks.items() if len(found) > 1}
 
 
 def troubled(metadata: Any) -> set[str]:

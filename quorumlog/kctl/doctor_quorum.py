@@ -64,6 +64,14 @@ def _strangers(look: Look) -> Iterator[Finding]:
             PROBLEM, "DIFFERENT_CLUSTERS", "the nodes that answer are of different clusters", told,
             "name the addresses of one cluster only: --controllers",
         )  # fmt: skip
+    for node_id, addresses in sorted(look.doubles.items()):
+        yield Finding(
+            PROBLEM, "SAME_ID", f"{len(addresses)} nodes say that they are node {node_id}: at {listed(addresses)}",
+            "they have different disks: one was started with an id that is taken, or an old one has come back",
+            "stop the one that should not be there, or start it with another --node-id and an empty data directory; "
+            "kctl brokers list and kctl quorum status show which of them the cluster takes for it",
+            (node_id,),
+        )  # fmt: skip
     generations = {node.quorum.known.generation for node in look.nodes if node.quorum is not None}
     if len(generations) > 1:
         newest = max(generations)

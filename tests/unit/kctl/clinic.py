@@ -65,6 +65,7 @@ class Clinic:
         self.asked: list[tuple[int, str]] = []
         self.controller_error: ClusterError | None = None
         self.preferred = ""
+        self.claims: dict[int, int] = {}
         self.clusters: dict[int, str] = {}
         self.generations: dict[int, int] = {}
         self.disks: dict[int, bytes] = {}
@@ -142,7 +143,8 @@ class Clinic:
         leads = node_id == self.leader
         view = self.views.get(node_id, self.leader)
         reply = quorum_pb2.DescribeQuorumReply(
-            answered_by=quorum_pb2.ReplicaKey(node_id=node_id, directory_id=self.disks.get(node_id, DISK)),
+            answered_by=quorum_pb2.ReplicaKey(
+                node_id=self.claims.get(node_id, node_id), directory_id=self.disks.get(node_id, DISK)),
             high_watermark=END, paused=leads and self.paused,
             voters=[self._status(each, leads) for each in self.voters],
             observers=[self._status(each, leads) for each in self.brokers] if leads else [],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quorumlog.kctl.doctor_look import HANGS
-from tests.unit.kctl.clinic import SILENT, Clinic, Diagnose, address
+from tests.unit.kctl.clinic import SILENT, Clinic, Diagnose, address, use
 
 
 def test_a_voter_came_back_with_another_disk(clinic: Clinic, diagnose: Diagnose) -> None:
@@ -58,3 +60,16 @@ def test_an_address_that_may_be_a_broker_s_is_left_alone(clinic: Clinic, diagnos
 def test_the_leader_itself_is_asked_what_the_controller_heard(clinic: Clinic, diagnose: Diagnose) -> None:
     assert diagnose("--controllers", address(3)) == ({}, 0)
     assert clinic.preferred == address(1)
+
+
+def test_two_nodes_with_one_id(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
+    clinic = Clinic(brokers=(11, 12, 13, 112))
+    use(clinic, monkeypatch)
+    del clinic.metadata.brokers[3]
+    clinic.claims[112] = 12
+    assert diagnose() == ({}, 0), "one node, at two addresses"
+    clinic.disks[112] = b"\7" * 16
+    findings, _ = diagnose()
+    assert findings.keys() == {"SAME_ID"}
+    assert findings["SAME_ID"]["what"] == "2 nodes say that they are node 12: at h112:9093 and h12:9093"
+    assert findings["SAME_ID"]["nodes"] == [12]
