@@ -18,8 +18,8 @@ nothing to say leaves `ready` until it is touched again.
 **Size.**  One request names `WISHES_MAX` partitions at the most, so that what a leader takes from anybody may be
 bounded; whoever has more names the others in the requests that follow at once.
 
-**Room.**  A bounded number of sessions, which the listener gives to brokers only.  When all are taken, one that was idle
-for long enough makes room, else the newcomer is served without a session.
+**Room.**  A bounded number of sessions, which the listener gives to brokers only.  When all are taken, one that was
+idle for long enough makes room, else the newcomer is served without a session.
 """
 
 from __future__ import annotations

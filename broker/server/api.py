@@ -7,8 +7,8 @@ Rules for handlers:
 
 - `ReplicaManager.start_produce` appends before it returns, so calling it in the order in which requests arrived on a
   connection keeps a producer's order; its future is awaited afterwards.
-- A fetch session lives in the manager: a handler passes a broker's `session_id`/`session_epoch` on as they came (consumers
-  are given none), and answers with the `session_id` and exactly the `results` of the reply, in their order.
+- A fetch session lives in the manager: a handler passes a broker's `session_id`/`session_epoch` on as they came
+  (consumers are given none), and answers with the `session_id` and exactly the `results` of the reply, in their order.
 - A batch in `FetchResult.records` is shared memory of the log: read it, never write it, and do not keep it.
 """
 
