@@ -30,7 +30,8 @@ def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes | bytea
     lost connection); until 3.11 it joined the parts as well.  uvloop's keeps both promises, uncopied.
     """
     if type(transport).__module__.startswith("asyncio."):
-        transport.write(b"".join(parts))
+        if not transport.is_closing():
+            transport.write(b"".join(parts))
     else:
         transport.writelines(parts)
 
