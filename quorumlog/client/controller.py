@@ -107,7 +107,7 @@ class ControllerClient:
             result: controller_pb2.Result = reply.result
             if result.error in (NONE, ""):
                 return reply
-            nobody = f"no active controller answered within {timeout_s:g} s; {address}: "
+            nobody = f"no active controller answered within {round(timeout_s, 2):g} s; {address}: "
             reason = _refusal(result, nobody if result.error == NOT_CONTROLLER else "")
             if not result.retriable or result.error == OUTCOME_UNKNOWN:
                 raise reason
