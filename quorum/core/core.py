@@ -514,7 +514,8 @@ class RaftCore(Founding):
         assert self.may_stand or isinstance(self.role, Unattached | Follower | Leader | Resigned), f"{key}: {self.role}"
         if self.newborn is not None:
             assert isinstance(self.role, Unattached), f"newborn as {self.role}"
-            assert now.voted_for is None, f"newborn with {now}"
+            # It may have voted before it was started again, with nothing in its log.
+            assert now.voted_for == before.voted_for, f"newborn votes: {before} -> {now}"
 
 
 def _ended(end: EndedReign, now_ms: int) -> LeadershipEnd:
