@@ -153,8 +153,9 @@ def _refuse_request(image: ClusterImage, wanted: Sequence[Wanted], throttle: int
         return Outcome(Word.INVALID_REQUEST, text)
     if not wanted and throttle is None:
         return Outcome(Word.INVALID_REQUEST, "no partition is named, and no throttle")
-    if not wanted and not image.reassigning_count:
-        return Outcome(Word.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is going on that could be throttled")
+    if not wanted and not image.reassigning_count and throttle != NO_THROTTLE:
+        text = "no reassignment is going on that could be throttled"
+        return Outcome(Word.NO_REASSIGNMENT_IN_PROGRESS, text, "give it with what is to be moved: --plan or --topic")
     return None
 
 

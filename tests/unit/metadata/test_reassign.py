@@ -496,6 +496,8 @@ def test_the_throttle_goes_with_the_last_reassignment() -> None:
 def test_the_throttle_alone() -> None:
     case = Case(1, 2, 3)
     assert case.ask(throttle=5).outcome.word is Word.NO_REASSIGNMENT_IN_PROGRESS
+    none = case.ask(throttle=NO_THROTTLE)
+    assert (none.outcome.ok, none.changed) == (True, False), "so it is already"
     assert case.ask().outcome.word is Word.INVALID_REQUEST
     case.move(4, 2, 3, throttle=5)
     for bad in (0, -2, 2**63):
