@@ -97,7 +97,7 @@ class LogManager:
         self._flushes: dict[UUID, GroupFlush] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._notes: set[asyncio.Task[None]] = set()
-        self._checkpointing = asyncio.Lock()
+        self._changing = {disk.directory_id: asyncio.Lock() for disk in disks}  # what its facts say of logs
         self._deleting = asyncio.Lock()  # strays: asked for by maintenance and by people
 
     @property
@@ -283,13 +283,13 @@ class LogManager:
 
     async def lower_truncation_floor(self, log: PartitionLog, offset: int) -> None:
         """Allow `truncate_to(offset)` below what is committed: first the facts forget that it is."""
-        async with self._checkpointing:
+        async with self._changing[log.directory_id]:
             log.lower_watermark(offset)
             await self._write_states(self._disks[log.directory_id], [log], {watermark_fact(log.key): None})
 
     async def reset_to(self, log: PartitionLog, offset: int) -> bool:
         """Drop everything and go on at `offset`; False when the log has changed meanwhile, and nothing was done."""
-        async with self._checkpointing:
+        async with self._changing[log.directory_id]:
             if not self._is_here(log):
                 return False
             before = (log.generation, log.end_offset, log.epochs.latest)
@@ -338,7 +338,7 @@ class LogManager:
     async def _checkpoint(self, disk: Disk, logs: list[PartitionLog]) -> None:
         if not logs:
             return
-        async with self._checkpointing:
+        async with self._changing[disk.directory_id]:
             turn = Turn()
             for log in logs:
                 await turn.passed()
@@ -402,32 +402,40 @@ class LogManager:
         Raises:
             DiskError: a directory failed; what is on the others is set aside all the same.
         """
-        async with self._checkpointing:
-            moves: dict[UUID, list[StrayState]] = {}
-            turn = Turn()
-            for key in keys:
-                await turn.passed()
-                if (log := self._logs.pop(key, None)) is not None:
-                    log.close()
-                    disk, folder = self._disks[log.directory_id], log.folder.removeprefix(f"{LOGS}/")
-                elif key in self._failures:
-                    del self._failures[key]
-                    disk, folder = self._failed_folders.pop(key)
-                else:
-                    continue
-                stray = StrayState(folder, now_ms, is_moved=False, is_kept=keep)
-                moves.setdefault(disk.directory_id, []).append(stray)
-            failure: DiskError | None = None
-            for directory_id, strays in moves.items():
-                if directory_id in self._failed_disks:
+        by_directory: dict[UUID, list[LogKey]] = {}
+        turn = Turn()
+        for key in keys:
+            await turn.passed()
+            if (log := self._logs.get(key)) is not None:
+                by_directory.setdefault(log.directory_id, []).append(key)
+            elif key in self._failures:
+                by_directory.setdefault(self._failed_folders[key][0].directory_id, []).append(key)
+        failure: DiskError | None = None
+        for directory_id, mine in by_directory.items():
+            async with self._changing[directory_id]:
+                strays = []
+                for key in mine:
+                    await turn.passed()
+                    if (folder := self._take_out(key)) is not None:
+                        strays.append(StrayState(folder, now_ms, is_moved=False, is_kept=keep))
+                if not strays or directory_id in self._failed_disks:
                     continue
                 try:
                     await self._move_strays(self._disks[directory_id], strays, {})
                 except DiskError as error:
                     self.disk_failed(directory_id, error)
                     failure = error
-            if failure is not None:
-                raise failure
+        if failure is not None:
+            raise failure
+
+    def _take_out(self, key: LogKey) -> str | None:
+        """Out of `logs` or `failures`; the name of its folder, None if it was in neither."""
+        if (log := self._logs.pop(key, None)) is not None:
+            log.close()
+            return log.folder.removeprefix(f"{LOGS}/")
+        if self._failures.pop(key, None) is not None:
+            return self._failed_folders.pop(key)[1]
+        return None
 
     async def _finish_strays(self, disk: Disk) -> None:
         """What a crash interrupted."""

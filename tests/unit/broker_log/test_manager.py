@@ -454,6 +454,37 @@ async def test_what_is_set_aside_on_a_working_disk_goes_although_another_has_fai
         disk.close()
 
 
+async def test_a_disk_that_hangs_holds_up_none_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disks = [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+    logs = LogManager(disks)
+    await logs.open()
+    one = logs.create(KEY, "t", disks[0].directory_id, LogConfig())
+    two = logs.create(OTHER, "t", disks[1].directory_id, LogConfig())
+    fill(one, 3)
+    fill(two, 3)
+    await logs.flush_all([one, two])
+    commit, hanging, healed = disks[0].facts.commit, asyncio.Event(), asyncio.Event()
+
+    async def slow_commit(changes: dict[str, bytes | None]) -> None:
+        hanging.set()
+        await healed.wait()
+        await commit(changes)
+
+    monkeypatch.setattr(disks[0].facts, "commit", slow_commit)
+    upkeep = asyncio.ensure_future(logs.checkpoint([one]))
+    await hanging.wait()
+    async with asyncio.timeout(10):
+        assert await logs.reset_to(two, 100)
+        await logs.lower_truncation_floor(two, 100)
+        await logs.set_aside([OTHER], now_ms=1)
+    assert not upkeep.done()
+    healed.set()
+    await upkeep
+    await logs.close()
+    for disk in disks:
+        disk.close()
+
+
 async def test_many_logs_open_without_being_looked_at(rig: Rig) -> None:
     keys = [LogKey(UUID(int=number), 0, number) for number in range(300)]
     for number, key in enumerate(keys):
