@@ -241,7 +241,12 @@ class Doctor:
             except ClusterError as error:
                 self.look.metadata_problem = f"node {node.node_id}: {error.message}"
             else:
-                return
+                break
+        if self.look.metadata is not None and not self.look.metadata.offset and self.look.voters:
+            self.look.metadata = None
+            self.look.metadata_problem = (
+                "those that answer have just started, and only a leader can tell what is committed"
+            )
 
     async def _metadata_of(self, address: str) -> Any:
         """All of it, in pieces when it is too much for one answer."""

@@ -73,3 +73,13 @@ def test_two_nodes_with_one_id(diagnose: Diagnose, monkeypatch: pytest.MonkeyPat
     assert findings.keys() == {"SAME_ID"}
     assert findings["SAME_ID"]["what"] == "2 nodes say that they are node 12: at h112:9093 and h12:9093"
     assert findings["SAME_ID"]["nodes"] == [12]
+
+
+def test_without_a_leader_brokers_that_have_just_started_know_nothing(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.leader = None
+    clinic.silent = dict.fromkeys((1, 2, 3), SILENT)
+    clinic.metadata.Clear()
+    clinic.metadata.result.error = "NONE"
+    findings, _ = diagnose("--controllers", address(11))
+    assert findings.keys() == {"NO_QUORUM", "METADATA_UNREADABLE"}
+    assert findings["METADATA_UNREADABLE"]["cause"].endswith("only a leader can tell what is committed")
