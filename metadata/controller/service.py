@@ -176,7 +176,10 @@ class ControllerService:
                 return OUTCOME_UNKNOWN if spec.changes else None
             reply = call.result()
         except UnreachableError as error:
-            return OUTCOME_UNKNOWN if spec.changes and error.was_sent else NOT_CONTROLLER
+            if spec.changes and error.was_sent:
+                return OUTCOME_UNKNOWN
+            is_replaced = self._node.leader_id is not None and self._node.leader_address != address
+            return None if is_replaced else NOT_CONTROLLER
         finally:
             call.cancel()
         return reply if isinstance(reply, spec.reply) else OUTCOME_UNKNOWN

@@ -33,7 +33,8 @@ CONNECT_TIMEOUT_S = 2.0
 READ_ATTEMPT_TIMEOUT_S = 5.0
 ASK_TIMEOUT_MIN_S = 1.0
 BACKOFF_FIRST_S = 0.05
-BACKOFF_MAX_S = 1.0
+BACKOFF_MAX_S = 0.25
+"""A new leader is there within 3 s; whoever waits for it should not be what takes longest."""
 
 _READS = frozenset(
     {

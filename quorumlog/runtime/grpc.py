@@ -65,6 +65,9 @@ SERVER_CONNECTIONS_MAX = 4_096
 """Connections of one server, further ones are closed; and at most an eighth of the process's file descriptors, so that
 connections can never leave the disks without any."""
 
+RECONNECT_S = 0.3
+"""How long a peer that could not be reached before is waited for; whoever asks it again waits again."""
+
 SERVER_CALLS_MAX = 16_384
 """Calls in progress on one server; further ones are refused with RESOURCE_EXHAUSTED."""
 
@@ -121,18 +124,20 @@ def make_channel(
 
 
 async def connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
-    """Whether a connection stands within the time; a refused one is known at once.  Nothing is sent."""
+    """Whether a connection stands within the time; a refused one is known at once.  Nothing is sent.
+
+    A channel that failed before says so until it stands again, whatever it tries meanwhile: it is given
+    `RECONNECT_S`, not all the time.
+    """
+    state = channel.get_state(try_to_connect=True)
+    failed = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
     try:
-        async with asyncio.timeout(max(timeout_s, 0)):
-            state = channel.get_state(try_to_connect=True)
-            failed = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
-            tried = state not in failed  # an earlier attempt's failure says nothing about this one
+        async with asyncio.timeout(max(min(timeout_s, RECONNECT_S) if state in failed else timeout_s, 0)):
             while state is not grpc.ChannelConnectivity.READY:
-                if state in failed and tried:
-                    return False
-                tried = True
                 await channel.wait_for_state_change(state)
                 state = channel.get_state(try_to_connect=True)
+                if state in failed:
+                    return False
     except TimeoutError:
         return False
     return True

@@ -153,17 +153,22 @@ class FakeNode:
 
 
 class FakeTransport:
-    """Remembers what was forwarded, and answers with `answer`; a `hanging` address never does."""
+    """Remembers what was forwarded, and answers with `answer`; a `hanging` address does not, until it `fails`."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, Any, int]] = []
         self.answer: Any = None
         self.hanging: set[str] = set()
+        self._hung: dict[str, asyncio.Future[None]] = {}  # by address
+
+    def fails(self, address: str, error: Exception) -> None:
+        """The call to a hanging address ends."""
+        self._hung.pop(address).set_exception(error)
 
     async def call(self, address: str, method: str, request: Any, timeout_ms: int) -> Any:
         self.calls.append((address, method, request, timeout_ms))
         if address in self.hanging:
-            await asyncio.Event().wait()
+            await self._hung.setdefault(address, asyncio.get_running_loop().create_future())
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer

@@ -138,6 +138,23 @@ def test_a_leader_that_was_never_reached_has_done_nothing(method: str) -> None:
     run(test())
 
 
+@pytest.mark.parametrize("method", sorted(REQUESTS))
+def test_a_leader_that_was_never_reached_is_forgotten_for_its_successor(method: str) -> None:
+    async def test() -> None:
+        plane = follower()
+        spec = METHODS[method]
+        plane.transport.hanging.add("there:1")
+        asked = plane.start(method, REQUESTS[method])
+        await settle()
+        plane.transport.fails("there:1", UnreachableError("nobody listens", was_sent=False))
+        plane.transport.answer = spec.reply(result=pb.Result(error="NONE"))
+        plane.node.lose(3, "elsewhere:1")
+        assert (await asked).result.error == "NONE"
+        assert [address for address, *_ in plane.transport.calls] == ["there:1", "elsewhere:1"]
+
+    run(test())
+
+
 def test_an_answer_to_something_else_is_no_answer() -> None:
     async def test() -> None:
         plane = follower()
