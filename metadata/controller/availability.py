@@ -4,9 +4,10 @@ Theory of operation.  A partition is `leaderless` (nobody can write or read), or
 a write with acks=all is refused), or neither.  Which it is follows from the image alone and changes only with records
 that name the partition, so each batch costs what it touches, and nothing where all is well.  Everything is looked
 through once, when this node has caught up (what happened before its time is not counted), and when a snapshot took the
-place of batches or the cluster's min.insync.replicas changed: in pieces, between which the loop does other work, since
-a million partitions take some 0.3 s.  A batch that comes in between is judged at once, by the same image as the pieces
-that follow, so that looking at a partition twice does no harm.
+place of batches or the cluster's min.insync.replicas changed: in pieces with pauses, since a million partitions take
+some 0.3 s, in which neither the loop nor the thread that writes the log would get much done, as they share a GIL.
+A batch that comes in between is judged at once, by the same image as the pieces that follow, so that looking at a
+partition twice does no harm.
 
 Every node keeps count, from its own clock, and the active controller reports: so each partition is told once, and a
 controller that takes over goes on with what it has seen itself since it started.  As with any counter, an `increase`
@@ -47,8 +48,9 @@ from quorumlog.runtime.metrics import Metrics
 LEADERLESS = "leaderless"
 UNDER_MIN_ISR = "under_min_isr"
 STATES = (LEADERLESS, UNDER_MIN_ISR)
-PIECE = 5_000
-"""Partitions that are looked through at once."""
+PIECE = 2_000
+"""Partitions that are looked through at once, in less than a millisecond."""
+PAUSE_S = 0.005
 SERIES_MAX = 1_000
 """Partitions, in each of the states, that have a series of their own."""
 
@@ -162,7 +164,7 @@ class Availability:
             looked += len(topic.partitions)
             if looked >= PIECE:
                 loop = asyncio.get_running_loop()
-                self._look_on_soon = loop.call_soon(lambda: self._look_on(self._replay.image))
+                self._look_on_soon = loop.call_later(PAUSE_S, lambda: self._look_on(self._replay.image))
                 return
         self._look_on_soon = None
         self._complete = True
