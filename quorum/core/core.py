@@ -153,7 +153,10 @@ class RaftCore(Founding):
 
         `now_ms` must come from one monotonic clock.  The first step also returns what the start itself called for.
         """
-        self._now_ms = now_ms = max(now_ms, self._now_ms)
+        before_ms, self._now_ms = self._now_ms, max(now_ms, self._now_ms)
+        now_ms = self._now_ms
+        if isinstance(self.role, Leader) and now_ms - before_ms >= self.config.fetch_timeout_ms * 3 // 2:
+            self._distrust_what_waited(self.role)
         self._idle_ms = now_ms + IDLE_TICK_MS
         if self.refused is None:
             self._dispatch(event, now_ms)

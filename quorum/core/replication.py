@@ -82,7 +82,9 @@ class Replication(Snapshots):
         assert isinstance(leader, Leader)
         key = request.sender.key
         progress = self._progress_of(leader, key, request.address)
-        previous_ms, progress.last_fetch_ms = progress.last_fetch_ms, now_ms
+        previous_ms = progress.last_fetch_ms
+        if request.round >= leader.trusted_round or key not in self.history.current:
+            progress.last_fetch_ms = now_ms
         self._note_disk(leader, key, request.address, now_ms)
         progress.round = max(progress.round, request.round)
         if key in leader.announcements:
@@ -112,6 +114,15 @@ class Replication(Snapshots):
             del leader.parked[key]
             self._answer(call, self._reply(leader))
         return None
+
+    def _distrust_what_waited(self, leader: Leader) -> None:
+        """This node was held up (stopped, swapped out): fetches that waited meanwhile say nothing about now.
+
+        A voter is heard again by a fetch of a round that begins here; those that are parked, or come, are answered at
+        once.  Else a leader might count on a voter whose disk was lost while it slept, and take out another.
+        """
+        leader.round += 1
+        leader.trusted_round = leader.round
 
     def _refuse_fetch(self, request: Fetch) -> ErrorCode:
         error = self._refuse_reader(request)

@@ -174,6 +174,7 @@ class Leader:
 
     since_ms: when it won.  expiry_ms: no parked fetch expires before.  paused: no majority fetches (design §4.6).
     round: raised by reads that want to be current; told_round: the highest that a reply has carried (`reads.py`).
+    trusted_round: a voter's fetch of an older one does not show that it is live (`replication.py`).
     """
 
     epoch_start: int
@@ -191,6 +192,7 @@ class Leader:
     reset_due_ms: int = 0  # no further reset before
     round: int = 0
     told_round: int = 0
+    trusted_round: int = 0
     outrun_ms: int | None = None  # since when a node that is no voter is known to be in a later epoch
     waiting_reads: list[WaitingRead] = field(default_factory=list)
     handover: Handover | None = None
