@@ -377,6 +377,20 @@ async def test_a_damaged_header_of_the_wal_refuses_to_start(tmp_path: Path) -> N
             await opened_copy(folder, lambda wal, at=position: flip(wal, at))
 
 
+async def test_what_a_killed_process_left_in_the_wal_is_folded_before_the_first_write(tmp_path: Path) -> None:
+    folder = await crashed(tmp_path)
+    store = make(folder)
+    await store.open(1, None)
+    database_alone = tmp_path / "alone.db"
+    shutil.copy(folder / DATABASE, database_alone)
+    await store.close()
+    connection = sqlite3.connect(database_alone)
+    try:
+        assert connection.execute("SELECT max(base_offset) FROM batches").fetchone() == (11,)
+    finally:
+        connection.close()
+
+
 async def test_frames_left_over_from_before_a_checkpoint_are_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
