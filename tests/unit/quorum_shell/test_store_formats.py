@@ -22,7 +22,7 @@ from quorum.store.directory import DATABASE, IDENTITY, WAL
 from quorumlog.errors import CorruptStoreError, StoreRefusedError
 from quorumlog.wire.v1 import quorum_pb2
 from tests.contract.samples import CLUSTER, KEYS, base, data, founding, leader_change, snapshot_bytes, state
-from tests.unit.quorum_shell.test_sqlite_store import FRAME, crashed, flip, make, opened_copy
+from tests.unit.quorum_shell.test_sqlite_store import FRAME, crashed, flip, make, opened_copy, write_rounds
 
 DIRECTORY_ID = UUID(int=5, version=4)
 LOG = (founding(), leader_change(1), data(2, payload=b"one"), data(3, count=4, payload=b"four"))
@@ -172,13 +172,13 @@ def transactions(path: Path) -> list[range]:
 
 async def big_last_write(tmp_path: Path) -> Path:
     """What a killed process leaves whose last transaction has many frames."""
-    folder = await crashed(tmp_path)
-    live = make(folder)
-    await live.open(1, None)
-    await live.write([StoreWrite(state(13), None, (data(12, payload=b"\7" * 40_000),))])
-    left = tmp_path / "big"
-    shutil.copytree(folder, left)
-    await live.close()
+    live, left = tmp_path / "live", tmp_path / "big"
+    store = make(live)
+    await store.open(1, None)
+    await write_rounds(store, 10)
+    await store.write([StoreWrite(state(13), None, (data(12, payload=b"\7" * 40_000),))])
+    shutil.copytree(live, left)
+    await store.close()
     return left
 
 
