@@ -121,6 +121,8 @@ class _RangeFetcher:
         self._runner = runner()
         self._consumer = _consumer(options)
         self._offset = task.first
+        self._is_ahead = False
+        """The fetch was begun before anybody asked for what it gives."""
         self._fetch = self._start()
 
     def next(self) -> Fetched | None:
@@ -133,11 +135,17 @@ class _RangeFetcher:
             except OffsetOutOfRangeError as error:
                 self._skip(error)
                 continue
+            except ClusterError as error:
+                if not (self._is_ahead and error.retriable):
+                    raise
+                # its time ran while Spark worked on the rows before, and nobody here took the answer
+                self._fetch = self._start()
+                continue
             following = end_offset(fetched.records)
             if following is not None and following > self._offset:
                 self._offset = following
                 if following < self._task.end:
-                    self._fetch = self._start()
+                    self._fetch = self._start(is_ahead=True)
                 return fetched
             # a new leader may not know yet how far its log is committed
             now = self._runner.loop.time()
@@ -158,7 +166,8 @@ class _RangeFetcher:
     def close(self) -> None:
         self._runner.cancel(self._fetch)
 
-    def _start(self) -> asyncio.Task[Fetched]:
+    def _start(self, is_ahead: bool = False) -> asyncio.Task[Fetched]:
+        self._is_ahead = is_ahead
         task = self._task
         size_max = self._options.fetch_size_max_bytes
         return self._runner.start(
