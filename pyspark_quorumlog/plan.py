@@ -73,10 +73,8 @@ def position_of(positions: Positions, partition: Partition) -> int:
     return positions.by_partition[partition]
 
 
-def resolve(
-    name: str, positions: Positions, partition: Partition, bounds: Bounds, found_by_time: Mapping[Partition, int]
-) -> int:
-    """The offset meant; may lie outside of `bounds`.
+def resolve(positions: Positions, partition: Partition, bounds: Bounds, found_by_time: Mapping[Partition, int]) -> int:
+    """The offset meant; one that the query names may lie outside of `bounds`.
 
     Raises:
         OptionError: no record is as new as the time asked for.
@@ -85,12 +83,12 @@ def resolve(
     if positions.by_time:
         offset = found_by_time[partition]
         if offset >= 0:
-            return offset
+            return min(offset, bounds.end)  # a record that came after the end was asked for is not of this query
         if positions.or_latest:
             return bounds.end
         where = f"{partition[0]}-{partition[1]}"
         raise OptionError(
-            f"option {name}: {where} has no record as new as {position}; "
+            f"{where} has no record as new as {position}; "
             "startingOffsetsByTimestampStrategy=latest would start at its end"
         )
     if position == EARLIEST:

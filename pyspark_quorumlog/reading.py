@@ -48,21 +48,24 @@ async def _plan_tasks(options: ReadOptions) -> list[OffsetRange]:
     consumer = _consumer(options)
     starts = await consumer.list_offsets(dict.fromkeys(partitions, offsets.EARLIEST))
     ends = await consumer.list_offsets(dict.fromkeys(partitions, offsets.LATEST))
-    first_by_time = await consumer.list_offsets(times_asked(options.starting, partitions))
-    end_by_time = await consumer.list_offsets(times_asked(options.ending, partitions))
+    first_by_time = await _first_not_older(consumer, times_asked(options.starting, partitions))
+    end_by_time = await _first_not_older(consumer, times_asked(options.ending, partitions))
     ranges, losses = [], list[str]()
     for one in partitions:
         bounds = Bounds(starts[one].offset, ends[one].offset)
-        found = {at: listed.offset for at, listed in first_by_time.items()}
-        first = resolve("starting", options.starting, one, bounds, found)
-        found = {at: listed.offset for at, listed in end_by_time.items()}
-        end = resolve("ending", options.ending, one, bounds, found)
+        first = resolve(options.starting, one, bounds, first_by_time)
+        end = resolve(options.ending, one, bounds, end_by_time)
         ranges.append(checked_range(one, first, end, bounds, losses))
     if losses and options.fail_on_data_loss:
         raise DataLossError(losses)
     for loss in losses:
         log.warning("%s", loss)
     return split(ranges, options.partitions_min, options.records_per_partition_max)
+
+
+async def _first_not_older(consumer: Consumer, times: dict[Partition, int]) -> dict[Partition, int]:
+    """The offset of the first record that is not older, by partition; -1: there is none."""
+    return {partition: listed.offset for partition, listed in (await consumer.list_offsets(times)).items()}
 
 
 async def _partitions(options: ReadOptions) -> list[Partition]:

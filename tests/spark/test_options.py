@@ -141,10 +141,20 @@ def test_positions_by_partition_must_fit() -> None:
 
 def test_a_time_without_a_record() -> None:
     bounds = Bounds(2, 9)
-    with pytest.raises(OptionError, match="t-0 has no record as new as 77"):
-        resolve("starting", Positions(77, by_time=True), ("t", 0), bounds, {("t", 0): -1})
-    assert resolve("starting", Positions(77, by_time=True, or_latest=True), ("t", 0), bounds, {("t", 0): -1}) == 9
-    assert resolve("starting", Positions(77, by_time=True), ("t", 0), bounds, {("t", 0): 4}) == 4
+    with pytest.raises(OptionError, match=r"^t-0 has no record as new as 77"):
+        resolve(Positions(77, by_time=True), ("t", 0), bounds, {("t", 0): -1})
+    assert resolve(Positions(77, by_time=True, or_latest=True), ("t", 0), bounds, {("t", 0): -1}) == 9
+    assert resolve(Positions(77, by_time=True), ("t", 0), bounds, {("t", 0): 4}) == 4
+
+
+def test_a_record_that_came_after_the_end_was_asked_for_is_no_loss() -> None:
+    positions = Positions(77, by_time=True)
+    losses: list[str] = []
+    bounds = Bounds(2, 9)
+    end = resolve(positions, ("t", 0), bounds, {("t", 0): 11})
+    assert checked_range(("t", 0), 2, end, bounds, losses) == OffsetRange("t", 0, 2, 9)
+    assert checked_range(("t", 0), end, 9, bounds, losses).size == 0
+    assert losses == []
 
 
 @pytest.mark.parametrize(
