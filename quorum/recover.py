@@ -11,6 +11,9 @@ left, and it says so.  What it appends to that log, in one transaction:
 - producer ids from far above those that are known to be given away: the lost records may have given more.
 
 The epoch goes up by 1000, too.  The node then starts as the only voter, and the others are added again, empty.
+
+The new directory id is in another file than the log, and is written after it.  Cut off between the two, the log has a
+voter that no disk is: nobody leads, and doing all of it again, above what is there, is what helps.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from quorum.ports import QuorumStore, StoreWrite
 from quorum.snapshots import SnapshotPolicy, Snapshotter
 from quorum.store import SqliteQuorumStore
 from quorum.store.directory import read_identity, write_identity
-from quorumlog.errors import ConfigError, CorruptStoreError
+from quorumlog.errors import ConfigError, CorruptStoreError, FatalError
 from quorumlog.runtime.clock import Sources
 
 EPOCH_JUMP = 1000
@@ -72,13 +75,18 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be written to the chosen directory."""
+    """What is to be written to the chosen directory.
+
+    is_found: the other nodes look for the quorum at this address.  was_cut_off: an earlier run wrote its first half.
+    """
 
     write: StoreWrite
     key: ReplicaKey
     address: str
     generation: int
     partitions: int
+    is_found: bool
+    was_cut_off: bool
 
 
 async def recover(
@@ -104,6 +112,8 @@ async def recover(
         say(f"chosen: {best.where}, which has the greatest (epoch, end offset)")
         image, stored = await image_of(best, sources)
         plan = plan_rebuild(stored, best.end, image, address, sources)
+        if plan.was_cut_off:
+            say(f"an earlier run of this was cut off half-way, at generation {plan.generation - 1}: it is done again")
         say(f"to be written: generation {plan.generation}, epoch {plan.write.state.election.epoch}, with node")
         say(f"  {plan.key.node_id} at {plan.address} as the only voter, under the new directory id")
         say(f"  {plan.key.directory_id}, and {plan.partitions} partitions without a leader")
@@ -111,18 +121,39 @@ async def recover(
         if not confirm():
             say("nothing was changed")
             return False
-        await best.store.write([plan.write])
-        identity = read_identity(best.where)
-        assert identity is not None, f"{best.where} has lost its identity"
-        write_identity(best.where, replace(identity, directory_id=str(plan.key.directory_id)))
+        say("writing; should this end without saying that it is done, run it again: until then nobody leads")
+        await _write(best, plan)
         say(f"done: {len(plan.write.batches)} batches appended, the log ends at {plan.write.state.applied_offset}")
     finally:
         for found in opened:
             await found.store.close()
-    say(f"next: start node {plan.key.node_id} as before; brokers come back by themselves")
-    say("  a voter of before whose disk is still there is refused: `quorum-node set-aside --data-dir DIR`, start it")
-    say(f"  with --join {plan.address}, and make a voter of it: kctl add-voter ID@HOST:PORT")
+    for line in _next_steps(plan):
+        say(line)
     return True
+
+
+async def _write(best: Found, plan: Plan) -> None:
+    """Raises: FatalError: that the disk fails, and that it has to be done again."""
+    try:
+        await best.store.write([plan.write])
+        identity = read_identity(best.where)
+        assert identity is not None, f"{best.where} has lost its identity"
+        write_identity(best.where, replace(identity, directory_id=str(plan.key.directory_id)))
+    except (OSError, FatalError) as error:
+        raise FatalError(
+            f"not done, and perhaps half of it is written: {error}", next_step="mend the disk, and run it again"
+        ) from error
+
+
+def _next_steps(plan: Plan) -> Iterator[str]:
+    if plan.is_found:
+        yield f"next: start node {plan.key.node_id} as before; brokers come back by themselves"
+    else:
+        yield f"next: start node {plan.key.node_id} as before; the others do not find it, since none of the voters"
+        yield f"  of before was at {plan.address}: start one of those, its disk empty or set aside, or else each"
+        yield f"  of the others, with --join {plan.address} in place of its own way to find the cluster"
+    yield "  a voter of before whose disk is still there is refused: `quorum-node set-aside --data-dir DIR`, start it"
+    yield f"  with --join {plan.address}, and make a voter of it: kctl add-voter ID@HOST:PORT"
 
 
 async def _open(directory: str, sources: Sources) -> Found:
@@ -188,7 +219,23 @@ def plan_rebuild(stored: StoredQuorum, end: LogEnd, image: ClusterImage, address
         log.add(encode(changes), len(changes))
         partitions += len(changes)
     state = QuorumState(record.cluster_id, generation, Election(epoch), log.end, voters)
-    return Plan(StoreWrite(state, None, tuple(log.batches)), key, where, generation, partitions)
+    is_found = any(voter.address == where for voter in _voters_before(stored))
+    write = StoreWrite(state, None, tuple(log.batches))
+    return Plan(write, key, where, generation, partitions, is_found, _was_cut_off(stored, record))
+
+
+def _was_cut_off(stored: StoredQuorum, record: Voters) -> bool:
+    """This node alone is a voter of a rebuilt quorum, but under a directory id that it has not got."""
+    own = record.voters.by_id(stored.node_id)
+    is_rebuilt = record.generation > 0 and len(record.voters) == 1
+    return is_rebuilt and own is not None and own.key.directory_id != stored.directory_id
+
+
+def _voters_before(stored: StoredQuorum) -> VoterSet:
+    """The last voters that others can have heard of: nobody has of those of a run that was cut off."""
+    records = [] if stored.base is None else [stored.base.voters]
+    records += [batch.control for batch in stored.controls if isinstance(batch.control, Voters)]
+    return next((each.voters for each in reversed(records) if not _was_cut_off(stored, each)), VoterSet())
 
 
 def rebuilt_partitions(image: ClusterImage, cause_offset: int) -> Iterator[list[PartitionChange]]:

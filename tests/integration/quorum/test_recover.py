@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from pathlib import Path
 from uuid import UUID
@@ -12,6 +13,7 @@ import pytest
 from metadata.codec import decode, encode
 from metadata.image import ClusterImage
 from metadata.records import NO_LEADER, Partition, Record, Replica, Topic
+from quorum import recover
 from quorum.cli import run
 from quorum.process import ControlPlane
 from quorum.recover import EPOCH_JUMP, PRODUCER_ID_JUMP, rebuilt_partitions
@@ -43,6 +45,10 @@ async def three_nodes(folder: Path) -> list[NodeConfig]:
 
 def recovered(folder: Path, *more: str) -> int:
     return run(["recover", "--data-dir", str(folder), *more], {})
+
+
+def cut_off(directory: str, identity: object) -> None:
+    raise OSError(errno.EIO, "the disk hangs on one nail")
 
 
 async def test_one_disk_of_three_brings_the_cluster_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,6 +94,42 @@ async def test_the_best_of_several_is_kept_and_others_are_left_alone(
     status = await asyncio.to_thread(recovered, tmp_path / "3", "--data-dir", str(tmp_path / "1"), "--yes")
     assert status == 0
     assert f"chosen: {tmp_path / '1' / 'quorum'}" in capsys.readouterr().out
+
+
+async def test_cut_off_between_its_two_writes_it_says_so_and_is_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = await three_nodes(tmp_path)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(recover, "write_identity", cut_off)
+            assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes") == 7
+        said = capsys.readouterr()
+        assert "run it again" in said.out.splitlines()[-1]
+        assert "one nail (next: mend the disk, and run it again)" in said.err
+    assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes") == 0
+    said = capsys.readouterr()
+    assert "was cut off half-way, at generation 2: it is done again" in said.out
+    assert "brokers come back by themselves" in said.out
+    async with plane(configs[0]) as one:
+        await ready(one)
+        assert one.node.core.generation == 3
+
+
+@pytest.mark.parametrize("cut_off_before", [False, True])
+async def test_where_nobody_looks_for_the_quorum_it_says_how_the_others_find_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, cut_off_before: bool
+) -> None:
+    await three_nodes(tmp_path)
+    if cut_off_before:
+        with monkeypatch.context() as patch:
+            patch.setattr(recover, "write_identity", cut_off)
+            await asyncio.to_thread(recovered, tmp_path / "1", "--yes", "--address", "127.0.0.1:2")
+    assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes", "--address", "127.0.0.1:2") == 0
+    said = capsys.readouterr().out
+    assert "brokers come back by themselves" not in said
+    assert "the others do not find it, since none of the voters\n  of before was at 127.0.0.1:2" in said
+    assert "with --join 127.0.0.1:2 in place" in said
 
 
 async def test_without_a_yes_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
