@@ -2,7 +2,8 @@
 
 `serve(body)` runs `body(process)` until it returns.  `body` builds what it serves, calls `process.ready(…)`, awaits
 `process.stopped()`, and shuts down gracefully on the way out.  SIGTERM or SIGINT asks it to stop; it then has
-`shutdown_timeout_ms`, after which it is cancelled, and a short while later the process ends whatever hangs.
+`shutdown_timeout_ms`, after which it is cancelled, and a short while later the process ends whatever hangs.  However
+it ends, threads that are in a system call then (a disk that hangs) are waited for no longer than that either.
 
 Exit status: 0 asked to stop · 1 failed, a restart may help · 2 configuration, data directory or port · 7 disk or
 corruption.
@@ -31,7 +32,7 @@ EXIT_FAILED = 1
 EXIT_CONFIG = 2
 
 KILL_GRACE_S = 5.0
-"""Seconds between cancelling what did not stop in time, and ending the process without it."""
+"""Seconds between cancelling what did not stop in time, or the body's end, and ending the process without the rest."""
 
 _CONFIG_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 
@@ -156,6 +157,13 @@ async def _main(program: str, body: Body, log_format: str, shutdown_timeout_ms: 
 
     for name in ("SIGTERM", "SIGINT"):
         loop.add_signal_handler(getattr(signal, name), on_signal, name)
+    status = await _ended(program, task, log_format)
+    loop.call_later(KILL_GRACE_S, _end_without_threads, status)  # closing the loop waits for its threads without end
+    return status
+
+
+async def _ended(program: str, task: asyncio.Future[None], log_format: str) -> int:
+    """The exit status, once the body has ended; why, if it is not 0, has been said."""
     try:
         await task
     except asyncio.CancelledError:
@@ -185,6 +193,11 @@ def _give_up(loop: asyncio.AbstractEventLoop, task: asyncio.Future[None], log_fo
 def _end_now(program: str, log_format: str) -> None:
     report(program, QuorumlogError("still not stopped after being cancelled, ending the process"), log_format)
     os._exit(EXIT_FAILED)
+
+
+def _end_without_threads(status: int) -> None:
+    log.warning("a thread hangs: ending the process without it")
+    os._exit(status)
 
 
 def exit_status(error: BaseException) -> tuple[int, BaseException]:

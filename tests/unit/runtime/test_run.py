@@ -8,12 +8,14 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from quorumlog.errors import ConfigError, CorruptStoreError, QuorumlogError, StoreRefusedError
+from quorumlog.runtime import run as runtime
 from quorumlog.runtime.run import Process, exit_status, serve
 
 Body = Callable[[Process], Awaitable[None]]
@@ -101,6 +103,31 @@ def test_asked_twice_it_stops_at_once() -> None:
         await asyncio.Event().wait()
 
     assert run(body, timeout_ms=600_000) == 1
+
+
+@pytest.mark.parametrize("failure", [None, CorruptStoreError("damaged")])
+def test_a_thread_that_hangs_does_not_keep_the_process(
+    monkeypatch: pytest.MonkeyPatch, failure: QuorumlogError | None
+) -> None:
+    """A disk that hangs: closing the loop would wait for the thread that is in it, without end."""
+    statuses: list[int] = []
+    released = threading.Event()
+
+    def exit_now(status: int) -> None:
+        statuses.append(status)
+        released.set()  # this process goes on
+
+    async def body(process: Process) -> None:
+        asyncio.get_running_loop().run_in_executor(None, released.wait, 30)
+        if failure is not None:
+            raise failure
+        os.kill(os.getpid(), signal.SIGTERM)
+        await process.stopped()
+
+    monkeypatch.setattr("os._exit", exit_now)
+    monkeypatch.setattr(runtime, "KILL_GRACE_S", 0.01)
+    assert run(body) == (0 if failure is None else 7)
+    assert statuses == [0 if failure is None else 7]
 
 
 @pytest.mark.parametrize("abstract", [False, True])
