@@ -219,22 +219,26 @@ class FileDisk:
         folders = list(folders)
         if not dirty and not folders:
             return
-        loop = asyncio.get_running_loop()
         try:
             for file in dirty:
                 self._set_dirty(file, False)
-            if _HAS_SYNCFS and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
-                root_fd = self._new_fd(lambda: os.dup(self._root_fd))
-                await loop.run_in_executor(None, _sync_file_system, root_fd)
-                return
-            each = [partial(_sync_data, self._duplicate(file)) for file in dirty]
-            each += [partial(_sync_folder, self._locate(folder)) for folder in folders]
-            threads = min(self._flush_threads_max, len(each))
-            await asyncio.gather(
-                *(loop.run_in_executor(None, _one_by_one, each[number::threads]) for number in range(threads))
-            )
+            await self._sync(dirty, folders)
         except OSError as error:
             raise self._fail("flush", error) from error
+        self._check_writable()  # of two syncs side by side the system may tell only one that it failed
+
+    async def _sync(self, dirty: Sequence[_File], folders: Sequence[str]) -> None:
+        loop = asyncio.get_running_loop()
+        if _HAS_SYNCFS and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
+            root_fd = self._new_fd(lambda: os.dup(self._root_fd))
+            await loop.run_in_executor(None, _sync_file_system, root_fd)
+            return
+        each = [partial(_sync_data, self._duplicate(file)) for file in dirty]
+        each += [partial(_sync_folder, self._locate(folder)) for folder in folders]
+        threads = min(self._flush_threads_max, len(each))
+        await asyncio.gather(
+            *(loop.run_in_executor(None, _one_by_one, each[number::threads]) for number in range(threads))
+        )
 
     async def sync_dir(self, path: str) -> None:
         await self.flush((), (path,))

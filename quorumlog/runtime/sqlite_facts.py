@@ -39,6 +39,7 @@ class SqliteFacts:
         self._failure: DiskError | None = None
         self._turn = asyncio.Lock()
         self._connection_lock = threading.Lock()  # a cancelled commit may still run in the executor
+        self._is_whole = True  # with the lock held: no commit has begun and not ended well, heard of or not
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             damage = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -89,7 +90,7 @@ class SqliteFacts:
         return facts
 
     async def commit(self, changes: dict[str, bytes | None]) -> None:
-        """See `Facts.commit`.  Cancelled: the transaction goes on, whole."""
+        """See `Facts.commit`.  Cancelled: the transaction goes on, whole; that it failed, the next one says."""
         if self._failure is not None:
             raise self._failure
         if not changes:
@@ -112,12 +113,16 @@ class SqliteFacts:
         sets = [(key, value, _crc(key, value)) for key, value in changes.items() if value is not None]
         deletions = [(key,) for key, value in changes.items() if value is None]
         with self._connection_lock:
+            if not self._is_whole:
+                raise sqlite3.OperationalError("a commit before this one failed, nothing more is written")
+            self._is_whole = False
             connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", sets)
             connection.executemany("DELETE FROM facts WHERE key = ?", deletions)
             connection.execute("COMMIT")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._is_whole = True
 
     def close(self) -> None:
         with self._connection_lock:

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import resource
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -246,6 +247,72 @@ async def test_a_failed_commit_of_facts_fails_the_directory(tmp_path: Path) -> N
     with pytest.raises(DiskError):
         disk.open("b", create=True)
     disk.close()
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_facts_are_not_written_after_a_commit_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: bool
+) -> None:
+    """Also not by who waited for its turn, and not where the one that failed was cancelled meanwhile."""
+    disk = acquire(tmp_path)
+    began, goes_on = threading.Event(), threading.Event()
+
+    commit = disk.facts._commit
+
+    def refuse(*_: object) -> int:
+        began.set()
+        goes_on.wait(30)
+        return sqlite3.SQLITE_DENY
+
+    def failing(changes: dict[str, bytes | None]) -> None:
+        if "bad" in changes:
+            disk.facts._connection.set_authorizer(refuse)
+        try:
+            commit(changes)
+        finally:
+            disk.facts._connection.set_authorizer(None)
+
+    monkeypatch.setattr(disk.facts, "_commit", failing)
+    first = asyncio.create_task(disk.facts.commit({"bad": b"1"}))
+    await asyncio.to_thread(began.wait, 30)
+    second = asyncio.create_task(disk.facts.commit({"good": b"2"}))
+    if not heard:
+        first.cancel()
+        await asyncio.wait([first])
+    goes_on.set()
+    if heard:
+        with pytest.raises(DiskError, match="not authorized"):
+            await first
+    with pytest.raises(DiskError):
+        await second
+    assert isinstance(disk.failure, DiskError)
+    assert disk.facts.load() == {}
+
+
+async def test_a_failed_sync_counts_for_all_that_go_on_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system reports a write-back that failed once: another sync of the same file then says that all is well."""
+    disk = acquire(tmp_path)
+    file = disk.open("a", create=True)
+    file.append(b"data")
+    reported = threading.Event()
+    outcomes = iter([True, False])
+
+    def sync(fd: int) -> None:
+        os.close(fd)
+        if next(outcomes):
+            raise OSError(errno.EIO, "Input/output error")
+        reported.wait(30)
+
+    monkeypatch.setattr(file_disk, "_sync_data", sync)
+    first = asyncio.create_task(disk.flush([file]))
+    second = asyncio.create_task(disk.flush([file]))
+    with pytest.raises(DiskError, match="Input/output error"):
+        await first
+    reported.set()
+    with pytest.raises(DiskError, match="Input/output error"):
+        await second
 
 
 async def test_open_files_stay_within_a_quarter_of_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
