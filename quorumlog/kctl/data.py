@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from quorumlog.errors import ClusterError
+from quorumlog.errors import ClusterError, QuorumlogError
 from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.output import OutputClosedError, bytes_value
 from quorumlog.kctl.words import counted
@@ -296,18 +296,16 @@ async def consume(
     except BaseExceptionGroup as failures:  # not `except*`: what that raises is a group again in Python 3.11.2
         if failures.split(OutputClosedError)[0] is not None:
             raise OutputClosedError from None
-        refusals, others = failures.split(ClusterError)
-        if refusals is None or others is not None:
+        foreseen, others = failures.split((QuorumlogError, OSError))
+        if foreseen is None or others is not None:
             raise
-        raise _first(refusals) from None
+        raise _first(foreseen) from None
 
 
-def _first(group: BaseExceptionGroup[ClusterError]) -> ClusterError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, ClusterError)
-    return error
+def _first(group: BaseException) -> BaseException:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
 
 
 async def _consume(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeVar
@@ -11,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.client.partitioner import partition_of
+from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.kctl import data
 from quorumlog.kctl.data import MalformedLineError, _LineParser, _lines, _pairs, _split, _Target
 from quorumlog.kctl.exits import exit_code
+from quorumlog.kctl.main import run
 
 T = TypeVar("T")
 
@@ -91,3 +95,29 @@ async def test_what_comes_before_a_malformed_line_is_given_out(tmp_path: Path) -
 async def _collect(source: AsyncIterator[list[T]], found: list[T]) -> None:
     async for some in source:
         found += some
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            RemoteProtocolError("damaged record batch at byte 0: length"),
+            "REMOTEPROTOCOL: damaged record batch at byte 0",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "IO_ERROR: [Errno 28] No space left on device"),
+        (ClusterError("INVALID_CONFIG", "no"), "INVALID_CONFIG: no"),
+    ],
+)
+def test_what_ends_one_of_the_readers_is_what_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, said: str
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    async def consume(*_: object) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail())
+
+    monkeypatch.setattr(data, "_consume", consume)
+    assert run(["consume", "t"]) == exit_code(error)
+    assert capsys.readouterr().err.startswith(f"kctl: {said}")
