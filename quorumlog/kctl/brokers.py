@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import click
@@ -137,10 +136,9 @@ async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
         request = controller_pb2.UnregisterBrokerRequest(header=header, broker_id=broker_id)
-        deadline = asyncio.get_running_loop().time() + context.deadline_s
-        reply = await client.call("UnregisterBroker", request, context.deadline_s)
+        reply = await client.call("UnregisterBroker", request, context.left_s)
         if wait and reply.changed:
-            await wait_until_applied(client, reply.offset, deadline)
+            await wait_until_applied(context, client, reply.offset)
     document = {"changed": reply.changed, "offset": reply.offset, "id": broker_id}
     if context.output.is_json:
         context.output.document(document)

@@ -14,6 +14,7 @@ from quorumlog.kctl.quorum import status_document
 
 WATCH_INTERVAL_S = 1.0
 LOOK_MIN_S = 1.0
+"""No further look is begun with less time: it would see nodes that do not answer, and not what is wrong."""
 STALE_FETCH_MS = 5000
 """A voter that has not fetched for longer than this is named."""
 SHOWN_MAX = 20
@@ -39,7 +40,8 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
     shown: dict[str, Any] | None = None
     async with context.client() as client:
         while True:
-            limit_s = context.deadline_s if watch else max(deadline - loop.time(), LOOK_MIN_S)
+            is_endless = watch and not exit_when_healthy
+            limit_s = context.deadline_s if is_endless else max(deadline - loop.time(), LEFT_MIN_S)
             document = await examine(context, client, limit_s)
             if document != shown and (watch or not exit_when_healthy or document["healthy"]):
                 _show(context, document, stream=watch)
@@ -48,9 +50,10 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
                 return exits.DONE
             if not watch and not exit_when_healthy:
                 return exits.DONE if document["healthy"] else exits.FAILED
-            if exit_when_healthy and loop.time() >= deadline:
+            pause_s = WATCH_INTERVAL_S if is_endless else min(WATCH_INTERVAL_S, deadline - loop.time() - LOOK_MIN_S)
+            if pause_s <= 0:
                 raise ClusterError("TIMED_OUT", f"not healthy: {'; '.join(document['problems'])}", retriable=True)
-            await asyncio.sleep(WATCH_INTERVAL_S)  # servers push nothing to kctl
+            await asyncio.sleep(pause_s)  # servers push nothing to kctl
 
 
 async def examine(context: Context, client: Any, timeout_s: float) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -134,14 +133,13 @@ async def _alter(
     )
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
-        deadline = asyncio.get_running_loop().time() + context.deadline_s
         request = controller_pb2.AlterConfigsRequest(header=header, resources=[wanted])
         reply = await client.call("AlterConfigs", request, context.left_s)
         (altered,) = reply.resources
         if altered.result.error != "NONE":
             raise refusal(altered.result)
         if wait and altered.changed:
-            await wait_until_applied(client, reply.offset, deadline)
+            await wait_until_applied(context, client, reply.offset)
     document = {
         "changed": altered.changed,
         "offset": reply.offset,

@@ -172,17 +172,16 @@ so_on_return = click.option(
 """Of changes that leave nothing to wait for: scripts may give `--wait` to all."""
 
 
-async def wait_until_applied(client: Any, offset: int, deadline: float) -> None:
+async def wait_until_applied(context: Context, client: Any, offset: int) -> None:
     """Wait until every broker that is not fenced has applied the metadata below `offset`.
 
-    deadline: loop time.  Raises ClusterError: TIMED_OUT.
+    Raises:
+        ClusterError: TIMED_OUT.
     """
     from quorumlog.wire.v1 import controller_pb2
 
-    left = max(deadline - asyncio.get_running_loop().time(), 0.1)
-
     async def is_so() -> bool:
-        reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), left)
+        reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), context.left_s)
         return all(broker.metadata_offset >= offset for broker in reply.brokers if broker.state != "fenced")
 
-    await wait_until(is_so, left, "carried out by every live broker")
+    await wait_until(is_so, context.left_s, "carried out by every live broker")

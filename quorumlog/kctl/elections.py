@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import click
@@ -48,7 +47,6 @@ async def elect_leaders(
     policy = pb.ElectLeadersRequest.POLICY_UNCLEAN if unclean else pb.ElectLeadersRequest.POLICY_PREFERRED
     request = pb.ElectLeadersRequest(header=pb.RequestHeader(validate_only=dry_run), policy=policy)
     async with context.client() as client:
-        deadline = asyncio.get_running_loop().time() + context.deadline_s
         if topic is not None:
             indexes = [partition] if partition is not None else await _partitions(context, client, topic)
             request.partitions.extend([pb.TopicPartition(topic=topic, index=index) for index in indexes])
@@ -56,7 +54,7 @@ async def elect_leaders(
             context.output.message("warning: records that only the absent replicas hold are given up")
         changed, offset, elected = await _elect(context, client, request)
         if wait and changed:
-            await wait_until_applied(client, offset, deadline)
+            await wait_until_applied(context, client, offset)
     _report(context, elected, changed, offset, dry_run, named=topic is not None)
 
 

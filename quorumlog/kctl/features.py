@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
@@ -52,10 +50,9 @@ async def upgrade(context: Context, name: str, level: int | None, dry_run: bool,
     header = pb.RequestHeader(validate_only=dry_run)
     request = pb.UpgradeFeatureRequest(header=header, name=name, level=level)
     async with context.client() as client:
-        deadline = asyncio.get_running_loop().time() + context.deadline_s
         reply = await client.call("UpgradeFeature", request, context.left_s)
         if wait and reply.changed:
-            await wait_until_applied(client, reply.offset, deadline)
+            await wait_until_applied(context, client, reply.offset)
     if context.output.is_json:
         document = {"changed": reply.changed, "offset": reply.offset, "name": name, "level": reply.level}
         context.output.document(document)

@@ -62,7 +62,7 @@ async def tail(context: Context, start: int, max_records: int | None, exit_at_en
     context.interrupted = ""
     try:
         async with asyncio.timeout(context.timeout_s), context.client() as client:
-            await _tail(context, History(client, context.deadline_s), start, max_records, exit_at_end)
+            await _tail(context, History(client, lambda: context.deadline_s), start, max_records, exit_at_end)
     except TimeoutError:
         raise ClusterError(
             "TIMED_OUT", f"what was asked for did not come within {context.deadline_s:g} s", retriable=True
@@ -107,7 +107,7 @@ async def at(context: Context, offset: int, topics: tuple[str, ...]) -> None:
     from quorumlog.kctl.metadata_history import History
 
     async with context.client() as client:
-        reply = await History(client, context.deadline_s).describe(offset, topics)
+        reply = await History(client, lambda: context.left_s).describe(offset, topics)
     document = state_document(reply)
     _tell_if_inside(context, offset, document)
     for topic in reply.topics:
@@ -129,7 +129,7 @@ async def diff(context: Context, before: int, after: int, topics: tuple[str, ...
     from quorumlog.kctl.metadata_history import History
 
     async with context.client() as client:
-        history = History(client, context.deadline_s)
+        history = History(client, lambda: context.left_s)
         old, new = [state_document(await history.describe(offset, topics)) for offset in (before, after)]
     for offset, document in ((before, old), (after, new)):
         _tell_if_inside(context, offset, document)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from quorumlog.errors import ClusterError
@@ -31,16 +32,16 @@ class Range(NamedTuple):
 
 
 class History:
-    """client: a ControllerClient."""
+    """client: a ControllerClient.  limit_s: gives the seconds that the next question may take."""
 
-    def __init__(self, client: Any, timeout_s: float) -> None:
+    def __init__(self, client: Any, limit_s: Callable[[], float]) -> None:
         self._client = client
-        self._timeout_s = timeout_s
+        self._limit_s = limit_s
 
     async def learn_nodes(self) -> None:
         """Have all nodes of the cluster asked, not only those that the user has named."""
         with contextlib.suppress(ClusterError):
-            self._client.learn((await node_addresses(self._client, self._timeout_s)).values())
+            self._client.learn((await node_addresses(self._client, self._limit_s())).values())
 
     async def describe(self, offset: int, topics: tuple[str, ...] = (), *, without_partitions: bool = False) -> Any:
         """The cluster as everything below `offset` made it; NOW for the present.
@@ -65,7 +66,7 @@ class History:
     async def follow(self, offset: int) -> Any:
         """As `read` with `wait`; the node that is asked may be behind the one that was asked before."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_s
+        deadline = loop.time() + self._limit_s()
         while True:
             try:
                 return await self.read(offset, wait=True)
@@ -80,7 +81,7 @@ class History:
     async def ranges(self) -> list[Range]:
         """What each node that answers can show."""
         try:
-            addresses = sorted(set((await node_addresses(self._client, self._timeout_s)).values()))
+            addresses = sorted(set((await node_addresses(self._client, self._limit_s())).values()))
         except ClusterError:
             return []
         found = await asyncio.gather(*(self._range(address) for address in addresses))
@@ -89,14 +90,14 @@ class History:
     async def _range(self, address: str) -> Range | None:
         request = node_pb2.ReadMetadataRequest(from_offset=NOW, max_bytes=1)
         try:
-            reply = await self._client.ask_node(address, "ReadMetadata", request, min(self._timeout_s, ASK_S))
+            reply = await self._client.ask_node(address, "ReadMetadata", request, min(self._limit_s(), ASK_S))
         except ClusterError:
             return None
         return Range(address, reply.log_start, reply.high_watermark)
 
     async def _ask(self, method: str, request: Any, offset: int) -> Any:
         try:
-            return await self._client.ask_any(method, request, self._timeout_s)
+            return await self._client.ask_any(method, request, self._limit_s())
         except ClusterError as error:
             if error.code != OUT_OF_RANGE:
                 raise
@@ -104,7 +105,7 @@ class History:
         for one in ranges:
             if one.begins <= offset <= one.end:
                 with contextlib.suppress(ClusterError):  # gone, or dropped meanwhile: the next
-                    return await self._client.ask_node(one.address, method, request, self._timeout_s)
+                    return await self._client.ask_node(one.address, method, request, self._limit_s())
         raise out_of_range(offset, ranges)
 
 

@@ -50,13 +50,15 @@ async def ask_each(
 ) -> dict[int, Any]:
     """Ask several nodes at once; of each its reply, or the ClusterError that says why there is none."""
     free = asyncio.Semaphore(AT_ONCE_MAX)
-    limit = min(timeout_s, EACH_TIMEOUT_S)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
 
     async def ask(node_id: int) -> Any:
         if node_id not in addresses:
             text = "its control address is not known: it does not fetch from the quorum's leader, or there is none"
             return ClusterError("UNAVAILABLE", text, retriable=True)
         async with free:
+            limit = min(max(deadline - loop.time(), 0.001), EACH_TIMEOUT_S)
             try:
                 return await client.ask_node(addresses[node_id], method, request, limit)
             except ClusterError as error:

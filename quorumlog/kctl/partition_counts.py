@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from quorumlog.errors import ClusterError, QuorumlogError
-from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until, wait_until_applied, with_loop
+from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_applied, with_loop
 from quorumlog.kctl.data import open_cluster
 from quorumlog.kctl.output import uuid_text
-from quorumlog.kctl.topics import dry_run_option, has_leaders, parse_assignment, refusal
+from quorumlog.kctl.topics import dry_run_option, parse_assignment, refusal, wait_for_leaders
 from quorumlog.kctl.words import counted
 
 MAX_PARTITIONS = 1_000_000
@@ -41,17 +41,13 @@ async def add_partitions(
     )
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
-        deadline = asyncio.get_running_loop().time() + context.deadline_s
         request = controller_pb2.AddPartitionsRequest(header=header, topics=[wanted])
-        reply = await client.call("AddPartitions", request, context.deadline_s)
+        reply = await client.call("AddPartitions", request, context.left_s)
         (topic,) = reply.topics
         if topic.result.error != "NONE":
             raise refusal(topic.result)
         if wait and not dry_run:
-            left = max(deadline - asyncio.get_running_loop().time(), 0.1)
-            await wait_until(
-                lambda: has_leaders(client, name, left), left, f"topic {name}: a leader for each partition"
-            )
+            await wait_for_leaders(context, client, name)
     if context.output.is_json:
         context.output.document(_document(name, topic, reply.offset))
     elif dry_run:
@@ -100,7 +96,7 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
         if reply.topic.result.error != "NONE":
             raise refusal(reply.topic.result)
         if wait and reply.topic.changed:
-            await wait_until_applied(client, reply.offset, asyncio.get_running_loop().time() + context.left_s)
+            await wait_until_applied(context, client, reply.offset)
     document = {**_document(name, reply.topic, reply.offset), "removed": now - count, "records": lost}
     if context.output.is_json:
         context.output.document(document)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Container, Sequence
@@ -163,7 +162,7 @@ async def _described(client: Any, context: Context, topics: Any) -> list[Any]:
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     request = pb.DescribeTopicsRequest(names=sorted(set(topics)))
-    reply = await client.call("DescribeTopics", request, context.deadline_s)
+    reply = await client.call("DescribeTopics", request, context.left_s)
     for topic in reply.topics:
         if topic.result.error not in ("NONE", ""):
             raise refusal(topic.result)
@@ -219,8 +218,6 @@ async def start(
     """Begin to move replicas: all that is asked for, or nothing.  `--throttle` alone changes the one in force."""
     plan = _load(path)
     _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + context.deadline_s
     async with context.client() as client:
         moves = plan or []
         if topics:
@@ -229,13 +226,13 @@ async def start(
             )
         reply = await _alter(client, context, moves, dry_run, throttle=throttle, replace=replace)
         keys = [(move.topic, move.partition) for move in moves]
-        under_way = await _under_way(client, reply, max(deadline - loop.time(), 0.1))
+        under_way = await _under_way(client, reply, context.left_s)
         if under_way:
             waits = "; waiting for that" if wait and not dry_run else ""
             context.output.message(f"{named(under_way)}: already under way to the same replicas{waits}")
         moving = under_way or any(each.changed for each in reply.partitions)
         if wait and moving and not dry_run:
-            await Watch(context, client, keys).run(max(deadline - loop.time(), 0.1))
+            await Watch(context, client, keys).run()
             found = await _actual(client, context, sorted({topic for topic, _ in keys}))
             _judge([_verified(move, found.get((move.topic, move.partition)), exact=True) for move in moves])
     done = "moved" if wait else "being moved"
@@ -268,7 +265,7 @@ async def _alter(client: Any, context: Context, moves: Sequence[Move], dry_run: 
     request = pb.AlterReassignmentsRequest(header=pb.RequestHeader(validate_only=dry_run), **options)
     for move in moves:
         request.partitions.add(topic=move.topic, index=move.partition, replicas=move.replicas)
-    return await client.call("AlterReassignments", request, context.deadline_s)
+    return await client.call("AlterReassignments", request, context.left_s)
 
 
 def _report(
@@ -332,10 +329,10 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
     plan = _load(path)
     async with context.client() as client:
         keys = {(move.topic, move.partition) for move in plan or ()}
-        ongoing, throttle = await list_ongoing(client, keys, context.deadline_s)
+        ongoing, throttle = await list_ongoing(client, keys, context.left_s)
         ongoing = [each for each in ongoing if _is_wanted(each, topics, brokers)]
-        left = await Sizes(client).left(ongoing, context.deadline_s) if ongoing else {}
-        waits = await waited_for(client, ongoing, context.deadline_s)
+        left = await Sizes(client).left(ongoing, context.left_s) if ongoing else {}
+        waits = await waited_for(client, ongoing, context.left_s)
     rows = [
         {
             "topic": each.topic,
@@ -404,7 +401,7 @@ async def cancel(context: Context, path: str | None, topics: tuple[str, ...], ev
         if plan is None:
             if topics:
                 await _described(client, context, topics)
-            ongoing, _ = await list_ongoing(client, (), context.deadline_s)
+            ongoing, _ = await list_ongoing(client, (), context.left_s)
             moves = [Move(each.topic, each.index, ()) for each in ongoing if everything or each.topic in topics]
         if not moves:
             raise ClusterError("NO_REASSIGNMENT_IN_PROGRESS", "no reassignment is going on", "kctl reassign status")
@@ -444,7 +441,7 @@ async def verify(context: Context, path: str | None, topics: tuple[str, ...], br
 async def _actual(client: Any, context: Context, topics: Sequence[str]) -> dict[Key, Any]:
     from quorumlog.wire.v1 import controller_pb2 as pb
 
-    reply = await client.call("DescribeTopics", pb.DescribeTopicsRequest(names=topics), context.deadline_s)
+    reply = await client.call("DescribeTopics", pb.DescribeTopicsRequest(names=topics), context.left_s)
     return {(topic.name, each.index): each for topic in reply.topics for each in topic.partitions}
 
 

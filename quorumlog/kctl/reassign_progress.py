@@ -15,7 +15,7 @@ from typing import Any
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
-from quorumlog.kctl.context import Context
+from quorumlog.kctl.context import LEFT_MIN_S, Context
 from quorumlog.kctl.words import Key, counted, listed
 
 LOOK_S = 0.5
@@ -84,11 +84,13 @@ class Sizes:
         """Bytes to copy yet, by partition; None where somebody did not say."""
         topics = sorted({each.topic for each in ongoing})
         brokers = {each.leader for each in ongoing} | {broker for each in ongoing for broker in each.adding}
-        timeout_s = min(timeout_s, ASK_S)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
         if brokers - {NO_LEADER} - self._addresses.keys():
-            await self._find(timeout_s)
+            await self._find(min(timeout_s / 2, ASK_S))
         asked = sorted((brokers - {NO_LEADER}) & self._addresses.keys())
-        answers = await asyncio.gather(*(self._ask(broker, topics, timeout_s) for broker in asked))
+        left_s = min(deadline - loop.time(), ASK_S)
+        answers = await asyncio.gather(*(self._ask(broker, topics, left_s) for broker in asked))
         sizes = dict(zip(asked, answers, strict=True))
         return {(each.topic, each.index): _left(each, sizes) for each in ongoing}
 
@@ -136,33 +138,32 @@ class Watch:
         self._sizes = Sizes(client)
         self._view = _view(context, len(self._keys))
 
-    async def run(self, timeout_s: float) -> None:
+    async def run(self) -> None:
         """Raises: ClusterError: TIMED_OUT; the reassignments go on."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        self._context.interrupted = "the reassignment goes on"
+        context = self._context
+        context.interrupted = "the reassignment goes on"
         left = len(self._keys)
         try:
             with self._view:
                 while True:
-                    remaining_s = deadline - loop.time()
                     try:
-                        ongoing, _ = await list_ongoing(self._client, self._keys, max(remaining_s, 0.1))
+                        ongoing, _ = await list_ongoing(self._client, self._keys, context.left_s)
                         left = len(ongoing)
                         if not left:
                             self._view.end()
                             return
-                        waits = await waited_for(self._client, ongoing, max(remaining_s, 0.1))
-                        self._view.show(ongoing, await self._sizes.left(ongoing, max(remaining_s, 0.1)), waits)
+                        if context.left_s > LEFT_MIN_S:
+                            waits = await waited_for(self._client, ongoing, context.left_s)
+                            self._view.show(ongoing, await self._sizes.left(ongoing, context.left_s), waits)
                     except ClusterError as error:
                         if not error.retriable:
                             raise
                         self._view.tell(f"waiting: {error.message}")
-                    if loop.time() >= deadline:
+                    if context.left_s <= LEFT_MIN_S:
                         raise self._late(left)
-                    await asyncio.sleep(min(LOOK_S, max(deadline - loop.time(), 0.001)))
+                    await asyncio.sleep(min(LOOK_S, context.left_s))
         except asyncio.CancelledError:
-            self._context.interrupted = await self._last_look()
+            context.interrupted = await self._last_look()
             raise
 
     def _late(self, left: int) -> ClusterError:

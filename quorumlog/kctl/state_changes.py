@@ -78,7 +78,7 @@ async def command(
         raise click.UsageError("--from and --last both say where to begin: give one of them")
     context.interrupted = "" if follow else "nothing was changed"
     async with context.client() as client:
-        reader = _Reader(History(client, context.deadline_s), frozenset(topics))
+        reader = _Reader(History(client, lambda: context.deadline_s), frozenset(topics))
         wanted = (0 if follow else LAST) if last is None and start is None else last
         batches = await reader.begin(start, wanted)
         brokers = Brokers(client, context.deadline_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import click
@@ -86,17 +85,13 @@ async def create(
     )
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
-        deadline = asyncio.get_running_loop().time() + context.deadline_s
         request = controller_pb2.CreateTopicsRequest(header=header, topics=[topic])
         (created,) = (await client.call("CreateTopics", request, context.left_s)).topics
         is_new = created.result.error in ("NONE", "")
         if not is_new and not (created.result.error == "TOPIC_ALREADY_EXISTS" and created.identical):
             raise refusal(created.result)
         if wait and not dry_run:
-            left = max(deadline - asyncio.get_running_loop().time(), 0.1)
-            await wait_until(
-                lambda: has_leaders(client, name, left), left, f"topic {name}: a leader for each partition"
-            )
+            await wait_for_leaders(context, client, name)
     changed = is_new and not dry_run
     document = {
         "changed": changed,
@@ -119,14 +114,23 @@ async def create(
         context.output.text(f"topic {name} exists already, just as asked: {shape}")
 
 
-async def has_leaders(client: Any, name: str, timeout_s: float) -> bool:
+async def wait_for_leaders(context: Context, client: Any, name: str) -> None:
+    """Wait until every partition of a topic has a leader.
+
+    Raises:
+        ClusterError: TIMED_OUT.
+    """
     from quorumlog.wire.v1 import controller_pb2
 
-    reply = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(names=[name]), timeout_s)
-    return all(
-        topic.result.error in ("NONE", "") and all(partition.leader >= 0 for partition in topic.partitions)
-        for topic in reply.topics
-    )
+    async def is_so() -> bool:
+        request = controller_pb2.DescribeTopicsRequest(names=[name])
+        reply = await client.call("DescribeTopics", request, context.left_s)
+        return all(
+            topic.result.error in ("NONE", "") and all(partition.leader >= 0 for partition in topic.partitions)
+            for topic in reply.topics
+        )
+
+    await wait_until(is_so, context.left_s, f"topic {name}: a leader for each partition")
 
 
 @group.command("list")

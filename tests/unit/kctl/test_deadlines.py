@@ -11,7 +11,7 @@ import click
 import pytest
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import brokers, cluster, partition_counts, voters
+from quorumlog.kctl import brokers, cluster, configs, metadata, partition_counts, reassign, topics, voters
 from quorumlog.kctl.context import Context
 from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
 from tests.unit.metadata.fake_node import run
@@ -59,6 +59,22 @@ class Slow:
                 return node_pb2.DescribeReplicasReply(result=OK, is_broker=True)
             case "PurgeStrays":
                 return node_pb2.PurgeStraysReply(result=OK, is_broker=True)
+            case "ListReassignments":
+                ongoing = controller_pb2.ListReassignmentsReply(result=OK)
+                ongoing.partitions.add(topic="t", index=0, leader=11, adding=[12])
+                return ongoing
+            case "AlterReassignments":
+                altered = controller_pb2.AlterReassignmentsReply(result=OK, changed=True, offset=9)
+                altered.partitions.add(topic="t", index=0, changed=True)
+                return altered
+            case "CreateTopics":
+                created = controller_pb2.CreateTopicsReply(result=OK)
+                created.topics.add(name="t", result=OK)
+                return created
+            case "AlterConfigs":
+                configured = controller_pb2.AlterConfigsReply(result=OK, offset=9)
+                configured.resources.add(result=OK, changed=True)
+                return configured
         return controller_pb2.TransferLeaderReply(result=OK)
 
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
@@ -98,6 +114,16 @@ def body(command: click.Command) -> Body:
         (cluster.health, (False, False)),
         (voters.transfer_leader, (2, False)),
         (partition_counts.remove_partitions, ("t", 1, True, False, True)),
+        (topics.create, ("t", None, None, None, [], False, True)),
+        (configs.set_, ([("a", "1")], "t", None, False, False, True)),
+        (reassign.generate, (("t",), (11,), None, None)),
+        (reassign.start, (None, ("t",), (11,), None, None, False, False, True)),
+        (reassign.status, (None, (), None)),
+        (reassign.cancel, (None, ("t",), False, False)),
+        (reassign.verify, (None, ("t",), (11,))),
+        (cluster.health, (True, True)),
+        (metadata.at, (7, ())),
+        (metadata.diff, (7, 9, ())),
     ],
 )
 def test_all_questions_share_the_time(
