@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -90,6 +90,14 @@ class DefaultSource(DataSource):
         if overwrite:
             raise OptionError('records cannot be overwritten: use .mode("append")')
         return Writer(options)
+
+    def streamReader(self, schema: StructType) -> NoReturn:
+        """Refuses by name: Spark's own words for it are about its inner workings."""
+        raise OptionError("streams are not read: read a batch with spark.read, from given offsets or times")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuses by name."""
+        raise OptionError("streams are not written: write each of their batches with foreachBatch and frame.write")
 
 
 @dataclass

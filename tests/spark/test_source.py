@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import DataStreamWriter
 
 from quorumlog.client.records import NewRecord, Record, build_batch
 from quorumlog.wire.record_batch import Codec
@@ -236,6 +238,32 @@ def test_overwriting_is_refused(spark: SparkSession, cluster: ThreadedBrokers) -
     target = spark.sql("select 'x' as value").write.format("quorumlog").option("topic", "t")
     with pytest.raises(PySparkException, match="records cannot be overwritten"):
         target.option("bootstrap.servers", cluster.brokers.bootstrap).mode("overwrite").save()
+
+
+def test_streams_are_refused(spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path) -> None:
+    where = {"bootstrap.servers": cluster.brokers.bootstrap, "checkpointLocation": str(tmp_path / "checkpoint")}
+    cluster.run(cluster.brokers.create("t", [1]))
+    read = spark.readStream.format("quorumlog").options(
+        subscribe="t", **{"bootstrap.servers": cluster.brokers.bootstrap}
+    )
+    with pytest.raises(PySparkException, match=r"streams are not read: .*spark\.read"):
+        _run(read.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "other")))
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    with pytest.raises(PySparkException, match=r"streams are not written: .*foreachBatch"):
+        _run(
+            rate.selectExpr("cast(value as string) as value")
+            .writeStream.format("quorumlog")
+            .options(topic="t", **where)
+        )
+    assert logged(cluster, "t", 1) == [[]]
+
+
+def _run(stream: DataStreamWriter) -> None:
+    query = stream.start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
 
 
 def test_sql(spark: SparkSession, cluster: ThreadedBrokers) -> None:
