@@ -31,7 +31,7 @@ WRITE_OPTIONS = (
     *("kafka.acks", "kafka.compression.type", "kafka.batch.size"),
     *("kafka.delivery.timeout.ms", "kafka.request.timeout.ms", "maxRecordsPerSecond"),
 )
-_IGNORED = ("groupidprefix", "fetchoffset.numretries", "fetchoffset.retryintervalms", "includetimestamp", "path")
+_IGNORED = ("groupidprefix", "fetchoffset.numretries", "fetchoffset.retryintervalms", "path")
 _DECIDED_BY_SOURCE = (
     *("kafka.auto.offset.reset", "kafka.key.deserializer", "kafka.value.deserializer", "kafka.key.serializer"),
     *("kafka.value.serializer", "kafka.enable.auto.commit", "kafka.interceptor.classes", "kafka.partitioner.class"),
@@ -283,9 +283,9 @@ def _assignment(value: object) -> dict[Partition, int]:
 
 def _positions(reader: _Reader, which: str, default: int, refused: int) -> Positions:
     """`startingTimestamp` goes before `startingOffsetsByTimestamp`, that before `startingOffsets`; so for ending."""
-    strategy = reader.text(f"{which}OffsetsByTimestampStrategy") or "error"
-    if strategy not in ("error", "latest"):
-        reader.problem(f"{which}OffsetsByTimestampStrategy", f"is {strategy!r}: error or latest")
+    strategy = reader.text("startingOffsetsByTimestampStrategy") or "error"
+    if which == "starting" and strategy not in ("error", "latest"):
+        reader.problem("startingOffsetsByTimestampStrategy", f"is {strategy!r}: error or latest")
     or_latest = which == "ending" or strategy == "latest"
     if reader.text(f"{which}Timestamp") is not None:
         return Positions(reader.number(f"{which}Timestamp", 0, 0), by_time=True, or_latest=or_latest)

@@ -86,6 +86,11 @@ def test_names_are_case_insensitive_and_lists_are_cut() -> None:
         ({**READ, "maxRecordsPerPartition": "many"}, "option maxRecordsPerPartition is 'many'"),
         ({**READ, "failOnDataLoss": "perhaps"}, "option failOnDataLoss is 'perhaps': true or false"),
         ({**READ, "startingOffset": "earliest"}, "did you mean startingOffsets?"),
+        ({**READ, "includeTimestamp": "true"}, "option includetimestamp is not known"),
+        (
+            {**READ, "endingOffsetsByTimestampStrategy": "latest"},
+            "option endingoffsetsbytimestampstrategy is not known; did you mean startingOffsetsByTimestampStrategy?",
+        ),
         ({**READ, "topic": "t"}, "option topic has no meaning when reading"),
         ({**READ, "kafka.auto.offset.reset": "latest"}, "is decided by the data source itself"),
         ({**READ, "kafka.sasl.mechanism": "PLAIN"}, "asks for security that this version does not offer"),
