@@ -224,7 +224,10 @@ async def start(
             moves = await _proposed(
                 client, context, await _current(client, context, topics), brokers, replication_factor
             )
-        reply = await _alter(client, context, moves, dry_run, throttle=throttle, replace=replace)
+        try:
+            reply = await _alter(client, context, moves, dry_run, throttle=throttle, replace=replace)
+        except ClusterError as error:
+            raise await _judged(error, client, context, moves) from error
         keys = [(move.topic, move.partition) for move in moves]
         under_way = await _under_way(client, reply, context.left_s)
         if under_way:
@@ -237,6 +240,19 @@ async def start(
             _judge([_verified(move, found.get((move.topic, move.partition)), exact=True) for move in moves])
     done = "moved" if wait else "being moved"
     _report(context, reply, moves, dry_run, done=done, planned="would be moved", under_way=under_way)
+
+
+async def _judged(refusal: ClusterError, client: Any, context: Context, moves: Sequence[Move]) -> ClusterError:
+    """For brokers that do not exist and brokers that are down the controller has one word: wrong usage is the former."""
+    if refusal.code != "INVALID_REPLICA_ASSIGNMENT":
+        return refusal
+    try:
+        states = {each["id"]: each["state"] for each in await brokers_module.fetch(context, client)}
+    except ClusterError:
+        return refusal
+    wanted = {broker for move in moves for broker in move.replicas}
+    is_passing = wanted <= states.keys() and any(states[broker] != "unfenced" for broker in wanted)
+    return ClusterError("BROKER_NOT_AVAILABLE", refusal.message, refusal.next_step) if is_passing else refusal
 
 
 async def _under_way(client: Any, reply: Any, timeout_s: float) -> set[Key]:

@@ -185,6 +185,26 @@ def test_another_target_is_refused_as_the_controller_says(
     assert asked(cluster, "ListReassignments") == 0
 
 
+@pytest.mark.usefixtures("plan")
+@pytest.mark.parametrize(
+    ("there", "error", "code"),
+    [
+        ({"b11": False, "b12": False, "b13": True}, "BROKER_NOT_AVAILABLE", 5),
+        ({"b11": False, "b12": False}, "INVALID_REPLICA_ASSIGNMENT", 2),
+        ({"b11": True, "b12": False}, "INVALID_REPLICA_ASSIGNMENT", 2),
+        ({"b11": False, "b12": False, "b13": False}, "INVALID_REPLICA_ASSIGNMENT", 2),
+        (None, "INVALID_REPLICA_ASSIGNMENT", 2),
+    ],
+)
+def test_a_broker_that_is_down_is_a_precondition_and_one_that_is_unknown_wrong_usage(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str], there: dict[str, bool] | None, error: str, code: int
+) -> None:
+    cluster.replies["DescribeBrokers"] = SILENT if there is None else brokers(**there)
+    cluster.replies["AlterReassignments"] = ClusterError("INVALID_REPLICA_ASSIGNMENT", "t-0: broker 13 …", "look")
+    assert run(START) == code
+    assert capsys.readouterr().err == f"kctl: {error}: t-0: broker 13 … (next: look)\n"
+
+
 def status(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, list[int]]]:
     assert run(["reassign", "status", "-o", "json"]) == 0
     return [(row["state"], row["waits_for"]) for row in json.loads(capsys.readouterr().out)]
