@@ -243,7 +243,7 @@ async def start(
 
 
 async def _judged(refusal: ClusterError, client: Any, context: Context, moves: Sequence[Move]) -> ClusterError:
-    """For brokers that do not exist and brokers that are down the controller has one word: wrong usage is the former."""
+    """The controller has one word for brokers that do not exist and those that are down; wrong usage is the former."""
     if refusal.code != "INVALID_REPLICA_ASSIGNMENT":
         return refusal
     try:
