@@ -17,9 +17,14 @@ _INDENT = 10
 def parse_partition(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, int]:
     """`orders-0`: a topic and one of its partitions; names may have dashes, too."""
     topic, dash, index = text.rpartition("-")
-    if not topic or not dash or not (index.isascii() and index.isdigit()) or int(index[:12]) > PARTITION_MAX:
+    if not topic or not dash or not (index.isascii() and index.isdigit()) or _number(index) > PARTITION_MAX:
         raise click.BadParameter(f"{text!r} is not like orders-0 (TOPIC-PARTITION)")
-    return topic, int(index)
+    return topic, _number(index)
+
+
+def _number(digits: str) -> int:
+    """As large as it is, or as anything that is too large."""
+    return int(digits.lstrip("0")[:12] or "0")
 
 
 @click.command("explain", cls=Command)

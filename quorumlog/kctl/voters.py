@@ -168,10 +168,15 @@ async def show_preferred(context: Context) -> None:
 
 
 def _ids(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
     try:
-        return None if text is None else [int(one) for one in text.split(",")]
+        ids = [int(one) for one in text.split(",")]
     except ValueError:
         raise click.BadParameter(f"{text!r} is not like 1,2 (node ids)") from None
+    if any(not 0 <= one <= MAX_NODE_ID for one in ids):
+        raise click.BadParameter(f"{text!r} has a node id out of range 0..{MAX_NODE_ID}")
+    return ids
 
 
 @preferred.command("set")

@@ -139,6 +139,8 @@ def test_a_dry_run_changes_nothing_and_says_so(client: FakeClient, capsys: pytes
         ["nonsense"],
         ["topics", "nonsense"],
         ["brokers", "describe", "one"],
+        ["preferred-controllers", "set", "one"],
+        ["preferred-controllers", "set", "1,99999999999"],
         ["consume", "t", "--from", "middle"],
         ["produce", "t", "--key", "k", "--key-separator", ":"],
         ["dev", "up", "--voters", "0"],

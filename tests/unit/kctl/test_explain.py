@@ -110,7 +110,10 @@ def test_a_refusal_of_the_leader_is_final(client: FakeClient, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().err)["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-@pytest.mark.parametrize("text", ["t", "t-", "-0", "t-x", "t--", "t-2147483648", "t-99999999999999999999", "t-٣"])
+@pytest.mark.parametrize(
+    "text",
+    ["t", "t-", "-0", "t-x", "t--", "t-2147483648", "t-99999999999999999999", "t-000000000000999999999999", "t-٣"],
+)
 def test_what_is_no_partition_is_wrong_usage(client: FakeClient, text: str) -> None:
     assert run(["explain", "--", text]) == 2
     assert client.calls == []
