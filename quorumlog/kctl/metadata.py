@@ -80,7 +80,7 @@ async def _tail(context: Context, history: History, start: int, max_records: int
     names = Names((topic.topic_id, topic.name) for topic in described.topics)
     shown = 0
     while not exit_at_end or offset < end:
-        reply = await (history.read(offset, wait=False) if exit_at_end else history.follow(offset))
+        reply = await (history.read_known(offset) if exit_at_end else history.follow(offset))
         for batch in reply.batches:
             for line in lines(batch, names):
                 if line.offset < offset or (exit_at_end and line.offset >= end):

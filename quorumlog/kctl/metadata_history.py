@@ -63,13 +63,31 @@ class History:
         request = node_pb2.ReadMetadataRequest(from_offset=offset, wait_ms=POLL_MS if wait else 0)
         return await self._ask("ReadMetadata", request, offset)
 
-    async def follow(self, offset: int) -> Any:
-        """As `read` with `wait`; the node that is asked may be behind the one that was asked before."""
+    async def read_known(self, offset: int) -> Any:
+        """Batches from the one that holds `offset` on, which some node has shown to be committed; at least one.
+
+        Raises:
+            ClusterError: as `describe`; TIMED_OUT: whoever answers has not come that far.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limit_s()
+        while not (reply := await self.follow(offset, wait=False)).batches:
+            if loop.time() >= deadline:
+                text = f"the nodes that answer have not come to offset {offset}, which is committed"
+                raise ClusterError("TIMED_OUT", text, "kctl doctor", retriable=True)
+            for one in await self.ranges():
+                if one.begins <= offset < one.end:
+                    self._client.prefer(one.address)
+            await asyncio.sleep(AGAIN_S)  # no event tells when a node has caught up
+        return reply
+
+    async def follow(self, offset: int, *, wait: bool = True) -> Any:
+        """As `read`; the node that is asked may be behind the one that was asked before."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit_s()
         while True:
             try:
-                return await self.read(offset, wait=True)
+                return await self.read(offset, wait=wait)
             except ClusterError as error:
                 if error.code != OUT_OF_RANGE or loop.time() >= deadline:
                     raise

@@ -181,7 +181,7 @@ class _Reader:
     async def _read_up_to(self, end: int) -> list[Batch]:
         found: list[Batch] = []
         while self.offset < end:
-            found += self._take(await self._history.read(self.offset, wait=False))
+            found += self._take(await self._history.read_known(self.offset))
         return found
 
     def _take(self, reply: Any) -> list[Batch]:

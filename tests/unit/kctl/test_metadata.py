@@ -98,6 +98,9 @@ class Nodes:
     async def ask_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
         return await self.nodes[address].ask(method, request)
 
+    def prefer(self, address: str) -> None:
+        self.nodes = {address: self.nodes[address], **self.nodes}
+
     async def ask_any(self, method: str, request: Any, timeout_s: float) -> Any:
         self.asked.append((method, request))
         node = next(node for node in self.nodes.values() if node.is_up)
@@ -311,6 +314,34 @@ def test_an_offset_before_history_begins_is_looked_for_on_every_node(nodes: Node
     nodes.nodes["node:2"].is_up = True
     code, out, _ = kctl("at", "3", "-o", "json")
     assert (code, json.loads(out)["offset"]) == (0, 3)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_node_that_has_not_come_as_far_is_not_asked_for_ever(nodes: Nodes, kctl: Said, is_there: bool) -> None:
+    """The end is that of a node which then stops, or hangs for a while; the next one to answer is behind it."""
+    _, whole, _ = kctl("tail", "--from", "beginning", "--exit-at-end")
+    first, behind = only(nodes), Node()
+    boundary = sorted(behind.kept.images)[6]
+    behind.plane.node.high_watermark = boundary
+    nodes.nodes["node:2"] = behind
+    ask = nodes.ask_any
+
+    async def ask_any(method: str, request: Any, timeout_s: float) -> Any:
+        reply = await ask(method, request, timeout_s)
+        if method == "ReadMetadata" and len(nodes.asked) == 1:
+            nodes.prefer("node:2")
+            first.is_up = is_there
+        return reply
+
+    nodes.asked.clear()
+    nodes.ask_any = ask_any  # type: ignore[method-assign]
+    code, out, err = kctl("tail", "--from", str(boundary), "--exit-at-end", "--timeout", "0.5")
+    if is_there:
+        assert (code, out) == (0, "".join(whole.splitlines(keepends=True)[-out.count("\n") :]))
+        assert out
+    else:
+        assert (code, out) == (4, "")
+        assert "TIMED_OUT" in err
 
 
 @pytest.mark.parametrize(
