@@ -51,9 +51,22 @@ def test_kctl_commands_parse() -> None:
 
 
 def test_linked_files_exist() -> None:
-    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
-        for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text()):
-            assert (ROOT / target).exists(), f"{document} links to {target}"
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    assert len(documents) > 8
+    for document in documents:
+        for target, section in re.findall(r"\]\(([^)#:]*)(#[^):]+)?\)", document.read_text()):
+            linked = document.parent / target if target else document
+            assert linked.exists(), f"{document} links to {target}"
+            if section:
+                assert section.removeprefix("#") in sections(linked.read_text()), (
+                    f"{document} links to {target}{section}"
+                )
+
+
+def sections(text: str) -> set[str]:
+    """What its headings are called in links."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_version_is_the_same_everywhere() -> None:
