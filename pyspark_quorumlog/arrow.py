@@ -310,8 +310,6 @@ def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     column = table.column(name)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-        if isinstance(column, pa.ChunkedArray):  # what combining no chunks gives
-            column = pa.array([], column.type)
     return column
 
 
