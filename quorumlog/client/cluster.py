@@ -218,7 +218,7 @@ class Cluster:
                 if not error.retriable:
                     raise
                 if loop.time() + pause_s >= deadline:
-                    message = f"{what}: given up after {timeout_s:g} s; the last answer was: {error.message}"
+                    message = f"{what}: given up after {round(timeout_s, 2):g} s; the last answer was: {error.message}"
                     raise ClusterError("TIMED_OUT", message, error.next_step, retriable=True) from error
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)

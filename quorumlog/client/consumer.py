@@ -111,20 +111,27 @@ class Consumer:
                 raise refusal(fetched.error_code, topic, index, f"a fetch at offset {offset}")
             return fetched
 
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+
+        def left_s() -> float:
+            return max(deadline - loop.time(), PAUSE_MIN_S)
+
         while True:
-            fetched = await self._calls.call(topic, index, self._timeout_s, attempt, wait_ms / 1000)
+            fetched = await self._calls.call(topic, index, left_s(), attempt, wait_ms / 1000)
             if fetched.error_code == ErrorCode.none:
                 return Fetched(fetched.records, fetched.high_watermark, fetched.log_start_offset)
-            start = (await self.list_offset(topic, index, EARLIEST)).offset
-            end = (await self.list_offset(topic, index, LATEST)).offset
-            if not start <= offset <= end or asyncio.get_running_loop().time() > deadline:
+            start = (await self._list_offset(topic, index, EARLIEST, left_s())).offset
+            end = (await self._list_offset(topic, index, LATEST, left_s())).offset
+            if not start <= offset <= end or loop.time() >= deadline:
                 raise OffsetOutOfRangeError(topic, index, offset, start, end)
             await asyncio.sleep(PAUSE_MIN_S)  # whoever answered first was not the leader any more
 
     async def list_offset(self, topic: str, index: int, timestamp: int) -> ListedOffset:
         """The first offset whose record is not older than `timestamp` (ms), or EARLIEST, or LATEST (the watermark)."""
+        return await self._list_offset(topic, index, timestamp, self._timeout_s)
 
+    async def _list_offset(self, topic: str, index: int, timestamp: int, timeout_s: float) -> ListedOffset:
         async def attempt(connection: KafkaConnection, left_s: float) -> ListedOffset:
             partition = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
             values = {
@@ -132,8 +139,8 @@ class Consumer:
                 "isolation_level": 0,
                 "topics": [{"name": topic, "partitions": [partition]}],
             }
-            timeout_s = min(left_s, self._request_timeout_s)
-            reply = await connection.ask(Api.LIST_OFFSETS, _LIST_OFFSETS_VERSION, values, timeout_s)
+            limit_s = min(left_s, self._request_timeout_s)
+            reply = await connection.ask(Api.LIST_OFFSETS, _LIST_OFFSETS_VERSION, values, limit_s)
             with connection.judged():
                 found = [(one.name, part) for one in reply.topics for part in one.partitions]
                 if [(name, part.partition_index) for name, part in found] != [(topic, index)]:
@@ -143,7 +150,7 @@ class Consumer:
                 raise refusal(int(answer.error_code), topic, index, "the question for its offsets")
             return ListedOffset(answer.offset, answer.timestamp)
 
-        return await self._calls.call(topic, index, self._timeout_s, attempt)
+        return await self._calls.call(topic, index, timeout_s, attempt)
 
     async def list_offsets(self, asked: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], ListedOffset]:
         """`list_offset` for many partitions: timestamps by (topic, partition)."""

@@ -108,7 +108,7 @@ class PartitionCalls:
                 if now + pause_s >= deadline:
                     raise ClusterError(
                         "TIMED_OUT",
-                        f"{topic}-{index}: given up after {timeout_s:g} s; the last answer was: {error.message}",
+                        f"{topic}-{index}: given up after {round(timeout_s, 2):g} s; the last answer was: {error.message}",
                         "kctl topics describe " + topic,
                         retriable=True,
                     ) from error

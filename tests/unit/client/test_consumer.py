@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 
 import pytest
 
 from quorumlog.client import partitions
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRangeError
+from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, ListedOffset, OffsetOutOfRangeError
 from quorumlog.client.records import NewRecord, build_batch, decode_batches
 from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
+from quorumlog.wire.kafka.fetch import FetchedPartition
 from tests.unit.client.fake_cluster import client_of, fake_brokers, threaded_brokers
+from tests.unit.metadata.fake_node import run
 
 NOW = 1_700_000_000_000
 
@@ -69,6 +72,28 @@ async def test_out_of_range_names_what_is_there() -> None:
         with pytest.raises(OffsetOutOfRangeError, match=r"t-0: offset 9 is out of range.*from 0 to 2") as caught:
             await Consumer(cluster).fetch("t", 0, 9)
         assert (caught.value.code, caught.value.start, caught.value.end) == ("OFFSET_OUT_OF_RANGE", 0, 2)
+
+
+def test_all_that_a_fetch_asks_shares_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of range, then where the log begins and ends, and as it has moved meanwhile: the same again."""
+
+    async def slow(
+        calls: object, topic: str, index: int, timeout_s: float, attempt: Callable[..., object], wait_s: float = 0.0
+    ) -> object:
+        await asyncio.sleep(0.9 * timeout_s)
+        if attempt.__qualname__.startswith("Consumer.fetch"):
+            return FetchedPartition(None, "t", 0, 1, -1, -1, -1, memoryview(b""), -1, -1, -1, -1)
+        return ListedOffset(7, -1)
+
+    async def test() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(OffsetOutOfRangeError):
+            await Consumer(Cluster("h:1"), timeout_s=10).fetch("t", 0, 7)
+        return loop.time() - began
+
+    monkeypatch.setattr(partitions.PartitionCalls, "call", slow)
+    assert 9 < run(test()) < 10.5, "virtual seconds"
 
 
 async def test_offsets_of_many_partitions_and_times() -> None:
