@@ -106,9 +106,10 @@ class PartitionCalls:
                         error.code, f"{topic}-{index} does not exist", "kctl topics list", retriable=False
                     ) from error
                 if now + pause_s >= deadline:
+                    after = f"{round(timeout_s, 2):g} s"
                     raise ClusterError(
                         "TIMED_OUT",
-                        f"{topic}-{index}: given up after {round(timeout_s, 2):g} s; the last answer was: {error.message}",
+                        f"{topic}-{index}: given up after {after}; the last answer was: {error.message}",
                         "kctl topics describe " + topic,
                         retriable=True,
                     ) from error
