@@ -110,7 +110,11 @@ class FileDisk:
             os.close(lock_fd)
             raise
         if cluster_id is not None:
-            disk.bind_cluster(cluster_id)
+            try:
+                disk.bind_cluster(cluster_id)
+            except BaseException:
+                disk.close()
+                raise
         return disk
 
     @property
@@ -129,12 +133,16 @@ class FileDisk:
         """Say, once it is known, which cluster this directory belongs to; durable on return.
 
         Raises:
-            StoreRefusedError: it belongs to another one.
+            StoreRefusedError: it belongs to another one, or cannot be written.
         """
         _check_meta(self.root, self._meta, self._meta["node_id"], cluster_id)
         if self._meta["cluster_id"] is None:
-            self._meta["cluster_id"] = cluster_id
-            _save_meta(self.root, self._meta)
+            bound = {**self._meta, "cluster_id": cluster_id}
+            try:
+                _save_meta(self.root, bound)
+            except OSError as error:
+                raise _refuse_access(self.root, error) from error
+            self._meta = bound
 
     def close(self) -> None:
         """Close every file and release the lock.  Flushes nothing."""

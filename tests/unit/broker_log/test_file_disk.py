@@ -84,6 +84,25 @@ def test_the_cluster_may_be_learnt_later(tmp_path: Path) -> None:
     disk.close()
 
 
+def test_a_cluster_that_cannot_be_written_down_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    acquire(tmp_path, cluster_id=None).close()
+
+    def full(root: Path, meta: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_disk, "_save_meta", full)
+        with pytest.raises(StoreRefusedError, match="No space left on device"):
+            acquire(tmp_path)
+        disk = acquire(tmp_path, cluster_id=None)  # the lock of the one that was refused is free again
+        with pytest.raises(StoreRefusedError, match="No space left on device"):
+            disk.bind_cluster("mine")
+        assert disk.cluster_id is None
+    disk.bind_cluster("mine")
+    assert disk.cluster_id == "mine"
+    disk.close()
+
+
 def test_a_newer_format(tmp_path: Path) -> None:
     make(tmp_path)
     meta = json.loads((tmp_path / "meta.json").read_text())
