@@ -173,8 +173,9 @@ class _RangeFetcher:
         self._is_ahead = is_ahead
         task = self._task
         size_max = self._options.fetch_size_max_bytes
+        wait_ms = min(offsets.FETCH_WAIT_MS, int(self._options.poll_timeout_s * 1000) // 2)  # or no empty answer comes
         return self._runner.start(
-            self._consumer.fetch(task.topic, task.partition, self._offset, size_max_bytes=size_max)
+            self._consumer.fetch(task.topic, task.partition, self._offset, size_max_bytes=size_max, wait_ms=wait_ms)
         )
 
     def _skip(self, error: OffsetOutOfRangeError) -> None:

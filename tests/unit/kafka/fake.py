@@ -44,6 +44,10 @@ class FakeLog:
     next_sequence: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
+    def start_offset(self) -> int:
+        return self.batches[0][0] if self.batches else 0
+
+    @property
     def end_offset(self) -> int:
         return self.batches[-1][1] if self.batches else 0
 
@@ -211,11 +215,11 @@ class FakeReplicas:
         if (refusal := self._refusal(name, item.index)) is not None:
             return api.FetchResult(item.topic_id, name, item.index, int(refusal))
         log = self.logs[name, item.index]
-        end = log.end_offset
-        if not 0 <= item.fetch_offset <= end:
-            return api.FetchResult(item.topic_id, name, item.index, int(Code.OFFSET_OUT_OF_RANGE), end, end, 0)
+        start, end = log.start_offset, log.end_offset
+        if not start <= item.fetch_offset <= end:
+            return api.FetchResult(item.topic_id, name, item.index, int(Code.OFFSET_OUT_OF_RANGE), end, end, start)
         records = log.read(item.fetch_offset, min(item.max_bytes, max_bytes))
-        return api.FetchResult(item.topic_id, name, item.index, 0, end, end, 0, records)
+        return api.FetchResult(item.topic_id, name, item.index, 0, end, end, start, records)
 
     async def list_offset(
         self, topic: str, index: int, timestamp: int, current_leader_epoch: int = -1
@@ -224,7 +228,7 @@ class FakeReplicas:
             return api.ListOffsetResult(int(refusal))
         log = self.logs[topic, index]
         if timestamp == api.EARLIEST_TIMESTAMP:
-            return api.ListOffsetResult(0, 0, -1, 0)
+            return api.ListOffsetResult(0, log.start_offset, -1, 0)
         if timestamp == api.LATEST_TIMESTAMP:
             return api.ListOffsetResult(0, log.end_offset, -1, 0)
         found = [(base, newest) for base, _, newest, _ in log.batches if newest >= timestamp]
