@@ -315,17 +315,20 @@ async def test_a_failed_sync_counts_for_all_that_go_on_beside_it(
     disk = acquire(tmp_path)
     file = disk.open("a", create=True)
     file.append(b"data")
-    reported = threading.Event()
-    outcomes = iter([True, False])
+    began, is_second_there, reported = threading.Event(), threading.Event(), threading.Event()
 
     def sync(fd: int) -> None:
         os.close(fd)
-        if next(outcomes):
+        if not began.is_set():
+            began.set()
+            is_second_there.wait(30)
             raise OSError(errno.EIO, "Input/output error")
+        is_second_there.set()
         reported.wait(30)
 
     monkeypatch.setattr(file_disk, "_sync_data", sync)
     first = asyncio.create_task(disk.flush([file]))
+    await asyncio.to_thread(began.wait, 30)
     second = asyncio.create_task(disk.flush([file]))
     with pytest.raises(DiskError, match="Input/output error"):
         await first
