@@ -35,7 +35,7 @@ _NO_HEADERS = (_NO_INT32, _NO_BYTES, _NO_INT32, _NO_BYTES, _NO_INT32, _NO_BYTES,
 
 
 def read_schema(with_headers: bool) -> pa.Schema:
-    """The Arrow form of `options.read_schema`: Spark compares the two for equality."""
+    """The Arrow form of `source.read_schema`: Spark compares the two for equality."""
     fields = [
         ("key", pa.binary()),
         ("value", pa.binary()),
