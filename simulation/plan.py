@@ -63,6 +63,7 @@ class Plan:
     op_gap_s: float
     quick: bool  # timeouts of a third: more elections in the same time
     small_fetches: bool  # replies of a few batches, and nothing old in memory: the log is read from the disk
+    watermark_wait_ms: int  # voters are told late, or at once, what is committed of the records that they have
     auto_join: bool  # observers make voters of themselves, and voters leave when they are stopped
     disaster: bool  # at the end a majority of the voters' disks is lost, and the quorum rebuilt from what is left
     snapshots: bool  # taken every little while, and the log kept short behind them
@@ -90,6 +91,7 @@ def draw(seed: int) -> Plan:
         quick=random.random() < 0.7,
         small_fetches=random.random() < 0.3,
         snapshots=random.random() < 0.5,
+        watermark_wait_ms=0,
         auto_join=random.random() < 0.15,
         disaster=random.random() < 0.15,
         faults=(),
@@ -108,7 +110,7 @@ def draw(seed: int) -> Plan:
             if wipes < 0:
                 continue  # more lost disks than a minority is what the quorum does not promise to survive
         faults.append(replace(fault, number=len(faults)))
-    return replace(plan, faults=tuple(faults))
+    return replace(plan, faults=tuple(faults), watermark_wait_ms=random.choice((0, 5, 5, 100)))
 
 
 def _draw_fault(random: Random, plan: Plan, kind: str) -> Fault:

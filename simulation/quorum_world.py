@@ -183,6 +183,7 @@ class QuorumWorld:
                 fetch_timeout_ms=self.watch.fetch_timeout_ms,
                 request_timeout_ms=300 if plan.quick else 1000,
                 voter_wait_ms=200 if plan.quick else 500,
+                watermark_wait_ms=plan.watermark_wait_ms,
                 fetch_max_bytes=300 if plan.small_fetches else 1 << 20,
                 recent_max_bytes=0 if plan.small_fetches else 4 << 20,
                 step_timeout_ms=3000,

@@ -34,6 +34,7 @@ class RaftConfig:
     download_backoff_ms: int = 500  # pause before one that arrived damaged is tried again; doubles
     download_backoff_max_ms: int = 30_000
     voter_wait_ms: int = 500  # how long a leader may hold the fetch of a voter that has everything
+    watermark_wait_ms: int = 5  # how long a voter that has every record may wait to be told what is committed of them
     observer_wait_ms: int = 5_000  # the same for the others: also how late a broker may notice a leader that hangs
     fetch_max_bytes: int = 1 << 20  # of batches in one fetch reply
     recent_max_bytes: int = 4 << 20  # durable batches kept in memory, so that fetches near the end read no disk

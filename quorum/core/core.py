@@ -386,7 +386,7 @@ class RaftCore(Founding):
         match self.role:
             case Leader() as leader:
                 times += [errand.wakes_ms for errand in leader.announcements.values()]
-                times.append(leader.expiry_ms)
+                times += [leader.expiry_ms, leader.owed_ms]
                 times += self._change_timers(leader, self._now_ms)
                 times += self._handover_timers(leader, self._now_ms)
                 timeout = self.config.fetch_timeout_ms
@@ -420,7 +420,7 @@ class RaftCore(Founding):
                     return self._pursue(now_ms)
                 self._announce(leader, now_ms)
                 self._confirm_reads(leader)
-                self._wake_parked(leader)
+                self._wake_parked(leader, now_ms)
             case Follower() as follower:
                 self._fetch(follower, now_ms)
             case Prospective() | Candidate() as standing:

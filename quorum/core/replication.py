@@ -10,9 +10,10 @@ The high watermark is the offset that a majority of the voters in force has ackn
 its own disk has confirmed.  It moves only past the first record of the leader's own epoch (Raft 5.4.2): older records
 are committed by being below it.
 
-A fetch that brings nothing new is parked.  A voter's is answered on new records, which it must acknowledge, and on a
-new high watermark; an observer's only on a new high watermark, so that a commit wakes thousands of brokers once, not
-twice.
+A fetch that brings nothing new is parked.  A voter's is answered on new records, which it must acknowledge; a new high
+watermark comes with them, or alone when none came for `watermark_wait_ms`: no commit waits for it, and told at once it
+would cost a second exchange with each voter a commit.  An observer's is answered only on a new high watermark, at once,
+so that a commit wakes thousands of brokers once, not twice.
 
 Replies come late, twice and out of order.  A fetch reply counts only if it answers the one fetch in flight, in the
 same stay as follower of the same leader; a fetch that overtakes another of the same replica takes its place."""
@@ -109,7 +110,7 @@ class Replication(Snapshots):
         leader.parked[key] = parked
         if leader.expiry_ms is None or parked.deadline_ms < leader.expiry_ms:
             leader.expiry_ms = parked.deadline_ms
-        self._serve(leader, key, parked)
+        self._serve(leader, key, parked, now_ms)
         if wait_ms == 0 and parked.read_id is None and leader.parked.get(key) is parked:
             del leader.parked[key]
             self._answer(call, self._reply(leader))
@@ -208,16 +209,11 @@ class Replication(Snapshots):
         if offset > leader.epoch_start:
             self._advance_watermark(offset)
 
-    def _serve(self, leader: Leader, key: ReplicaKey, parked: Parked) -> None:
+    def _serve(self, leader: Leader, key: ReplicaKey, parked: Parked, now_ms: int) -> None:
         """Answer a parked fetch if there is news for it, or start reading the news from the log."""
-        request = parked.request
-        news = self.high_watermark > request.high_watermark
-        if key in self.history.current:
-            news = news or request.offset < self.log.end or request.round < leader.round
-        else:
-            news = news or request.offset < self.high_watermark
-        if not news or parked.read_id is not None:
+        if parked.read_id is not None or not self._has_news(leader, key, parked.request, now_ms):
             return
+        request = parked.request
         max_bytes = max(1, min(request.max_bytes, self.config.fetch_max_bytes))
         batches = self.log.recent(request.offset, max_bytes)
         if batches is None:
@@ -230,6 +226,18 @@ class Replication(Snapshots):
         misplaced = not batches and request.offset < self.log.end
         error = ErrorCode.INVALID_REQUEST if misplaced else ErrorCode.NONE
         self._answer(parked.call, self._reply(leader, error=error, batches=batches))
+
+    def _has_news(self, leader: Leader, key: ReplicaKey, request: Fetch, now_ms: int) -> bool:
+        watermark_moved = self.high_watermark > request.high_watermark
+        if key not in self.history.current:
+            return watermark_moved or request.offset < self.high_watermark
+        if request.offset < self.log.end or request.round < leader.round:
+            return True
+        if not watermark_moved or self.config.watermark_wait_ms == 0:
+            return watermark_moved
+        if leader.owed_ms is None:
+            leader.owed_ms = now_ms + self.config.watermark_wait_ms
+        return now_ms >= leader.owed_ms
 
     def _on_log_read(self, event: LogRead) -> None:
         """Answer the fetch that the read was for, if it still waits and the batches are still what it asked for.
@@ -249,17 +257,22 @@ class Replication(Snapshots):
         else:
             self._answer(parked.call, self._reply(leader, error=ErrorCode.INVALID_REQUEST))
 
-    def _wake_parked(self, leader: Leader) -> None:
+    def _wake_parked(self, leader: Leader, now_ms: int) -> None:
         """Look through the parked fetches if there may be news for them; an append or a round concerns voters only."""
         end, watermark, round_ = leader.told
         leader.told = (self.log.end, self.high_watermark, leader.round)
+        if self.log.end > end:
+            leader.owed_ms = None  # the records tell it
+        is_owed = leader.owed_ms is not None and now_ms >= leader.owed_ms
         if self.high_watermark > watermark:
             for key, parked in list(leader.parked.items()):
-                self._serve(leader, key, parked)
-        elif self.log.end > end or leader.round > round_:
+                self._serve(leader, key, parked, now_ms)
+        elif self.log.end > end or leader.round > round_ or is_owed:
             for key in self.other_voters:
                 if (waiting := leader.parked.get(key)) is not None:
-                    self._serve(leader, key, waiting)
+                    self._serve(leader, key, waiting, now_ms)
+        if is_owed:
+            leader.owed_ms = None
 
     def _expire_parked(self, leader: Leader, now_ms: int) -> None:
         """Answer, with nothing, what has waited long enough.  Reads of the log are waited for.

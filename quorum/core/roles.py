@@ -172,7 +172,8 @@ class Change:
 class Leader:
     """Leads `epoch`, whose first record is at `epoch_start`.
 
-    since_ms: when it won.  expiry_ms: no parked fetch expires before.  paused: no majority fetches (design §4.6).
+    since_ms: when it won.  expiry_ms: no parked fetch expires before.  owed_ms: when voters are told of a new watermark
+    if no record comes before.  paused: no majority fetches (design §4.6).
     round: raised by reads that want to be current; told_round: the highest that a reply has carried (`reads.py`).
     trusted_round: a voter's fetch of an older one does not show that it is live (`replication.py`).
     """
@@ -186,6 +187,7 @@ class Leader:
     reads: dict[int, ReplicaKey] = field(default_factory=dict)
     told: tuple[int, int, int] = (0, 0, 0)  # (log end, high watermark, round) when the parked were last looked through
     expiry_ms: int | None = None
+    owed_ms: int | None = None
     paused: bool = False
     unreached: set[int] = field(default_factory=set)  # ids of voters that a paused leader has asked in vain
     reset: bool = False  # the connections were reset: ask a bootstrap address next

@@ -9,6 +9,8 @@ wait on the wire, writes are pending, and no time passes.
     observer 4 [cluster=X] start a node that knows only the addresses of the others
     limit 1                so many bytes at most in a fetch reply (that is: one batch) or a piece of a snapshot, for
                            nodes that are made after it
+    watermark-wait 5       so many ms a voter that has every record waits to be told what is committed of them, at nodes
+                           that are made after it; 0 at the start, so that no time has to pass for it
     crash 1 / start 1      lose what is not durable, and start from what is
     wipe 1                 give a crashed node an empty disk, with another directory id
     elapse 500 [1 2]       let time pass; at these nodes (or none) requests that had no reply for too long fail, and
@@ -99,6 +101,7 @@ class Scenario:
         self.looking = False
         self.wiped = 0
         self.limit = 1 << 20
+        self.watermark_wait_ms = 0
         self.calls = 0
         self.side: set[int] = set()
         self.severed: set[frozenset[int]] = set()
@@ -171,6 +174,7 @@ class Scenario:
             "unhang": lambda words: self.hung.difference_update(map(int, words)),
             "live": self.live,
             "limit": lambda words: setattr(self, "limit", int(words[0])),
+            "watermark-wait": lambda words: setattr(self, "watermark_wait_ms", int(words[0])),
             "cut": lambda words: self.side.update(map(int, words)),
             "sever": lambda words: self.severed.add(frozenset(map(int, words))),
             "heal": self.heal,
@@ -202,7 +206,7 @@ class Scenario:
         for node_id, disk in founded_disks(addresses).items():
             listed = tuple(addresses.items())
             config = RaftConfig(node_id, addresses[node_id], initial_voters=listed, fetch_max_bytes=self.limit)
-            self.lab.add(config, disk)
+            self.place(config, disk)
         for node_id in addresses:
             self.start(node_id)
 
@@ -219,7 +223,7 @@ class Scenario:
                 cluster_id=given.get("cluster"),
                 new_cluster_id=f"made-by-{word}",
             )
-            self.lab.add(config)
+            self.place(config)
         for word in ids:
             self.start(int(word))
 
@@ -228,8 +232,11 @@ class Scenario:
         cluster = options(words).get("cluster")
         address = f"n{words[0]}:1"
         config = RaftConfig(int(words[0]), address, bootstrap=known, cluster_id=cluster, fetch_max_bytes=self.limit)
-        self.lab.add(config)
+        self.place(config)
         self.start(int(words[0]))
+
+    def place(self, config: RaftConfig, disk: Disk | None = None) -> None:
+        self.lab.add(replace(config, watermark_wait_ms=self.watermark_wait_ms), disk)
 
     def start(self, node_id: int) -> None:
         self.lab.start(node_id, Steady())

@@ -8,7 +8,7 @@ from simulation.mutants import MUTANTS, hunt
 from simulation.plan import draw
 from simulation.quorum_world import play
 
-SEEDS = 60
+SEEDS = 100
 SLOW = {
     "votes for a shorter log",
     "votes twice in an epoch",

@@ -37,9 +37,9 @@ async def grow(one: ControlPlane, first: int) -> None:
 
 async def same(*planes: ControlPlane) -> None:
     async with asyncio.timeout(30):
-        end = max(one.replay.image.end_offset for one in planes)
-        for one in planes:
-            await one.replay.wait_for(end)
+        while len(ends := {one.replay.image.end_offset for one in planes}) > 1:
+            for one in planes:
+                await one.replay.wait_for(max(ends))
     assert len({one.replay.image.digest() for one in planes}) == 1
 
 

@@ -182,7 +182,7 @@ def test_a_fetch_that_will_not_wait() -> None:
 
 
 def test_no_more_observers_wait_than_allowed() -> None:
-    bench = leading(parked_fetches_max=2)
+    bench = leading(parked_fetches_max=2, watermark_wait_ms=0)
     bench.fetch(2, 2)
     for node_id in (11, 12):
         assert bench.fetch(node_id, 2, high_watermark=2, sender=sender(node_id)) is None
@@ -201,7 +201,7 @@ def test_no_more_observers_are_remembered_than_allowed() -> None:
 
 def test_k11_a_reading_that_comes_too_late() -> None:
     """The leader has resigned, or the fetch was overtaken, when the disk answers."""
-    bench = leading(recent_max_bytes=1)
+    bench = leading(recent_max_bytes=1, watermark_wait_ms=0)
     for _ in range(3):
         propose(bench)
     assert bench.fetch(2, 1, 0) is None
