@@ -1,6 +1,7 @@
 """A real broker for tests, in under a second: `standalone()` here, the fixture `quorumlog_broker` in `plugin.py`.
 
-The broker is a process of its own, with its own ports and an empty data directory, and is gone afterwards.
+The broker is a process of its own, with its own ports and an empty data directory, and is gone afterwards.  Settings in
+the environment (QUORUMLOG_…) are for other processes, and not passed on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quorumlog.errors import QuorumlogError
+from quorumlog.kctl.dev_cluster import environment
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -47,7 +49,7 @@ def standalone(start_timeout_s: float = START_TIMEOUT_S) -> Iterator[Broker]:
         command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
         command += ["--log-format", "json"]
         with log.open("wb") as errors:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment())
         try:
             yield _ready(process, log, start_timeout_s)
         finally:
@@ -59,8 +61,10 @@ def _ready(process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> Bro
     assert process.stdout is not None
     alarm = threading.Timer(timeout_s, process.kill)
     alarm.start()
-    line = process.stdout.readline()
-    alarm.cancel()
+    try:
+        line = process.stdout.readline()
+    finally:
+        alarm.cancel()  # interrupted, too: the interpreter would wait for it before it ends
     try:
         fields = json.loads(line)
         return Broker(str(fields["kafka"]), str(fields["control"]), process.pid)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -57,6 +60,34 @@ def test_the_broker_is_gone_after_the_block() -> None:
     with standalone() as broker:
         assert Path(f"/proc/{broker.pid}").exists()
     assert not Path(f"/proc/{broker.pid}").exists()
+
+
+def test_settings_for_another_process_are_not_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUORUMLOG_NODE_ID", "none of them")
+    with standalone() as broker:
+        assert broker.bootstrap
+
+
+def test_a_start_that_is_interrupted_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        stdout: Any = SimpleNamespace(readline=lambda: interrupt(), close=lambda: None)
+
+        def kill(self) -> None: ...
+
+        def terminate(self) -> None: ...
+
+        def wait(self, timeout_s: float | None = None) -> None: ...
+
+    def interrupt() -> bytes:
+        raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: Interrupted())
+    with pytest.raises(KeyboardInterrupt), standalone():
+        pytest.fail("interrupted")
+    for thread in set(threading.enumerate()) - before:
+        assert isinstance(thread, threading.Timer)
+        assert thread.finished.is_set()
 
 
 def test_a_broker_that_does_not_start_says_why() -> None:
