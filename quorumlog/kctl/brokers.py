@@ -178,7 +178,7 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
             rows += [_stray(broker, stray) for stray in reply.strays]
     columns = ("broker", "topic", "partition", "path", "set_aside_at", "kept")
     if context.output.is_json:
-        context.output.document({"changed": bool(rows) and not dry_run, "strays": rows})
+        context.output.document({"changed": bool(rows) and not dry_run, "offset": None, "strays": rows})
     elif rows:
         context.output.table(columns, [[row[column] for column in columns] for row in rows])
         context.output.message(

@@ -66,7 +66,7 @@ async def up(context: Context, directory: str | None, voters: int, brokers: int,
             if is_new:
                 dev_cluster.remove(cluster)
             raise
-    document = {"changed": changed, **await _document(cluster)}
+    document = {"changed": changed, "offset": None, **await _document(cluster)}
     if context.output.is_json:
         context.output.document(document)
         return

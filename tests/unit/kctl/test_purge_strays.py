@@ -105,6 +105,6 @@ def test_an_unknown_broker(use: Any, capsys: pytest.CaptureFixture[str]) -> None
 def test_nothing_to_delete(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     use(Brokers([], []))
     assert purge() == 0
-    assert json.loads(capsys.readouterr().out) == {"changed": False, "strays": []}
+    assert json.loads(capsys.readouterr().out) == {"changed": False, "offset": None, "strays": []}
     assert run(["brokers", "purge-strays"]) == 0
     assert capsys.readouterr().out == "there are no strays\n"
