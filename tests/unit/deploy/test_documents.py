@@ -1,4 +1,4 @@
-"""The commands in the README are commands that there are."""
+"""The commands in README and docs are commands that there are."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ from quorumlog.runtime import config as configuration
 
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text()
+DOCS = "".join(path.read_text() for path in sorted(ROOT.glob("docs/*.md")))
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 
 def commands(program: str) -> list[list[str]]:
-    """The command lines of the README's blocks that start with `program`, without placeholders and comments."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    text = "".join(body for language, body in blocks if not language).replace("\\\n", " ")
-    lines = [line for line in text.splitlines() if line.startswith(f"{program} ")]
-    return [shlex.split(line, comments=True)[1:] for line in lines if not re.search(r"[|…[]|\b[A-Z]{2,}\b", line)]
+    """The command lines of blocks that start with `program`, after `$ ` in docs, without placeholders and comments."""
+    found = []
+    for document, prompt in ((README, ""), (DOCS, "$ ")):
+        text = "".join(body for language, body in BLOCK.findall(document) if not language).replace("\\\n", " ")
+        lines = [line.strip().partition(" > ")[0] for line in text.splitlines()]
+        found += [line.removeprefix(prompt) for line in lines if line.startswith(f"{prompt}{program} ")]
+    return [shlex.split(line, comments=True)[1:] for line in found if not re.search(r"[|…[]|\b[A-Z]{2,}\b", line)]
 
 
 @pytest.mark.parametrize(("program", "parser"), [("broker", broker_parser), ("quorum-node", node_parser)])
@@ -38,7 +42,7 @@ def test_server_commands_parse_and_make_sense(program: str, parser: object) -> N
 
 def test_kctl_commands_parse() -> None:
     lines = commands("kctl")
-    assert len(lines) >= 5
+    assert len(lines) >= 40
     for line in lines:
         command: click.Command = cli
         context = click.Context(cli)
