@@ -59,10 +59,11 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
     """
     disks: list[FileDisk] = []
     count = len(config.data_dirs)
+    stall_s = config.log_dir_stall_timeout_ms / 1000
     threads = SYNC_ONE_BY_ONE_MAX if count == 1 else max(1, FLUSH_THREADS // count)
     try:
         for root in config.data_dirs:
-            disks.append(FileDisk.acquire(root, config.node_id, config.cluster_id, sources.uuid4, threads))
+            disks.append(FileDisk.acquire(root, config.node_id, config.cluster_id, sources.uuid4, threads, stall_s))
             for other in disks[:-1]:
                 if other.directory_id == disks[-1].directory_id:
                     raise StoreRefusedError(

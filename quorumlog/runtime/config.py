@@ -226,6 +226,16 @@ KEYS: tuple[Key, ...] = (
         100,
         3_600_000,
     ),
+    Key(
+        "log.dir.stall.timeout.ms",
+        INTEGER,
+        60_000,
+        "a data directory that makes nothing durable for this long goes offline",
+        (BROKER,),
+        (),
+        1000,
+        3_600_000,
+    ),
     Key("shutdown.timeout.ms", INTEGER, 30_000, "a graceful stop may take this long", BOTH, (), 100, 600_000),
 )
 
@@ -276,6 +286,7 @@ class NodeConfig:
     broker_session_timeout_ms: int = 6000
     replica_lag_max_bytes: int = -1
     replica_lag_time_max_ms: int = 10_000
+    log_dir_stall_timeout_ms: int = 60_000
     shutdown_timeout_ms: int = 30_000
     settings: Mapping[str, Setting] = field(default_factory=dict, compare=False, repr=False)
 
@@ -507,6 +518,7 @@ def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) 
         broker_session_timeout_ms=values["broker.session.timeout.ms"],
         replica_lag_max_bytes=values.get("replica.lag.max.bytes", -1),
         replica_lag_time_max_ms=values.get("replica.lag.time.max.ms", 10_000),
+        log_dir_stall_timeout_ms=values.get("log.dir.stall.timeout.ms", 60_000),
         shutdown_timeout_ms=values["shutdown.timeout.ms"],
         settings=dict(settings.values),
     )

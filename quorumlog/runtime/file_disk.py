@@ -20,7 +20,8 @@ reports errors through the descriptor of the directory, which is open from the s
 executor's threads; `flush_threads_max` leaves some to the others when this one hangs.
 
 **Failure**: after a failed write or sync nobody knows what is durable, and a second sync would falsely succeed.  The
-directory is `failure` from then on, and every later write raises that.
+directory is `failure` from then on, and every later write raises that.  One that makes nothing durable for `stall_s`
+has failed as well: somebody else must lead what is on it.  The threads that it holds stay held.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from uuid import UUID
 from quorumlog.errors import CorruptStoreError, StoreRefusedError
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
 from quorumlog.runtime.sqlite_facts import SqliteFacts
+from quorumlog.runtime.stall import STALL_S, no_longer_than
 
 FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
@@ -61,12 +63,11 @@ _HAS_SYNCFS = hasattr(_libc, "syncfs")
 class FileDisk:
     """A data directory, locked by this process.  Made by `FileDisk.acquire`."""
 
-    def __init__(
-        self, root: Path, lock_fd: int, meta: dict[str, Any], flush_threads_max: int = SYNC_ONE_BY_ONE_MAX
-    ) -> None:
+    def __init__(self, root: Path, lock_fd: int, meta: dict[str, Any], flush_threads_max: int, stall_s: float) -> None:
         assert flush_threads_max > 0, flush_threads_max
         self.root = root
         self._flush_threads_max = flush_threads_max
+        self._stall_s = stall_s
         self.failure: DiskError | None = None
         self._lock_fd = lock_fd
         self._meta = meta
@@ -76,7 +77,7 @@ class FileDisk:
         self._clean: OrderedDict[str, _File] = OrderedDict()  # with a descriptor; least recently used first
         self._dirty: OrderedDict[str, _File] = OrderedDict()  # the same, with unflushed bytes
         self._handles: dict[str, _File] = {}
-        self._facts = SqliteFacts(root / "facts.db", self._set_failure)
+        self._facts = SqliteFacts(root / "facts.db", self._set_failure, stall_s)
 
     @classmethod
     def acquire(
@@ -86,12 +87,14 @@ class FileDisk:
         cluster_id: str | None,
         new_directory_id: Callable[[], UUID],
         flush_threads_max: int = SYNC_ONE_BY_ONE_MAX,
+        stall_s: float = STALL_S,
     ) -> FileDisk:
         """Lock the directory, formatting it when it is new, and check that it is ours.
 
         Args:
             cluster_id: None while this node does not know it; see `bind_cluster`.
             flush_threads_max: how many threads a flush may take at once.
+            stall_s: a flush or commit that takes longer has failed.
 
         Raises:
             StoreRefusedError: another node's or cluster's, in use, of a newer format, or not writable.
@@ -102,7 +105,7 @@ class FileDisk:
         try:
             meta = _load_meta(root) or _format(root, node_id, cluster_id, new_directory_id())
             _check_meta(root, meta, node_id, cluster_id)
-            disk = cls(root, lock_fd, meta, flush_threads_max)
+            disk = cls(root, lock_fd, meta, flush_threads_max, stall_s)
         except OSError as error:
             os.close(lock_fd)
             raise _refuse_access(root, error) from error
@@ -230,7 +233,8 @@ class FileDisk:
         try:
             for file in dirty:
                 self._set_dirty(file, False)
-            await self._sync(dirty, folders)
+            async with no_longer_than(self._stall_s):
+                await self._sync(dirty, folders)
         except OSError as error:
             raise self._fail("flush", error) from error
         self._check_writable()  # of two syncs side by side the system may tell only one that it failed

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from quorumlog.errors import CorruptStoreError, StoreRefusedError
 from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.stall import STALL_S, no_longer_than
 
 FACTS_VERSION = 1
 _CREATE = "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
@@ -25,7 +26,7 @@ _CREATE = "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc IN
 class SqliteFacts:
     """The facts of one directory.  `on_failure` hears of the first failed commit, before `commit` raises."""
 
-    def __init__(self, path: Path, on_failure: Callable[[DiskError], None]) -> None:
+    def __init__(self, path: Path, on_failure: Callable[[DiskError], None], stall_s: float = STALL_S) -> None:
         """Open the file at `path`, which `create` made.
 
         Raises:
@@ -36,6 +37,7 @@ class SqliteFacts:
             raise CorruptStoreError(f"{path} is missing from a formatted data directory", "restore it from a backup")
         self._path = path
         self._on_failure = on_failure
+        self._stall_s = stall_s
         self._failure: DiskError | None = None
         self._turn = asyncio.Lock()
         self._connection_lock = threading.Lock()  # a cancelled commit may still run in the executor
@@ -96,9 +98,12 @@ class SqliteFacts:
         if not changes:
             return
         async with self._turn:
+            if self._failure is not None:
+                raise self._failure
             loop = asyncio.get_running_loop()
             try:
-                await loop.run_in_executor(None, self._commit, dict(changes))
+                async with no_longer_than(self._stall_s):
+                    await loop.run_in_executor(None, self._commit, dict(changes))
             except (sqlite3.Error, OSError) as error:
                 self._fail(error)
 
@@ -125,8 +130,10 @@ class SqliteFacts:
             self._is_whole = True
 
     def close(self) -> None:
-        with self._connection_lock:
+        """A commit that hangs keeps the connection, and ends with the process."""
+        if self._connection_lock.acquire(timeout=-1 if self._failure is None else 0):
             self._connection.close()
+            self._connection_lock.release()
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from harness import batch
@@ -14,6 +18,7 @@ from broker.server.api import FetchPartition, FetchPlan
 from broker.server.process import BrokerProcess, make_broker_process
 from metadata.records import UNASSIGNED
 from quorumlog.errors import FatalError
+from quorumlog.runtime import file_disk
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
 from quorumlog.runtime.disk import DiskError
@@ -161,3 +166,35 @@ async def test_a_damaged_replica_is_offline_and_the_others_serve(tmp_path: Path)
         hosted = process.role.replicas.find("t", 0)
         assert hosted is not None
         assert segments[0].name in hosted.offline
+
+
+async def test_a_directory_that_hangs_goes_offline_and_the_other_serves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, real = threading.Event(), file_disk._fdatasync
+
+    def hangs(descriptor: int) -> None:
+        if str(tmp_path / "a" / "logs") in os.readlink(f"/proc/self/fd/{descriptor}"):
+            released.wait(WAIT_S)
+        real(descriptor)
+
+    both = replace(config(tmp_path / "a", tmp_path / "b"), log_dir_stall_timeout_ms=1000)
+    async with make_broker_process(both, Sources.real()) as process:
+        await ready(process)
+        await create(process)
+        monkeypatch.setattr(file_disk, "_fdatasync", hangs)
+        homes: dict[int, UUID] = {}
+        for index in range(PARTITIONS):
+            hosted = process.role.replicas.find("t", index)
+            assert hosted is not None
+            assert hosted.log is not None
+            homes[index] = hosted.log.directory_id
+        hung = process.role._disks[0].directory_id
+        try:
+            codes = await asyncio.gather(*(write(process, index) for index in range(PARTITIONS)))
+            assert [code == Code.NONE for code in codes] == [homes[index] != hung for index in range(PARTITIONS)]
+            assert "the disk hangs" in str(process.role.logs.failed_disks[hung])
+            async with asyncio.timeout(WAIT_S):
+                await process.role.logs.maintain(0)
+        finally:
+            released.set()

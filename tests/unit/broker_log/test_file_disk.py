@@ -256,6 +256,51 @@ async def test_a_directory_that_hangs_leaves_threads_to_the_others(
         disk.close()
 
 
+async def test_a_directory_that_makes_nothing_durable_for_too_long_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(3))
+    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, 2, stall_s=0.05)
+    released = threading.Event()
+    monkeypatch.setattr(file_disk, "_fdatasync", lambda descriptor: released.wait(60))
+    file = disk.open("a.log", create=True)
+    file.append(b"x")
+    try:
+        with pytest.raises(DiskError, match=r"flush: .*not done within 0\.05 s: the disk hangs"):
+            await disk.flush([file])
+        with pytest.raises(DiskError, match="the disk hangs"):
+            file.append(b"y")
+        with pytest.raises(DiskError, match="the disk hangs"):
+            await disk.flush([file])
+    finally:
+        released.set()
+    disk.close()
+
+
+async def test_facts_that_are_not_durable_for_too_long_fail_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.get_running_loop().set_default_executor(executor := ThreadPoolExecutor(3))
+    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, 2, stall_s=0.05)
+    released, real = threading.Event(), disk.facts._commit
+
+    def slow(changes: dict[str, bytes | None]) -> None:
+        with disk.facts._connection_lock:
+            assert released.wait(60)
+        real(changes)
+
+    monkeypatch.setattr(disk.facts, "_commit", slow)
+    commits = (disk.facts.commit({"a": b"1"}), disk.facts.commit({"b": b"2"}))
+    first, second = await asyncio.gather(*commits, return_exceptions=True)
+    assert isinstance(first, DiskError)
+    assert "facts.db: [Errno 110] not done within 0.05 s: the disk hangs" in str(first)
+    assert second is first, "nobody waits behind it as long again"
+    assert disk.failure is first
+    disk.close()
+    released.set()
+    executor.shutdown()
+
+
 async def test_a_failed_commit_of_facts_fails_the_directory(tmp_path: Path) -> None:
     disk = acquire(tmp_path)
     disk.facts._connection.execute("DROP TABLE facts")
