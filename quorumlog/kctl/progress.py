@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.output import Output
+from quorumlog.kctl.context import Context
 from quorumlog.kctl.words import counted
 
 LOOK_S = 0.5
@@ -27,11 +27,11 @@ PASSING = frozenset({"NOT_CAUGHT_UP", "UNREACHABLE", "CHANGE_PENDING", "NOT_COMM
 class Progress:
     """Lines about one change."""
 
-    def __init__(self, output: Output, client: Any, timeout_s: float) -> None:
-        self._output = output
+    def __init__(self, context: Context, client: Any) -> None:
+        self._output = context.output
         self._client = client
-        self._deadline = asyncio.get_running_loop().time() + timeout_s
-        self._timeout_s = timeout_s
+        self._deadline = asyncio.get_running_loop().time() + context.left_s
+        self._timeout_s = context.deadline_s
         self._said = ""
 
     @property

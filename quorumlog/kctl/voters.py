@@ -46,7 +46,7 @@ async def add_voter(context: Context, voter: InitialVoter, replace: bool, wait: 
     request = pb.ChangeVotersRequest(add=change)
     if wait and not dry_run:
         async with context.client() as client:
-            progress = Progress(context.output, client, context.deadline_s)
+            progress = Progress(context, client)
             reply = await progress.taken(lambda left: client.call("ChangeVoters", request, left), voter.node_id)
     else:
         reply = await _change(context, request, dry_run)
@@ -269,4 +269,4 @@ async def _reached(context: Context, wanted: list[int] | None, offset: int) -> A
     goal = "its target" if wanted is None else f"voters {join(wanted)}"
     context.interrupted = f"the quorum goes on working towards {goal} (stop that: kctl alter-quorum --cancel)"
     async with context.client() as client:
-        return await Progress(context.output, client, context.deadline_s).reached(wanted, offset)
+        return await Progress(context, client).reached(wanted, offset)

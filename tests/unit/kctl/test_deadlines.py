@@ -13,6 +13,7 @@ import pytest
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers, cluster, configs, metadata, partition_counts, reassign, topics, voters
 from quorumlog.kctl.context import Context
+from quorumlog.runtime.addresses import parse_voter
 from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
 from tests.unit.metadata.fake_node import run
 
@@ -67,6 +68,8 @@ class Slow:
                 altered = controller_pb2.AlterReassignmentsReply(result=OK, changed=True, offset=9)
                 altered.partitions.add(topic="t", index=0, changed=True)
                 return altered
+            case "ChangeVoters":
+                return controller_pb2.ChangeVotersReply(result=OK, changed=True, offset=9)
             case "CreateTopics":
                 created = controller_pb2.CreateTopicsReply(result=OK)
                 created.topics.add(name="t", result=OK)
@@ -122,6 +125,7 @@ def body(command: click.Command) -> Body:
         (reassign.cancel, (None, ("t",), False, False)),
         (reassign.verify, (None, ("t",), (11,))),
         (cluster.health, (True, True)),
+        (voters.alter_quorum, ((parse_voter("2@h2:1"),), False, True, False)),
         (metadata.at, (7, ())),
         (metadata.diff, (7, 9, ())),
     ],

@@ -12,7 +12,6 @@ import pytest
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.main import run as kctl
-from quorumlog.kctl.output import Output
 from quorumlog.kctl.progress import Progress
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import quorum_pb2
@@ -75,7 +74,7 @@ class Scripted:
 
 def follow(client: Scripted, work: Callable[[Progress], Coroutine[Any, Any, T]], timeout_s: float = 60) -> T:
     async def test() -> T:
-        return await work(Progress(Output("table"), client, timeout_s))
+        return await work(Progress(Context(timeout_s=timeout_s), client))
 
     return run(test())
 
