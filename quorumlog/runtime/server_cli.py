@@ -45,9 +45,11 @@ def make_parser(
 def print_config(program: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """The `config` command: prints what was understood, and then what is wrong with it."""
     settings, _ = configuration.gather(program, arguments, environ)
-    for key in configuration.KEYS:
-        if program in key.roles:
-            print(render_toml(key, settings.values[key.name]))
+    lines = [render_toml(key, settings.values[key.name]) for key in configuration.KEYS if program in key.roles]
+    try:
+        print("\n".join(lines), flush=True)
+    except BrokenPipeError:  # `| head` has seen enough; nor may Python complain when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return report_problems(program, ConfigError(*settings.problems)) if settings.problems else 0
 
 

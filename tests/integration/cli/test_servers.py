@@ -138,6 +138,17 @@ def test_config_prints_values_and_sources(tmp_path: Path) -> None:
     assert "unknown key 'x'" in wrong.stderr
 
 
+def test_config_for_somebody_who_has_seen_enough() -> None:
+    command = [sys.executable, "-P", "-m", "broker.cli", "config", "--standalone", "--data-dir", "d"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(30) == 0
+
+
 def test_servers_do_not_import_what_they_do_not_need() -> None:
     code = "import broker.cli, broker.server.process, quorum.cli, sys; print(*sys.modules)"
     done = subprocess.run(
