@@ -227,7 +227,7 @@ async def start(
         try:
             reply = await _alter(client, context, moves, dry_run, throttle=throttle, replace=replace)
         except ClusterError as error:
-            raise await _judged(error, client, context, moves) from error
+            raise await _told_apart(error, client, context, moves) from error
         keys = [(move.topic, move.partition) for move in moves]
         under_way = await _under_way(client, reply, context.left_s)
         if under_way:
@@ -242,7 +242,7 @@ async def start(
     _report(context, reply, moves, dry_run, done=done, planned="would be moved", under_way=under_way)
 
 
-async def _judged(refusal: ClusterError, client: Any, context: Context, moves: Sequence[Move]) -> ClusterError:
+async def _told_apart(refusal: ClusterError, client: Any, context: Context, moves: Sequence[Move]) -> ClusterError:
     """The controller has one word for brokers that do not exist and those that are down; wrong usage is the former."""
     if refusal.code != "INVALID_REPLICA_ASSIGNMENT":
         return refusal
