@@ -142,9 +142,10 @@ class Producer:
         if self._failure is not None:
             raise self._failure
         delivered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        pending = _Pending(batch, parse_header(batch).record_count, delivered)
         self._buffered_bytes += len(batch)
         lane = self._lane(topic, index)
-        lane.queue.append(_Pending(batch, parse_header(batch).record_count, delivered))
+        lane.queue.append(pending)
         lane.changed.set()
         return delivered
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 
 import pytest
 
@@ -37,6 +38,16 @@ async def test_batches_arrive_in_order_and_say_where() -> None:
         assert await values_of(brokers, "t", 0) == [0, 100, 2, 102, 4, 104, 6, 106, 8, 108]
         log = brokers.shared.logs["t", 1]
         assert [parse_header(data).base_sequence for *_, data in log.batches] == [0, 2, 4, 6, 8]
+
+
+async def test_what_is_no_batch_is_refused_and_not_waited_for() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster) as producer:
+            with pytest.raises(struct.error):
+                await producer.send("t", 0, bytearray(b"no batch"))
+            async with asyncio.timeout(10):
+                await producer.flush()
 
 
 async def test_a_leader_that_dies_after_the_append_and_before_the_answer_causes_no_duplicate() -> None:
