@@ -15,7 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import broker_failover, broker_rates, codec, controller_failover, memory, quorum_commit, snapshot, startup
+from bench import (
+    broker_failover,
+    broker_rates,
+    codec,
+    controller_failover,
+    memory,
+    quorum_commit,
+    snapshot,
+    spark_rates,
+    startup,
+)
 from bench.plots import Panel, draw
 
 
@@ -34,6 +44,7 @@ BENCHES = {
     "memory": Bench(memory.run),
     "quorum_commit": Bench(quorum_commit.run, quorum_commit.present),
     "snapshot": Bench(snapshot.run, snapshot.present),
+    "spark_rates": Bench(spark_rates.run, spark_rates.present),
     "startup": Bench(startup.run),
 }
 RESULTS = Path(__file__).parent / "results"

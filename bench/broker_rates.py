@@ -29,7 +29,7 @@ def run(tiny: bool) -> dict[str, Any]:
             produced, consumed = [], []
             for round_number in range(rounds):
                 topic = f"rates-{size}-{round_number}"
-                _create(broker.bootstrap, topic)
+                create_topic(broker.bootstrap, topic)
                 rate, sent = _produce(broker.bootstrap, topic, size, count)
                 produced.append(rate)
                 rate, received = _consume(broker.bootstrap, topic, count)
@@ -49,9 +49,9 @@ def run(tiny: bool) -> dict[str, Any]:
     return {"client": "confluent-kafka", "acks": "all", "partitions": 1, "rounds": rounds, "results": results}
 
 
-def _create(bootstrap: str, topic: str) -> None:
+def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(topic, 1, 1)], request_timeout=30).values():
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)], request_timeout=30).values():
         future.result()
 
 

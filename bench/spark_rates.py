@@ -1,0 +1,121 @@
+"""Rows written and read by Spark (`local[2]`) through one standalone broker: batch write, acks=all, then batch read.
+
+The rows are made by Spark itself and what is read is counted and summed by Spark, so both have a share in the time;
+`made_rows_s` is that share alone, to Spark's sink that drops everything.  Count and checksum of what was written and
+what is read must be equal.  Driver, Python workers and broker share the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from bench.broker_rates import create_topic
+from bench.plots import Panel, show
+from quorumlog.testing import standalone
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SIZES = (100, 1024)
+PARTITIONS = 4
+ROOT = Path(__file__).parents[1]
+
+
+def run(tiny: bool) -> dict[str, Any]:
+    rounds = 1 if tiny else 3
+    results = []
+    with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder, standalone() as broker:
+        spark = _session(folder)
+        try:
+            create_topic(broker.bootstrap, "warm", PARTITIONS)
+            _write(_rows(spark, 1_000, SIZES[0]), broker.bootstrap, "warm")  # starts workers, loads the compiled codec
+            _checksum(_read(spark, broker.bootstrap, "warm"))
+            for size in SIZES:
+                count = 2_000 if tiny else 200_000_000 // size
+                results.append(_measure(spark, broker.bootstrap, size, count, rounds))
+        finally:
+            spark.stop()
+    return {"master": "local[2]", "acks": "all", "partitions": PARTITIONS, "rounds": rounds, "results": results}
+
+
+def present(result: dict[str, Any]) -> list[Panel]:
+    show("rows of Spark", result["results"])
+    return []
+
+
+def _measure(spark: SparkSession, bootstrap: str, size: int, count: int, rounds: int) -> dict[str, Any]:
+    made, written, read = [], [], []
+    rows = _rows(spark, count, size)
+    for number in range(rounds):
+        topic = f"rows-{size}-{number}"
+        create_topic(bootstrap, topic, PARTITIONS)
+        made.append(count / _seconds(lambda: rows.write.format("noop").mode("overwrite").save()))
+        written.append(count / _seconds(lambda to=topic: _write(rows, bootstrap, to)))  # type: ignore[misc]
+        began = time.monotonic()
+        found = _checksum(_read(spark, bootstrap, topic))
+        read.append(count / (time.monotonic() - began))
+        assert found == _checksum(rows), f"what is read from {topic} is not what was written"
+    return {
+        "row_bytes": size,
+        "rows": count,
+        "made_rows_s_median": round(median(made)),
+        "write_rows_s_median": round(median(written)),
+        "write_mb_s_median": round(median(written) * size / 1e6, 1),
+        "read_rows_s_median": round(median(read)),
+        "read_mb_s_median": round(median(read) * size / 1e6, 1),
+    }
+
+
+def _session(folder: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("quorumlog-bench")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", folder)
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _rows(spark: SparkSession, count: int, size: int) -> DataFrame:
+    """`count` rows of a key of 8 and a value of `size` bytes, no two alike."""
+    return spark.range(0, count, numPartitions=PARTITIONS).selectExpr(
+        "lpad(hex(id), 8, '0') AS key", f"rpad(hex(id), {size}, 'x') AS value"
+    )
+
+
+def _write(rows: DataFrame, bootstrap: str, topic: str) -> None:
+    writer = rows.write.format("quorumlog").option("bootstrap.servers", bootstrap).option("topic", topic)
+    writer.mode("append").save()
+
+
+def _read(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+    source = spark.read.format("quorumlog").option("bootstrap.servers", bootstrap).option("subscribe", topic)
+    return source.load().select("key", "value")
+
+
+def _checksum(rows: DataFrame) -> tuple[int, int]:
+    """(how many, sum of the CRC-32 of each)."""
+    found = rows.selectExpr("crc32(CAST(value AS BINARY)) AS crc").selectExpr("count(*)", "sum(crc)").first()
+    assert found is not None
+    return int(found[0]), int(found[1])
+
+
+def _seconds(act: Callable[[], None]) -> float:
+    began = time.monotonic()
+    act()
+    return time.monotonic() - began
