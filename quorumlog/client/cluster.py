@@ -24,7 +24,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address, parse_list, parse_target
 from quorumlog.wire.kafka.codec import Api
@@ -473,9 +473,5 @@ def _outcome(task: asyncio.Task[T]) -> T:
 
 
 def _refused(code: int, what: str) -> ClusterError:
-    try:
-        known = ErrorCode(code)
-        name, retriable = known.name.upper(), known.retriable
-    except ValueError:
-        name, retriable = f"ERROR_{code}", False
+    name, retriable = error_word(code)
     return ClusterError(name, f"{what}: {name}", retriable=retriable, refresh_metadata=retriable)

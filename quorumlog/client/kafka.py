@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
+from kio.schema.errors import ErrorCode
+
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
@@ -28,6 +30,15 @@ IN_FLIGHT_MAX: Final = 64
 _FLUSH_S: Final = 1.0
 
 Buffer = bytes | bytearray | memoryview
+
+
+def error_word(code: int) -> tuple[str, bool]:
+    """The name of a broker's error code, and whether it is worth asking again, as Kafka defines it."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return f"ERROR_{code}", False
+    return known.name.upper(), known.retriable
 
 
 def _unavailable(peer: str, why: str) -> ClusterError:

@@ -18,9 +18,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from kio.schema.errors import ErrorCode
-
-from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.errors import ClusterError
 
 PAUSE_MIN_S = 0.05
@@ -49,12 +47,8 @@ class Leaders(Protocol):
 
 
 def refusal(code: int, topic: str, index: int, what: str) -> ClusterError:
-    """A broker's error code as what a client sees; retriable as Kafka defines it."""
-    try:
-        known = ErrorCode(code)
-        name, retriable = known.name.upper(), known.retriable
-    except ValueError:
-        name, retriable = f"ERROR_{code}", False
+    """A broker's error code as what a client sees."""
+    name, retriable = error_word(code)
     message = f"{topic}-{index}: {what} was answered with {name}"
     return ClusterError(name, message, retriable=retriable, refresh_metadata=retriable)
 

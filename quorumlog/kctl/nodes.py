@@ -24,6 +24,12 @@ def known_addresses(described: Any) -> dict[int, str]:
     return {replica.key.node_id: replica.address for replica in replicas if replica.address}
 
 
+def is_leaders(described: Any) -> bool:
+    """Whether a description of the quorum is the leader's own word."""
+    known = described.known
+    return bool(known.HasField("leader_id")) and known.leader_id == described.answered_by.node_id
+
+
 async def ask_freshest(client: Any, method: str, request: Any, timeout_s: float) -> Any:
     """Ask the quorum's leader, which knows the latest, or, when it does not answer, any node.
 
@@ -33,12 +39,11 @@ async def ask_freshest(client: Any, method: str, request: Any, timeout_s: float)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     described = await client.describe_quorum(timeout_s)
-    known = described.known
-    is_reached = known.HasField("leader_id") and known.leader_id == described.answered_by.node_id
-    if is_reached and known.leader_address:
+    address = described.known.leader_address
+    if is_leaders(described) and address:
         try:
             limit = min(max(deadline - loop.time(), 0.001), LEADER_TIMEOUT_S)
-            return await client.ask_node(known.leader_address, method, request, limit)
+            return await client.ask_node(address, method, request, limit)
         except ClusterError as error:
             if not error.retriable:
                 raise

@@ -12,6 +12,7 @@ from typing import Any
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
+from quorumlog.kctl.nodes import is_leaders
 from quorumlog.kctl.words import counted
 
 LOOK_S = 0.5
@@ -132,12 +133,6 @@ def ids_of_target(described: Any) -> list[int] | None:
     if not described.HasField("target_voters"):
         return None
     return sorted(voter.key.node_id for voter in described.target_voters.voters)
-
-
-def is_leaders(described: Any) -> bool:
-    """Whether the leader itself has answered."""
-    known = described.known
-    return bool(known.HasField("leader_id")) and known.leader_id == described.answered_by.node_id
 
 
 def lag_line(described: Any, node_id: int) -> str | None:

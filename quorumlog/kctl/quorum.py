@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.nodes import is_leaders
 from quorumlog.kctl.output import uuid_text
 
 
@@ -88,7 +89,7 @@ def status_document(reply: Any) -> dict[str, Any]:
         "cluster_id": known.cluster_id if known.HasField("cluster_id") else None,
         "generation": known.generation,
         "leader_id": leader,
-        "leader_answers": _leads(reply) if leader is not None else None,
+        "leader_answers": is_leaders(reply) if leader is not None else None,
         "leader_epoch": known.epoch,
         "high_watermark": reply.high_watermark,
         "paused": reply.paused,
@@ -103,11 +104,6 @@ def status_document(reply: Any) -> dict[str, Any]:
     }
 
 
-def _leads(reply: Any) -> bool:
-    """It is the leader's own word."""
-    return bool(reply.known.HasField("leader_id") and reply.known.leader_id == reply.answered_by.node_id)
-
-
 def _voter(voter: Any) -> dict[str, Any]:
     return {
         "id": voter.key.node_id,
@@ -118,7 +114,7 @@ def _voter(voter: Any) -> dict[str, Any]:
 
 def _replica(reply: Any, status: Any) -> dict[str, Any]:
     """How far everybody is only the leader knows; another node knows it of itself."""
-    is_known = _leads(reply) or status.replica.key == reply.answered_by
+    is_known = is_leaders(reply) or status.replica.key == reply.answered_by
     return {
         **_voter(status.replica),
         "log_end_offset": status.log_end_offset if is_known and status.log_end_offset >= 0 else None,
