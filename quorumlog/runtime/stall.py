@@ -1,4 +1,8 @@
-"""A disk that hangs: what is asked of it ends in time, as a failure, so that somebody else takes over what is on it."""
+"""A disk that hangs: what is asked of it ends in time, as a failure, so that somebody else takes over what is on it.
+
+A process that was itself stopped, or swapped out, must not take that for its disk's fault: the time is counted in
+pulses, and one that comes late is one, however late it is.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 STALL_S = 60.0
+PULSES = 8
 
 
 @asynccontextmanager
@@ -17,10 +22,22 @@ async def no_longer_than(stall_s: float) -> AsyncIterator[None]:
     Raises:
         TimeoutError: an `OSError`, as from a disk that says so itself.
     """
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(stall_s / PULSES, lambda: pulse(PULSES - 1))
+
+    def pulse(left: int) -> None:
+        nonlocal timer
+        if left > 0:
+            timer = loop.call_later(stall_s / PULSES, pulse, left - 1)
+        else:
+            limit.reschedule(loop.time())
+
     try:
-        async with asyncio.timeout(stall_s) as limit:
+        async with asyncio.timeout(None) as limit:
             yield
     except TimeoutError:
         if not limit.expired():
             raise
         raise TimeoutError(errno.ETIMEDOUT, f"not done within {stall_s:g} s: the disk hangs") from None
+    finally:
+        timer.cancel()

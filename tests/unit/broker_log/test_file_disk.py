@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -274,6 +275,23 @@ async def test_a_directory_that_makes_nothing_durable_for_too_long_has_failed(
             await disk.flush([file])
     finally:
         released.set()
+    disk.close()
+
+
+async def test_a_process_that_was_stopped_does_not_blame_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, 2, stall_s=0.8)
+    released = threading.Event()
+    monkeypatch.setattr(file_disk, "_fdatasync", lambda descriptor: released.wait(60))
+    file = disk.open("a.log", create=True)
+    file.append(b"x")
+    flush = asyncio.ensure_future(disk.flush([file]))
+    await asyncio.sleep(0)
+    time.sleep(1)  # noqa: ASYNC251  # as SIGSTOP: nothing of this process goes on
+    asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, released.set)
+    await flush
+    assert disk.failure is None
     disk.close()
 
 
