@@ -56,12 +56,14 @@ from quorum.store.snapshots import SnapshotFiles
 from quorum.store.wal import PAGE_SIZE, check_wal
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.v1 import quorum_pb2 as pb
 
 CHECKPOINT_BYTES = 2 << 20
 """Fold the write-ahead log into the database after about so many bytes: what a start must walk after a crash."""
 DROP_BYTES = 1 << 20
 """Deleted at once, below the log's start (measured: 20 MiB in one transaction hold up others for 50 to 90 ms)."""
+CLOSE_TIMEOUT_S = 10.0
 _TRANSACTION_BYTES = 3 * 4120  # frames of a small transaction: the log's last page, the state's, now and then a parent
 
 _ROW_BYTES = 100  # of a batch, besides its content
@@ -88,6 +90,8 @@ _INSERT = "INSERT INTO batches (base_offset, epoch, count, timestamp_ms, kind, c
 _COLUMNS = "base_offset, epoch, count, timestamp_ms, kind, content, crc"
 
 _T = TypeVar("_T")
+
+_log = get_logger("quorum")
 
 
 class SqliteQuorumStore:
@@ -505,10 +509,21 @@ class SqliteQuorumStore:
         """Release the lock.  What was written stays.  After a failed write, too, SQLite may fold its log into the
         database: it holds nothing but transactions that were synced before.
 
+        A disk that hangs is not waited for without end: after `CLOSE_TIMEOUT_S` lock and thread stay with the process,
+        and the next start finds what a killed process leaves.  Cancelled: the closing goes on.
+
         Raises:
             FatalError: the disk failed.
         """
         self._closing = True
+        closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
+        if closing.done():
+            closing.result()
+        else:
+            _log.error("quorum directory not closed in time", directory=self._directory, seconds=CLOSE_TIMEOUT_S)
+
+    async def _close(self) -> None:
         if self._tidying is not None:
             await self._tidying
         try:

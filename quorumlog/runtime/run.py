@@ -187,10 +187,12 @@ def _give_up(loop: asyncio.AbstractEventLoop, task: asyncio.Future[None], log_fo
         return
     log.error("graceful stop took too long, cancelling")
     task.cancel()
-    loop.call_later(KILL_GRACE_S, _end_now, program, log_format)
+    loop.call_later(KILL_GRACE_S, _end_now, task, program, log_format)
 
 
-def _end_now(program: str, log_format: str) -> None:
+def _end_now(task: asyncio.Future[None], program: str, log_format: str) -> None:
+    if task.done():
+        return  # only threads are left: `_end_without_threads`
     report(program, QuorumlogError("still not stopped after being cancelled, ending the process"), log_format)
     os._exit(EXIT_FAILED)
 

@@ -20,6 +20,7 @@ from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.stall import STALL_S, no_longer_than
 
 FACTS_VERSION = 1
+CLOSE_WAIT_S = 1.0  # for a commit that was cancelled while it ran
 _CREATE = "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
 
 
@@ -130,8 +131,8 @@ class SqliteFacts:
             self._is_whole = True
 
     def close(self) -> None:
-        """A commit that hangs keeps the connection, and ends with the process."""
-        if self._connection_lock.acquire(timeout=-1 if self._failure is None else 0):
+        """A commit that hangs keeps the connection, and ends with the process: the loop must go on to that."""
+        if self._connection_lock.acquire(timeout=CLOSE_WAIT_S if self._failure is None else 0):
             self._connection.close()
             self._connection_lock.release()
 

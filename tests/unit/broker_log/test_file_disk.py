@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from quorumlog.errors import CorruptStoreError, StoreRefusedError
-from quorumlog.runtime import file_disk
+from quorumlog.runtime import file_disk, sqlite_facts
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
 
@@ -317,6 +317,31 @@ async def test_facts_that_are_not_durable_for_too_long_fail_the_directory(
     disk.close()
     released.set()
     executor.shutdown()
+
+
+async def test_closing_does_not_wait_for_a_commit_of_facts_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the loop's thread that would wait, and with it the timers that end a process in time."""
+    disk = acquire(tmp_path)
+    entered, released = threading.Event(), threading.Event()
+
+    def slow(changes: dict[str, bytes | None]) -> None:
+        with disk.facts._connection_lock:
+            entered.set()
+            assert released.wait(60)
+
+    monkeypatch.setattr(disk.facts, "_commit", slow)
+    monkeypatch.setattr(sqlite_facts, "CLOSE_WAIT_S", 0.05)
+    commit = asyncio.ensure_future(disk.facts.commit({"a": b"1"}))
+    try:
+        await asyncio.to_thread(entered.wait, 60)
+        commit.cancel()
+        await asyncio.wait({commit})
+        disk.close()
+        assert not released.is_set()
+    finally:
+        released.set()
 
 
 async def test_a_failed_commit_of_facts_fails_the_directory(tmp_path: Path) -> None:

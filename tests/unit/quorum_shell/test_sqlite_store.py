@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -389,6 +391,39 @@ async def test_what_a_killed_process_left_in_the_wal_is_folded_before_the_first_
         assert connection.execute("SELECT max(base_offset) FROM batches").fetchone() == (11,)
     finally:
         connection.close()
+
+
+async def test_a_database_that_hangs_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(tmp_path)
+    await store.open(1, None)
+    await write_rounds(store, 2)
+    entered, released = threading.Event(), threading.Event()
+
+    def hang(connection: sqlite3.Connection) -> None:
+        entered.set()
+        assert released.wait(60)
+
+    hanging = asyncio.ensure_future(store._run(hang))
+    await asyncio.to_thread(entered.wait, 60)
+    monkeypatch.setattr(sqlite_store, "CLOSE_TIMEOUT_S", 0.05)
+    try:
+        await store.close()
+        with pytest.raises(StoreRefusedError, match="in use"):
+            await make(tmp_path).open(1, None)
+    finally:
+        released.set()
+    await hanging
+    monkeypatch.undo()
+    async with asyncio.timeout(60):
+        while True:  # what was begun ends by itself
+            try:
+                log_end, _ = await opened(tmp_path)
+                break
+            except StoreRefusedError:
+                await asyncio.sleep(0.01)
+    assert log_end == 4
 
 
 async def test_frames_left_over_from_before_a_checkpoint_are_no_damage(
