@@ -1,7 +1,8 @@
 """A disk that hangs: what is asked of it ends in time, as a failure, so that somebody else takes over what is on it.
 
 A process that was itself stopped, or swapped out, must not take that for its disk's fault: the time is counted in
-pulses, and one that comes late is one, however late it is.
+pulses, and one that comes late is one, however late it is.  The last one must come in time, so that what is done by
+then is heard of first.
 """
 
 from __future__ import annotations
@@ -23,15 +24,21 @@ async def no_longer_than(stall_s: float) -> AsyncIterator[None]:
         TimeoutError: an `OSError`, as from a disk that says so itself.
     """
     loop = asyncio.get_running_loop()
-    timer = loop.call_later(stall_s / PULSES, lambda: pulse(PULSES - 1))
+    pulse_s = stall_s / PULSES
 
-    def pulse(left: int) -> None:
+    def wait(left: int) -> asyncio.TimerHandle:
+        return loop.call_later(pulse_s, pulse, left, loop.time() + pulse_s)
+
+    def pulse(left: int, due: float) -> None:
         nonlocal timer
-        if left > 0:
-            timer = loop.call_later(stall_s / PULSES, pulse, left - 1)
+        if left > 1:
+            timer = wait(left - 1)
+        elif loop.time() - due > pulse_s:
+            timer = wait(1)
         else:
             limit.reschedule(loop.time())
 
+    timer = wait(PULSES)
     try:
         async with asyncio.timeout(None) as limit:
             yield

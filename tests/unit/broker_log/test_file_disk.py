@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from quorumlog.errors import CorruptStoreError, StoreRefusedError
-from quorumlog.runtime import file_disk, sqlite_facts
+from quorumlog.runtime import file_disk, sqlite_facts, stall
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
 
@@ -293,6 +293,22 @@ async def test_a_process_that_was_stopped_does_not_blame_its_disk(
     await flush
     assert disk.failure is None
     disk.close()
+
+
+async def test_a_process_that_is_stopped_shortly_before_the_end_hears_of_its_disk_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stall, "PULSES", 1)
+    answered = asyncio.get_running_loop().create_future()
+    async with stall.no_longer_than(0.3):
+        time.sleep(1)  # noqa: ASYNC251  # as SIGSTOP
+        for _ in range(5):  # turns of the loop until the thread has been heard
+            await asyncio.sleep(0)
+        answered.set_result(None)
+        await answered
+    with pytest.raises(TimeoutError, match="the disk hangs"):
+        async with stall.no_longer_than(0.3):
+            await asyncio.Event().wait()
 
 
 async def test_facts_that_are_not_durable_for_too_long_fail_the_directory(
