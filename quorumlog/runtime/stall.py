@@ -26,19 +26,16 @@ async def no_longer_than(stall_s: float) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
     pulse_s = stall_s / PULSES
 
-    def wait(left: int) -> asyncio.TimerHandle:
-        return loop.call_later(pulse_s, pulse, left, loop.time() + pulse_s)
+    first = loop.time() + pulse_s
+    timer = loop.call_later(pulse_s, lambda: pulse(PULSES - 1, first))
 
     def pulse(left: int, due: float) -> None:
         nonlocal timer
-        if left > 1:
-            timer = wait(left - 1)
-        elif loop.time() - due > pulse_s:
-            timer = wait(1)
+        if left > 0 or loop.time() - due > pulse_s:
+            timer = loop.call_later(pulse_s, pulse, max(left - 1, 0), loop.time() + pulse_s)
         else:
             limit.reschedule(loop.time())
 
-    timer = wait(PULSES)
     try:
         async with asyncio.timeout(None) as limit:
             yield
