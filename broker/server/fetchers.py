@@ -61,6 +61,8 @@ log = get_logger("broker")
 Resolve = Callable[[int], "tuple[str, int] | None"]
 """Broker id → host and port of its inter-broker listener, None while the image does not know it."""
 
+FLUSH_WAIT_S = 1.0
+"""How long a round waits for its flush: a directory that hangs must not hold up what is copied to the others."""
 
 _PASSING = frozenset(
     {
@@ -362,11 +364,14 @@ class Fetcher:
         log.info("log truncated", replica=repr(hosted), before=before, end=partition_log.end_offset)
 
     async def _flush(self, appended: list[tuple[PartitionKey, Hosted, PartitionLog]]) -> None:
-        """Make all of it durable, under one barrier; then ask for what comes next."""
+        """Make all of it durable, under one barrier a directory; then ask for what comes next."""
         failure: DiskError | None = None
         unflushed = [each for _, _, each in appended if each.flushed_offset < each.end_offset]
         try:
-            await self._replicas.logs.flush_all(unflushed)
+            async with asyncio.timeout(FLUSH_WAIT_S):
+                await self._replicas.logs.flush_all(unflushed)
+        except TimeoutError:
+            pass  # the flush goes on; `_want` leaves out what waits for it
         except DiskError as error:
             failure = error
         for key, hosted, partition_log in appended:

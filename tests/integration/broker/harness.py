@@ -203,13 +203,13 @@ assert OK.ok
 class Broker:
     """One broker: start, stop, crash."""
 
-    def __init__(self, cluster: Cluster, broker_id: int, root: Path) -> None:
+    def __init__(self, cluster: Cluster, broker_id: int, *roots: Path) -> None:
         self.cluster = cluster
         self.id = broker_id
-        self.root = root
+        self.root, self.roots = roots[0], roots
         self.role: BrokerRole
         self.server: KafkaServer
-        self._disk: FileDisk
+        self._disks: list[FileDisk] = []
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._clean = True
@@ -237,12 +237,14 @@ class Broker:
     async def _run(self, started: asyncio.Future[None]) -> None:
         sources = Sources.real()
         controller = self.cluster.controller
-        self._disk = FileDisk.acquire(self.root, self.id, "test", sources.uuid4)
+        self._disks = []
         try:
+            for root in self.roots:
+                self._disks.append(FileDisk.acquire(root, self.id, "test", sources.uuid4, flush_threads_max=2))
             self.role = BrokerRole(
                 self.cluster.config(self.id),
                 sources,
-                [self._disk],
+                self._disks,
                 controller.join(self.id),
                 lambda method, request, timeout_ms: controller.call(self.id, method, request, timeout_ms),
                 self.cluster.limits,
@@ -261,7 +263,8 @@ class Broker:
                 await self.server.close()
                 await self.role.close(clean=self._clean)
         finally:
-            self._disk.close()
+            for disk in self._disks:
+                disk.close()
 
     async def stop(self, clean: bool = True) -> None:
         """clean=False: no hand-over, no mark of a clean stop; the controller finds out by itself (`fence`)."""
@@ -289,12 +292,16 @@ class Cluster:
         lag_max_ms: int = 2_000,
         lag_max_bytes: int = -1,
         limits: ReplicaLimits | None = None,
+        directories: int = 1,
     ) -> None:
         self.controller = Controller()
         self.lag_max_ms = lag_max_ms
         self.lag_max_bytes = lag_max_bytes
         self.limits = limits
-        self.brokers = {id_: Broker(self, id_, root / str(id_)) for id_ in range(1, count + 1)}
+        letters = ["", *"bcd"][:directories]
+        self.brokers = {
+            id_: Broker(self, id_, *(root / f"{id_}{one}" for one in letters)) for id_ in range(1, count + 1)
+        }
 
     def config(self, broker_id: int) -> RoleConfig:
         return RoleConfig(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from broker.server import fetchers
 from broker.server.api import FetchPartition, FetchPlan, FetchResult, ProduceResult, ReplicaLimits
 from broker.server.role import STRAYS_KEPT_MS
 from metadata.control.errors import Word
+from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
 
 ALL, LEADER, NONE = -1, 1, 0
@@ -192,6 +195,48 @@ async def test_what_cannot_be_written_any_more_is_not_fetched_any_more(
     await cluster.until(lambda: follower.log is None, "the follower is offline")
     assert sum(cluster[2].role.fetchers.counts().values()) == 0
     assert follower.offline == "no more"
+
+
+async def test_a_directory_that_hangs_does_not_hold_up_what_is_copied_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, real = threading.Event(), file_disk._fdatasync
+
+    def hangs(descriptor: int) -> None:
+        if f"{tmp_path}/3b/logs" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            assert released.wait(60)
+        real(descriptor)
+
+    async with Cluster(tmp_path, directories=2, lag_max_ms=600_000) as cluster:
+        cluster.controller.create("t", *[(1, 2, 3)] * 6)
+        leader, follower = await leading(cluster, 1, "t"), cluster[3]
+        await cluster.until(lambda: follower.replicas.find("t", 5) is not None, "3 hosts them")
+        disks = {disk.directory_id: disk.root.name for disk in follower.role._disks}
+        homes = {}
+        for index in range(6):
+            partition_log = follower.hosted("t", index).log
+            assert partition_log is not None
+            homes[index] = disks[partition_log.directory_id]
+        assert sorted(set(homes.values())) == ["3", "3b"]
+        monkeypatch.setattr(file_disk, "_fdatasync", hangs)
+
+        async def produce(index: int) -> list[int]:
+            codes = []
+            for value in (b"a", b"b"):
+                result = await leader.replicas.produce("t", index, memoryview(batch(value)), ALL, 60_000)
+                codes.append(result.error_code)
+            return codes
+
+        writes = {index: asyncio.create_task(produce(index)) for index in range(6)}
+        try:
+            served = [writes[index] for index in range(6) if homes[index] == "3"]
+            async with asyncio.timeout(30):
+                assert await asyncio.gather(*served) == [[0, 0]] * len(served)
+            waiting = [writes[index] for index in range(6) if homes[index] == "3b"]
+            assert not any(write.done() for write in waiting)
+        finally:
+            released.set()
+        assert await asyncio.gather(*waiting) == [[0, 0]] * len(waiting)
 
 
 async def test_more_partitions_than_one_fetch_may_name_are_copied(
