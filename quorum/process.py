@@ -37,7 +37,7 @@ from quorum.store import SqliteQuorumStore
 from quorum.transport.grpc import GrpcTransport
 from quorum.volunteer import Volunteer
 from quorumlog.runtime.clock import Sources
-from quorumlog.runtime.config import NodeConfig
+from quorumlog.runtime.config import BROKER, NodeConfig
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
@@ -64,8 +64,13 @@ def quorum_directory(config: NodeConfig) -> str:
 
 
 def make_store(config: NodeConfig, sources: Sources) -> SqliteQuorumStore:
-    """The quorum store of a process with this configuration."""
-    return SqliteQuorumStore(quorum_directory(config), sources)
+    """The quorum store of a process with this configuration.
+
+    A broker whose metadata does not move must end, so that others lead in its place: its heartbeats would go on.  A
+    voter that is no broker may wait for its disk: it has given its leadership up, and harms nobody.
+    """
+    stall_s = config.log_dir_stall_timeout_ms / 1000 if config.role == BROKER else None
+    return SqliteQuorumStore(quorum_directory(config), sources, stall_s)
 
 
 async def run_again_if_rebuilt(config: NodeConfig, run: Callable[[OutlivedError | None], Awaitable[None]]) -> None:

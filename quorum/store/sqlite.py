@@ -22,7 +22,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import quote
@@ -57,6 +57,7 @@ from quorum.store.wal import PAGE_SIZE, check_wal
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.stall import no_longer_than
 from quorumlog.wire.v1 import quorum_pb2 as pb
 
 CHECKPOINT_BYTES = 2 << 20
@@ -95,11 +96,15 @@ _log = get_logger("quorum")
 
 
 class SqliteQuorumStore:
-    """`quorum.ports.QuorumStore` in a directory of its own."""
+    """`quorum.ports.QuorumStore` in a directory of its own.
 
-    def __init__(self, directory: str | os.PathLike[str], sources: Sources) -> None:
+    stall_s: a write that takes longer has failed; None: it is waited for.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], sources: Sources, stall_s: float | None = None) -> None:
         self._directory = os.fspath(directory)
         self._sources = sources
+        self._stall_s = stall_s
         self._path = os.path.join(self._directory, DATABASE)
         self._lock: Lock | None = None
         self._connection: aiosqlite.Connection | None = None
@@ -356,9 +361,13 @@ class SqliteQuorumStore:
         if self._failure is not None:
             raise self._failure
         try:
-            size = await self._run(lambda connection: self._transaction(connection, writes))
+            async with nullcontext() if self._stall_s is None else no_longer_than(self._stall_s):
+                size = await self._run(lambda connection: self._transaction(connection, writes))
         except sqlite3.Error as error:
             self._failure = self._translate(error)
+            raise self._failure from error
+        except TimeoutError as error:
+            self._failure = FatalError(f"{self._path}: {error}", next_step="look at the disk, then start again")
             raise self._failure from error
         self._unfolded_bytes += size  # not across the await: `_tidy` sets it back meanwhile
         is_due = self.has_leftovers or self._unfolded_bytes >= CHECKPOINT_BYTES

@@ -9,7 +9,7 @@ import random
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -424,6 +424,29 @@ async def test_a_database_that_hangs_is_not_waited_for_without_end(
             except StoreRefusedError:
                 await asyncio.sleep(0.01)
     assert log_end == 4
+
+
+async def test_a_write_that_is_not_durable_for_too_long_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteQuorumStore(tmp_path, Sources.real(), stall_s=0.1)
+    await store.open(1, None)
+    await write_rounds(store, 1)
+    released, real = threading.Event(), store._transaction
+
+    def hang(connection: sqlite3.Connection, writes: Sequence[StoreWrite]) -> int:
+        assert released.wait(60)
+        return real(connection, writes)
+
+    monkeypatch.setattr(store, "_transaction", hang)
+    more = StoreWrite(state(4), None, (data(3),))
+    try:
+        for _ in range(2):
+            with pytest.raises(FatalError, match=r"not done within 0\.1 s: the disk hangs"):
+                await store.write([more])
+    finally:
+        released.set()
+    await store.close()
 
 
 async def test_frames_left_over_from_before_a_checkpoint_are_no_damage(
