@@ -230,7 +230,7 @@ KEYS: tuple[Key, ...] = (
         "log.dir.stall.timeout.ms",
         INTEGER,
         60_000,
-        "a data directory that makes nothing durable for this long goes offline",
+        "a data directory that makes nothing durable for this long goes offline; if the metadata log, the broker ends",
         (BROKER,),
         (),
         1000,
