@@ -263,7 +263,7 @@ class ClusterWatch:
             return
         logs, known = run.replicas.logs, self._durable.get(node_id, {})
         kept = {key: one for key, one in known.items() if one[1] in logs.failed_disks}  # not looked at by this process
-        found = {key: (log.durable_offset, log.directory_id) for key, log in logs.logs.items()}
+        found = {key: (self._durable_in(node_id, key, log), log.directory_id) for key, log in logs.logs.items()}
         self._durable[node_id] = {**kept, **found}
 
     def wiped(self, node_id: int, directory_id: UUID) -> None:
@@ -281,7 +281,7 @@ class ClusterWatch:
         for key, (end, directory_id) in self._durable.get(run.node_id, {}).items():
             if directory_id in logs.failed_disks:
                 continue
-            log = logs.get(key)
+            log = logs.get(key) or logs.doubles.get(key, {}).get(directory_id)
             aside = any(key.topic_id.hex in one.folder and f".{key.created}" in one.folder for one in logs.strays())
             self.check(
                 aside or end == 0 or (log is not None and log.end_offset >= end),
@@ -298,11 +298,19 @@ class ClusterWatch:
         kept = self._durable.get(node_id, {}).get(key)
         if run is not None and run.recovered:
             log = run.replicas.logs.get(key)
-            if log is None:
-                return None
-            # After a start that was not clean, the broker itself takes less for durable than there is.
-            return max(log.durable_offset, 0 if kept is None else min(kept[0], log.end_offset))
+            return None if log is None else self._durable_in(node_id, key, log)
         return None if kept is None else kept[0]
+
+    def _durable_in(self, node_id: int, key: LogKey, log: PartitionLog) -> int:
+        """After a start that was not clean, the broker itself takes less for durable than there is."""
+        end, directory_id = self._durable.get(node_id, {}).get(key, (0, log.directory_id))
+        return max(log.durable_offset, min(end, log.end_offset) if directory_id == log.directory_id else 0)
+
+    def _forget_above(self, node_id: int, key: LogKey, offset: int) -> None:
+        """What comes there from now on is not what was durable."""
+        known = self._durable.get(node_id, {})
+        if key in known and known[key][0] > offset:
+            known[key] = (offset, known[key][1])
 
     # Replicas
 
@@ -310,11 +318,16 @@ class ClusterWatch:
         copy = run.copies.get(key)
         if copy is None or copy.log is not log:
             copy = run.copies[key] = Copy(log, log.start_offset)
-            truncate, append = log.truncate_to, log.append_as_leader
+            truncate, restart, append = log.truncate_to, log.restart_at, log.append_as_leader
+
+            def restarted(offset: int) -> None:
+                restart(offset)
+                self._forget_above(run.node_id, key, 0)
 
             def truncated(offset: int) -> None:
                 self._truncates(run, key, log, offset)
                 truncate(offset)
+                self._forget_above(run.node_id, key, log.end_offset)
                 copy.compared = min(copy.compared, log.end_offset)
                 copy.watermark = min(copy.watermark, log.end_offset)
 
@@ -326,6 +339,7 @@ class ClusterWatch:
                 return outcome
 
             log.truncate_to = truncated  # type: ignore[method-assign]
+            log.restart_at = restarted  # type: ignore[method-assign]
             log.append_as_leader = appended  # type: ignore[method-assign]
         return copy
 

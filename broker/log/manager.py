@@ -12,6 +12,9 @@
 
 **Order.**  Facts change before files go: a segment that the facts know is never missing, and one that they do not know
 is a leftover.  What a checkpoint says is durable before it is said.
+
+**Doubles.**  A replica that was moved away while its directory was offline, and came back on another, is in both once
+the first one works again.  Which counts is where the metadata says that it is: both wait in `doubles` for `settle`.
 """
 
 from __future__ import annotations
@@ -90,6 +93,8 @@ class LogManager:
         self.clean_start = True
         self._disks = {disk.directory_id: disk for disk in disks}
         self._logs: dict[LogKey, PartitionLog] = {}
+        self._doubles: dict[LogKey, dict[UUID, PartitionLog]] = {}
+        self._left_over: list[PartitionLog] = []  # doubles that do not count
         self._failures: dict[LogKey, CorruptStoreError] = {}
         self._failed_folders: dict[LogKey, tuple[Disk, str]] = {}
         self._failed_disks: dict[UUID, DiskError] = {}
@@ -107,6 +112,11 @@ class LogManager:
     @property
     def failures(self) -> Mapping[LogKey, CorruptStoreError]:
         return MappingProxyType(self._failures)
+
+    @property
+    def doubles(self) -> Mapping[LogKey, Mapping[UUID, PartitionLog]]:
+        """Replicas that are in several directories, by directory; neither in `logs` nor in `failures`."""
+        return MappingProxyType(self._doubles)
 
     @property
     def failed_disks(self) -> Mapping[UUID, DiskError]:
@@ -128,15 +138,25 @@ class LogManager:
             try:
                 await self._open_disk(disk)
             except DiskError as error:
-                for log in [one for one in self._logs.values() if one.directory_id == directory_id]:
-                    del self._logs[log.key]
-                    log.close()
+                self._drop_directory(directory_id)
                 self.disk_failed(directory_id, error)
         for flush in self._flushes.values():
             self._tasks.append(asyncio.get_running_loop().create_task(flush.run()))
         for log in self._logs.values():
             if log.is_dirty:
                 self._flushes[log.directory_id].mark(log)
+
+    def _drop_directory(self, directory_id: UUID) -> None:
+        """It failed while it was opened: what was found in it does not count."""
+        for log in [one for one in self._logs.values() if one.directory_id == directory_id]:
+            del self._logs[log.key]
+            log.close()
+        for key, copies in list(self._doubles.items()):
+            if (dropped := copies.pop(directory_id, None)) is not None:
+                dropped.close()
+                if len(copies) == 1:
+                    (self._logs[key],) = copies.values()
+                    del self._doubles[key]
 
     async def _open_disk(self, disk: Disk) -> None:
         for folder in (LOGS, STRAYS):
@@ -168,32 +188,26 @@ class LogManager:
                 if folder in damaged:
                     await turn.through(check_whole(disk, f"{LOGS}/{folder}", state))
                     notes[DAMAGED + folder] = None
+                if key in self._failures:
+                    raise CorruptStoreError(f"{folder} is in two data directories, and damaged in one")
                 if was_clean and state is not None and folder not in damaged:
-                    self._adopt_clean(PartitionLog(disk, key, topic, folder, LogConfig(), state))
+                    log = PartitionLog(disk, key, topic, folder, LogConfig(), state)
                     await turn.passed()
                 else:
                     watermark = watermarks.get(watermark_fact(key), b"")
                     committed = int(watermark) if watermark.isdigit() else 0
-                    await self._recover(disk, key, topic, folder, state, committed, turn)
-                self._logs[key].folder_known = folder in known
+                    log = await self._recover(disk, key, topic, folder, state, committed, turn)
+                log.folder_known = folder in known
+                self._adopt(log)
             except CorruptStoreError as error:
                 self._offline(disk, key, folder, error)
                 notes[DAMAGED + folder] = str(error).encode()
         if notes:
             await disk.facts.commit(notes)
 
-    def _adopt_clean(self, log: PartitionLog) -> None:
-        self._check_single(log.key, log.folder)
-        self._adopt(log)
-
-    def _check_single(self, key: LogKey, folder: str) -> None:
-        if key in self._logs or key in self._failures:
-            raise CorruptStoreError(f"{folder} is in two data directories")
-
     async def _recover(
         self, disk: Disk, key: LogKey, topic: str, folder: str, state: LogState | None, committed: int, turn: Turn
-    ) -> None:
-        self._check_single(key, folder)
+    ) -> PartitionLog:
         log, torn = await turn.through(recover_log(disk, key, topic, folder, LogConfig(), state, committed))
         if torn is not None:
             logger.warning(
@@ -204,12 +218,17 @@ class LogManager:
                 torn.end_offset,
                 torn.reason,
             )
-        self._adopt(log)
+        return log
 
     def _adopt(self, log: PartitionLog) -> None:
         flush = self._flushes[log.directory_id]
         log.notify_dirty = lambda one: None if one.config.write_caching else flush.mark(one)
-        self._logs[log.key] = log
+        if (first := self._logs.pop(log.key, None)) is not None:
+            self._doubles[log.key] = {first.directory_id: first}
+        if log.key in self._doubles:
+            self._doubles[log.key][log.directory_id] = log
+        else:
+            self._logs[log.key] = log
 
     async def close(self) -> None:
         """Make everything durable and say that the stop was clean.  Idempotent."""
@@ -225,15 +244,19 @@ class LogManager:
                 try:
                     await self._checkpoint(disk, [log for log in mine if log.is_changed])
                     await self._flushes[directory_id].flush_all(mine)
-                    await disk.facts.commit({CLEAN: b""})
+                    if not any(log.directory_id == directory_id for log in self._unsettled()):  # no fact is theirs
+                        await disk.facts.commit({CLEAN: b""})
                 except DiskError as error:
                     self.disk_failed(directory_id, error)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for log in self._logs.values():
+            for log in (*self._logs.values(), *self._unsettled()):
                 log.close()
+
+    def _unsettled(self) -> list[PartitionLog]:
+        return [*self._left_over, *(log for copies in self._doubles.values() for log in copies.values())]
 
     # -- single logs
 
@@ -241,12 +264,32 @@ class LogManager:
         """A new, empty log; its folder appears at the first append."""
         assert key not in self._logs, f"{key} exists"
         assert key not in self._failures, f"{key} is damaged"
+        assert key not in self._doubles, f"{key} exists twice"
         disk = self._disks[directory_id]
         if (error := self._failed_disks.get(directory_id)) is not None:
             raise error
         log = PartitionLog(disk, key, topic, folder_name(key, topic), config, empty_state())
         self._adopt(log)
         return log
+
+    def settle(self, key: LogKey, directory_id: UUID) -> None:
+        """Of the doubles of `key` the one in `directory_id` counts: it is in `logs` from now on, and the others are set
+        aside by `set_doubles_aside`.  If none is there, the replica is in `failures`: nobody knows which was in use."""
+        copies = self._doubles.pop(key)
+        log = copies.pop(directory_id, None)
+        if log is None:
+            for one in copies.values():
+                one.close()
+            first = next(iter(copies.values()))
+            folder = first.folder.removeprefix(f"{LOGS}/")
+            problem = f"{folder} is in {len(copies)} data directories, and none of them is the assigned one"
+            self._offline(self._disks[first.directory_id], key, folder, CorruptStoreError(problem, NEXT_STEP))
+            return
+        self._left_over += copies.values()
+        self._logs[key] = log
+        if log.is_dirty:
+            self._flushes[directory_id].mark(log)
+        logger.warning("in several data directories, one counts directory_id=%s folder=%s", directory_id, log.folder)
 
     def take_offline(self, key: LogKey, error: CorruptStoreError) -> None:
         """A log turned out to be damaged: it moves from `logs` to `failures`, and `on_log_failure` hears of it."""
@@ -410,13 +453,33 @@ class LogManager:
                 by_directory.setdefault(log.directory_id, []).append(key)
             elif key in self._failures:
                 by_directory.setdefault(self._failed_folders[key][0].directory_id, []).append(key)
+        await self._set_aside(by_directory, self._take_out, now_ms, keep)
+
+    async def set_doubles_aside(self, now_ms: int, keep: bool = False) -> None:
+        """As `set_aside`: doubles that do not count, and those that nobody has settled, since no replica is theirs.
+
+        Raises: as `set_aside`.
+        """
+        unsettled = self._unsettled()
+        self._doubles.clear()
+        self._left_over.clear()
+        by_directory: dict[UUID, list[PartitionLog]] = {}
+        for log in unsettled:
+            log.close()
+            by_directory.setdefault(log.directory_id, []).append(log)
+        await self._set_aside(by_directory, lambda log: log.folder.removeprefix(f"{LOGS}/"), now_ms, keep)
+
+    async def _set_aside(
+        self, by_directory: Mapping[UUID, list[_T]], take_out: Callable[[_T], str | None], now_ms: int, keep: bool
+    ) -> None:
+        turn = Turn()
         failure: DiskError | None = None
         for directory_id, mine in by_directory.items():
             async with self._changing[directory_id]:
                 strays = []
-                for key in mine:
+                for one in mine:
                     await turn.passed()
-                    if (folder := self._take_out(key)) is not None:
+                    if (folder := take_out(one)) is not None:
                         strays.append(StrayState(folder, now_ms, is_moved=False, is_kept=keep))
                 if not strays or directory_id in self._failed_disks:
                     continue

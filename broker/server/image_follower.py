@@ -309,6 +309,10 @@ class ImageFollower:
         self._replicas.hosted[key] = hosted
         self._replicas.by_name[(topic.name, key.partition_index)] = hosted
         logs = self._replicas.logs
+        replica = partition.replica(self._replicas.broker_id)
+        assert replica is not None, (key, partition)
+        if log_key in logs.doubles:
+            logs.settle(log_key, replica.directory_id)
         failure = logs.failures.get(log_key)
         if failure is not None:
             hosted.offline = str(failure)
@@ -316,8 +320,6 @@ class ImageFollower:
             self._tell_directory(hosted)
             return hosted
         found = logs.get(log_key)
-        replica = partition.replica(self._replicas.broker_id)
-        assert replica is not None, (key, partition)
         if found is None:
             failed = self._may_be_on_failed(partition, replica.directory_id)
             if failed is not None:
@@ -482,6 +484,7 @@ class ImageFollower:
                 for key in strays:
                     self._watermarks.forget(key)
                 await logs.set_aside(strays, self._replicas.sources.wall_ms(), keep=bool(rebuilt))
+            await logs.set_doubles_aside(self._replicas.sources.wall_ms(), keep=bool(rebuilt))
             for disk in rebuilt:
                 await disk.facts.commit({GENERATION: b"%d" % generation})
         except DiskError as error:

@@ -17,6 +17,7 @@ from metadata.control.errors import Word
 from metadata.control.partitions_count import remove_partitions
 from metadata.records import LOST, NO_LEADER
 from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
 
 
@@ -109,3 +110,41 @@ async def test_a_loss_is_told_although_the_topic_got_another_id_before_the_repor
     del cluster.controller.refusals["AssignDirectories"]
     await cluster.controller.until(lambda image: image.partition(second, 0).replicas[0].directory_id == LOST)  # type: ignore[union-attr]
     await leading(cluster, 2, "t")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_replica_that_was_moved_away_from_a_broken_directory_and_back_is_the_later_one(
+    tmp_path: Path, clean: bool
+) -> None:
+    limits = ReplicaLimits(fetcher_backoff_max_ms=100)
+    async with Cluster(tmp_path, 3, limits=limits, directories=2) as cluster:
+        topic = cluster.controller.create("t", (1, 2))
+        leader, broker = await leading(cluster, 1, "t"), cluster[2]
+        await written(leader, "t", b"a")
+        await cluster.controller.until(is_in_sync(2, "t"))
+        first = directory_of(broker)
+        await cluster.controller.until(lambda image: image.partition(topic, 0).replicas[1].directory_id == first)  # type: ignore[union-attr]
+        broker.role.logs.disk_failed(first, DiskError("broken"))
+        await cluster.controller.until(lambda image: image.brokers[2].directories_offline == (first,))
+        cluster.controller.reassign("t", 1, 3)
+        await cluster.controller.until(replicas_are("t", 1, 3))
+        await written(leader, "t", b"b")
+        cluster.controller.reassign("t", 1, 2)
+        await cluster.controller.until(replicas_are("t", 1, 2))
+        await written(leader, "t", b"c")
+        second = directory_of(broker)
+        assert second != first
+        await cluster.controller.until(lambda image: image.partition(topic, 0).replicas[1].directory_id == second)  # type: ignore[union-attr]
+        await broker.stop(clean)
+        await broker.start()
+        await cluster.controller.until(is_in_sync(2, "t"))
+        assert directory_of(broker) == second
+        assert values_of(broker.hosted("t")) == [b"a", b"b", b"c"]
+        assert [stray.directory_id for stray in broker.role.logs.strays()] == [first]
+        assert cluster.controller.partition(topic).replicas[1].directory_id == second
+
+
+def directory_of(broker: Broker) -> UUID:
+    partition_log = broker.hosted("t").log
+    assert partition_log is not None
+    return partition_log.directory_id

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from broker.log import LogConfig, LogKey, LogManager
+from broker.log import LogConfig, LogKey, LogManager, PartitionLog
 from broker.log.types import folder_name, parse_folder_name
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime import file_disk
@@ -449,6 +449,104 @@ async def test_what_is_set_aside_on_a_working_disk_goes_although_another_has_fai
     assert list(logs.failed_disks) == [disks[0].directory_id]
     assert os.listdir(tmp_path / "b" / "logs") == []
     assert [stray.directory_id for stray in logs.strays()] == [disks[1].directory_id]
+    await logs.close()
+    for disk in disks:
+        disk.close()
+
+
+async def in_two_directories(tmp_path: Path) -> list[FileDisk]:
+    """KEY with one record on a, whose disk failed; moved away meanwhile, and back, with three, on b; then killed."""
+    disks = [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+    logs = LogManager(disks)
+    await logs.open()
+    append(logs.create(KEY, "t", disks[0].directory_id, LogConfig()), [b"x"])
+    await logs.flush_all(logs.logs.values())
+    logs.disk_failed(disks[0].directory_id, DiskError("broken"))
+    await logs.set_aside([KEY], now_ms=1)
+    log = logs.create(KEY, "t", disks[1].directory_id, LogConfig())
+    for _ in range(3):
+        append(log, [b"y"])
+    await logs.flush_all([log])
+    await logs.close()
+    for disk in disks:
+        disk.close()
+    return [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+
+
+@pytest.mark.parametrize("counts", [0, 1])
+async def test_of_a_replica_in_two_directories_the_one_that_the_metadata_names_counts(
+    tmp_path: Path, counts: int
+) -> None:
+    disks = await in_two_directories(tmp_path)
+    logs = LogManager(disks)
+    await logs.open()
+    ids = [disk.directory_id for disk in disks]
+    assert (logs.get(KEY), dict(logs.failures)) == (None, {})
+    assert {at: log.end_offset for at, log in logs.doubles[KEY].items()} == {ids[0]: 1, ids[1]: 3}
+    logs.settle(KEY, ids[counts])
+    assert (logs.logs[KEY].directory_id, logs.logs[KEY].end_offset) == (ids[counts], (1, 3)[counts])
+    await logs.set_doubles_aside(now_ms=2)
+    assert [stray.directory_id for stray in logs.strays()] == [ids[1 - counts]]
+    append(logs.logs[KEY], [b"z"])
+    await logs.flush_all([logs.logs[KEY]])
+    await logs.close()
+    again = LogManager(disks)
+    await again.open()
+    assert (again.logs[KEY].end_offset, dict(again.doubles)) == ((2, 4)[counts], {})
+    assert again.clean_start
+    await again.close()
+    for disk in disks:
+        disk.close()
+
+
+async def test_a_replica_in_two_directories_of_which_the_metadata_names_none_is_offline(tmp_path: Path) -> None:
+    disks = await in_two_directories(tmp_path)
+    logs = LogManager(disks)
+    await logs.open()
+    logs.settle(KEY, UUID(int=9))
+    assert "is in 2 data directories, and none of them is the assigned one" in str(logs.failures[KEY])
+    assert (logs.get(KEY), dict(logs.doubles)) == (None, {})
+    await logs.close()
+    for disk in disks:
+        disk.close()
+
+
+async def test_doubles_that_nobody_settled_are_there_again_after_a_stop_and_go_when_they_are_nobodys(
+    tmp_path: Path,
+) -> None:
+    disks = await in_two_directories(tmp_path)
+    for _ in range(2):
+        logs = LogManager(disks)
+        await logs.open()
+        assert {log.end_offset for log in logs.doubles[KEY].values()} == {1, 3}
+        await logs.close()
+    logs = LogManager(disks)
+    await logs.open()
+    assert not logs.clean_start
+    await logs.set_doubles_aside(now_ms=2)
+    assert sorted(stray.directory_id for stray in logs.strays()) == sorted(disk.directory_id for disk in disks)
+    assert not logs.doubles
+    await logs.close()
+    for disk in disks:
+        disk.close()
+
+
+async def test_a_directory_that_fails_while_it_is_opened_leaves_the_other_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = await in_two_directories(tmp_path)
+    adopt = LogManager._adopt
+
+    def fails_after_it(manager: LogManager, log: PartitionLog) -> None:
+        adopt(manager, log)
+        if log.directory_id == disks[1].directory_id:
+            raise DiskError("broken")
+
+    monkeypatch.setattr(LogManager, "_adopt", fails_after_it)
+    logs = LogManager(disks)
+    await logs.open()
+    assert list(logs.failed_disks) == [disks[1].directory_id]
+    assert (logs.logs[KEY].end_offset, dict(logs.doubles)) == (1, {})
     await logs.close()
     for disk in disks:
         disk.close()
