@@ -25,6 +25,9 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall 
                                                 # now is durable.  Raises DiskError.  The caller brings the deadline.
         async set_aside(keys: Iterable[LogKey], now_ms) -> None        # strays: out of `logs`, renamed, kept
         async delete_strays(before_ms) -> int   # deletes those set aside before
+        doubles: Mapping[LogKey, Mapping[UUID, PartitionLog]]   # in several directories; not in `logs`
+        settle(key, directory_id)               # of its doubles that one counts; in `failures` if none is there
+        async set_doubles_aside(now_ms) -> None # those that do not count, and those that nobody settled
         async maintain(now_ms) -> None          # retention, expiry, recovery points: call every minute or so
         async lower_truncation_floor(log, offset) -> None              # before truncating what was committed (unclean)
         async checkpoint(logs) -> None          # write start offsets and recovery points now

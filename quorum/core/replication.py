@@ -228,6 +228,7 @@ class Replication(Snapshots):
         self._answer(parked.call, self._reply(leader, error=error, batches=batches))
 
     def _has_news(self, leader: Leader, key: ReplicaKey, request: Fetch, now_ms: int) -> bool:
+        """Whether to answer now; notes from when on voters are owed a watermark that no record has brought."""
         watermark_moved = self.high_watermark > request.high_watermark
         if key not in self.history.current:
             return watermark_moved or request.offset < self.high_watermark
