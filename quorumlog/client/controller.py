@@ -17,8 +17,12 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from quorumlog.errors import ClusterError
-from quorumlog.runtime.grpc import connect, make_channel
-from quorumlog.wire.v1 import controller_pb2, controller_pb2_grpc, node_pb2_grpc, quorum_pb2, quorum_pb2_grpc
+from quorumlog.runtime.grpc import connect, make_channel, method_of
+from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
+
+_CONTROLLER = controller_pb2.DESCRIPTOR.services_by_name["Controller"]
+_NODE = node_pb2.DESCRIPTOR.services_by_name["Node"]
+_QUORUM = quorum_pb2.DESCRIPTOR.services_by_name["Quorum"]
 
 NONE = "NONE"
 NOT_CONTROLLER = "NOT_CONTROLLER"
@@ -86,10 +90,10 @@ class ControllerClient:
         while (address := await attempts.next()) is not None:
             channel = self._channel(address)
             request_with_deadline = _with_timeout(request, deadline)
-            stub = cast(Any, controller_pb2_grpc).ControllerStub(channel)
+            ask = method_of(channel, _CONTROLLER, method)
             limit = deadline - _now()
             try:
-                reply = await getattr(stub, method)(
+                reply = await ask(
                     request_with_deadline, timeout=min(limit, READ_ATTEMPT_TIMEOUT_S) if is_read else limit
                 )
             except grpc.aio.AioRpcError as error:
@@ -150,10 +154,10 @@ class ControllerClient:
         return await self._ask(address, method, request, deadline)
 
     async def _ask(self, address: str, method: str, request: Message, deadline: float) -> Any:
-        stub = cast(Any, node_pb2_grpc).NodeStub(self._channel(address))
+        ask = method_of(self._channel(address), _NODE, method)
         limit = max(deadline - _now(), 0.001)
         try:
-            reply = await getattr(stub, method)(_with_timeout(request, deadline), timeout=limit)
+            reply = await ask(_with_timeout(request, deadline), timeout=limit)
         except grpc.aio.AioRpcError as error:
             raise await self._meaning(error, address, deadline) from error
         result: controller_pb2.Result = reply.result
@@ -258,10 +262,12 @@ class ControllerClient:
         return answer if answer.known.epoch >= known.epoch else reply
 
     async def _describe(self, channel: grpc.aio.Channel, deadline: float) -> quorum_pb2.DescribeQuorumReply:
-        stub = cast(Any, quorum_pb2_grpc).QuorumStub(channel)
+        ask = method_of(channel, _QUORUM, "DescribeQuorum")
         limit = min(max(deadline - _now(), 0.001), READ_ATTEMPT_TIMEOUT_S)
-        reply = await stub.DescribeQuorum(quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit)
-        return cast(quorum_pb2.DescribeQuorumReply, reply)
+        reply: quorum_pb2.DescribeQuorumReply = await ask(
+            quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit
+        )
+        return reply
 
     def prefer(self, address: str) -> None:
         """Ask this node first: one that has answered, since a dead one costs a connection timeout each time."""

@@ -11,9 +11,12 @@ import resource
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf import message_factory
+from google.protobuf.descriptor import ServiceDescriptor
 
 from quorumlog.runtime.addresses import Address, cannot_listen, listen_refused
 
@@ -121,6 +124,16 @@ def make_channel(
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=options)
     return grpc.aio.secure_channel(target, credentials, options=options)
+
+
+def method_of(channel: grpc.aio.Channel, service: ServiceDescriptor, name: str) -> Any:
+    """A unary method of `service`, to be awaited with a request and `timeout`; raises `grpc.aio.AioRpcError`."""
+    method = service.methods_by_name[name]
+    return channel.unary_unary(
+        f"/{service.full_name}/{name}",
+        request_serializer=message_factory.GetMessageClass(method.input_type).SerializeToString,
+        response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+    )
 
 
 async def connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:

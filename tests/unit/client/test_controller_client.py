@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf import message_factory
 
 from quorumlog.client import controller
 from quorumlog.client.controller import ControllerClient
@@ -18,13 +19,13 @@ from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.grpc import bind, make_server
 from quorumlog.wire.v1 import controller_pb2 as pb
-from quorumlog.wire.v1 import controller_pb2_grpc, node_pb2, node_pb2_grpc, quorum_pb2, quorum_pb2_grpc
+from quorumlog.wire.v1 import node_pb2, quorum_pb2
 
 Answer = Callable[[Any], Awaitable[Any]]
 CREATE = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t")])
 
 
-class FakeNode(controller_pb2_grpc.ControllerServicer, node_pb2_grpc.NodeServicer, quorum_pb2_grpc.QuorumServicer):
+class FakeNode:
     """Answers by a script: one entry a call, the last one for ever."""
 
     def __init__(self, *script: Answer) -> None:
@@ -59,6 +60,21 @@ class FakeNode(controller_pb2_grpc.ControllerServicer, node_pb2_grpc.NodeService
         return answer
 
 
+def handlers(node: FakeNode, file: Any) -> grpc.GenericRpcHandler:
+    """What `node` has of the methods of the one service in a proto file."""
+    (service,) = file.DESCRIPTOR.services_by_name.values()
+    methods = {
+        method.name: grpc.unary_unary_rpc_method_handler(
+            getattr(node, method.name),
+            request_deserializer=message_factory.GetMessageClass(method.input_type).FromString,
+            response_serializer=message_factory.GetMessageClass(method.output_type).SerializeToString,
+        )
+        for method in service.methods
+        if hasattr(node, method.name)
+    }
+    return grpc.method_handlers_generic_handler(service.full_name, methods)
+
+
 Start = Callable[[FakeNode], Awaitable[FakeNode]]
 
 
@@ -67,10 +83,7 @@ async def start() -> AsyncIterator[Start]:
     async with AsyncExitStack() as stack:
 
         async def run(node: FakeNode) -> FakeNode:
-            server = make_server()
-            controller_pb2_grpc.add_ControllerServicer_to_server(node, server)
-            node_pb2_grpc.add_NodeServicer_to_server(node, server)
-            quorum_pb2_grpc.add_QuorumServicer_to_server(node, server)
+            server = make_server([handlers(node, file) for file in (pb, node_pb2, quorum_pb2)])
             node.address = f"127.0.0.1:{bind(server, Address('127.0.0.1', 0))}"
             await server.start()
             stack.push_async_callback(server.stop, None)
