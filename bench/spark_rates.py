@@ -32,7 +32,7 @@ def run(tiny: bool) -> dict[str, Any]:
     rounds = 1 if tiny else 3
     results = []
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder, standalone() as broker:
-        spark = _session(folder)
+        spark = local_session("quorumlog-bench", folder)
         try:
             create_topic(broker.bootstrap, "warm", PARTITIONS)
             _write(_rows(spark, 1_000, SIZES[0]), broker.bootstrap, "warm")  # starts workers, loads the compiled codec
@@ -73,18 +73,20 @@ def _measure(spark: SparkSession, bootstrap: str, size: int, count: int, rounds:
     }
 
 
-def _session(folder: str) -> SparkSession:
+def local_session(name: str, warehouse: str) -> SparkSession:
+    """Spark on two threads of this machine, whose Python workers import this very tree.  `warehouse`: its folder."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     session = (
         SparkSession.builder.master("local[2]")
-        .appName("quorumlog-bench")
+        .appName(name)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", folder)
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", warehouse)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -156,8 +156,8 @@ class Run:
         assert {offset: read.get(offset) for offset in self.acknowledged} == self.acknowledged
         assert len(read) == len(set(read.values())) == len(self.acknowledged)
 
-    def play(self, story: Callable[[Run], Any], replicas: tuple[int, ...] | None) -> None:
-        """`story` while a producer writes; then `check`."""
+    def play_and_check(self, story: Callable[[Run], Any], replicas: tuple[int, ...] | None) -> None:
+        """`story` while a producer writes; then `check`, which asserts what must be true after any of them."""
 
         async def whole() -> None:
             self.world.start_all()
@@ -241,7 +241,7 @@ def test_the_controller_is_killed(step: str, target: str) -> None:
         await run.kill_controller()
         await asked
 
-    Run(sorted(STEPS).index(step)).play(story, TARGETS[target])
+    Run(sorted(STEPS).index(step)).play_and_check(story, TARGETS[target])
 
 
 def test_the_controller_is_killed_at_every_step_of_one_reassignment() -> None:
@@ -260,7 +260,7 @@ def test_the_controller_is_killed_at_every_step_of_one_reassignment() -> None:
         await run.kill_controller()
         await asked
 
-    Run(20).play(story, (14, 15, 16))
+    Run(20).play_and_check(story, (14, 15, 16))
 
 
 @pytest.mark.parametrize("step", ["while they catch up", "in sync but not switched"])
@@ -279,7 +279,7 @@ def test_a_target_broker_dies_midway(step: str) -> None:
         run.world.start(14)
         run.world.start(16)
 
-    Run(31).play(story, (14, 15, 16))
+    Run(31).play_and_check(story, (14, 15, 16))
 
 
 @pytest.mark.parametrize("step", ["before the new replicas start", "while they catch up", "in sync but not switched"])
@@ -294,7 +294,7 @@ def test_cancelled_midway_while_the_controller_is_killed(step: str) -> None:
         await cancelling
         await run.ask()  # again
 
-    Run(41).play(story, OLD)
+    Run(41).play_and_check(story, OLD)
 
 
 def test_the_leader_is_killed_while_it_is_replaced() -> None:
@@ -306,7 +306,7 @@ def test_the_leader_is_killed_while_it_is_replaced() -> None:
         await run.world.until(lambda: run.committed is not None and run.committed.leader != 11, "another leads")
         await run.ask(13, 14, 15, throttle=-1, replace=True)
 
-    Run(51).play(story, (13, 14, 15))
+    Run(51).play_and_check(story, (13, 14, 15))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -334,4 +334,4 @@ def test_reassignments_end_whatever_else_happens(seed: int) -> None:
         await run.world.until(all_ready(run.world), "all brokers are ready", 120)
         await run.ask(*target, replace=True)
 
-    Run(seed + 100).play(story, target)
+    Run(seed + 100).play_and_check(story, target)

@@ -110,6 +110,7 @@ async def test_a_loss_is_told_although_the_topic_got_another_id_before_the_repor
     del cluster.controller.refusals["AssignDirectories"]
     await cluster.controller.until(lambda image: image.partition(second, 0).replicas[0].directory_id == LOST)  # type: ignore[union-attr]
     await leading(cluster, 2, "t")
+    assert cluster.controller.partition(second).isr == (2,)
 
 
 @pytest.mark.parametrize("clean", [True, False])

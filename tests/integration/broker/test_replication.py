@@ -529,8 +529,8 @@ async def test_producer_ids_are_never_given_twice(cluster: Cluster) -> None:
 
 async def test_the_next_block_of_producer_ids_is_fetched_before_it_is_needed(cluster: Cluster) -> None:
     broker = cluster[1]
-    for _ in range(900):
-        await broker.replicas.allocate_producer_id()
+    found = [await broker.replicas.allocate_producer_id() for _ in range(900)]
+    assert len({result.producer_id for result in found}) == 900
     blocks = lambda: sum(method == "AllocateProducerIds" for method, _ in cluster.controller.answers)  # noqa: E731
     await cluster.until(lambda: blocks() == 2, "the second block")
 

@@ -84,6 +84,7 @@ async def test_without_a_controller_it_waits_for_one_heartbeat_only(cluster: Clu
     await refused_everything(leader)
     await cluster.until(lambda: leader.replicas.serving, "given up")
     await written(leader, "t", b"a")
+    assert values_of(leader.hosted("t")) == [b"a"]
 
 
 async def test_a_stopped_process_refuses_what_waited_in_its_sockets_and_says_so(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ async def test_one_grows_to_three_and_five_and_back_under_load(tmp_path: Path) -
     async with running(tmp_path, voters=1, joining=4) as cluster, under_load(cluster):
         for target in ([1, 2, 3], [1, 2, 3, 4, 5], [3, 4, 5], [5]):
             await done(cluster, "alter-quorum", "--target", named(cluster, *target), "--wait")
-            await quorum_is(cluster, f"voters {target}", are(target))
+            described = await quorum_is(cluster, f"voters {target}", are(target))
+            assert not described.HasField("target_voters"), "the target is reached"
             await quorum_is(cluster, "one of them leads", partial(_leads_among, target))
 
 

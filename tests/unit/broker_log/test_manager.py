@@ -20,6 +20,10 @@ from tests.unit.broker_log.rig import KEY, Rig, append, batches_of, fill
 OTHER = LogKey(UUID(int=7), 3, 43)
 
 
+def two_disks(tmp_path: Path) -> list[FileDisk]:
+    return [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+
+
 @pytest.mark.parametrize("topic", ["a", "a.b_c-d", "x" * 249, "a-1." + "0" * 32 + ".5"])
 def test_folder_names(topic: str) -> None:
     key = LogKey(uuid4(), 2**31 - 1, 2**63 - 1)
@@ -381,7 +385,7 @@ async def test_a_failed_disk_tells_everyone(rig: Rig, monkeypatch: pytest.Monkey
 
 
 async def test_a_disk_that_fails_at_the_start_is_offline_and_the_others_are_not(tmp_path: Path) -> None:
-    disks = [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+    disks = two_disks(tmp_path)
     logs = LogManager(disks)
     await logs.open()
     for key, disk in ((KEY, disks[0]), (OTHER, disks[1])):
@@ -408,7 +412,7 @@ async def test_a_disk_that_fails_at_the_start_is_offline_and_the_others_are_not(
 
 
 async def test_disks_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disks = [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+    disks = two_disks(tmp_path)
     logs = LogManager(disks)
     await logs.open()
     one = logs.create(KEY, "t", disks[0].directory_id, LogConfig())
@@ -432,7 +436,7 @@ async def test_disks_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 async def test_what_is_set_aside_on_a_working_disk_goes_although_another_has_failed(
     tmp_path: Path, is_noticed: bool
 ) -> None:
-    disks = [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+    disks = two_disks(tmp_path)
     logs = LogManager(disks)
     await logs.open()
     for key, disk in ((KEY, disks[0]), (OTHER, disks[1])):
@@ -456,7 +460,7 @@ async def test_what_is_set_aside_on_a_working_disk_goes_although_another_has_fai
 
 async def in_two_directories(tmp_path: Path) -> list[FileDisk]:
     """KEY with one record on a, whose disk failed; moved away meanwhile, and back, with three, on b; then killed."""
-    disks = [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+    disks = two_disks(tmp_path)
     logs = LogManager(disks)
     await logs.open()
     append(logs.create(KEY, "t", disks[0].directory_id, LogConfig()), [b"x"])
@@ -470,7 +474,7 @@ async def in_two_directories(tmp_path: Path) -> list[FileDisk]:
     await logs.close()
     for disk in disks:
         disk.close()
-    return [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+    return two_disks(tmp_path)
 
 
 @pytest.mark.parametrize("counts", [0, 1])
@@ -553,7 +557,7 @@ async def test_a_directory_that_fails_while_it_is_opened_leaves_the_other_copy(
 
 
 async def test_a_disk_that_hangs_holds_up_none_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disks = [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+    disks = two_disks(tmp_path)
     logs = LogManager(disks)
     await logs.open()
     one = logs.create(KEY, "t", disks[0].directory_id, LogConfig())
