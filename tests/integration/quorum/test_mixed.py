@@ -43,6 +43,19 @@ async def test_the_voters_move_into_the_brokers_and_back_under_load(tmp_path: Pa
         await quorum_is(cluster, "voters of their own, brokers that observe", _as_before)
 
 
+async def test_of_voters_inside_brokers_the_one_that_leads_the_fewest_partitions_is_preferred(tmp_path: Path) -> None:
+    async with running(tmp_path, voters=3, brokers=3) as cluster:
+        await _move(cluster, DEDICATED, BROKERS)
+        for node_id in DEDICATED:
+            await stop(node_of(cluster, node_id))
+        await done(cluster, "topics", "create", "t", "--assignment", "11:12,12:13,11:13", "--wait")
+        chosen = await done(cluster, "preferred-controllers", "set", "--auto")
+        assert (chosen["preferred"], chosen["changed"]) == ([13], True)
+        await quorum_is(cluster, "it leads", lambda it: it.known.leader_id == 13)
+        again = await done(cluster, "preferred-controllers", "set", "--auto")
+        assert (again["preferred"], again["changed"]) == ([13], False)
+
+
 def _as_before(described: Any) -> bool:
     observers = {observer.replica.key.node_id for observer in described.observers}
     return voter_ids(described) == list(DEDICATED) and observers == set(BROKERS)
