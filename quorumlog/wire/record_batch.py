@@ -81,12 +81,24 @@ class BatchErrorCode(IntEnum):
     INVALID_RECORD = 87
 
 
+class RecordError(NamedTuple):
+    """What is wrong with one record.  `record`: its position in the batch, from 0."""
+
+    record: int
+    message: str
+
+
 class BatchRefusal(NamedTuple):
-    """Why nothing of the bytes may be appended.  `position`: where the refused batch starts."""
+    """Why nothing of the bytes may be appended.
+
+    position: where the refused batch starts.
+    record_errors: the records that are to blame, where single records are.
+    """
 
     code: BatchErrorCode
     reason: str
     position: int
+    record_errors: tuple[RecordError, ...] = ()
 
 
 class BatchHeader(NamedTuple):

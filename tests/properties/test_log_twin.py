@@ -80,7 +80,7 @@ class Twin:
     def producers(self) -> ProducerState:
         state = ProducerState()
         for one in self.batches:
-            state.apply(one.header, one.header.base_offset, one.header.end_offset, 0)
+            state.apply(one.header, one.header.base_offset, one.header.end_offset)
         return state
 
 

@@ -183,7 +183,8 @@ class Noise:
                 )
             case 5:
                 at, size = self.random.choice([0, 0, 7, 10**12]), self.random.choice([1, 1000])
-                return FetchSnapshot(self.sender(), self.random.choice([1, 2]), self.epoch(), self.end(), at, size)
+                target, round_ = self.random.choice([1, 2]), self.random.choice([0, 0, 1, 9])
+                return FetchSnapshot(self.sender(), target, self.epoch(), self.end(), at, size, round_)
             case 4:
                 return Introduce(self.sender(), tuple(ADDRESSES.items())[: self.random.randrange(4)])
             case _:

@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_quorumlog import arrow, compiled
-from quorumlog.client.records import NewRecord, Record, build_batch, decode_batches, end_offset, stamp
+from quorumlog.client.records import (
+    NewRecord,
+    Record,
+    UnreadableBatchError,
+    build_batch,
+    decode_batches,
+    end_offset,
+    stamp,
+)
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.record_batch import (
     CONTROL_FLAG,
@@ -23,6 +31,7 @@ from quorumlog.wire.record_batch import (
     patch,
     seal,
 )
+from tests.unit.broker_log.framing import BadBody, bad_bodies, body_of, record, sealed
 
 NOW = 1_700_000_000_000
 
@@ -185,14 +194,56 @@ def test_a_stamp_changes_the_producer_and_nothing_else() -> None:
     assert [record.value for record in decode_batches(batch)] == [b"1"] * 3
 
 
-@pytest.mark.parametrize("damage", [(16, 1), (30, 0xFF), (HEADER_SIZE, 0xFF), (11, 0)])
-def test_damage_is_named(damage: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("position", "value", "end"), [(16, 1, None), (30, 0xFF, 5), (HEADER_SIZE, 0xFF, 5), (11, 0, None)]
+)
+def test_damaged_batch_is_named_after_the_records_before_it(position: int, value: int, end: int | None) -> None:
+    good, bad = (build_batch([NewRecord(b"key", b"value", NOW)] * 2) for _ in range(2))
+    patch(bad, 3, 0)
+    bad[position] = value
+    records = decode_batches(good + bad)
+    assert [next(records).offset, next(records).offset] == [0, 1]
+    with pytest.raises(UnreadableBatchError) as caught:
+        next(records)
+    assert (caught.value.base_offset, caught.value.end_offset) == (3, end)
+    with pytest.raises(UnreadableBatchError) as caught:
+        decode(bytes(good + bad), 0, 9, "t", 0)
+    assert (caught.value.base_offset, caught.value.end_offset) == (3, end)
+    if end is None:
+        with pytest.raises(UnreadableBatchError):
+            end_offset(good + bad)
+    else:
+        assert end_offset(good + bad) == end
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("bad", [bad for bad in bad_bodies() if bad.count == 2], ids=lambda bad: bad.name)
+def test_batch_that_contradicts_its_header_is_named_by_both(bad: BadBody, codec: Codec) -> None:
+    good = sealed(body_of(record(0), record(1)), 2, codec)
+    data = bytearray()
+    for base, batch in ((10, good), (12, sealed(bad.body, 2, codec)), (14, good)):
+        part = bytearray(batch)
+        patch(part, base, 0)
+        data += part
+    for first, end in ((0, 100), (13, 14), (12, 13)):  # also a range that ends within the batch
+        for decoder in (
+            lambda first=first, end=end: list(decode_batches(data, first, end)),
+            lambda first=first, end=end: decode(data, first, end, "t", 0, with_headers=True),
+        ):
+            with pytest.raises(UnreadableBatchError) as caught:
+                decoder()
+            assert (caught.value.base_offset, caught.value.end_offset) == (12, 14)
+    assert [one.offset for one in decode_batches(data, 0, 12)] == [10, 11]
+    assert decode(bytes(data), 0, 12, "t", 0).column("offset").to_pylist() == [10, 11]
+
+
+def test_length_that_would_make_no_progress_is_refused() -> None:
     batch = build_batch([NewRecord(b"key", b"value", NOW)])
-    batch[damage[0]] = damage[1]
-    with pytest.raises(RemoteProtocolError, match="damaged record batch at byte 0"):
-        list(decode_batches(batch))
-    with pytest.raises(RemoteProtocolError, match="damaged record batch at byte 0"):
-        decode(batch, 0, 9, "t", 0)
+    for length in (-12, -1, 0, 48):
+        batch[8:12] = length.to_bytes(4, "big", signed=True)
+        for read in (end_offset, lambda data: list(decode_batches(data))):
+            with pytest.raises(UnreadableBatchError, match="batch length"):
+                read(batch)
 
 
 def test_code_is_compiled_without_a_cache_where_none_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:

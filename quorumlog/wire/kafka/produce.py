@@ -19,6 +19,7 @@ from quorumlog.wire.kafka.buffer import (
     string,
     uvarint,
 )
+from quorumlog.wire.record_batch import RecordError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -66,6 +67,7 @@ class ProducedPartition:
     error_message: str | None = None
     leader_id: int = -1
     leader_epoch: int = -1
+    record_errors: tuple[RecordError, ...] = ()
 
 
 class NodeEndpoint(NamedTuple):
@@ -92,6 +94,8 @@ class ResultLike(Protocol):
     def leader_id(self) -> int: ...
     @property
     def leader_epoch(self) -> int: ...
+    @property
+    def record_errors(self) -> Sequence[RecordError]: ...
 
 
 def decode_request(frame: memoryview, position: int, version: int) -> ProduceRequest:
@@ -146,12 +150,22 @@ def _encode_result(version: int, index: int, result: ResultLike) -> bytes:
         out += _INT64.pack(result.log_start_offset)
     flexible = version >= _FIRST_FLEXIBLE
     if version >= _FIRST_WITH_MESSAGE:
-        out += count(0, flexible) + nullable_string(result.error_message or None, flexible)
+        out += _encode_record_errors(result.record_errors, flexible)
+        out += nullable_string(result.error_message or None, flexible)
     if not flexible:
         return out
     if version >= _FIRST_WITH_LEADER and result.leader_id != -1:
         return out + b"\x01" + _LEADER_TAG.pack(0, 9, result.leader_id, result.leader_epoch, 0)
     return out + b"\0"
+
+
+def _encode_record_errors(errors: Sequence[RecordError], flexible: bool) -> bytes:
+    out = count(len(errors), flexible)
+    for error in errors:
+        out += _INT32.pack(error.record) + nullable_string(error.message, flexible)
+        if flexible:
+            out += b"\0"
+    return out
 
 
 def encode_endpoints_tag(endpoints: Sequence[NodeEndpoint]) -> bytes:
@@ -202,9 +216,9 @@ def decode_response(body: memoryview, version: int) -> list[ProducedPartition]:
         for _ in range(reader.count(True, 22)):
             index, error_code, base_offset, append_time_ms = reader.unpack(_RESULT)
             log_start_offset = reader.int64()
+            record_errors = []
             for _ in range(reader.count(True, 6)):
-                reader.int32()
-                reader.nullable_string(True)
+                record_errors.append(RecordError(reader.int32(), reader.nullable_string(True) or ""))
                 reader.skip_tags()
             message = reader.nullable_string(True)
             leader = Reader(tag) if (tag := reader.tags().get(0)) is not None else None
@@ -220,6 +234,7 @@ def decode_response(body: memoryview, version: int) -> list[ProducedPartition]:
                     message,
                     leader_id,
                     leader_epoch,
+                    tuple(record_errors),
                 )
             )
         reader.skip_tags()

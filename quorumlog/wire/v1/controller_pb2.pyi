@@ -9,30 +9,38 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Result(_message.Message):
-    __slots__ = ("error", "message", "next", "retriable")
+    __slots__ = ("error", "message", "next", "retriable", "unconfirmed", "generation", "epoch")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     RETRIABLE_FIELD_NUMBER: _ClassVar[int]
+    UNCONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     error: str
     message: str
     next: str
     retriable: bool
-    def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ..., next: _Optional[str] = ..., retriable: bool = ...) -> None: ...
+    unconfirmed: bool
+    generation: int
+    epoch: int
+    def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ..., next: _Optional[str] = ..., retriable: bool = ..., unconfirmed: bool = ..., generation: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class RequestHeader(_message.Message):
-    __slots__ = ("cluster_id", "forwarded", "timeout_ms", "principal", "validate_only")
+    __slots__ = ("cluster_id", "forwarded", "timeout_ms", "principal", "validate_only", "unconfirmed")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    UNCONFIRMED_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     forwarded: bool
     timeout_ms: int
     principal: str
     validate_only: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., forwarded: bool = ..., timeout_ms: _Optional[int] = ..., principal: _Optional[str] = ..., validate_only: bool = ...) -> None: ...
+    unconfirmed: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., forwarded: bool = ..., timeout_ms: _Optional[int] = ..., principal: _Optional[str] = ..., validate_only: bool = ..., unconfirmed: bool = ...) -> None: ...
 
 class RegisterBrokerRequest(_message.Message):
     __slots__ = ("header", "registration")

@@ -24,8 +24,36 @@ class CheckResult(_message.Message):
     detail: str
     def __init__(self, name: _Optional[str] = ..., ok: bool = ..., detail: _Optional[str] = ...) -> None: ...
 
+class Directory(_message.Message):
+    __slots__ = ("path", "free_bytes", "total_bytes", "problem")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    free_bytes: int
+    total_bytes: int
+    problem: str
+    def __init__(self, path: _Optional[str] = ..., free_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class NodeEnd(_message.Message):
+    __slots__ = ("node_id", "at_ms", "exit_status", "cause", "next", "directories")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    EXIT_STATUS_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    at_ms: int
+    exit_status: int
+    cause: str
+    next: str
+    directories: _containers.RepeatedCompositeFieldContainer[Directory]
+    def __init__(self, node_id: _Optional[int] = ..., at_ms: _Optional[int] = ..., exit_status: _Optional[int] = ..., cause: _Optional[str] = ..., next: _Optional[str] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ...) -> None: ...
+
 class DescribeNodeReply(_message.Message):
-    __slots__ = ("result", "node_id", "role", "epoch", "controller_active", "leading_ms", "applied_offset", "high_watermark", "checks", "fsync_p99_us", "is_broker", "directories_offline", "carried_out_offset", "pending_changes")
+    __slots__ = ("result", "node_id", "role", "epoch", "controller_active", "leading_ms", "applied_offset", "high_watermark", "checks", "fsync_p99_us", "is_broker", "directories_offline", "carried_out_offset", "pending_changes", "directories", "ends", "wall_ms")
     RESULT_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +68,9 @@ class DescribeNodeReply(_message.Message):
     DIRECTORIES_OFFLINE_FIELD_NUMBER: _ClassVar[int]
     CARRIED_OUT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PENDING_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    WALL_MS_FIELD_NUMBER: _ClassVar[int]
     result: _controller_pb2.Result
     node_id: int
     role: str
@@ -54,7 +85,10 @@ class DescribeNodeReply(_message.Message):
     directories_offline: _containers.RepeatedScalarFieldContainer[str]
     carried_out_offset: int
     pending_changes: int
-    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., node_id: _Optional[int] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., controller_active: bool = ..., leading_ms: _Optional[int] = ..., applied_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckResult, _Mapping]]] = ..., fsync_p99_us: _Optional[int] = ..., is_broker: bool = ..., directories_offline: _Optional[_Iterable[str]] = ..., carried_out_offset: _Optional[int] = ..., pending_changes: _Optional[int] = ...) -> None: ...
+    directories: _containers.RepeatedCompositeFieldContainer[Directory]
+    ends: _containers.RepeatedCompositeFieldContainer[NodeEnd]
+    wall_ms: int
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., node_id: _Optional[int] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., controller_active: bool = ..., leading_ms: _Optional[int] = ..., applied_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckResult, _Mapping]]] = ..., fsync_p99_us: _Optional[int] = ..., is_broker: bool = ..., directories_offline: _Optional[_Iterable[str]] = ..., carried_out_offset: _Optional[int] = ..., pending_changes: _Optional[int] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[NodeEnd, _Mapping]]] = ..., wall_ms: _Optional[int] = ...) -> None: ...
 
 class ReadMetadataRequest(_message.Message):
     __slots__ = ("header", "from_offset", "max_bytes", "wait_ms")
@@ -285,3 +319,19 @@ class PurgeStraysReply(_message.Message):
     is_broker: bool
     strays: _containers.RepeatedCompositeFieldContainer[Stray]
     def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., is_broker: bool = ..., strays: _Optional[_Iterable[_Union[Stray, _Mapping]]] = ...) -> None: ...
+
+class ReportEndRequest(_message.Message):
+    __slots__ = ("header", "node_id", "end")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    header: _controller_pb2.RequestHeader
+    node_id: int
+    end: NodeEnd
+    def __init__(self, header: _Optional[_Union[_controller_pb2.RequestHeader, _Mapping]] = ..., node_id: _Optional[int] = ..., end: _Optional[_Union[NodeEnd, _Mapping]] = ...) -> None: ...
+
+class ReportEndReply(_message.Message):
+    __slots__ = ("result",)
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    result: _controller_pb2.Result
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ...) -> None: ...

@@ -249,7 +249,7 @@ class EndQuorumEpochReply(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[QuorumError, str]] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("correlation_id", "sender", "target_id", "epoch", "offset", "last_fetched_epoch", "high_watermark", "round", "max_wait_ms", "max_bytes", "address")
+    __slots__ = ("correlation_id", "sender", "target_id", "epoch", "offset", "last_fetched_epoch", "high_watermark", "round", "max_wait_ms", "max_bytes", "address", "write_ms")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     TARGET_ID_FIELD_NUMBER: _ClassVar[int]
@@ -261,6 +261,7 @@ class FetchRequest(_message.Message):
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    WRITE_MS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     sender: Sender
     target_id: int
@@ -272,7 +273,8 @@ class FetchRequest(_message.Message):
     max_wait_ms: int
     max_bytes: int
     address: str
-    def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ..., target_id: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., last_fetched_epoch: _Optional[int] = ..., high_watermark: _Optional[int] = ..., round: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., max_bytes: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+    write_ms: int
+    def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ..., target_id: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., last_fetched_epoch: _Optional[int] = ..., high_watermark: _Optional[int] = ..., round: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., max_bytes: _Optional[int] = ..., address: _Optional[str] = ..., write_ms: _Optional[int] = ...) -> None: ...
 
 class FetchReply(_message.Message):
     __slots__ = ("correlation_id", "error", "known", "high_watermark", "log_start_offset", "round", "diverging", "snapshot", "batches")
@@ -297,7 +299,7 @@ class FetchReply(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[QuorumError, str]] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., round: _Optional[int] = ..., diverging: _Optional[_Union[LogEnd, _Mapping]] = ..., snapshot: _Optional[_Union[LogEnd, _Mapping]] = ..., batches: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ...) -> None: ...
 
 class FetchSnapshotRequest(_message.Message):
-    __slots__ = ("correlation_id", "sender", "target_id", "epoch", "snapshot", "position", "max_bytes")
+    __slots__ = ("correlation_id", "sender", "target_id", "epoch", "snapshot", "position", "max_bytes", "round")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     TARGET_ID_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +307,7 @@ class FetchSnapshotRequest(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     sender: Sender
     target_id: int
@@ -312,10 +315,11 @@ class FetchSnapshotRequest(_message.Message):
     snapshot: LogEnd
     position: int
     max_bytes: int
-    def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ..., target_id: _Optional[int] = ..., epoch: _Optional[int] = ..., snapshot: _Optional[_Union[LogEnd, _Mapping]] = ..., position: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    round: int
+    def __init__(self, correlation_id: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ..., target_id: _Optional[int] = ..., epoch: _Optional[int] = ..., snapshot: _Optional[_Union[LogEnd, _Mapping]] = ..., position: _Optional[int] = ..., max_bytes: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
 
 class FetchSnapshotReply(_message.Message):
-    __slots__ = ("correlation_id", "error", "known", "snapshot", "size", "position", "data")
+    __slots__ = ("correlation_id", "error", "known", "snapshot", "size", "position", "data", "round")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
@@ -323,6 +327,7 @@ class FetchSnapshotReply(_message.Message):
     SIZE_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: QuorumError
     known: Knowledge
@@ -330,7 +335,8 @@ class FetchSnapshotReply(_message.Message):
     size: int
     position: int
     data: bytes
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[QuorumError, str]] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ..., snapshot: _Optional[_Union[LogEnd, _Mapping]] = ..., size: _Optional[int] = ..., position: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    round: int
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[QuorumError, str]] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ..., snapshot: _Optional[_Union[LogEnd, _Mapping]] = ..., size: _Optional[int] = ..., position: _Optional[int] = ..., data: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
 
 class InitialVoter(_message.Message):
     __slots__ = ("node_id", "address")

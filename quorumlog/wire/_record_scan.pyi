@@ -1,0 +1,3 @@
+def scan(
+    body: bytes | bytearray | memoryview, count: int, base_timestamp: int, newest_timestamp: int, /
+) -> tuple[int, int, int, int, int]: ...

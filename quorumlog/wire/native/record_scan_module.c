@@ -1,0 +1,52 @@
+/* quorumlog.wire._record_scan: record_scan.h as a function for Python (stable ABI of 3.11 and later). */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "record_scan.h"
+
+/* Above this size the scan lets other threads run meanwhile.  Below it, waiting for the interpreter's lock again would
+ * cost more than the scan. */
+#define RELEASE_SIZE_MIN (2 << 20)
+
+PyDoc_STRVAR(scan_doc, "scan(body, count, base_timestamp, newest_timestamp)\n"
+                       "    -> (problem, record, position, max_timestamp, first_null_key)\n\n"
+                       "Check that the contiguous buffer `body` is exactly `count` records.  See record_framing.py.");
+
+static PyObject *scan(PyObject *module, PyObject *args)
+{
+    Py_buffer body;
+    int count;
+    long long base_timestamp, newest_timestamp;
+    struct scan_result result;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*iLL:scan", &body, &count, &base_timestamp, &newest_timestamp))
+        return NULL;
+    if (body.len < RELEASE_SIZE_MIN) {
+        result = scan_records(body.buf, (size_t)body.len, count, base_timestamp, newest_timestamp);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        result = scan_records(body.buf, (size_t)body.len, count, base_timestamp, newest_timestamp);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&body);
+    return Py_BuildValue("(iiLLi)", result.problem, (int)result.record, (long long)result.position,
+                         (long long)result.max_timestamp, (int)result.first_null_key);
+}
+
+static PyMethodDef methods[] = {
+    {"scan", scan, METH_VARARGS, scan_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_record_scan",
+    .m_size = 0,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__record_scan(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,94 @@
+"""The framing of the records inside a batch, checked in compiled code before a batch is appended.
+
+A batch whose records contradict its header is as harmful as one with a wrong checksum: every consumer stops at it.  So
+a leader checks that the records fill the body exactly, that their offset deltas are 0 to n - 1, that each length and
+number stays within its record, and that no timestamp is out of range.  `native/record_scan.h` does that in one pass of
+about 14 ns a record; a property test compares it with a plain Python twin.
+
+Only brokers import this module, because only they need the extension.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from quorumlog.wire._record_scan import scan
+from quorumlog.wire.record_batch import BatchErrorCode, BatchHeader, BatchRefusal, Buffer, RecordError
+
+ANY_TIMESTAMP: Final = 2**63 - 1
+
+
+class Problem(IntEnum):
+    """What `scan` reports: the same numbers as `enum scan_problem`."""
+
+    NONE = 0
+    NUMBER_CUT_OFF = 1
+    NUMBER_TOO_LARGE = 2
+    RECORD_LENGTH = 3
+    OFFSET_DELTA = 4
+    TIMESTAMP_RANGE = 5
+    TIMESTAMP_AHEAD = 6
+    KEY_LENGTH = 7
+    VALUE_LENGTH = 8
+    HEADER_COUNT = 9
+    HEADER_KEY = 10
+    HEADER_VALUE = 11
+    RECORD_REST = 12
+    BATCH_REST = 13
+    BATCH_SHORT = 14
+
+
+_TEXTS: Final = {
+    Problem.NUMBER_CUT_OFF: "a number is cut off",
+    Problem.NUMBER_TOO_LARGE: "a number has too many bits",
+    Problem.RECORD_LENGTH: "the record's length is too small, or exceeds the batch",
+    Problem.OFFSET_DELTA: "the offset delta is not the record's position in the batch",
+    Problem.TIMESTAMP_RANGE: "the timestamp is before 1970 or out of range",
+    Problem.TIMESTAMP_AHEAD: "the timestamp is too far in the future",
+    Problem.KEY_LENGTH: "the key's length is below -1, or exceeds the record",
+    Problem.VALUE_LENGTH: "the value's length is below -1, or exceeds the record",
+    Problem.HEADER_COUNT: "the number of headers is negative, or exceeds the record",
+    Problem.HEADER_KEY: "a header's key is null, or exceeds the record",
+    Problem.HEADER_VALUE: "a header value's length is below -1, or exceeds the record",
+    Problem.RECORD_REST: "the record is longer than its fields",
+    Problem.BATCH_REST: "bytes follow the last record",
+    Problem.BATCH_SHORT: "the batch ends before this record",
+}
+_TIMESTAMP_PROBLEMS: Final = (Problem.TIMESTAMP_RANGE, Problem.TIMESTAMP_AHEAD)
+
+
+class Framing(NamedTuple):
+    """What a good batch holds.
+
+    max_timestamp: the newest timestamp of its records, -1 when none has one.
+    first_null_key: index of the first record without a key; -1 when each has one.
+    """
+
+    max_timestamp: int
+    first_null_key: int
+
+
+def check_framing(
+    records: Buffer, header: BatchHeader, newest_timestamp_ms: int | None = None, position: int = 0
+) -> Framing | BatchRefusal:
+    """Check that `records`, a batch's body without compression, is what `header` says.
+
+    The time is proportional to the size, whatever counts and lengths the bytes claim.
+
+    Args:
+        records: contiguous.
+        newest_timestamp_ms: refuse a record that claims to be newer; None: any time is fine.
+        position: of the batch in what the client sent, for the refusal.
+    """
+    newest = ANY_TIMESTAMP if newest_timestamp_ms is None else newest_timestamp_ms
+    found, record, at, max_timestamp, null_key = scan(records, header.record_count, header.base_timestamp, newest)
+    if found == Problem.NONE:
+        return Framing(max_timestamp, null_key)
+    problem = Problem(found)
+    code = BatchErrorCode.INVALID_TIMESTAMP if problem in _TIMESTAMP_PROBLEMS else BatchErrorCode.INVALID_RECORD
+    text = _TEXTS[problem]
+    if problem is Problem.BATCH_REST:  # no record is to blame
+        return BatchRefusal(code, f"{text}, at byte {at} of the {len(records)} bytes of records", position)
+    reason = f"record {record} of {header.record_count}, byte {at} of the records: {text}"
+    return BatchRefusal(code, reason, position, (RecordError(record, text),))

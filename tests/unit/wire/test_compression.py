@@ -1,0 +1,50 @@
+"""Bounded decompression, and what each codec makes of damage."""
+
+from __future__ import annotations
+
+import cramjam
+import pytest
+
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.compression import compress, decompress
+from quorumlog.wire.record_batch import Codec
+
+COMPRESSING = [codec for codec in Codec if codec]
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("content", [b"", b"x", b"abc" * 100_000, bytes(range(256)) * 300])
+def test_there_and_back(codec: Codec, content: bytes) -> None:
+    assert bytes(decompress(codec, memoryview(compress(codec, content)))) == content
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_what_inflates_too_far_is_refused_and_the_exact_size_is_not(codec: Codec) -> None:
+    bomb = compress(codec, bytes(1_000_000))
+    assert len(decompress(codec, bomb, 1_000_000)) == 1_000_000
+    with pytest.raises(RemoteProtocolError, match="inflates to more than 999999 bytes"):
+        decompress(codec, bomb, 999_999)
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_truncated_and_foreign_bytes_are_refused(codec: Codec) -> None:
+    good = compress(codec, bytes(range(256)) * 10)
+    for bad in (good[:-3], b"\x00nonsense that no codec writes"):
+        with pytest.raises(RemoteProtocolError, match=codec.name.lower()):
+            decompress(codec, bad)
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_bytes_after_the_end_are_refused(codec: Codec) -> None:
+    with pytest.raises(RemoteProtocolError, match=codec.name.lower()):
+        decompress(codec, compress(codec, b"contents" * 100) + b"trailing")
+
+
+def test_snappy_without_framing_is_read_too() -> None:
+    assert bytes(decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(b"raw" * 50)))) == b"raw" * 50
+
+
+def test_a_snappy_block_cannot_claim_what_it_cannot_hold() -> None:
+    claims_100_mb = b"\x80\xc2\xd7\x2f" + b"\x00a"
+    with pytest.raises(RemoteProtocolError, match="claim"):
+        decompress(Codec.SNAPPY, claims_100_mb)
