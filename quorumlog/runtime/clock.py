@@ -15,7 +15,11 @@ from random import Random, SystemRandom
 from uuid import UUID
 
 WallClock = Callable[[], int]
-"""Milliseconds since 1970 (UTC).  May jump: for people and for records' timestamps, never for a decision on time."""
+"""Milliseconds since 1970 (UTC).  May jump: for people and for records' timestamps, never for an interval."""
+
+JUMP_MAX_MS = 10 * 60_000
+RESTART_JUMP_MAX_MS = 24 * 3_600_000
+BELIEVED_AFTER_MS = 24 * 3_600_000
 
 
 def now_ms() -> int:
@@ -26,6 +30,45 @@ def now_ms() -> int:
 def elapsed_s() -> float:
     """Seconds on a clock that also moves within one turn of the loop, as a loop's own need not: to measure work by."""
     return time.perf_counter()
+
+
+class CautiousClock:
+    """The wall clock for retention, which deletes what is older than some wall time: a forward jump must last first.
+
+    A step of more than `JUMP_MAX_MS` beyond the loop's clock is believed after `BELIEVED_AFTER_MS`.  Until then time
+    goes on from before the step.  So a clock that is wrong by years deletes nothing before somebody can notice it.
+    A step back is believed at once, since it only delays deletion.
+
+    seen_ms: the last reading of an earlier process.  How long no process ran is unknown, so that the first reading may
+    be up to `RESTART_JUMP_MAX_MS` later.
+    """
+
+    def __init__(self, seen_ms: int | None = None) -> None:
+        self._value_ms = seen_ms
+        self._at_ms: int | None = None  # when that was the value, on the loop's clock
+        self._ahead_since_ms: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the wall clock has jumped ahead and is not believed yet."""
+        return self._ahead_since_ms is not None
+
+    def read(self, wall_ms: int, now_ms: int) -> int:
+        """The time to go by, in milliseconds since 1970, when the wall clock says `wall_ms`."""
+        if self._value_ms is None:
+            expected_ms, step_max_ms = wall_ms, 0
+        elif self._at_ms is None:
+            expected_ms, step_max_ms = self._value_ms, RESTART_JUMP_MAX_MS
+        else:
+            expected_ms, step_max_ms = self._value_ms + now_ms - self._at_ms, JUMP_MAX_MS
+        if wall_ms - expected_ms <= step_max_ms:
+            self._ahead_since_ms = None
+        elif self._ahead_since_ms is None:
+            self._ahead_since_ms = now_ms
+        elif now_ms - self._ahead_since_ms >= BELIEVED_AFTER_MS:
+            self._ahead_since_ms = None
+        self._value_ms, self._at_ms = expected_ms if self.is_held else wall_ms, now_ms
+        return self._value_ms
 
 
 def _system_wall_ms() -> int:

@@ -67,6 +67,7 @@ RECORD_KEYS = frozenset(
         "log.retention.bytes",
         "log.retention.hours",
         "log.segment.bytes",
+        "compression.validation.enable",
         "max.message.bytes",
         "message.timestamp.type",
         "metadata.retention.bytes",
@@ -207,6 +208,14 @@ KEYS: tuple[Key, ...] = (
     Key("broker.heartbeat.interval.ms", INTEGER, 1000, "brokers report this often", BOTH, (), 50, 60_000),
     Key("broker.session.timeout.ms", INTEGER, 6000, "a broker unheard for this long is fenced", BOTH, (), 200, 600_000),
     Key(
+        "broker.fence.on.refusal",
+        BOOLEAN,
+        True,
+        "a silent broker is fenced before its session ends if its addresses, which accepted before, refuse connections",
+        BOTH,
+        (),
+    ),
+    Key(
         "replica.lag.max.bytes",
         INTEGER,
         -1,
@@ -284,6 +293,7 @@ class NodeConfig:
     quorum_preference_wait_ms: int = 30_000
     broker_heartbeat_interval_ms: int = 1000
     broker_session_timeout_ms: int = 6000
+    broker_fence_on_refusal: bool = True
     replica_lag_max_bytes: int = -1
     replica_lag_time_max_ms: int = 10_000
     log_dir_stall_timeout_ms: int = 60_000
@@ -516,6 +526,7 @@ def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) 
         quorum_preference_wait_ms=values["quorum.preference.wait.ms"],
         broker_heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],
         broker_session_timeout_ms=values["broker.session.timeout.ms"],
+        broker_fence_on_refusal=values["broker.fence.on.refusal"],
         replica_lag_max_bytes=values.get("replica.lag.max.bytes", -1),
         replica_lag_time_max_ms=values.get("replica.lag.time.max.ms", 10_000),
         log_dir_stall_timeout_ms=values.get("log.dir.stall.timeout.ms", 60_000),

@@ -45,7 +45,7 @@ from uuid import UUID
 
 from quorumlog.errors import CorruptStoreError, StoreRefusedError
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
-from quorumlog.runtime.sqlite_facts import SqliteFacts
+from quorumlog.runtime.sqlite_facts import NEXT_STEP, SqliteFacts
 from quorumlog.runtime.stall import STALL_S, no_longer_than
 
 FORMAT_VERSION = 1
@@ -148,12 +148,15 @@ class FileDisk:
             self._meta = bound
 
     def close(self) -> None:
-        """Close every file and release the lock.  Flushes nothing."""
+        """Close every file and release the lock.  Flushes nothing.
+
+        After a failure of the directory its facts stay open, and the lock is held, until the process ends.
+        """
         for file in list(self._handles.values()):
             file.close()
-        self._facts.close()
         os.close(self._root_fd)
-        os.close(self._lock_fd)
+        if self._facts.close(leave_files=self.failure is not None):
+            os.close(self._lock_fd)
 
     # -- files and folders
 
@@ -482,7 +485,7 @@ def _load_meta(root: Path) -> dict[str, Any] | None:
     (root / "meta.json.tmp").unlink(missing_ok=True)
     if not path.exists():
         if (root / "logs").exists():
-            raise CorruptStoreError(f"{path} is missing, but {root} holds logs", "restore meta.json from a backup")
+            raise CorruptStoreError(f"{path} is missing, but {root} holds logs", NEXT_STEP)
         return None
     try:
         meta = json.loads(path.read_bytes())
@@ -493,7 +496,7 @@ def _load_meta(root: Path) -> dict[str, Any] | None:
             if not well_formed or set(meta) != {"format_version", "directory_id", "node_id", "cluster_id"}:
                 raise ValueError("unexpected content")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptStoreError(f"{path} is damaged: {error}") from error
+        raise CorruptStoreError(f"{path} is damaged: {error}", NEXT_STEP) from error
     assert isinstance(meta, dict)
     return meta
 

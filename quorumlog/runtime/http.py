@@ -3,6 +3,9 @@
 h11 does the protocol (it is the small, well-kept parser under uvicorn and httpx, 20 ms to import, no thread, no loop of
 its own); the streams are asyncio's, so it runs under the simulator, too.  Everything is bounded: connections, size of a
 request head, time for each request, and a request with a body is answered and closed.
+
+A liveness probe must get through whatever other clients do.  So a new connection is never turned away: at the limit it
+takes the place of the connection that has waited longest for its next request.
 """
 
 from __future__ import annotations
@@ -21,10 +24,13 @@ from quorumlog.runtime.logging import get_logger
 log = get_logger("http")
 
 CONNECTIONS_MAX = 64
+"""Open connections.  One more closes the one that has been idle, or has been taking its answer, for longest."""
 HEAD_MAX_BYTES = 16 * 1024
 QUERY_FIELDS_MAX = 16
 REQUEST_TIMEOUT_S = 10.0
+"""How long the rest of a request head may take after its first byte, and how long sending an answer may take."""
 IDLE_TIMEOUT_S = 60.0
+"""How long a connection may stay open between two requests."""
 LINGER_S = 1.0
 _READ_BYTES = 4 * 1024
 
@@ -50,7 +56,7 @@ class HttpServer:
         self._listen = listen
         self._routes = dict(routes)
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[_Connection, asyncio.Task[None]] = {}
         self.address = listen
 
     async def __aenter__(self) -> HttpServer:
@@ -78,29 +84,36 @@ class HttpServer:
         """Stop listening and drop every connection."""
         if self._server is not None:
             self._server.close()
-        for task in self._connections:
+        tasks = list(self._connections.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._connections) >= CONNECTIONS_MAX:
-            writer.close()
-            return
-        self._connections.add(task)
+        connection = _Connection(reader, writer, self._routes)
+        while len(self._connections) >= CONNECTIONS_MAX:
+            self._evict()
+        self._connections[connection] = task
         try:
-            await _Connection(reader, writer, self._routes).serve()
+            await connection.serve()
         except (OSError, TimeoutError, h11.LocalProtocolError):
             log.debug("http connection dropped")
-        except asyncio.CancelledError:
-            pass  # by `close`, which waits for this task; asyncio's own server callback would report it as an error
+            writer.transport.abort()  # closing would wait for the client to take what it does not take
+        except asyncio.CancelledError:  # evicted, or by `close`; asyncio would report a cancellation as an error
+            writer.transport.abort()
         finally:
-            self._connections.discard(task)
+            self._connections.pop(connection, None)
             writer.close()
 
+    def _evict(self) -> None:
+        """Close the connection that has waited longest for a request, or else for its client to read the answer."""
+        victim = min(self._connections, key=lambda each: (each.is_answering, each.since))
+        self._connections.pop(victim).cancel()
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -108,12 +121,14 @@ class _Connection:
     http: h11.Connection = field(
         default_factory=lambda: h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_MAX_BYTES)
     )
+    is_answering: bool = False
+    since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    """On the loop's clock: when the wait for a request, or the answer to it, began."""
 
     async def serve(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(IDLE_TIMEOUT_S):
-                    event = await self._next_event()
+                event = await self._next_request()
             except h11.RemoteProtocolError as error:
                 if self.http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                     await self._send(Response(error.error_status_hint, b"not a request that is served here\n"), False)
@@ -121,6 +136,7 @@ class _Connection:
                 return
             if not isinstance(event, h11.Request):
                 return
+            self._turn(is_answering=True)
             has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in event.headers)
             await self._send(self._respond(event, has_body), event.method == b"HEAD", close=has_body)
             if has_body:
@@ -133,6 +149,26 @@ class _Connection:
             if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
                 return
             self.http.start_next_cycle()
+            self._turn(is_answering=False)
+
+    def _turn(self, *, is_answering: bool) -> None:
+        self.is_answering = is_answering
+        self.since = asyncio.get_running_loop().time()
+
+    async def _next_request(self) -> object:
+        """The next event, with more time for its first byte than for the rest.
+
+        Raises: TimeoutError, h11.RemoteProtocolError.
+        """
+        event: object = self.http.next_event()
+        if event is h11.NEED_DATA and not self.http.trailing_data[0]:
+            async with asyncio.timeout(IDLE_TIMEOUT_S):
+                self.http.receive_data(await self.reader.read(_READ_BYTES))
+            event = self.http.next_event()
+        if event is h11.NEED_DATA:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                event = await self._next_event()
+        return event
 
     async def _linger(self) -> None:
         """Closing with unread input resets the connection, and the peer may lose the answer: read on for a moment."""

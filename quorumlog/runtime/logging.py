@@ -43,6 +43,31 @@ class Logger(Protocol):
         ...
 
 
+class LineBudget:
+    """Log lines that anybody can cause from outside: at most `lines` in each `interval_s`; the others are counted."""
+
+    def __init__(self, log: Logger, now: Callable[[], float], lines: int = 20, interval_s: float = 10.0) -> None:
+        self._log = log
+        self._now = now
+        self._lines = lines
+        self._interval_s = interval_s
+        self._begin = float("-inf")
+        self._used = 0
+        self.suppressed = 0
+
+    def warning(self, event: str, **keys: object) -> None:
+        now = self._now()
+        if now - self._begin >= self._interval_s:
+            self._begin, self._used = now, 0
+        if self._used >= self._lines:
+            self.suppressed += 1
+            return
+        self._used += 1
+        if self.suppressed:
+            keys["lines_suppressed"], self.suppressed = self.suppressed, 0
+        self._log.warning(event, **keys)
+
+
 def get_logger(room: str) -> Logger:
     """A logger whose lines say which room they come from.  Takes effect of a later `configure`, too."""
     return cast(Logger, structlog.get_logger(room=room))

@@ -5,6 +5,12 @@
 `shutdown_timeout_ms`, after which it is cancelled, and a short while later the process ends whatever hangs.  However
 it ends, threads that are in a system call then (a disk that hangs) are waited for no longer than that either.
 
+An AssertionError in a callback of the loop is a broken invariant that no task can raise.  It cancels the body, and the
+process ends with it as the cause.  Any other exception in a callback is only logged.
+
+`serve` first raises the limit of open files as far as the system lets it (`raise_descriptor_limit`), because the bounds
+of connections and of open segments are shares of it.
+
 Exit status: 0 asked to stop · 1 failed, a restart may help · 2 configuration, data directory or port · 7 disk or
 corruption.
 """
@@ -16,10 +22,12 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 from quorumlog.errors import ConfigError, FatalError, QuorumlogError
 from quorumlog.runtime.garbage import short_pauses
@@ -31,20 +39,34 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
 
+DESCRIPTORS_WANTED = 65_536
+"""Open files are not free: a larger limit would only make room for more idle connections."""
+
 KILL_GRACE_S = 5.0
 """Seconds between cancelling what did not stop in time, or the body's end, and ending the process without the rest."""
+
+FAREWELL_S = 2.0
+"""Seconds to note, and to report to others, why the process ends."""
 
 _CONFIG_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 
 
+OnEnd = Callable[[int, BaseException | None], Awaitable[None]]
+"""Takes the exit status and its cause, which is None with status 0."""
+
+
 class Process:
-    """What a server's body sees of its process."""
+    """What a server's body sees of its process.
+
+    on_end: called once the body has ended; it has `FAREWELL_S`, and what it raises is only logged.  Assignable.
+    """
 
     def __init__(self, log_format: str, environ: Mapping[str, str]) -> None:
         self._log_format = log_format
         self._stop = asyncio.Event()
         self._notifier = Notifier(environ)
         self.stop_reason = ""
+        self.on_end: OnEnd | None = None
 
     def stop(self, reason: str) -> None:
         """Ask the body to stop; the first reason stays."""
@@ -128,11 +150,27 @@ Body = Callable[[Process], Awaitable[None]]
 
 def serve(program: str, body: Body, *, log_format: str, shutdown_timeout_ms: int, environ: Mapping[str, str]) -> int:
     """Run a server to its end; returns the exit status, having said on standard error why, if it is not 0."""
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner, short_pauses():
             return runner.run(_main(program, body, log_format, shutdown_timeout_ms, environ))
     except KeyboardInterrupt:
         return EXIT_OK
+
+
+def raise_descriptor_limit() -> None:
+    """Raise this process's soft limit of open files to its hard limit, at most to `DESCRIPTORS_WANTED`.
+
+    Many systems start programs with a soft limit of 1,024, which is for programs that use select(2); we do not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (ValueError, OSError) as error:  # macOS allows less than the hard limit that it names
+        log.warning("limit of open files not raised", soft=soft, wanted=wanted, cause=str(error))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -157,25 +195,67 @@ async def _main(program: str, body: Body, log_format: str, shutdown_timeout_ms: 
 
     for name in ("SIGTERM", "SIGINT"):
         loop.add_signal_handler(getattr(signal, name), on_signal, name)
-    status = await _ended(program, task, log_format)
+    broken = _broken_invariants(loop, task, log_format, program)
+    status, cause = await _ended(program, task, log_format, broken)
+    if process.on_end is not None:
+        await _note_end(process.on_end, status, cause)
     loop.call_later(KILL_GRACE_S, _end_without_threads, status)  # closing the loop waits for its threads without end
     return status
 
 
-async def _ended(program: str, task: asyncio.Future[None], log_format: str) -> int:
-    """The exit status, once the body has ended; why, if it is not 0, has been said."""
+def _broken_invariants(
+    loop: asyncio.AbstractEventLoop, task: asyncio.Future[None], log_format: str, program: str
+) -> list[AssertionError]:
+    """Those that callbacks of the loop raise from now on; the first one cancels `task`."""
+    broken: list[AssertionError] = []
+
+    def end_with(error: AssertionError) -> None:
+        broken.append(error)
+        log.error("broken invariant, ending the process", exc_info=error)
+        if len(broken) == 1:
+            task.cancel()
+            loop.call_later(KILL_GRACE_S, _end_now, task, program, log_format, error)
+
+    def on_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, AssertionError) and not task.done():
+            loop.call_soon_threadsafe(end_with, error)  # the garbage collector reports lost futures from any thread
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(on_exception)
+    return broken
+
+
+async def _ended(
+    program: str, task: asyncio.Future[None], log_format: str, broken: list[AssertionError]
+) -> tuple[int, BaseException | None]:
+    """The exit status and its cause, once the body has ended; why, if it is not 0, has been said."""
+    failures: list[BaseException] = []
     try:
         await task
     except asyncio.CancelledError:
-        report(program, QuorumlogError("stopped before the graceful shutdown was through"), log_format)
-        return EXIT_FAILED
+        if not broken:
+            failures.append(QuorumlogError("stopped before the graceful shutdown was through"))
     except BaseException as error:
-        status, cause = exit_status(error)
-        if not isinstance(cause, QuorumlogError | OSError):
-            log.error("unexpected failure", exc_info=error)
-        report(program, cause, log_format)
-        return status
-    return EXIT_OK
+        failures.append(error)
+    failures[:0] = broken
+    if not failures:
+        return EXIT_OK, None
+    status, cause = exit_status(BaseExceptionGroup("the body and its callbacks", failures))
+    if not isinstance(cause, QuorumlogError | OSError) and cause not in broken:
+        log.error("unexpected failure", exc_info=failures[-1])
+    report(program, cause, log_format)
+    return status, cause
+
+
+async def _note_end(on_end: OnEnd, status: int, cause: BaseException | None) -> None:
+    """Run the callback; its failure is logged and never changes the exit status."""
+    try:
+        async with asyncio.timeout(FAREWELL_S):
+            await on_end(status, cause)
+    except Exception as error:
+        log.debug("the cause was not saved everywhere", cause=repr(error))  # the last line says why it ends
 
 
 async def _call(body: Body, process: Process) -> None:
@@ -187,13 +267,14 @@ def _give_up(loop: asyncio.AbstractEventLoop, task: asyncio.Future[None], log_fo
         return
     log.error("graceful stop took too long, cancelling")
     task.cancel()
-    loop.call_later(KILL_GRACE_S, _end_now, task, program, log_format)
+    late = QuorumlogError("still not stopped after being cancelled, ending the process")
+    loop.call_later(KILL_GRACE_S, _end_now, task, program, log_format, late)
 
 
-def _end_now(task: asyncio.Future[None], program: str, log_format: str) -> None:
+def _end_now(task: asyncio.Future[None], program: str, log_format: str, cause: BaseException) -> None:
     if task.done():
         return  # only threads are left: `_end_without_threads`
-    report(program, QuorumlogError("still not stopped after being cancelled, ending the process"), log_format)
+    report(program, cause, log_format)
     os._exit(EXIT_FAILED)
 
 
@@ -225,12 +306,17 @@ def _grade(error: BaseException) -> int:
     return EXIT_FAILED
 
 
+def in_words(error: BaseException) -> tuple[str, str]:
+    """What happened and why, and what to do next, which may be empty."""
+    message = str(error) or type(error).__name__
+    if isinstance(error, QuorumlogError):
+        return message, error.next_step
+    return f"{type(error).__name__}: {message}", ""
+
+
 def report(program: str, error: BaseException, log_format: str) -> None:
     """One line on standard error: what, why, what next; one object with `json`."""
-    message = str(error) or type(error).__name__
-    if not isinstance(error, QuorumlogError):
-        message = f"{type(error).__name__}: {message}"
-    next_step = error.next_step if isinstance(error, QuorumlogError) else ""
+    message, next_step = in_words(error)
     if log_format == "json":
         name = type(error).__name__
         retriable = not isinstance(error, ConfigError | FatalError)

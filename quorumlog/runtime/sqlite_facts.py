@@ -3,6 +3,8 @@
 SQLite drops a damaged frame of its write-ahead log, and all that follow it, without a word (design §4.1).  Facts change
 rarely, so each commit is carried over into the main file at once and the log is emptied: between two commits there is
 no frame that could be lost.  The main file has no checksums of its own, hence those in the rows.
+
+After a failed commit the file is not closed, because SQLite would sync and fold its log once more (`sqlite_end`).
 """
 
 from __future__ import annotations
@@ -17,9 +19,15 @@ from crc32c import crc32c
 
 from quorumlog.errors import CorruptStoreError, StoreRefusedError
 from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.sqlite_end import abandon
 from quorumlog.runtime.stall import STALL_S, no_longer_than
 
 FACTS_VERSION = 1
+NEXT_STEP = (
+    "restore the whole directory from a copy, or move it away: the broker then begins with an empty one, "
+    "and its replicas are copied from their leaders (docs/recovery.md)"
+)
+"""For a data directory that cannot be used."""
 CLOSE_WAIT_S = 1.0  # for a commit that was cancelled while it ran
 _CREATE = "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
 
@@ -35,7 +43,7 @@ class SqliteFacts:
             StoreRefusedError: of a newer format.
         """
         if not path.is_file():
-            raise CorruptStoreError(f"{path} is missing from a formatted data directory", "restore it from a backup")
+            raise CorruptStoreError(f"{path} is missing from a formatted data directory", NEXT_STEP)
         self._path = path
         self._on_failure = on_failure
         self._stall_s = stall_s
@@ -51,13 +59,13 @@ class SqliteFacts:
             if (damage, version) == ("ok", FACTS_VERSION):  # only now may anything be written
                 _prepare(self._connection)
         except sqlite3.Error as error:
-            self._connection.close()
-            raise CorruptStoreError(f"{path} is damaged: {error}") from error
+            abandon(self._connection)
+            raise CorruptStoreError(f"{path} is damaged: {error}", NEXT_STEP) from error
         if damage != "ok":
-            self._connection.close()
-            raise CorruptStoreError(f"{path} is damaged: {damage}")
+            abandon(self._connection)
+            raise CorruptStoreError(f"{path} is damaged: {damage}", NEXT_STEP)
         if version != FACTS_VERSION:
-            self._connection.close()
+            abandon(self._connection)
             raise StoreRefusedError(f"{path} has format {version}, this program knows {FACTS_VERSION}")
 
     @staticmethod
@@ -84,11 +92,11 @@ class SqliteFacts:
             try:
                 rows = self._connection.execute(query, (len(prefix), prefix)).fetchall()
             except sqlite3.Error as error:
-                raise CorruptStoreError(f"{self._path} is damaged: {error}") from error
+                raise CorruptStoreError(f"{self._path} is damaged: {error}", NEXT_STEP) from error
         facts: dict[str, bytes] = {}
         for key, value, crc in rows:
             if _crc(key, value) != crc:
-                raise CorruptStoreError(f"{self._path} is damaged: checksum of fact {key!r}")
+                raise CorruptStoreError(f"{self._path} is damaged: checksum of fact {key!r}", NEXT_STEP)
             facts[key] = value
         return facts
 
@@ -130,11 +138,21 @@ class SqliteFacts:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._is_whole = True
 
-    def close(self) -> None:
-        """A commit that hangs keeps the connection, and ends with the process: the loop must go on to that."""
-        if self._connection_lock.acquire(timeout=CLOSE_WAIT_S if self._failure is None else 0):
-            self._connection.close()
-            self._connection_lock.release()
+    def close(self, *, leave_files: bool = False) -> bool:
+        """Close the file; returns whether it was closed.
+
+        After a failed commit, while one hangs, or with `leave_files` (the disk is known to fail) no file changes any
+        more, and the connection stays open until the process ends.
+        """
+        if not leave_files and self._connection_lock.acquire(timeout=CLOSE_WAIT_S):
+            try:
+                if self._is_whole:
+                    self._connection.close()
+                    return True
+            finally:
+                self._connection_lock.release()
+        abandon(self._connection)
+        return False
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

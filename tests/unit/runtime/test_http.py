@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 
 import pytest
 
@@ -13,6 +14,8 @@ from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.http import Check, HttpServer, Response, get, health_routes
 
 LOCAL = Address("127.0.0.1", 0)
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+GET_LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def broken(_query: Mapping[str, list[str]]) -> Response:
@@ -101,17 +104,67 @@ async def test_half_a_request_is_dropped(server: HttpServer) -> None:
     assert await talk(server, b"", half_close=True) == b""
 
 
-async def test_too_many_connections_are_refused_others_live(
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HT", GET_LIVEZ], ids=["silent", "half a request", "idle"])
+async def test_a_probe_gets_through_however_many_connections_are_open(server: HttpServer, sent: bytes) -> None:
+    streams = [await asyncio.open_connection(*server.address) for _ in range(2 * http.CONNECTIONS_MAX)]
+    for reader, writer in streams:
+        writer.write(sent)
+        if sent == GET_LIVEZ:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):  # the first half has had to make way
+                await reader.readuntil(b"ok\n")
+    assert await get(server.address, "/livez", 10) == (200, b"ok\n")
+    for _, writer in streams:
+        writer.close()
+
+
+async def test_the_connection_that_has_been_idle_for_longest_makes_way(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
-    reader, writer = await asyncio.open_connection(*server.address)
-    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-    await reader.readuntil(b"ok\n")
-    assert await talk(server, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n") == b""
-    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    assert b"200" in await reader.read()
-    writer.close()
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 2)
+    first, second = [await asyncio.open_connection(*server.address) for _ in range(2)]
+    for reader, writer in (second, first):
+        writer.write(GET_LIVEZ)
+        await reader.readuntil(b"ok\n")
+    assert await get(server.address, "/livez", 10) == (200, b"ok\n")
+    assert await second[0].read() == b"", "idle for longest, although it connected last"
+    first[1].write(GET_LIVEZ)
+    assert await first[0].readuntil(b"ok\n")
+    first[1].close()
+    second[1].close()
+
+
+async def test_a_client_that_does_not_take_its_answer_makes_way_after_the_idle_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 2)
+    size = 64 << 20
+    routes = {"/large": lambda _query: Response(200, bytes(size)), "/small": lambda _query: Response(200, b"ok\n")}
+
+    async def ask(server: HttpServer, path: bytes, until: bytes) -> Stream:
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(until)
+        return reader, writer
+
+    async with HttpServer(LOCAL, routes) as server:
+        slow = await ask(server, b"/large", b"\r\n\r\n")
+        idle = await ask(server, b"/small", b"ok\n")
+        assert await get(server.address, "/small", 10) == (200, b"ok\n")
+        assert await idle[0].read() == b""
+        assert len(await slow[0].readexactly(size)) == size, "only the idle one has made way"
+        stuck = [await ask(server, b"/large", b"\r\n\r\n") for _ in range(2)]
+        assert await get(server.address, "/small", 10) == (200, b"ok\n")
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await stuck[0][0].readexactly(size)
+        for _, writer in (slow, idle, *stuck):
+            writer.close()
+
+
+async def test_a_request_that_arrives_too_slowly_is_dropped(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.05)
+    assert await talk(server, b"GET /livez HT") == b""
 
 
 async def test_a_silent_client_is_dropped(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import threading
@@ -60,6 +61,117 @@ def test_the_last_line_says_what_why_and_next(capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().err) == {
         "error": "ConfigError", "message": "the port\nis taken", "next": "give another", "retriable": False,
     }  # fmt: skip
+
+
+def test_on_end_gets_the_exit_status_and_the_cause() -> None:
+    ends: list[tuple[int, BaseException | None]] = []
+    damaged = CorruptStoreError("damaged")
+
+    def ending(error: BaseException | None) -> Body:
+        async def body(process: Process) -> None:
+            async def on_end(status: int, cause: BaseException | None) -> None:
+                ends.append((status, cause))
+
+            process.on_end = on_end
+            if error is not None:
+                raise error
+
+        return body
+
+    assert run(ending(None)) == 0
+    assert run(ending(ExceptionGroup("both", [ValueError("x"), damaged]))) == 7
+    assert ends == [(0, None), (7, damaged)]
+
+
+@pytest.mark.parametrize("fault", ["raises", "hangs"])
+def test_a_failure_of_on_end_does_not_change_the_exit_status(
+    fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "FAREWELL_S", 0.05)
+
+    async def body(process: Process) -> None:
+        async def on_end(status: int, cause: BaseException | None) -> None:
+            if fault == "raises":
+                raise OSError(errno.ENOSPC, "full")
+            await asyncio.Event().wait()
+
+        process.on_end = on_end
+        raise CorruptStoreError("damaged")
+
+    assert run(body) == 7
+    assert capsys.readouterr().err.splitlines()[-1] == "broker: damaged"
+
+
+async def some_turns() -> None:
+    """Enough for what callbacks of the loop call for."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("cleanup", ["ends", "fails", "is swallowed"])
+def test_a_broken_invariant_in_a_callback_ends_the_process(cleanup: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ends: list[BaseException | None] = []
+
+    def broken() -> None:
+        raise AssertionError("offsets go back")
+
+    async def body(process: Process) -> None:
+        async def on_end(_status: int, cause: BaseException | None) -> None:
+            ends.append(cause)
+
+        process.on_end = on_end
+        asyncio.get_running_loop().call_soon(broken)
+        try:
+            await some_turns()
+        except asyncio.CancelledError:
+            if cleanup == "fails":
+                raise QuorumlogError("nothing can be closed") from None
+            if cleanup == "ends":
+                raise
+
+    assert run(body) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "broker: AssertionError: offsets go back"
+    assert [str(cause) for cause in ends] == ["offsets go back"]
+
+
+def test_a_broken_invariant_ends_the_process_whatever_hangs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "KILL_GRACE_S", 0.01)
+    hanging = asyncio.Event()
+    statuses: list[int] = []
+
+    def exit_now(status: int) -> None:
+        statuses.append(status)
+        hanging.set()  # this process goes on
+
+    def broken() -> None:
+        raise AssertionError("offsets go back")
+
+    async def body(_process: Process) -> None:
+        asyncio.get_running_loop().call_soon(broken)
+        try:
+            await some_turns()
+        finally:
+            await hanging.wait()
+
+    monkeypatch.setattr("os._exit", exit_now)
+    assert run(body) == 1
+    assert statuses == [1]
+    assert capsys.readouterr().err.splitlines()[-1] == "broker: AssertionError: offsets go back"
+
+
+def test_any_other_exception_in_a_callback_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(process: Process) -> None:
+        process.stop("enough")
+        raise ZeroDivisionError
+
+    async def body(process: Process) -> None:
+        asyncio.get_running_loop().call_soon(broken, process)
+        await process.stopped()
+
+    assert run(body) == 0
+    assert [record.name for record in caplog.records if record.exc_info] == ["asyncio"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -158,3 +270,39 @@ def test_no_watchdog_for_another_process(tmp_path: Path) -> None:
 
     environ = {"NOTIFY_SOCKET": str(tmp_path / "nobody"), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}
     assert run(body, environ=environ) == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((1_024, 4_096), (4_096, 4_096)),
+        ((1_024, 1_024), (1_024, 1_024)),
+        ((1_024, 1_000_000), (65_536, 1_000_000)),
+        ((1_024, resource.RLIM_INFINITY), (65_536, resource.RLIM_INFINITY)),
+        ((100_000, 1_000_000), (100_000, 1_000_000)),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
+    ],
+)
+def test_a_server_raises_its_limit_of_open_files(
+    before: tuple[int, int], after: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = [before]
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, value: limits.append(value))
+
+    async def body(_process: Process) -> None:
+        assert limits[-1] == after
+
+    assert run(body) == 0
+
+
+def test_a_server_runs_with_the_limit_that_it_has_if_the_system_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(which: int, value: tuple[int, int]) -> None:
+        raise ValueError("not allowed")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1_024, 4_096))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+
+    async def body(_process: Process) -> None: ...
+
+    assert run(body) == 0

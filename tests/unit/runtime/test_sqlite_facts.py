@@ -1,0 +1,63 @@
+"""Facts on a disk that fails: after the first failure the file and its log stay as they are."""
+
+from __future__ import annotations
+
+import gc
+import uuid
+from pathlib import Path
+
+import pytest
+
+from quorumlog.errors import CorruptStoreError, StoreRefusedError
+from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.file_disk import FileDisk
+from tests.failing_syncs import contents, failing_disk
+
+FACTS, WAL = "facts.db", "facts.db-wal"
+
+
+def acquire(root: Path) -> FileDisk:
+    return FileDisk.acquire(root, 1, None, uuid.uuid4)
+
+
+@pytest.mark.parametrize("file", [FACTS, WAL])
+async def test_after_a_failed_sync_facts_and_wal_stay_as_they_are(tmp_path: Path, file: str) -> None:
+    with failing_disk(tmp_path / "d") as failing:
+        disk = acquire(failing.folder)
+        await disk.facts.commit({"first": b"1"})
+        failing.fails = file
+        with pytest.raises(DiskError, match="disk I/O error"):
+            await disk.facts.commit({"second": b"2"})
+        assert not disk.facts.close()
+        disk.close()
+        del disk
+        gc.collect()
+    failing.assert_untouched()
+    assert failing.left is not None
+    assert failing.left[WAL]
+    with pytest.raises(StoreRefusedError, match="in use"):
+        acquire(failing.folder)
+
+
+async def test_facts_stay_as_they_are_when_another_file_of_the_directory_fails(tmp_path: Path) -> None:
+    disk = acquire(tmp_path)
+    await disk.facts.commit({"first": b"1"})
+    disk._set_failure(DiskError("the disk is gone"))
+    left = contents(tmp_path)
+    disk.close()
+    gc.collect()
+    assert contents(tmp_path) == left
+    assert WAL in left
+
+
+async def test_damaged_facts_are_refused_and_left_as_they_are(tmp_path: Path) -> None:
+    disk = acquire(tmp_path)
+    await disk.facts.commit({"first": b"1"})
+    disk.close()
+    (tmp_path / FACTS).write_bytes(bytes((tmp_path / FACTS).stat().st_size))
+    left = contents(tmp_path)
+    with pytest.raises(CorruptStoreError, match=r"facts\.db is damaged"):
+        acquire(tmp_path)
+    gc.collect()
+    assert contents(tmp_path).keys() == left.keys()
+    assert contents(tmp_path)[FACTS] == left[FACTS]
