@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from quorumlog.entry import end_if_shadowed
 from quorumlog.errors import ConfigError, QuorumlogError, StoreRefusedError
 from quorumlog.runtime import run as runtime
 from quorumlog.runtime import server_cli
@@ -16,11 +17,13 @@ from quorumlog.runtime.config import QUORUM_NODE, NodeConfig
 from quorumlog.runtime.run import Process
 
 if TYPE_CHECKING:
+    from quorum.farewell import Farewell
     from quorum.generations import OutlivedError
 
 
 def main() -> None:
     """Run the command line and end the process with its exit status."""
+    end_if_shadowed(QUORUM_NODE)
     server_cli.leave(run(sys.argv[1:], os.environ))
 
 
@@ -180,12 +183,16 @@ def _serve(config: NodeConfig, environ: Mapping[str, str]) -> int:
 
 
 async def _run_node(config: NodeConfig, process: Process) -> None:
+    from quorum.farewell import Farewell
     from quorum.process import run_again_if_rebuilt
+    from quorumlog.runtime.clock import Sources
 
-    await run_again_if_rebuilt(config, lambda before: _run_once(config, process, before))
+    farewell = Farewell(config, Sources.real())
+    process.on_end = farewell.end
+    await run_again_if_rebuilt(config, lambda before: _run_once(config, process, farewell, before))
 
 
-async def _run_once(config: NodeConfig, process: Process, before: OutlivedError | None) -> None:
+async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, before: OutlivedError | None) -> None:
     from quorum.process import make_control_plane
     from quorumlog.runtime.clock import Sources
     from quorumlog.runtime.metrics import Metrics
@@ -193,7 +200,9 @@ async def _run_once(config: NodeConfig, process: Process, before: OutlivedError 
     metrics = Metrics()
     plane = make_control_plane(config, Sources.real())
     plane.before = before
+    farewell.plane = plane
     async with server_cli.observed(config, plane.checks(), metrics) as http, plane:
+        farewell.begin()
         plane.register_metrics(metrics)
         if await process.reaches(plane.ready()):
             process.ready(
@@ -203,6 +212,7 @@ async def _run_once(config: NodeConfig, process: Process, before: OutlivedError 
                 data_dir=config.data_dirs[0],
             )
             plane.tell_part()
+            await farewell.ready()
             await process.stopped()
 
 

@@ -37,7 +37,7 @@ from quorum.codec import MalformedError
 from quorum.core.types import VoterSet
 from quorum.snapshot_file import SnapshotHeader, SnapshotParser, snapshot_name
 from quorum.store import SqliteQuorumStore
-from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, Identity, read_identity
+from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, Identity, find_identity
 from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
 
@@ -148,9 +148,9 @@ def load_snapshot(path: str) -> tuple[SnapshotHeader, ClusterImage]:
 
 
 async def _dump_directory(directory: str, emit: Emit) -> None:
-    identity = read_identity(directory)
+    identity = find_identity(directory)
     if identity is None:
-        raise CorruptStoreError(f"{directory}: {IDENTITY} is missing")
+        raise CorruptStoreError(f"{directory}: {IDENTITY} is missing", next_step="give the directory of a node")
     with tempfile.TemporaryDirectory(prefix="quorumlog-dump-") as folder:
         copy = os.path.join(folder, QUORUM_FOLDER)
         os.mkdir(copy)

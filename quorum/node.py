@@ -72,6 +72,7 @@ from quorum.generations import outlived
 from quorum.log_disk import LogDisk
 from quorum.node_metrics import NodeMetrics
 from quorum.ports import (
+    CannotAppendNowError,
     LeadershipLostError,
     NotLeaderError,
     QuorumStore,
@@ -82,7 +83,7 @@ from quorum.questions import Inquirer
 from quorum.snapshots import SnapshotPolicy, Snapshotter
 from quorum.transport.convert import TOOL
 from quorum.waiters import OffsetWaiters
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, FatalError
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.logging import get_logger
 
@@ -146,6 +147,7 @@ class QuorumNode(Inquirer):
         self._commit_waiters = OffsetWaiters()
         self._joined = asyncio.Event()
         self._was_paused = False
+        self._resumed_at = 0.0
 
         self._changed: asyncio.Event | None = None
         self._leader_watermark: tuple[int, int] | None = None  # (epoch, the leader's high watermark when last heard)
@@ -227,9 +229,11 @@ class QuorumNode(Inquirer):
             task.cancel()
         self._exchange.stop()
         self._questions.fail(NotLeaderError("this node is stopping"))
+        leave_files = False
         try:
             await self._group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as failures:
+            leave_files = failures.subgroup(FatalError) is not None
             if len(failures.exceptions) == 1:
                 raise failures.exceptions[0] from None
             raise
@@ -239,13 +243,13 @@ class QuorumNode(Inquirer):
             stopping = LeadershipLostError("this node is stopping")
             self._commit_waiters.fail(stopping)
             self._applier.fail(stopping)
-            await self._close()
+            await self._close(leave_files)
 
-    async def _close(self) -> None:
+    async def _close(self, leave_files: bool = False) -> None:
         try:
             await self._transport.close()
         finally:
-            await self._store.close()
+            await self._store.close(leave_files=leave_files)
 
     # The core's task
 
@@ -289,7 +293,7 @@ class QuorumNode(Inquirer):
             self._stepping = False
 
     def _note_pause(self) -> None:
-        """A pause begins and ends by itself: the log says why nothing was decided meanwhile."""
+        """Log when a pause begins and ends, since no event says so, and remember when it ended."""
         if self.paused == self._was_paused:
             return
         self._was_paused = self.paused
@@ -299,7 +303,9 @@ class QuorumNode(Inquirer):
                 epoch=self.epoch,
                 next="see that a majority of the voters runs and reaches this node",
             )
-        elif self.role is Role.LEADER:
+            return
+        self._resumed_at = asyncio.get_running_loop().time()
+        if self.role is Role.LEADER:
             _log.info("the pause is over: a majority of the voters fetches again", epoch=self.epoch)
 
     def _fail(self, failure: BaseException) -> None:
@@ -470,7 +476,8 @@ class QuorumNode(Inquirer):
         """Append a batch of `count` records at once; returns its base offset.  Not durable, not committed.
 
         Raises:
-            NotLeaderError: this node does not lead `epoch`, is paused, or its disk is too far behind; nothing changed.
+            NotLeaderError: this node does not lead `epoch` (any more).
+            CannotAppendNowError: it leads `epoch`, but is paused, hands over, or its disk is too far behind.
         """
         assert not self._applier.applying, "append while a batch is applied"
         assert not self._stepping, "append while the core is stepped"
@@ -485,8 +492,8 @@ class QuorumNode(Inquirer):
                 self._appends += 1
                 self._appended_at.append((end_offset, asyncio.get_running_loop().time()))
                 return base_offset
-            case NotAppended(reason):
-                raise NotLeaderError(reason)
+            case NotAppended(reason, leads):
+                raise CannotAppendNowError(reason) if leads else NotLeaderError(reason)
             case None:
                 raise AssertionError("the core has not said what became of a proposal")
 
@@ -633,6 +640,11 @@ class QuorumNode(Inquirer):
         return self.core.cluster_id if self._opened is not None else None
 
     @property
+    def generation(self) -> int:
+        """How often the quorum that this node belongs to was rebuilt by `quorum-node recover`."""
+        return self.core.generation
+
+    @property
     def epoch(self) -> int:
         return self.core.epoch
 
@@ -647,6 +659,11 @@ class QuorumNode(Inquirer):
         return isinstance(self.core.role, Leader) and self.core.role.paused
 
     @property
+    def resumed_at(self) -> float:
+        """Loop time at which this node's last pause ended; 0.0 when it has not been paused yet."""
+        return self._resumed_at
+
+    @property
     def role(self) -> Role:
         return self.core.role.role
 
@@ -659,6 +676,10 @@ class QuorumNode(Inquirer):
     def leader_address(self) -> str | None:
         leader = self.core.leader
         return None if leader is None else leader.address
+
+    def control_address_of(self, node_id: int) -> str | None:
+        """The control address that a node advertises in its fetches from this leader; None: not known, or no leader."""
+        return self.core.address_of(node_id)
 
     @property
     def high_watermark(self) -> int:

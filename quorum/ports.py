@@ -19,6 +19,7 @@ from quorum.snapshot_file import SnapshotInfo
 
 __all__ = [
     "BadSnapshotError",
+    "CannotAppendNowError",
     "ControllerHandler",
     "Handler",
     "LeadershipLostError",
@@ -46,7 +47,15 @@ class StoreWrite:
 
 
 class NotLeaderError(Exception):
-    """`QuorumNode.append`: this node does not lead in that epoch (any more); nothing was appended."""
+    """`QuorumNode.append`: this node does not lead that epoch and never will again; nothing was appended."""
+
+
+class CannotAppendNowError(Exception):
+    """`QuorumNode.append`: this node leads that epoch but accepts nothing now, for the reason that the message gives.
+
+    It is paused, hands leadership over, or its disk is behind.  Nothing was appended.  The same append may succeed
+    later in the same epoch.
+    """
 
 
 class LeadershipLostError(Exception):
@@ -146,8 +155,11 @@ class QuorumStore(Protocol):
         """Durable on return; nothing happens when there is none."""
         ...
 
-    async def close(self) -> None:
-        """Release the lock.  What was written stays."""
+    async def close(self, *, leave_files: bool = False) -> None:
+        """Release the lock.  What was written stays.
+
+        leave_files: the disk is known to fail, so nothing more is written to it, not even that the stop was clean.
+        """
         ...
 
 

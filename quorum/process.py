@@ -41,6 +41,7 @@ from quorumlog.runtime.config import BROKER, NodeConfig
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
+from quorumlog.runtime.space import SpaceSamples
 
 QUORUM_FOLDER = "quorum"
 """Folder of the quorum store, in the first data directory."""
@@ -86,6 +87,7 @@ def make_control_plane(config: NodeConfig, sources: Sources) -> ControlPlane:
     """A control plane over gRPC and SQLite.  On the running loop; nothing is opened before it is entered."""
     transport = GrpcTransport(config.control_listen)
     plane = ControlPlane(config, sources, make_store(config, sources), transport)
+    plane.disk_paths = (quorum_directory(config),)
     transport.is_serving = lambda: plane.is_ready()[0]
     return plane
 
@@ -137,8 +139,10 @@ class ControlPlane:
         if isinstance(store, SqliteQuorumStore):
             self.standing = FileStanding(store.directory)
         self._volunteer: Volunteer | None = None
-        self._entered = False
+        self._entered = self._was_entered = False
         self.all_checks = self.checks  # of the whole process; `broker run` adds its own
+        self.disk_paths: tuple[str, ...] = ()  # whose room is shown: data directories, the quorum directory
+        self.space = SpaceSamples(lambda: self.disk_paths)
         self.before: OutlivedError | None = None  # what was just set aside, to say what the new quorum lacks of it
 
     async def __aenter__(self) -> ControlPlane:
@@ -156,7 +160,11 @@ class ControlPlane:
             )
             self.node = QuorumNode(raft, self._store, self._transport, self.replay, self._sources, self._snapshots)
             self.replay.subscribe(self._on_batch)
-            settings = ControllerSettings(session_timeout_ms=self.config.broker_session_timeout_ms)
+            settings = ControllerSettings(
+                session_timeout_ms=self.config.broker_session_timeout_ms,
+                heartbeat_interval_ms=self.config.broker_heartbeat_interval_ms,
+                fence_on_refusal=self.config.broker_fence_on_refusal,
+            )
             self.controller = ActiveController(self.node, self.replay, self._sources.uuid4, settings)
             self.service = ControllerService(self.node, self.controller, self._transport)
             self.node_service = NodeService(self.node, self.replay, self._node_state)
@@ -166,11 +174,13 @@ class ControlPlane:
             raise
         await self.node.__aenter__()  # closes the transport if it fails
         self._tell_who_is_waited_for()
+        if self.disk_paths:
+            self.node.run_beside(self.space.run(), "room on disks")
         self.node.run_beside(self.controller.run(), "active controller")
         self._volunteer = Volunteer(self.node, self.service.call, self.standing, self._sources.random)
         if self.config.quorum_auto_join:
             self.node.run_beside(self._volunteer.run(), "joining the voters")
-        self._entered = True
+        self._entered = self._was_entered = True
         if self.before is not None:
             self.node.run_beside(self._tell_what_is_gone(self.before), "comparison with the generation before")
         return self
@@ -201,11 +211,11 @@ class ControlPlane:
         node = self.node
         if node.core.is_voter or self.config.quorum_auto_join:
             return
-        _log.info(
-            "follows as an observer: it does not vote",
-            node_id=node.node_id,
-            next=f"to make it a voter: kctl add-voter {node.node_id}@{node.address}",
-        )
+        command = f"kctl add-voter {node.node_id}@{node.address}"
+        next_step = f"to make it a voter: {command}"
+        if node.node_id in node.voter_ids:  # the voter of this id is another disk
+            next_step = f"if the disk of that voter is gone for good: {command} --replace"
+        _log.info("follows as an observer: it does not vote", node_id=node.node_id, next=next_step)
 
     async def _tell_what_is_gone(self, before: OutlivedError) -> None:
         await self.ready()
@@ -235,6 +245,8 @@ class ControlPlane:
             leading_ms=described.last_leader_change_ms if node.role is Role.LEADER else None,
             fsync_p99_us=round(fsyncs[len(fsyncs) * 99 // 100] * 1e6) if fsyncs else None,
             checks={name: (check.ok, check.detail) for name, check in _carried_out(self.all_checks())},
+            wall_ms=self._sources.wall_ms(),
+            spaces=self.space.latest(),
         )
 
     def _on_batch(
@@ -259,6 +271,19 @@ class ControlPlane:
     def address(self) -> str:
         """The control address (HOST:PORT) that this node advertises."""
         return self.node.address
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None while this node does not know it."""
+        return self.node.cluster_id if self._was_entered else self.config.cluster_id
+
+    def peers(self) -> list[str]:
+        """Control addresses of other nodes: the voters as this node knows them, then those of its configuration."""
+        voters = [str(status.replica.address) for status in self.node.describe().voters] if self._was_entered else []
+        listed = [str(voter.address) for voter in self.config.initial_voters]
+        addresses = [*voters, *listed, *map(str, self.config.bootstrap)]
+        own = self.address if self._was_entered else ""
+        return [address for address in dict.fromkeys(addresses) if address and address != own]
 
     # Readiness
 
@@ -324,10 +349,37 @@ class ControlPlane:
         metrics.gauge(
             "controller_is_active", "Whether this node decides.", lambda: self.controller.active and not node.paused
         )
+        metrics.counters(
+            "controller_brokers_fenced", "Brokers that this node fenced.", "reason", lambda: self.controller.fenced
+        )
+        metrics.counters(
+            "controller_probes",
+            "Connections to brokers: whether a silent one's process has ended.",
+            "answer",
+            lambda: self.controller.probes,
+        )
         metrics.counter("quorum_appends", "Batches appended as leader.", lambda: node.metrics().appends)
         metrics.counter("quorum_fsyncs", "Transactions of the quorum store.", lambda: node.metrics().fsyncs)
         metrics.counter("quorum_role_changes", "Changes of role or leader.", lambda: node.metrics().role_changes)
         metrics.counter("quorum_failed_requests", "Requests without an answer.", lambda: node.metrics().failed_requests)
+        metrics.gauges(
+            "directory_free_bytes",
+            "Free on the file system of a data directory or the quorum directory.",
+            "directory",
+            lambda: {space.path: space.free_bytes for space in self.space.latest()},
+        )
+        metrics.gauges(
+            "directory_total_bytes",
+            "Size of the file system of a data directory or the quorum directory.",
+            "directory",
+            lambda: {space.path: space.total_bytes for space in self.space.latest()},
+        )
+        metrics.gauges(
+            "directory_space_age_seconds",
+            "Age of the free and total bytes of a directory.  It grows while a file system hangs.",
+            "directory",
+            self.space.ages_s,
+        )
         availability = Availability(self.replay, lambda: self.controller.active and not node.paused, node.is_caught_up)
         register_availability(metrics, availability)
         node.on_commit = metrics.histogram("quorum_commit_seconds", "From append to commit.").observe

@@ -43,7 +43,7 @@ from quorum.core.voters import VoterHistory
 from quorum.ports import QuorumStore, StoreWrite
 from quorum.snapshots import SnapshotPolicy, Snapshotter
 from quorum.store import SqliteQuorumStore
-from quorum.store.directory import read_identity, write_identity
+from quorum.store.directory import find_identity, read_identity, replace_identity
 from quorumlog.errors import ConfigError, CorruptStoreError, FatalError
 from quorumlog.runtime.clock import Sources
 
@@ -138,7 +138,7 @@ async def _write(best: Found, plan: Plan) -> None:
         await best.store.write([plan.write])
         identity = read_identity(best.where)
         assert identity is not None, f"{best.where} has lost its identity"
-        write_identity(best.where, replace(identity, directory_id=str(plan.key.directory_id)))
+        replace_identity(best.where, replace(identity, directory_id=str(plan.key.directory_id)))
     except (OSError, FatalError) as error:
         raise FatalError(
             f"not done, and perhaps half of it is written: {error}", next_step="mend the disk, and run it again"
@@ -157,7 +157,7 @@ def _next_steps(plan: Plan) -> Iterator[str]:
 
 
 async def _open(directory: str, sources: Sources) -> Found:
-    identity = read_identity(directory)
+    identity = find_identity(directory)
     if identity is None:
         raise ConfigError(f"{directory} holds no node", next_step="give the data directories of surviving nodes")
     store = SqliteQuorumStore(directory, sources)

@@ -45,7 +45,7 @@ from quorum.core.types import Batch, LogBase, LogEnd, StoredQuorum
 from quorum.ports import BadSnapshotError, QuorumStore, SnapshotMissingError
 from quorum.snapshot_file import SnapshotHeader, SnapshotInfo, SnapshotParser, SnapshotWriter, snapshot_name
 from quorumlog.errors import CorruptStoreError
-from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.clock import CautiousClock, Sources, now_ms
 from quorumlog.runtime.garbage import made_to_last
 from quorumlog.runtime.logging import get_logger
 
@@ -128,6 +128,7 @@ class Snapshotter:
         self._store = store
         self._machine = machine
         self._sources = sources
+        self._clock = CautiousClock()
         self._post = post
         self._configured = self._policy = policy
         self.restored_end = 0
@@ -259,6 +260,7 @@ class Snapshotter:
 
     async def _run_taker(self, base: Callable[[], LogBase | None]) -> None:
         self._taken = self.restored_end
+        self._read_clock()
         while True:
             try:
                 async with asyncio.timeout(self._policy.interval_ms / 1000):
@@ -307,13 +309,17 @@ class Snapshotter:
         kept = tuple(info for info in there if info.end not in self._bad and info.end.offset <= newest.offset)
         if not kept:
             return
-        now_ms = self._sources.wall_ms()
-        oldest = self._policy.oldest_kept(kept, now_ms)
-        if oldest == 0 and self._policy.keeps_beginning(kept, now_ms):
+        wall_ms = self._read_clock()
+        oldest = self._policy.oldest_kept(kept, wall_ms)
+        if oldest == 0 and self._policy.keeps_beginning(kept, wall_ms):
             return
         self._post(TrimLog(kept[oldest].end))
         for info in kept[:oldest]:
             await self._store.delete_snapshot(info.end)
+
+    def _read_clock(self) -> int:
+        """The wall time that retention goes by."""
+        return self._clock.read(self._sources.wall_ms(), now_ms())
 
     # Receiving
 

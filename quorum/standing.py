@@ -11,10 +11,11 @@ import os
 from enum import Enum
 from typing import Protocol
 
-from quorum.store.directory import refusal, sync_directory
+from quorum.store.directory import note_file, noted_files, refusal, sync_directory
 from quorumlog.errors import CorruptStoreError
 
 FILE = "standing.json"
+_NEXT_STEP = 'write {"standing": "voter"} into it: the node then joins only when it is added'
 
 
 class Standing(Enum):
@@ -36,7 +37,10 @@ class StandingStore(Protocol):
 
 
 class FileStanding:
-    """In a file of the quorum directory: whoever moves that away, or empties it, has another disk."""
+    """In a file of the quorum directory: whoever moves that away has another disk.
+
+    The mark beside the directory remembers that the file exists, so a missing one is noticed.
+    """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -60,16 +64,17 @@ class FileStanding:
     def _load(self) -> Standing:
         try:
             with open(self._path, "rb") as file:
-                return Standing(json.loads(file.read())["standing"])
-        except FileNotFoundError:
+                standing = Standing(json.loads(file.read())["standing"])
+            note_file(self._directory, FILE)  # a crash may have come before it was noted
+            return standing
+        except FileNotFoundError as error:
+            if FILE in noted_files(self._directory):
+                raise CorruptStoreError(f"{self._path} is missing, although it existed before", _NEXT_STEP) from error
             return Standing.NEW
         except OSError as error:
             raise refusal(self._path, error) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptStoreError(
-                f"{self._path} is damaged: {error!r}",
-                next_step='write {"standing": "voter"} into it: the node then joins only when it is added',
-            ) from error
+            raise CorruptStoreError(f"{self._path} is damaged: {error!r}", _NEXT_STEP) from error
 
     def _save(self, standing: Standing) -> None:
         try:
@@ -79,6 +84,7 @@ class FileStanding:
                 os.fsync(file.fileno())
             os.rename(self._path + ".new", self._path)
             sync_directory(self._directory)
+            note_file(self._directory, FILE)
         except OSError as error:
             raise refusal(self._path, error) from error
 

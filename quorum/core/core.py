@@ -5,6 +5,7 @@ that has become durable, a proposal, time.  `step` never waits and never fails: 
 is to be done, in order.  The parts stack up by what they need from each other:
 
     CoreState     fields, durability, requests in flight, the transitions between roles     state.py
+    Contacts      which replicas are alive, and whether a majority is                     contacts.py
     Snapshots     the log's start, snapshots given and taken                                snapshots.py
     Replication   proposals, fetches on both ends, the high watermark                       replication.py
     Reads         current reads, confirmed by the voters                                    reads.py
@@ -155,8 +156,10 @@ class RaftCore(Founding):
         """
         before_ms, self._now_ms = self._now_ms, max(now_ms, self._now_ms)
         now_ms = self._now_ms
-        if isinstance(self.role, Leader) and now_ms - before_ms >= self.config.fetch_timeout_ms * 3 // 2:
-            self._distrust_what_waited(self.role)
+        if now_ms - before_ms >= self.config.fetch_timeout_ms * 3 // 2:
+            self._latency.held_up(now_ms)
+            if isinstance(self.role, Leader):
+                self._distrust_what_waited(self.role)
         self._idle_ms = now_ms + IDLE_TICK_MS
         if self.refused is None:
             self._dispatch(event, now_ms)
@@ -175,7 +178,7 @@ class RaftCore(Founding):
         """A node that takes no part still answers whoever asks it for something."""
         match event:
             case Propose():
-                self._effects.append(NotAppended(reason))
+                self._effects.append(NotAppended(reason, leads=False))
             case ConfirmRead(call):
                 self._effects.append(ReadRefused(call, reason))
             case Transfer(call):
@@ -245,7 +248,7 @@ class RaftCore(Founding):
         assert write_id < self._next_write, f"write {write_id} was never asked for"
         self._durable_write = max(self._durable_write, write_id)
         while self._writes and self._writes[0][0] <= write_id:
-            self._writes.popleft()
+            self._latency.note(self._writes.popleft()[1], now_ms)
         self.log.written(write_id)
         if self.newborn is not None and self.newborn.write is not None and self.newborn.write <= write_id:
             self._on_settled(self.newborn, now_ms)
@@ -342,7 +345,7 @@ class RaftCore(Founding):
         match self.role:
             case Leader() as leader:
                 self._update_pause(leader, now_ms)
-                if self._disk_stalled(now_ms):
+                if self._is_stalled(leader, now_ms):
                     waited = now_ms - self._writes[0][1]
                     self._resign(now_ms, f"the disk has not answered for {waited} ms")
                 else:
@@ -351,7 +354,9 @@ class RaftCore(Founding):
                 follower.deadline_ms = self._fetch_deadline(now_ms)
             case Follower() as follower if now_ms >= follower.deadline_ms:
                 reason = f"leader {follower.leader_id} " + ("has resigned" if follower.gone else "is not heard")
-                if self.may_stand:
+                if self._waits_for_faster(follower, now_ms):
+                    follower.deadline_ms = now_ms + self._patience_ms(now_ms)
+                elif self.may_stand:
                     self._stand(now_ms, reason)
                 else:
                     self._become_unattached(self.epoch, now_ms, reason)
@@ -393,7 +398,7 @@ class RaftCore(Founding):
                 if not leader.paused and (contact := self._majority_contact_ms(leader)) is not None:
                     times.append(contact + timeout)
                 if self._writes:
-                    times.append(self._writes[0][1] + timeout)
+                    times.append(self._writes[0][1] + self._stall_limit_ms(leader, self._now_ms))
             case Follower() as follower:
                 times.append(follower.deadline_ms)
                 if self._all_durable and not follower.gone:
@@ -462,6 +467,17 @@ class RaftCore(Founding):
             target_problem=self.target_problem,
             last_leadership_end=None if end is None else _ended(end, now_ms),
         )
+
+    def address_of(self, node_id: int) -> str | None:
+        """As a leader, the address that this node named in its latest fetch; None: it has not fetched."""
+        if not isinstance(self.role, Leader):
+            return None
+        fetching = [
+            (progress.last_fetch_ms, progress.address)
+            for key, progress in self.role.replicas.items()
+            if key.node_id == node_id and progress.last_fetch_ms is not None
+        ]
+        return max(fetching)[1] if fetching else None
 
     @property
     def paused(self) -> bool:

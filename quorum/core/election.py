@@ -197,6 +197,13 @@ class Elections(Reads):
             return self._become_candidate(now_ms, "the only voter")
         return self._become_prospective(now_ms, reason)
 
+    def _waits_for_faster(self, follower: Follower, now_ms: int) -> bool:
+        """Whether a follower that has lost its leader lets others stand first: once, if its disk is slow."""
+        if follower.patient or follower.gone or not self._patience_ms(now_ms):
+            return False
+        follower.patient, follower.heard = True, False
+        return True
+
     def _ask_for_votes(self, standing: Prospective | Candidate, now_ms: int) -> None:
         pre_vote = isinstance(standing, Prospective)
         for voter, ballot in standing.ballots.items():
@@ -294,7 +301,9 @@ class Elections(Reads):
         if isinstance(self.role, Leader):
             replicas = self.role.replicas
             ends = {voter: replicas[voter].end if voter in replicas else 0 for voter in self.other_voters}
-            successors = tuple(sorted(ends, key=lambda voter: (voter != first, -ends[voter], voter)))
+            slow = {voter for voter in ends if voter in replicas and self._is_slow(replicas[voter].write_ms)}
+            order = sorted(ends, key=lambda voter: (voter != first, voter in slow, -ends[voter], voter))
+            successors = tuple(order)
             self._become_resigned(successors, self._election_deadline(now_ms), now_ms, reason)
 
     def _say_farewell(self, resigned: Resigned, now_ms: int) -> None:
@@ -339,12 +348,12 @@ class Elections(Reads):
             self.role.lost_leader_id = self.role.lost_leader = None
         if not self.may_stand or not isinstance(self.role, Follower | Unattached):
             return
-        longest = self.config.election_timeout_ms
-        delay = longest
-        if self.key in successors:
+        longest = delay = self.config.election_timeout_ms
+        if self.key in successors[1:]:
             place, last = successors.index(self.key), len(successors) - 1
-            delay = 0 if place == 0 else min(longest, (longest >> last) << (place - 1))
-        self.role.deadline_ms = now_ms + delay
+            delay = min(longest, (longest >> last) << (place - 1))
+        is_first = successors[:1] == (self.key,)
+        self.role.deadline_ms = now_ms if is_first else now_ms + delay + self._patience_ms(now_ms)
 
     # A node that is in a later epoch than its leader
 

@@ -346,9 +346,13 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class NotAppended:
-    """Not leader of that epoch (any more); nothing was changed."""
+    """A proposal was refused; nothing was changed.
+
+    leads: this node leads the epoch of the proposal, so the same proposal may be accepted later in that epoch.
+    """
 
     reason: str
+    leads: bool
 
 
 @dataclass(frozen=True, slots=True)

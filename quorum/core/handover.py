@@ -102,19 +102,6 @@ class Handovers(Elections):
             return VoterChangeError.NOT_CAUGHT_UP, "no other voter is caught up and fetches", None
         return VoterChangeError.NONE, "", max(ready, key=lambda key: (leader.replicas[key].end, -key.node_id))
 
-    def _is_live(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
-        """Whether the replica has fetched within the fetch timeout, and its address is not known to be another disk's
-        since; a leader itself is alive."""
-        if key == self.key:
-            return True
-        progress = leader.replicas.get(key)
-        if progress is None or progress.last_fetch_ms is None:
-            return False
-        displaced_ms = leader.displaced.get(key)
-        if displaced_ms is not None and displaced_ms >= progress.last_fetch_ms:
-            return False
-        return now_ms - progress.last_fetch_ms < self.config.fetch_timeout_ms
-
     def _is_ready(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
         """Whether this voter fetches, and has been caught up lately."""
         if not self._is_live(leader, key, now_ms):

@@ -131,6 +131,14 @@ class Membership(Handovers):
     def _is_uncommitted(self) -> bool:
         return self.history.changed_at >= self.high_watermark
 
+    def _distrust_what_waited(self, leader: Leader) -> None:
+        """Ask and measure anew for changes under way: an answer that waited does not show who is alive, either."""
+        super()._distrust_what_waited(leader)
+        for work in (leader.change, leader.step):
+            if work is not None and work.end is None:
+                work.probes.clear()
+                work.measured_from = work.expiry_ms = None
+
     def _tell_change(self, call: int, verdict: Verdict, *, changed: bool = False, offset: int = 0) -> None:
         voters, target = self.history.current, self.history.target
         self._effects.append(VotersChanged(call, VoterChangeResult(*verdict, changed, offset, voters, target)))

@@ -91,7 +91,10 @@ class BeginQuorumEpochReply:
 
 @dataclass(frozen=True, slots=True)
 class EndQuorumEpoch:
-    """A leader gives its epoch up; `successors` ordered by descending log end, `reason` for people."""
+    """A leader gives its epoch up.
+
+    `successors`: voters with fast disks before slow ones, then by descending log end; `reason` is for people.
+    """
 
     sender: Sender
     target: ReplicaKey
@@ -112,6 +115,7 @@ class Fetch:
 
     `epoch` is the leader epoch that the sender knows, `last_fetched_epoch` that of its last batch,
     `high_watermark` its own, `round` the last round seen in a reply (design §4.7), `address` its control address.
+    `write_ms` is how long its disk's writes took lately (`latency.py`); 0 if it does not say.
     """
 
     sender: Sender
@@ -124,6 +128,7 @@ class Fetch:
     max_wait_ms: int
     max_bytes: int
     address: str
+    write_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,7 @@ class FetchReply:
 
 @dataclass(frozen=True, slots=True)
 class FetchSnapshot:
-    """Bytes of the leader's snapshot `snapshot` from `position` (a byte) on."""
+    """Bytes of the leader's snapshot `snapshot` from `position` (a byte) on; `round` as in `Fetch`."""
 
     sender: Sender
     target_id: int
@@ -154,6 +159,7 @@ class FetchSnapshot:
     snapshot: LogEnd
     position: int
     max_bytes: int
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +172,7 @@ class FetchSnapshotReply:
     size: int = 0
     position: int = 0
     data: bytes = b""
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,22 +54,24 @@ class Replication(Snapshots):
     def _on_propose(self, event: Propose, now_ms: int) -> None:
         refusal = self._refuse_proposal(event, now_ms)
         if refusal is not None:
-            self._effects.append(NotAppended(refusal))
+            self._effects.append(refusal)
             return
         batch = Batch(self.log.end, event.epoch, event.count, event.timestamp_ms, event.payload)
         self._append(batch)
         self._effects.append(Appended(batch.base_offset, batch.end_offset))
 
-    def _refuse_proposal(self, event: Propose, now_ms: int) -> str | None:
+    def _refuse_proposal(self, event: Propose, now_ms: int) -> NotAppended | None:
         if not isinstance(self.role, Leader) or event.epoch != self.epoch:
-            return f"not leader of epoch {event.epoch}"
+            return NotAppended(f"not leader of epoch {event.epoch}", leads=False)
         self._update_pause(self.role, now_ms)
         if self.role.paused:
-            return f"paused: no majority has fetched within {self.config.fetch_timeout_ms} ms"
+            reason = f"paused: no majority has fetched within {self.config.fetch_timeout_ms} ms"
+            return NotAppended(reason, leads=True)
         if self.role.handover is not None:
-            return f"leadership is being handed over to node {self.role.handover.to.node_id}"
+            reason = f"leadership is being handed over to node {self.role.handover.to.node_id}"
+            return NotAppended(reason, leads=True)
         if self.log.unwritten_bytes >= self.config.unwritten_max_bytes:
-            return f"{self.log.unwritten_bytes} bytes wait for the disk"
+            return NotAppended(f"{self.log.unwritten_bytes} bytes wait for the disk", leads=True)
         assert event.count >= 1, f"proposal of {event.count} records"
         return None
 
@@ -84,13 +86,8 @@ class Replication(Snapshots):
         key = request.sender.key
         progress = self._progress_of(leader, key, request.address)
         previous_ms = progress.last_fetch_ms
-        if request.round >= leader.trusted_round or key not in self.history.current:
-            progress.last_fetch_ms = now_ms
         self._note_disk(leader, key, request.address, now_ms)
-        progress.round = max(progress.round, request.round)
-        if key in leader.announcements:
-            leader.announcements[key].due_ms = now_ms + self.config.fetch_timeout_ms // 2
-        self._update_pause(leader, now_ms)
+        is_current = self._hear(leader, progress, request, now_ms)
         snapshot = self._snapshot_for(request)
         if snapshot is not None:
             return self._answer(call, self._reply(leader, snapshot=snapshot))
@@ -99,7 +96,11 @@ class Replication(Snapshots):
             return self._answer(call, self._reply(leader, diverging=diverging))
         if request.offset < progress.end and key in self.history.current:
             self._note_fall(progress, key, request.offset)
-        self._acknowledge(leader, progress, request.offset, previous_ms, now_ms)
+        progress.end = request.offset
+        progress.write_ms = request.write_ms
+        if is_current:
+            self._note_lag(progress, previous_ms, now_ms)
+        self._commit(leader)
         overtaken = leader.parked.pop(key, None)
         if overtaken is not None:
             self._answer(overtaken.call, self._reply(leader))
@@ -116,22 +117,12 @@ class Replication(Snapshots):
             self._answer(call, self._reply(leader))
         return None
 
-    def _distrust_what_waited(self, leader: Leader) -> None:
-        """This node was held up (stopped, swapped out): fetches that waited meanwhile say nothing about now.
-
-        A voter is heard again by a fetch of a round that begins here; those that are parked, or come, are answered at
-        once.  Else a leader might count on a voter whose disk was lost while it slept, and take out another.
-        """
-        leader.round += 1
-        leader.trusted_round = leader.round
-
     def _refuse_fetch(self, request: Fetch) -> ErrorCode:
         error = self._refuse_reader(request)
         if error is not ErrorCode.NONE:
             return error
-        assert isinstance(self.role, Leader)
         numbers = (request.offset, request.last_fetched_epoch, request.high_watermark)
-        return ErrorCode.INVALID_REQUEST if min(numbers) < 0 or request.round > self.role.round else ErrorCode.NONE
+        return ErrorCode.INVALID_REQUEST if min(numbers) < 0 else ErrorCode.NONE
 
     def _divergence(self, request: Fetch) -> LogEnd | None:
         """Where this log's largest epoch not above the fetcher's ends, unless the fetcher's position is in this log."""
@@ -142,45 +133,16 @@ class Replication(Snapshots):
             return None
         return end
 
-    def _progress_of(self, leader: Leader, key: ReplicaKey, address: str) -> Progress:
-        progress = leader.replicas.get(key)
-        if progress is None:
-            self._forget_silent_observers(leader)
-            progress = leader.replicas[key] = Progress(address)
-        progress.address = address
-        return progress
-
-    def _note_disk(self, leader: Leader, key: ReplicaKey, address: str, now_ms: int) -> None:
-        """Another disk of a voter's node runs at the voter's address: whatever it fetched before, it is gone."""
-        voter = self.history.current.by_id(key.node_id)
-        if voter is not None and voter.key != key and voter.address == address:
-            leader.displaced[voter.key] = now_ms
-
-    def _forget_silent_observers(self, leader: Leader) -> None:
-        if len(leader.replicas) < self.config.observers_max:
-            return
-        voters = self.history.current
-        observers = [key for key in leader.replicas if key not in voters and key not in leader.parked]
-        if observers:
-            del leader.replicas[min(observers, key=lambda key: (leader.replicas[key].last_fetch_ms or 0, key))]
-
-    def _acknowledge(
-        self, leader: Leader, progress: Progress, offset: int, previous_ms: int | None, now_ms: int
-    ) -> None:
-        """Take a valid fetch position: all below `offset` is durable at the fetcher.
-
-        It may be lower than before (see `_note_fall`).  The high watermark stays.
-        """
-        if offset >= self.log.end:
+    def _note_lag(self, progress: Progress, previous_ms: int | None, now_ms: int) -> None:
+        """Note by a valid fetch, and the one at `previous_ms` before it, when the replica was caught up last."""
+        if progress.end >= self.log.end:
             progress.last_caught_up_ms = now_ms
             progress.caught_up_fetch = progress.fetches + 1
-        elif previous_ms is not None and offset >= progress.log_end_at_fetch:
+        elif previous_ms is not None and progress.end >= progress.log_end_at_fetch:
             progress.last_caught_up_ms = max(progress.last_caught_up_ms or previous_ms, previous_ms)
             progress.caught_up_fetch = max(progress.caught_up_fetch, progress.fetches)
         progress.fetches += 1
-        progress.end = offset
         progress.log_end_at_fetch = self.log.end
-        self._commit(leader)
 
     def _note_fall(self, progress: Progress, key: ReplicaKey, offset: int) -> None:
         """A voter fetches from below what it has acknowledged.  Said once; a late fetch looks the same."""
@@ -230,6 +192,8 @@ class Replication(Snapshots):
     def _has_news(self, leader: Leader, key: ReplicaKey, request: Fetch, now_ms: int) -> bool:
         """Whether to answer now; notes from when on voters are owed a watermark that no record has brought."""
         watermark_moved = self.high_watermark > request.high_watermark
+        if request.round < leader.trusted_round:  # the next fetch shows that the replica is alive
+            return True
         if key not in self.history.current:
             return watermark_moved or request.offset < self.high_watermark
         if request.offset < self.log.end or request.round < leader.round:
@@ -298,45 +262,16 @@ class Replication(Snapshots):
         snapshot: LogEnd | None = None,
         batches: tuple[Batch, ...] = (),
     ) -> FetchReply:
-        leader.told_round = leader.round
         return FetchReply(
             error,
             self.known,
             high_watermark=self.high_watermark,
             log_start_offset=self.log.start,
-            round=leader.round,
+            round=self._round_to_tell(leader),
             diverging=diverging,
             snapshot=snapshot,
             batches=batches,
         )
-
-    def _round_of(self, leader: Leader, key: ReplicaKey) -> int:
-        """The last round of this leader that the replica has fetched in."""
-        progress = leader.replicas.get(key)
-        return progress.round if progress is not None else 0
-
-    # Leader: does a majority still fetch?
-
-    def _majority_contact_ms(self, leader: Leader) -> int | None:
-        """Since when at the latest a majority has not been heard of; None when this node alone is a majority."""
-        needed = self.history.current.majority - (1 if self.is_voter else 0)
-        if needed == 0:
-            return None
-        contacts = []
-        for voter in self.other_voters:
-            progress = leader.replicas.get(voter)
-            last = progress.last_fetch_ms if progress is not None else None
-            contacts.append(leader.since_ms if last is None else last)
-        contacts.sort(reverse=True)
-        return contacts[needed - 1]
-
-    def _update_pause(self, leader: Leader, now_ms: int) -> None:
-        """Paused from the moment that no majority has fetched within the fetch timeout, until one has again."""
-        contact = self._majority_contact_ms(leader)
-        before, leader.paused = leader.paused, contact is not None and now_ms - contact >= self.config.fetch_timeout_ms
-        if before != leader.paused:
-            self.seek = Errand(now_ms)  # a pause begins by asking at once
-            leader.unreached.clear()
 
     # Follower
 
@@ -358,6 +293,7 @@ class Replication(Snapshots):
             max_wait_ms=wait_ms,
             max_bytes=self.config.fetch_max_bytes,
             address=self.config.address,
+            write_ms=self._write_ms(now_ms),
         )
         timeout_ms = wait_ms + self.config.request_timeout_ms
         self._ask(follower.fetch, Purpose.FETCH, follower.leader, request, now_ms, timeout_ms=timeout_ms)
@@ -373,7 +309,7 @@ class Replication(Snapshots):
         usable = reply.error is ErrorCode.NONE and reply.known.epoch == self.epoch
         if not usable or not self._take(follower, request, reply, now_ms):
             return self._fetch_failed(follower, now_ms)
-        follower.heard = True
+        follower.heard, follower.patient = True, False
         follower.fetch.failures = 0
         follower.deadline_ms = self._fetch_deadline(now_ms)
         if follower.download is not None:

@@ -55,8 +55,9 @@ class Download:
 class Follower:
     """Fetches from `leader`.
 
-    deadline_ms: when it gives the leader up.  heard: it has fetched from this leader in this stay, so it refuses
-    pre-votes.  gone: the leader has said that it leads no more.
+    deadline_ms: when it gives the leader up.  heard: it has fetched from this leader within the fetch timeout, so it
+    refuses pre-votes.  patient: it hears the leader no more, but lets others stand first.  gone: the leader has said
+    that it leads no more.
     """
 
     leader_id: int
@@ -64,6 +65,7 @@ class Follower:
     deadline_ms: int
     fetch: Errand
     heard: bool = False
+    patient: bool = False
     gone: bool = False
     round: int = 0
     download: Download | None = None  # instead of fetching the log
@@ -104,6 +106,7 @@ class Progress:
 
     address: str
     end: int = 0  # durable there, by its last valid fetch
+    write_ms: int = 0  # how long its writes took lately, by its last valid fetch
     fell_back: bool = False  # it has fetched from below what it had acknowledged
     last_fetch_ms: int | None = None
     last_caught_up_ms: int | None = None
@@ -175,7 +178,7 @@ class Leader:
     since_ms: when it won.  expiry_ms: no parked fetch expires before.  owed_ms: when voters are told of a new watermark
     if no record comes before.  paused: no majority fetches (design §4.6).
     round: raised by reads that want to be current; told_round: the highest that a reply has carried (`reads.py`).
-    trusted_round: a voter's fetch of an older one does not show that it is live (`replication.py`).
+    trusted_round: a request of an older one does not show that its sender is alive (`contacts.py`).
     """
 
     epoch_start: int

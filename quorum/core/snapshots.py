@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from quorum.core.contacts import Contacts
 from quorum.core.events import (
     ControlApplied,
     LoadSnapshot,
@@ -39,7 +40,7 @@ from quorum.core.events import (
 )
 from quorum.core.messages import ErrorCode, Fetch, FetchSnapshot, FetchSnapshotReply
 from quorum.core.roles import Download, Errand, Follower, Leader
-from quorum.core.state import CoreState, Purpose
+from quorum.core.state import Purpose
 from quorum.core.types import LogBase, LogEnd, TargetVoters, Voters
 
 SnapshotEvent = SnapshotTaken | TrimLog | SnapshotRead | SnapshotPart | SnapshotLoaded | SnapshotFailed
@@ -53,7 +54,7 @@ class _PutOff(NamedTuple):
     due_ms: int
 
 
-class Snapshots(CoreState):
+class Snapshots(Contacts):
     """Both ends of FetchSnapshot, and the log's start."""
 
     _next_snapshot_read = 1
@@ -113,8 +114,7 @@ class Snapshots(CoreState):
         assert isinstance(leader, Leader)
         progress = leader.replicas.get(request.sender.key)
         if progress is not None:
-            progress.last_fetch_ms = now_ms
-            self._update_pause(leader, now_ms)
+            self._hear(leader, progress, request, now_ms)
         read_id = self._next_snapshot_read
         self._next_snapshot_read += 1
         self._snapshot_reads[read_id] = (call, request)
@@ -137,21 +137,22 @@ class Snapshots(CoreState):
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if not isinstance(self.role, Leader):
             return ErrorCode.NOT_LEADER
-        return ErrorCode.INVALID_REQUEST if request.sender.key == self.key else ErrorCode.NONE
+        if request.sender.key == self.key or request.round > self.role.round:
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE
 
     def _on_snapshot_read(self, event: SnapshotRead) -> None:
         call, request = self._snapshot_reads.pop(event.read_id)
         end, position = request.snapshot, request.position
+        round_ = self._round_to_tell(self.role) if isinstance(self.role, Leader) else 0
         if event.data is None:
-            reply = FetchSnapshotReply(ErrorCode.SNAPSHOT_NOT_FOUND, self.known, end)
+            reply = FetchSnapshotReply(ErrorCode.SNAPSHOT_NOT_FOUND, self.known, end, round=round_)
         elif not event.data:
-            reply = FetchSnapshotReply(ErrorCode.POSITION_OUT_OF_RANGE, self.known, end, event.size, position)
+            missing = ErrorCode.POSITION_OUT_OF_RANGE
+            reply = FetchSnapshotReply(missing, self.known, end, event.size, position, round=round_)
         else:
-            reply = FetchSnapshotReply(ErrorCode.NONE, self.known, end, event.size, position, event.data)
+            reply = FetchSnapshotReply(ErrorCode.NONE, self.known, end, event.size, position, event.data, round_)
         self._answer(call, reply)
-
-    def _update_pause(self, leader: Leader, now_ms: int) -> None:
-        raise AssertionError("replication's")
 
     # Follower
 
@@ -178,6 +179,7 @@ class Snapshots(CoreState):
             snapshot=download.snapshot,
             position=download.position,
             max_bytes=self.config.fetch_max_bytes,
+            round=follower.round,
         )
         self._ask(follower.fetch, Purpose.FETCH, follower.leader, request, now_ms)
 
@@ -194,6 +196,7 @@ class Snapshots(CoreState):
             return self._download_failed(follower, now_ms)
         if reply.known.epoch != self.epoch:
             return self._download_failed(follower, now_ms)
+        follower.round = max(follower.round, reply.round)
         if reply.error is ErrorCode.POSITION_OUT_OF_RANGE and 0 < reply.size <= request.position:
             # All is here; or more than all, from a leader whose snapshot of the same end has another size.  Then it is
             # whole as it is, or it fails, and the next download begins at its first byte.
@@ -204,7 +207,7 @@ class Snapshots(CoreState):
             self._cannot_have(request.snapshot, now_ms)
         if reply.error is not ErrorCode.NONE or not placed or not reply.data:
             return self._download_failed(follower, now_ms)
-        follower.heard = True
+        follower.heard, follower.patient = True, False
         follower.fetch.failures = 0
         follower.fetch.due_ms = None
         follower.deadline_ms = self._fetch_deadline(now_ms)

@@ -33,6 +33,7 @@ from quorum.core.events import (
     RoleChanged,
     Write,
 )
+from quorum.core.latency import WriteLatency
 from quorum.core.log_index import LogIndex
 from quorum.core.messages import ErrorCode, FetchReply, FetchSnapshot, Knowledge, Reply, Request, Sender
 from quorum.core.roles import (
@@ -136,6 +137,7 @@ class CoreState:
         self._election_write = 0  # the last write that changed the election
         self._raised: tuple[int, int] | None = None  # (write, epoch before) of the last epoch that this node began
         self._writes: deque[tuple[int, int]] = deque()  # (write id, when submitted), not durable yet
+        self._latency = WriteLatency(now_ms)
         self._draft: _Draft | None = None
         self._effects: list[Effect] = []
 
@@ -291,6 +293,18 @@ class CoreState:
         """Whether the disk has kept a write waiting for too long to take on a leader's duty."""
         return bool(self._writes) and now_ms - self._writes[0][1] >= self.config.fetch_timeout_ms
 
+    def _write_ms(self, now_ms: int) -> int:
+        """How long this disk's writes took lately; see `latency.py`."""
+        return self._latency.peak_ms(self._writes[0][1] if self._writes else None, now_ms)
+
+    def _is_slow(self, write_ms: int) -> bool:
+        return write_ms * 4 >= self.config.election_timeout_ms
+
+    def _patience_ms(self, now_ms: int) -> int:
+        """How long this voter lets others with faster disks stand first: until each has tried twice."""
+        timeout = self.config.fetch_timeout_ms
+        return timeout + timeout // 4 if self._is_slow(self._write_ms(now_ms)) else 0
+
     def _advance_watermark(self, offset: int) -> None:
         self.high_watermark = max(self.high_watermark, min(offset, self.log.end))
 
@@ -337,7 +351,14 @@ class CoreState:
         """When to stand next; None for an observer, which never does."""
         if not self.may_stand:
             return None
-        return now_ms + self.config.election_timeout_ms + self._draw(self.config.election_timeout_ms)
+        timeout = self.config.election_timeout_ms
+        return now_ms + timeout + self._draw(timeout) + self._patience_ms(now_ms)
+
+    def _standing_deadline(self, now_ms: int) -> int:
+        """When to give an election of this node's own up.  Its vote, and then those of others, must become durable."""
+        timeout, write_ms = self.config.election_timeout_ms, self._write_ms(now_ms)
+        longer = min(2 * write_ms, 2 * self.config.fetch_timeout_ms) if self._is_slow(write_ms) else 0
+        return now_ms + timeout + self._draw(timeout) + longer
 
     def _first_deadline(self, now_ms: int) -> int | None:
         """The same at the start: a sole voter need not wait for anyone."""
@@ -417,10 +438,8 @@ class CoreState:
         lost: Peer | None = None
         if isinstance(self.role, Follower) and not self.role.gone:
             lost_id, lost = self.role.leader_id, self.role.leader
-        deadline = self._election_deadline(now_ms)
-        assert deadline is not None
         ballots = {voter: Ballot(now_ms) for voter in self.other_voters}
-        self._become(Prospective(deadline, ballots, lost_id, lost), now_ms, reason)
+        self._become(Prospective(self._standing_deadline(now_ms), ballots, lost_id, lost), now_ms, reason)
 
     def _become_candidate(self, now_ms: int, reason: str, above: int = 0) -> None:
         """Take the next epoch, and one past `above`, vote for itself in it, and ask the others once that is durable."""
@@ -429,10 +448,8 @@ class CoreState:
         self.election = Election(max(before, above) + 1, None, self.key)
         self._save_election()
         self._note_raised(before)
-        deadline = self._election_deadline(now_ms)
-        assert deadline is not None
         ballots = {voter: Ballot(now_ms) for voter in self.other_voters}
-        self._become(Candidate(deadline, ballots, self._election_write), now_ms, reason)
+        self._become(Candidate(self._standing_deadline(now_ms), ballots, self._election_write), now_ms, reason)
 
     def _become_leader(self, granting: tuple[ReplicaKey, ...], now_ms: int, reason: str) -> None:
         """Lead the epoch that was voted for; its first record is the LeaderChange."""

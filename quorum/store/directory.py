@@ -3,13 +3,16 @@
 Files: `lock` (held by the process that uses the directory), `quorum.json` (format version, node, directory id: what the
 folder is, for people and for versions to come), `quorum.db` with SQLite's `quorum.db-wal`.
 
-Nothing missing is made anew: the database gets its name only when it is complete, so a directory is either empty, or
-was interrupted while being formatted, or holds all of its files.  While a process has the directory open the lock file
-says so, and then the write-ahead log must be there, too, with the write that every opening begins with.
+Nothing missing is made anew: the database gets its name only when it is complete, and the identity file is written
+last.  A directory is therefore empty, or was interrupted while being formatted (its database was never opened), or
+holds all of its files.  The lock and the mark, which nothing depends on, are made anew, and that is logged.  While a
+process has the directory open the lock file says so, and then the write-ahead log must be there, too, with the write
+that every opening begins with.
 
 **The mark.**  Beside the directory is a file `<directory>.formatted`, made with the first opening: as long as it is
 there, the directory must be there.  So a folder that was deleted, or whose disk is not mounted, is told from one that
 never was.  Who wants the node to begin anew has the directory moved away (`move_away`), which takes the mark with it.
+It holds a copy of the identity, and the names of files that others keep in the directory (`note_file`).
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ MARK_SUFFIX = ".formatted"
 
 _OPEN = "open"
 _MOVING_TO = "moving_to"
+_FILES = "files"
 _DISK_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 
 
@@ -101,7 +105,10 @@ class Lock:
             raise StoreRefusedError(
                 f"{directory} is in use by process {holder}", next_step="stop that process, or give another directory"
             ) from error
-        self.was_open = _OPEN in self._text().split()
+        words = self._text().split()
+        self.was_open = _OPEN in words
+        self.was_lost = not words
+        """It was missing or empty, or the directory is new."""
         self._write(self.was_open)
 
     def _text(self) -> str:
@@ -139,7 +146,7 @@ def read_identity(directory: str) -> Identity | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
-        raise CorruptStoreError(f"{path}: {error}") from error
+        raise CorruptStoreError(f"{path} is damaged: {error}", next_step=_mend(directory)) from error
     try:
         values = json.loads(text)
         version = values["format"]
@@ -150,10 +157,35 @@ def read_identity(directory: str) -> Identity | None:
         identity = Identity(version, values["node_id"], values["directory_id"], values["cluster_id"])
         _ = identity.uuid
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptStoreError(f"{path} is damaged: {error!r}") from error
+        raise CorruptStoreError(f"{path} is damaged: {error!r}", next_step=_mend(directory)) from error
     if identity.format != FORMAT or not isinstance(identity.node_id, int):
-        raise CorruptStoreError(f"{path} is damaged: {text[:200]!r}")
+        raise CorruptStoreError(f"{path} is damaged: {text[:200]!r}", next_step=_mend(directory))
     return identity
+
+
+def find_identity(directory: str) -> Identity | None:
+    """As `read_identity`, of a directory that no node formats now: one that was used has its identity."""
+    identity = read_identity(directory)
+    if identity is None and os.path.exists(os.path.join(directory, DATABASE)):
+        raise identity_missing(directory)
+    return identity
+
+
+def identity_missing(directory: str) -> CorruptStoreError:
+    """The refusal of a directory that was used and whose `quorum.json` is missing."""
+    path = os.path.join(directory, IDENTITY)
+    return CorruptStoreError(
+        f"{path} is missing: without it the disk of a voter would take part under another identity",
+        next_step=_mend(directory),
+    )
+
+
+def _mend(directory: str) -> str:
+    """What to do about a lost identity file.  The mark holds a copy of it."""
+    anew = f"to begin anew, `quorum-node set-aside --data-dir {os.path.dirname(os.path.abspath(directory))}`"
+    if isinstance(_read_mark(directory).get("directory_id"), str):
+        return f"cp {mark_path(directory)} {os.path.join(directory, IDENTITY)}; {anew}"
+    return f"restore it from a copy; {anew}"
 
 
 def write_identity(directory: str, identity: Identity) -> None:
@@ -172,10 +204,42 @@ def mark_path(directory: str) -> str:
     return os.path.abspath(directory) + MARK_SUFFIX
 
 
-def write_mark(directory: str, identity: Identity) -> None:
-    """From now on the directory must be there; durable on return.  Nothing happens if that was said before."""
-    if not os.path.exists(mark_path(directory)):
-        _save_mark(directory, asdict(identity))
+def write_mark(directory: str, identity: Identity) -> bool:
+    """Record that the directory must exist from now on; durable on return.  False if a good mark existed already."""
+    if _read_mark(directory):
+        return False
+    _save_mark(directory, asdict(identity))
+    return True
+
+
+def replace_identity(directory: str, identity: Identity) -> None:
+    """Give a directory another identity, in its file and in the mark; durable on return."""
+    write_identity(directory, identity)
+    _save_mark(directory, {**_read_mark(directory), **asdict(identity)})
+
+
+def note_file(directory: str, name: str) -> None:
+    """Remember in the mark that this file of the directory exists; durable on return."""
+    values = _read_mark(directory)
+    names = noted_files(directory)
+    if values and name not in names:
+        _save_mark(directory, {**values, _FILES: [*names, name]})
+
+
+def noted_files(directory: str) -> list[str]:
+    """What `note_file` was called with since the directory was formatted."""
+    names = _read_mark(directory).get(_FILES, [])
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _read_mark(directory: str) -> dict[str, object]:
+    """Empty when there is none, or when it is damaged."""
+    try:
+        with open(mark_path(directory), encoding="utf-8") as file:
+            values = json.load(file)
+    except (FileNotFoundError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def _save_mark(directory: str, values: dict[str, object]) -> None:
@@ -215,13 +279,7 @@ def move_away(directory: str, why: str) -> str:
 def finish_moving(directory: str) -> None:
     """Do what is left of a `move_away` that was cut off, if one was."""
     path = mark_path(directory)
-    try:
-        with open(path, encoding="utf-8") as file:
-            target = json.load(file).get(_MOVING_TO)
-    except FileNotFoundError:
-        return
-    except (ValueError, AttributeError):  # a damaged mark still says that the directory must be there
-        return
+    target = _read_mark(directory).get(_MOVING_TO)
     if not isinstance(target, str) or target != os.path.basename(target):
         return
     target = os.path.join(os.path.dirname(path), target)

@@ -13,7 +13,9 @@ turn: the write-ahead log is folded into the database ("checkpoint"), and batche
 The start itself moves within the write (the table `base`), so what is left below it is nobody's, also after a crash;
 the next opening deletes it.
 
-After a failed write nothing is tried again: a second fsync may succeed without having written (design §4.13).
+After a failure nothing is tried again: a second fsync may succeed without having written (design §4.13).  Closing
+SQLite would sync the write-ahead log once more, copy it into the database and delete it.  So a store that has failed is
+not closed: database, write-ahead log and the mark of an unclean stop stay as they are.
 """
 
 from __future__ import annotations
@@ -38,25 +40,28 @@ from quorum.snapshot_file import SnapshotInfo, decode_base, encode_base
 from quorum.store.directory import (
     DATABASE,
     FORMAT,
-    UNFINISHED,
+    LOCK,
     WAL,
     Identity,
     Lock,
     finish_moving,
+    identity_missing,
     is_blank,
     make_directory,
+    mark_path,
     read_identity,
     refusal,
     remove_unfinished,
-    sync_directory,
     write_identity,
     write_mark,
 )
+from quorum.store.schema import APPLICATION_ID, BASE_TABLE, DATABASE_FORMAT, create_database, state_row, was_opened
 from quorum.store.snapshots import SnapshotFiles
-from quorum.store.wal import PAGE_SIZE, check_wal
+from quorum.store.wal import check_wal
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.sqlite_end import abandon
 from quorumlog.runtime.stall import no_longer_than
 from quorumlog.wire.v1 import quorum_pb2 as pb
 
@@ -68,24 +73,6 @@ CLOSE_TIMEOUT_S = 10.0
 _TRANSACTION_BYTES = 3 * 4120  # frames of a small transaction: the log's last page, the state's, now and then a parent
 
 _ROW_BYTES = 100  # of a batch, besides its content
-
-_APPLICATION_ID = 0x716C6F67  # "qlog"
-
-DATABASE_FORMAT = 2
-"""2: a log may start above 0, after its base.  A database of format 1 is one without a base."""
-
-_BASE_TABLE = "CREATE TABLE base (id INTEGER PRIMARY KEY CHECK (id = 0), content BLOB NOT NULL, crc INTEGER NOT NULL)"
-
-_SCHEMA = f"""
-{_BASE_TABLE};
-CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 0), message BLOB NOT NULL, crc INTEGER NOT NULL);
-CREATE TABLE batches (
-    base_offset INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, count INTEGER NOT NULL, timestamp_ms INTEGER NOT NULL,
-    kind INTEGER NOT NULL, crc INTEGER NOT NULL, content BLOB NOT NULL
-);
-CREATE TABLE starts (id INTEGER PRIMARY KEY CHECK (id = 0), count INTEGER NOT NULL);
-INSERT INTO starts VALUES (0, 0);
-"""
 
 _INSERT = "INSERT INTO batches (base_offset, epoch, count, timestamp_ms, kind, crc, content) VALUES (?,?,?,?,?,?,?)"
 _COLUMNS = "base_offset, epoch, count, timestamp_ms, kind, content, crc"
@@ -135,19 +122,17 @@ class SqliteQuorumStore:
             await loop.run_in_executor(None, self._lock.mark_open)
             snapshots = await loop.run_in_executor(None, self._usable_snapshots, stored)
         except BaseException as error:
-            # Closing the database folds its log into it, as after a clean stop: else what was only refused now (for a
-            # wrong --cluster-id, a snapshot that is not there) would be without its log the next time.
-            if self._lock is not None and self._connection is not None:
+            named = self._named(error)
+            # A refusal (a wrong --cluster-id) closes the database, which deletes the write-ahead log: the mark has to
+            # say so first, or the next start would miss that log.
+            is_refused = not isinstance(named, FatalError)
+            if is_refused and self._lock is not None and self._connection is not None:
                 with suppress(OSError):  # then the first error is the one to tell
                     await loop.run_in_executor(None, self._lock.mark_closed)
-            await self._release()
-            if isinstance(error, sqlite3.Error):
-                if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
-                    raise StoreRefusedError(f"{self._path} is open in another program") from error
-                raise self._translate(error) from error
-            if isinstance(error, OSError):
-                raise refusal(self._directory, error) from error
-            raise
+            await self._release(leave_files=not is_refused)
+            if named is error:
+                raise
+            raise named from error
         self._log_start, self._log_end = stored.log_start, stored.log_end
         return replace(stored, snapshots=snapshots)
 
@@ -172,21 +157,33 @@ class SqliteQuorumStore:
         make_directory(self._directory)
         self._lock = Lock(self._directory)
         remove_unfinished(self._directory)
-        identity = read_identity(self._directory)
-        if identity is None and is_blank(self._directory, self._lock):
-            self._format()
-        if identity is None:
-            # Formatting was cut off before this last step; a directory that has been used has its identity.
-            if self._lock.was_open:
-                raise CorruptStoreError(f"{self._directory}: quorum.json is missing")
-            identity = Identity(FORMAT, node_id, str(self._sources.uuid4()), cluster_id)
+        found = read_identity(self._directory)
+        if found is None:
+            if is_blank(self._directory, self._lock):
+                create_database(self._directory)
+            elif self._lock.was_open or os.path.exists(mark_path(self._directory)) or was_opened(self._directory):
+                raise identity_missing(self._directory)
+        identity = found or Identity(FORMAT, node_id, str(self._sources.uuid4()), cluster_id)
+        if found is None:
             write_identity(self._directory, identity)
         self._check_owner(identity, node_id, cluster_id)
         if not os.path.exists(self._path):
             raise CorruptStoreError(f"{self._path} is missing", next_step="restore it, or replace this disk")
-        check_wal(os.path.join(self._directory, WAL), in_use=self._lock.was_open)
-        write_mark(self._directory, identity)
+        self._check_wal(is_new=found is None)
+        if write_mark(self._directory, identity) and found is not None:
+            _log.warning("the mark beside the quorum directory was missing: made anew", file=mark_path(self._directory))
         return identity
+
+    def _check_wal(self, is_new: bool) -> None:
+        assert self._lock is not None
+        path = os.path.join(self._directory, WAL)
+        is_lock_lost = self._lock.was_lost and not is_new
+        if is_lock_lost:
+            _log.warning(
+                "the lock file of the quorum directory was missing: whether the last stop was clean is not known",
+                file=os.path.join(self._directory, LOCK),
+            )
+        check_wal(path, in_use=self._lock.was_open or (is_lock_lost and os.path.exists(path)))
 
     def _check_owner(self, identity: Identity, node_id: int, cluster_id: str | None) -> None:
         if identity.node_id != node_id:
@@ -202,30 +199,6 @@ class SqliteQuorumStore:
             f"{self._directory} belongs to cluster {actual}, not to cluster {wanted}",
             next_step="give another directory, or the right --cluster-id",
         )
-
-    def _format(self) -> None:
-        """Make the database under another name, complete it, make it durable, and only then give it its name."""
-        path = os.path.join(self._directory, UNFINISHED)
-        connection = sqlite3.connect(path, isolation_level=None)
-        try:
-            connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={DATABASE_FORMAT}")
-            connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
-            connection.execute("PRAGMA synchronous=FULL")
-            connection.executescript(_SCHEMA)
-            connection.execute("INSERT INTO state (id, message, crc) VALUES (0, ?, ?)", _state_row(QuorumState()))
-            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-            if mode != "wal":
-                raise StoreRefusedError(f"{self._directory}: this file system cannot hold a write-ahead log ({mode})")
-        finally:
-            connection.close()
-        descriptor = os.open(path, os.O_RDWR)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.rename(path, self._path)
-        sync_directory(self._directory)
 
     async def _connect(self) -> aiosqlite.Connection:
         # mode=rw: a missing file is an error, never a new database.  Exclusive: no other process reads, so SQLite needs
@@ -276,7 +249,7 @@ class SqliteQuorumStore:
     def _check_format(self, connection: sqlite3.Connection) -> None:
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if application_id != _APPLICATION_ID:
+        if application_id != APPLICATION_ID:
             raise self._corrupt("it is not a quorum database")
         if version > DATABASE_FORMAT:
             raise StoreRefusedError(
@@ -285,7 +258,7 @@ class SqliteQuorumStore:
             )
         if version == 1:
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute(_BASE_TABLE)
+            connection.execute(BASE_TABLE)
             connection.execute(f"PRAGMA user_version={DATABASE_FORMAT}")
             connection.execute("COMMIT")
 
@@ -351,7 +324,7 @@ class SqliteQuorumStore:
         """
         connection.execute("UPDATE starts SET count = count + 1")
         connection.execute("DELETE FROM batches WHERE base_offset < ?", (log_start,))
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        _fold(connection)
 
     # Writing and reading
 
@@ -393,7 +366,7 @@ class SqliteQuorumStore:
                 end = batch.end_offset
                 size += len(content)
             connection.executemany(_INSERT, rows)
-        connection.execute("UPDATE state SET message = ?, crc = ? WHERE id = 0", _state_row(writes[-1].state))
+        connection.execute("UPDATE state SET message = ?, crc = ? WHERE id = 0", state_row(writes[-1].state))
         connection.execute("COMMIT")
         self._log_start, self._log_end = start, end
         return size
@@ -420,16 +393,21 @@ class SqliteQuorumStore:
         return left
 
     async def _tidy(self) -> None:
-        """Delete what is below the log's start, then fold; never long at a time."""
+        """Delete what is below the log's start, then fold; never long at a time.
+
+        Raises:
+            FatalError: the disk failed.  The next write or the end of the store raises it.
+        """
         try:
             while self.has_leftovers and not self._closing:
                 await self._run(self._drop_some)
                 self._unfolded_bytes += _TRANSACTION_BYTES
             if self._unfolded_bytes >= CHECKPOINT_BYTES:
                 self._unfolded_bytes = 0
-                await self._run(lambda connection: connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall())
+                await self._run(_fold)
         except sqlite3.Error as error:
-            self._failure = self._translate(error)  # raised by the next write
+            self._failure = self._translate(error)
+            raise self._failure from error
 
     def _drop_some(self, connection: sqlite3.Connection) -> None:
         """Delete the oldest batches below the log's start, about `DROP_BYTES` of them."""
@@ -450,7 +428,11 @@ class SqliteQuorumStore:
         try:
             return await self._run(lambda connection: self._select(connection, start, end, max_bytes))
         except sqlite3.Error as error:
-            raise self._translate(error) from error
+            self._failure = self._translate(error)
+            raise self._failure from error
+        except CorruptStoreError as error:
+            self._failure = error
+            raise
 
     def _select(self, connection: sqlite3.Connection, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
         first = connection.execute("SELECT max(base_offset) FROM batches WHERE base_offset <= ?", (start,)).fetchone()[
@@ -510,13 +492,16 @@ class SqliteQuorumStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(None, work, self._files)
         except OSError as error:
-            raise FatalError(str(refusal(self._directory, error)), next_step="look at the disk") from error
+            self._failure = FatalError(str(refusal(self._directory, error)), next_step="look at the disk")
+            raise self._failure from error
 
     # Closing
 
-    async def close(self) -> None:
-        """Release the lock.  What was written stays.  After a failed write, too, SQLite may fold its log into the
-        database: it holds nothing but transactions that were synced before.
+    async def close(self, *, leave_files: bool = False) -> None:
+        """Fold the write-ahead log into the database, say that the stop was clean, release the lock.
+
+        After a failure of this store, or with `leave_files`, no file changes any more.  The lock is then held until
+        the process ends, and the next start finds what a killed process leaves.
 
         A disk that hangs is not waited for without end: after `CLOSE_TIMEOUT_S` lock and thread stay with the process,
         and the next start finds what a killed process leaves.  Cancelled: the closing goes on.
@@ -525,27 +510,44 @@ class SqliteQuorumStore:
             FatalError: the disk failed.
         """
         self._closing = True
-        closing = asyncio.get_running_loop().create_task(self._close())
+        closing = asyncio.get_running_loop().create_task(self._close(leave_files))
         await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
         if closing.done():
             closing.result()
         else:
             _log.error("quorum directory not closed in time", directory=self._directory, seconds=CLOSE_TIMEOUT_S)
 
-    async def _close(self) -> None:
-        if self._tidying is not None:
-            await self._tidying
+    async def _close(self, leave_files: bool) -> None:
         try:
-            if self._lock is not None and self._connection is not None:
-                await asyncio.get_running_loop().run_in_executor(None, self._lock.mark_closed)
-        except OSError as error:
-            raise FatalError(str(refusal(self._directory, error))) from error
+            if self._tidying is not None:
+                await self._tidying
+            if not leave_files and self._failure is None:
+                await self._end_clean()
         finally:
-            await self._release()
+            await self._release(leave_files=leave_files or self._failure is not None)
 
-    async def _release(self) -> None:
+    async def _end_clean(self) -> None:
+        """Fold the write-ahead log, because SQLite reports no failure of that when it closes, then mark the end."""
+        if self._lock is None or self._connection is None:
+            return
+        try:
+            await self._run(_fold)
+            await asyncio.get_running_loop().run_in_executor(None, self._lock.mark_closed)
+        except (sqlite3.Error, OSError) as error:
+            named = self._named(error)
+            self._failure = named if isinstance(named, FatalError) else FatalError(str(named))
+            raise self._failure from error
+
+    async def _release(self, leave_files: bool) -> None:
         connection, self._connection = self._connection, None
         lock, self._lock = self._lock, None
+        if connection is not None and leave_files:
+            _log.warning("quorum directory left as it is: not closed after a failure", directory=self._directory)
+            abandon(connection._conn)
+            connection._connection = None  # else `stop` closes it
+            if (stopped := connection.stop()) is not None:
+                await stopped
+            return  # with the lock held, as SQLite's are
         try:
             if connection is not None:
                 await connection.close()
@@ -573,6 +575,14 @@ class SqliteQuorumStore:
             f"{self._path}: {problem}", next_step="replace this disk, or restore the directory; nothing was changed"
         )
 
+    def _named(self, error: BaseException) -> BaseException:
+        """What to raise for a failure of opening or closing; `error` itself if it says enough."""
+        if isinstance(error, sqlite3.Error):
+            if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                return StoreRefusedError(f"{self._path} is open in another program")
+            return self._translate(error)
+        return refusal(self._directory, error) if isinstance(error, OSError) else error
+
     def _translate(self, error: sqlite3.Error) -> FatalError:
         name = getattr(error, "sqlite_errorname", type(error).__name__)
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
@@ -580,6 +590,6 @@ class SqliteQuorumStore:
         return FatalError(f"{self._path}: {error} ({name})", next_step="look at the disk: full, read-only or failing")
 
 
-def _state_row(state: QuorumState) -> tuple[bytes, int]:
-    data = codec.state_to(state).SerializeToString(deterministic=True)
-    return data, crc32c(data)
+def _fold(connection: sqlite3.Connection) -> None:
+    """Copy the write-ahead log into the database.  The file stays, to be written from its beginning."""
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -225,6 +225,7 @@ def _fetch_to(request: m.Fetch) -> pb.FetchRequest:
         max_wait_ms=request.max_wait_ms,
         max_bytes=request.max_bytes,
         address=request.address,
+        write_ms=request.write_ms,
     )
 
 
@@ -242,6 +243,7 @@ def _fetch_from(message: pb.FetchRequest) -> m.Fetch:
         max_wait_ms=message.max_wait_ms,
         max_bytes=message.max_bytes,
         address=codec.check_address(message.address, "address"),
+        write_ms=message.write_ms,
     )
 
 
@@ -303,6 +305,7 @@ def _fetch_snapshot_to(request: m.FetchSnapshot) -> pb.FetchSnapshotRequest:
         snapshot=codec.log_end_to(request.snapshot),
         position=request.position,
         max_bytes=request.max_bytes,
+        round=request.round,
     )
 
 
@@ -316,6 +319,7 @@ def _fetch_snapshot_from(message: pb.FetchSnapshotRequest) -> m.FetchSnapshot:
         snapshot=codec.log_end_from(message.snapshot, "snapshot"),
         position=codec.check_offset(message.position, "position"),
         max_bytes=message.max_bytes,
+        round=message.round,
     )
 
 
@@ -327,6 +331,7 @@ def _fetch_snapshot_reply_to(reply: m.FetchSnapshotReply) -> pb.FetchSnapshotRep
         size=reply.size,
         position=reply.position,
         data=reply.data,
+        round=reply.round,
     )
 
 
@@ -344,7 +349,7 @@ def _fetch_snapshot_reply_from(request: m.FetchSnapshot, message: pb.FetchSnapsh
         require(position + len(data) <= size, f"{len(data)} bytes at {position} of {size}")
     else:
         require(not data, f"refused with {error.value}, and yet bytes")
-    return m.FetchSnapshotReply(error, _knowledge_from(message), snapshot, size, position, data)
+    return m.FetchSnapshotReply(error, _knowledge_from(message), snapshot, size, position, data, message.round)
 
 
 # Introduce

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 import grpc.aio
@@ -30,7 +30,7 @@ from quorum.transport import convert
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.addresses import Address, parse_address
 from quorumlog.runtime.grpc import bind, connect, make_channel, make_server
-from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.logging import LineBudget, get_logger
 from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
 
 QUORUM_SERVICE = quorum_pb2.DESCRIPTOR.services_by_name["Quorum"].full_name
@@ -131,7 +131,7 @@ class GrpcTransport:
         self._correlation_ids = itertools.count(1)
         self._closing: list[asyncio.Task[None]] = []  # channels pushed out, kept until they are closed
         self._closed = False
-        self._next_complaint = 0.0
+        self._lines = LineBudget(_log, lambda: asyncio.get_running_loop().time(), 1, _LOG_EVERY_S)
         self.is_serving: Callable[[], bool] = lambda: False  # what gRPC health answers
         self.malformed_requests = 0
         self.malformed_replies = 0
@@ -239,30 +239,23 @@ class GrpcTransport:
             async with asyncio.timeout(allowed_s):
                 return await work
         except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"{name} took longer than {allowed_s:.3f} s")
+            await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, f"{name} took longer than {allowed_s:.3f} s")
         except UnreachableError as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
         except RemoteProtocolError as error:
             await self._refuse_malformed(str(error), context)
         except Exception:
             _log.exception("a handler failed", method=name)  # gRPC would only say so to the caller
-            await context.abort(grpc.StatusCode.INTERNAL, f"{name} failed; see the log of this node")
+            await _abort(context, grpc.StatusCode.INTERNAL, f"{name} failed; see the log of this node")
 
     async def _refuse_size(self, name: str, size: int, limit: int, context: _Context) -> bytes:
         self.malformed_requests += 1
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{name} of {size} bytes, at most {limit} are taken")
+        await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{name} of {size} bytes, at most {limit} are taken")
 
     async def _refuse_malformed(self, problem: str, context: _Context) -> bytes:
         self.malformed_requests += 1
-        self._complain("malformed_request", peer=context.peer(), problem=problem)
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-
-    def _complain(self, event: str, **fields: object) -> None:
-        """Log what a peer did wrong, at most once in a while: the peer decides how often it does so."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._next_complaint:
-            self._next_complaint = now + _LOG_EVERY_S
-            _log.warning(event, **fields)
+        self._lines.warning("malformed_request", peer=context.peer(), problem=problem)
+        await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
 
     # Outgoing
 
@@ -347,7 +340,7 @@ class GrpcTransport:
     async def _distrust(self, address: str, problem: str) -> None:
         """The peer broke the protocol: count it, and drop that connection."""
         self.malformed_replies += 1
-        self._complain("malformed_reply", peer=address, problem=problem)
+        self._lines.warning("malformed_reply", peer=address, problem=problem)
         channel = self._channels.pop(address, None)
         if channel is not None:
             await channel.grpc.close()
@@ -365,6 +358,21 @@ class GrpcTransport:
             await self._server.stop(STOP_GRACE_S)
         await self.reset()
         await asyncio.gather(*self._closing)
+
+
+async def _abort(context: _Context, code: grpc.StatusCode, details: str) -> NoReturn:
+    """End the call with an error status, in silence if the caller has already gone.
+
+    Raises:
+        grpc.aio.AbortError: which gRPC expects from a handler.
+        CancelledError: the call had ended: its deadline had passed, or its connection was lost, while this process was
+            held up.  gRPC would log that failure with three tracebacks, although nobody waits for the status.
+    """
+    try:
+        await context.abort(code, details)
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
+    raise AssertionError("abort returned")
 
 
 def _handlers(service: str, methods: dict[str, _Serve]) -> grpc.GenericRpcHandler:

@@ -1,0 +1,123 @@
+"""Contact of a leader with its replicas: which are alive, and whether a majority still follows.
+
+Theory of operation.  A replica shows that it is alive by asking the leader for something: by a Fetch, or by a
+FetchSnapshot while it downloads.  Both go through `_hear`, the only place that counts contact.  Everything that needs
+a live replica relies on it: the pause of a leader without a majority, changes of the voters, handovers.
+
+A request says that its sender was alive when it sent it, not when the leader reads it.  Normally these are the same
+moment.  After the leader was held up (stopped, swapped out), requests of any age wait in its sockets, and the sender
+may have lost its disk since.  So the leader then begins a new round (see `reads.py`), and from there on only requests
+of that round are contact: a sender knows the round from a reply that the leader gave after it was held up.  Requests
+of an older round are answered at once, so that a live sender needs one more exchange only."""
+
+from __future__ import annotations
+
+from quorum.core.latency import STALL_TIMEOUTS_MAX
+from quorum.core.messages import Fetch, FetchSnapshot
+from quorum.core.roles import Errand, Leader, Progress
+from quorum.core.state import CoreState
+from quorum.core.types import ReplicaKey
+
+
+class Contacts(CoreState):
+    """Tracks which replicas are alive, as seen by a leader."""
+
+    def _hear(self, leader: Leader, progress: Progress, request: Fetch | FetchSnapshot, now_ms: int) -> bool:
+        """Count a valid request of a replica as contact; False if it may be older than a hold-up of this node."""
+        is_current = request.round >= leader.trusted_round
+        if is_current:
+            progress.last_fetch_ms = now_ms
+        progress.round = max(progress.round, request.round)
+        announcement = leader.announcements.get(request.sender.key)
+        if announcement is not None:
+            announcement.due_ms = now_ms + self.config.fetch_timeout_ms // 2
+        self._update_pause(leader, now_ms)
+        return is_current
+
+    def _distrust_what_waited(self, leader: Leader) -> None:
+        """After this node was held up: count only requests that are sent from now on as contact."""
+        leader.round += 1
+        leader.trusted_round = leader.round
+
+    def _round_to_tell(self, leader: Leader) -> int:
+        """Return the round for a reply.  A read that comes later needs a later round."""
+        leader.told_round = leader.round
+        return leader.round
+
+    def _round_of(self, leader: Leader, key: ReplicaKey) -> int:
+        """Return the last round of this leader in which the replica has asked for something."""
+        progress = leader.replicas.get(key)
+        return progress.round if progress is not None else 0
+
+    # Replicas
+
+    def _progress_of(self, leader: Leader, key: ReplicaKey, address: str) -> Progress:
+        progress = leader.replicas.get(key)
+        if progress is None:
+            self._forget_silent_observers(leader)
+            progress = leader.replicas[key] = Progress(address)
+        progress.address = address
+        return progress
+
+    def _forget_silent_observers(self, leader: Leader) -> None:
+        if len(leader.replicas) < self.config.observers_max:
+            return
+        voters = self.history.current
+        observers = [key for key in leader.replicas if key not in voters and key not in leader.parked]
+        if observers:
+            del leader.replicas[min(observers, key=lambda key: (leader.replicas[key].last_fetch_ms or 0, key))]
+
+    def _note_disk(self, leader: Leader, key: ReplicaKey, address: str, now_ms: int) -> None:
+        """Note a disk that runs at the address of a voter with another disk: that voter is not alive."""
+        voter = self.history.current.by_id(key.node_id)
+        if voter is not None and voter.key != key and voter.address == address:
+            leader.displaced[voter.key] = now_ms
+
+    def _is_live(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
+        """Whether the replica was heard within the fetch timeout, and no other disk at its address since.
+
+        The leader itself is alive.
+        """
+        if key == self.key:
+            return True
+        progress = leader.replicas.get(key)
+        if progress is None or progress.last_fetch_ms is None:
+            return False
+        displaced_ms = leader.displaced.get(key)
+        if displaced_ms is not None and displaced_ms >= progress.last_fetch_ms:
+            return False
+        return now_ms - progress.last_fetch_ms < self.config.fetch_timeout_ms
+
+    def _stall_limit_ms(self, leader: Leader, now_ms: int) -> int:
+        """For how long the oldest write of a leader may wait; see `latency.py`."""
+        timeout = self.config.fetch_timeout_ms
+        others = [leader.replicas[key].write_ms for key in self.other_voters if self._is_live(leader, key, now_ms)]
+        most = STALL_TIMEOUTS_MAX * timeout
+        return max(timeout, min(4 * min(others), most)) if others else most
+
+    def _is_stalled(self, leader: Leader, now_ms: int) -> bool:
+        """Whether the leader's disk has kept a write waiting for too long."""
+        return bool(self._writes) and now_ms - self._writes[0][1] >= self._stall_limit_ms(leader, now_ms)
+
+    # The majority
+
+    def _majority_contact_ms(self, leader: Leader) -> int | None:
+        """Return when a majority was heard last; None when this node alone is a majority."""
+        needed = self.history.current.majority - (1 if self.is_voter else 0)
+        if needed == 0:
+            return None
+        contacts = []
+        for voter in self.other_voters:
+            progress = leader.replicas.get(voter)
+            last = progress.last_fetch_ms if progress is not None else None
+            contacts.append(leader.since_ms if last is None else last)
+        contacts.sort(reverse=True)
+        return contacts[needed - 1]
+
+    def _update_pause(self, leader: Leader, now_ms: int) -> None:
+        """Pause from the moment that no majority was heard within the fetch timeout, until one is heard again."""
+        contact = self._majority_contact_ms(leader)
+        before, leader.paused = leader.paused, contact is not None and now_ms - contact >= self.config.fetch_timeout_ms
+        if before != leader.paused:
+            self.seek = Errand(now_ms)  # a pause begins by asking at once
+            leader.unreached.clear()

@@ -1,0 +1,50 @@
+"""How slow a node's own disk is: the longest of its recent writes.
+
+Theory of operation.  Leadership on a slow disk helps nobody while a faster one is available, and moving it between
+disks that are all slow costs an election each time. So each node measures how long its writes take until they are
+durable, and keeps the maximum, which halves every `HALVING_MS`. A write that is still under way counts with its age.
+A disk is slow from a quarter of the election timeout on; only then does the following happen.
+
+- A voter with a slow disk lets the others stand first: for 1.25 fetch timeouts after it has lost the leader it only
+  grants pre-votes, like any follower that hears no leader.  If nobody else is elected by then, it stands itself.
+- Once it stands, it extends the election by the time that its own writes take.
+- Every fetch reports the write time of the fetcher's disk.  A leader whose disk stalls resigns after one fetch timeout
+  if another live voter has a fast disk.  If all are slow, it waits for four times the write time of the fastest, at
+  most `STALL_TIMEOUTS_MAX` fetch timeouts; it also waits that long if no other voter is live.  It names slow voters
+  last among its successors.
+
+Nodes that do not report a write time count as fast, so they behave as before."""
+
+from __future__ import annotations
+
+HALVING_MS = 30_000
+STALL_TIMEOUTS_MAX = 4
+"""A leader resigns after its disk has stalled for this many fetch timeouts, however slow the other disks are."""
+
+
+class WriteLatency:
+    """Of one disk."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._peak_ms = 0
+        self._peak_at_ms = now_ms
+        self._steady_since_ms = now_ms
+
+    def held_up(self, now_ms: int) -> None:
+        """Note that the process was held up until now, so the disk is not blamed for that time."""
+        self._steady_since_ms = now_ms
+
+    def note(self, submitted_ms: int, now_ms: int) -> None:
+        """Note that a write submitted at `submitted_ms` is durable now."""
+        took_ms = now_ms - max(submitted_ms, self._steady_since_ms)
+        if took_ms >= self._decayed(now_ms):
+            self._peak_ms, self._peak_at_ms = took_ms, now_ms
+
+    def peak_ms(self, oldest_submitted_ms: int | None, now_ms: int) -> int:
+        """Return the longest recent write time; `oldest_submitted_ms` belongs to the oldest write under way."""
+        if oldest_submitted_ms is None:
+            return self._decayed(now_ms)
+        return max(self._decayed(now_ms), now_ms - max(oldest_submitted_ms, self._steady_since_ms))
+
+    def _decayed(self, now_ms: int) -> int:
+        return self._peak_ms >> (now_ms - self._peak_at_ms) // HALVING_MS

@@ -1,0 +1,99 @@
+"""Records why a process ends: in its own directories and at other nodes.
+
+A node that has ended answers no question.  So it writes why it ends into its directories (`LastEnd`), where its next
+start finds it, and sends it to the other nodes that it knows, which keep it in memory for `kctl doctor`.  Both are
+attempts: nothing here may fail a stop or delay it for long.  Once the node runs again, the others forget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from quorum.process import ControlPlane
+from quorumlog.client.controller import ControllerClient
+from quorumlog.errors import ConfigError
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import NodeConfig
+from quorumlog.runtime.last_end import FAILED, RUNNING, End, LastEnd
+from quorumlog.runtime.logging import get_logger, rfc3339
+from quorumlog.runtime.run import in_words
+from quorumlog.runtime.space import Space
+from quorumlog.wire.v1 import node_pb2 as pb
+
+REPORT_S = 1.0
+PEERS_MAX = 16
+"""Nodes that an end is reported to: the voters first."""
+
+log = get_logger("run")
+
+
+class Farewell:
+    """Of one process, for as long as it lives.  `plane`: the latest one that it made; assignable."""
+
+    def __init__(self, config: NodeConfig, sources: Sources) -> None:
+        self._config = config
+        self._note = LastEnd(config.data_dirs, sources.wall_ms)
+        self.plane: ControlPlane | None = None
+
+    def begin(self) -> None:
+        """Log how the previous process ended, and note that this one runs.  Call it once the directories are locked."""
+        if not self._note.begin():
+            return  # it is rerun in the same process
+        before = self._note.before
+        if before is None:
+            return
+        if before.state == FAILED:
+            log.warning(
+                "the previous process failed",
+                at=rfc3339(before.at_ms),
+                exit_status=before.exit_status,
+                cause=before.cause,
+                next=before.next_step,
+            )
+        elif before.state == RUNNING:
+            log.warning(
+                "the previous process left no cause: it was killed, or the machine went down",
+                started_at=rfc3339(before.at_ms),
+            )
+
+    async def ready(self) -> None:
+        """This process serves: have the other nodes forget the end of an earlier one."""
+        if self._note.before is not None and self._note.before.state in (FAILED, RUNNING):
+            await self._report(None)
+
+    async def end(self, status: int, cause: BaseException | None) -> None:
+        """Note and report the end.  A configuration that is refused is for who has started it, and is not noted: the
+        directories may be another process's."""
+        if isinstance(cause, ConfigError):
+            return
+        end = self._note.ended(status, *(("", "") if cause is None else in_words(cause)))
+        noting = asyncio.ensure_future(self._note.write(end))
+        if status:
+            await self._report(end)
+        await noting
+
+    async def _report(self, end: End | None) -> None:
+        plane = self.plane
+        peers = [] if plane is None else plane.peers()[:PEERS_MAX]
+        if plane is None or not peers:
+            return
+        request = pb.ReportEndRequest(node_id=self._config.node_id)
+        request.header.cluster_id = plane.cluster_id or ""
+        if end is not None:
+            request.end.CopyFrom(self._message(end, plane.space.latest()))
+        async with ControllerClient(peers) as client:
+            asked = (client.ask_node(peer, "ReportEnd", request, REPORT_S) for peer in peers)
+            for peer, outcome in zip(peers, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+                if isinstance(outcome, BaseException):
+                    log.debug("not reported", peer=peer, cause=str(outcome))
+
+    def _message(self, end: End, spaces: Sequence[Space]) -> pb.NodeEnd:
+        return pb.NodeEnd(
+            node_id=self._config.node_id,
+            at_ms=end.at_ms,
+            exit_status=end.exit_status,
+            cause=end.cause,
+            next=end.next_step,
+            directories=[pb.Directory(**space._asdict()) for space in spaces],
+        )
