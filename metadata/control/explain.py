@@ -149,7 +149,7 @@ def _because(entry: Entry, record: PartitionChange) -> str:
     at = f" (offset {record.cause_offset})" if record.cause_offset >= 0 else ""
     match entry.cause:
         case BrokerChange(broker_id=broker_id, fenced=True) if record.reason is Reason.BROKER_FENCED:
-            return f"broker {broker_id} was fenced: no heartbeat came within its session, or it asked to be{at}"
+            return f"broker {broker_id} was fenced: no heartbeat came in time, or it asked to be{at}"
         case BrokerChange(broker_id=broker_id, fenced=False) if record.reason is Reason.BROKER_UNFENCED:
             return f"broker {broker_id} was unfenced and may lead{at}"
         case BrokerChange(broker_id=broker_id, in_controlled_shutdown=True):

@@ -28,6 +28,7 @@ assertion ends the process: `run` raises it, since gRPC would swallow what a han
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,14 +41,17 @@ from metadata.control.brokers import Heartbeat, HeartbeatAnswer, Registered
 from metadata.control.decision import Decision
 from metadata.control.errors import Outcome, Word
 from metadata.control.topics import forget_topics, gone_names
+from metadata.controller.background import NEXT_TURN, Background, BatchTooLargeError, Job
 from metadata.controller.balance import LeaderBalance
+from metadata.controller.fencing import Fencing, Why
 from metadata.controller.ports import Node
+from metadata.controller.refusals import Answer, Refusals
 from metadata.controller.replay import MetadataReplay, Prepared
 from metadata.controller.sessions import Session, Sessions
 from metadata.image import ClusterImage
 from metadata.records import MAX_RECORDS_PER_BATCH, BrokerChange, Config, Record, RegisterBroker
 from quorum.core.types import Batch
-from quorum.ports import LeadershipLostError, NotLeaderError
+from quorum.ports import CannotAppendNowError, LeadershipLostError, NotLeaderError
 from quorumlog.runtime.logging import get_logger
 
 T = TypeVar("T")
@@ -73,33 +77,35 @@ TOO_LARGE = Outcome(
 MAX_BATCH_BYTES = 8 << 20
 
 
-class _BatchTooLargeError(Exception):
-    """A decision's records are more bytes than a batch may have; nothing was appended."""
-
-
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """session_timeout_ms: a broker not heard from for so long is fenced.
+    heartbeat_interval_ms: how often brokers send heartbeats.
+    fence_on_refusal: a silent broker is fenced earlier when its addresses refuse connections.
     forget_after_ms: leader epochs of a topic name are remembered for so long after it has gone, and up to an eighth
     longer; a new controller begins to count anew.
     """
 
     session_timeout_ms: int = 6000
+    heartbeat_interval_ms: int = 1000
+    fence_on_refusal: bool = True
     forget_after_ms: int = 24 * 60 * 60 * 1000
 
 
 class _Reign:
     """What the controller holds while it is active, and drops when it is not."""
 
-    def __init__(self, epoch: int, image: ClusterImage, sessions: Sessions) -> None:
+    balance: LeaderBalance
+    fencing: Fencing
+    refusals: Refusals | None = None
+    election: Job
+    progress: Job
+
+    def __init__(self, epoch: int, image: ClusterImage) -> None:
         self.epoch = epoch
         self.pending = image
-        self.sessions = sessions
         self.prepared: dict[int, Prepared] = {}
-        self.timer: asyncio.TimerHandle | None = None
-        self.memory_timer: asyncio.TimerHandle | None = None
-        self.balance: LeaderBalance | None = None
-        self.progress_due = False
+        self.background = Background()
         self.gone_since: dict[str, float] = {}  # topic name → loop time when it was first seen to be gone
 
 
@@ -123,6 +129,8 @@ class ActiveController:
         self._failure: asyncio.Future[None] | None = None
         self._early_failure: BaseException | None = None
         self.new_id = new_id
+        self.fenced = Counter({why.value: 0 for why in Why})  # brokers that this node fenced, by reason
+        self.probes = Counter({answer.value: 0 for answer in Answer})  # connections to brokers, by answer
         replay.attach(self)
 
     async def run(self) -> None:
@@ -150,14 +158,14 @@ class ActiveController:
     def pending(self) -> ClusterImage | None:
         return None if self._reign is None else self._reign.pending
 
+    @property
+    def applied_image(self) -> ClusterImage:
+        """What this node has applied: committed, but perhaps no longer the latest."""
+        return self._replay.image
+
     def session(self, broker_id: int) -> Session | None:
         """What is known of a broker's heartbeats."""
-        return None if self._reign is None else self._reign.sessions.get(broker_id)
-
-    def forget_session(self, broker_id: int) -> None:
-        """A broker is registered no more."""
-        if self._reign is not None:
-            self._reign.sessions.drop(broker_id)
+        return None if self._reign is None else self._reign.fencing.sessions.get(broker_id)
 
     async def changed(self) -> None:
         """Wait until leadership or activity changes once.  The caller sets the deadline."""
@@ -195,27 +203,38 @@ class ActiveController:
         epoch = self._won_epoch
         if epoch is None or epoch != self._leader_change_epoch or self._reign is not None:
             return
-        loop = asyncio.get_running_loop()
         image = self._replay.image
-        sessions = Sessions(image, self._settings.session_timeout_ms / 1000, loop.time())
-        self._reign = _Reign(epoch, image, sessions)
+        self._reign = _Reign(epoch, image)
         log.info("controller active", epoch=epoch, end_offset=image.end_offset, brokers=len(image.brokers))
+        self._begin_background(self._reign)
         self._tell_changed()
-        self.elect_soon()
-        self._arm(self._reign)
-        self._look_for_gone_names(self._reign)
-        self._reign.balance = LeaderBalance(partial(self._background, self._reign), self.elect_soon)
-        self._reign.balance.arm()
+
+    def _begin_background(self, reign: _Reign) -> None:
+        decide, timeout_s = partial(self._background, reign), self._settings.session_timeout_ms / 1000
+        now = asyncio.get_running_loop().time()
+        sessions = Sessions(reign.pending, timeout_s, now, lambda: self._node.resumed_at)
+        reign.election = reign.background.job("election of leaders", partial(self._elect_step, reign))
+        reign.election.wake()
+        reign.progress = reign.background.job("progress of reassignments", partial(self._progress_step, reign))
+        reign.fencing = Fencing(reign.background, sessions, timeout_s, decide, self.fenced)
+        if self._settings.fence_on_refusal:
+            reign.refusals = Refusals(
+                reign.background,
+                sessions,
+                self._settings.heartbeat_interval_ms / 1000,
+                self._node.control_address_of,
+                reign.fencing.process_ended,
+                self._fail,
+                self.probes,
+            )
+        reign.background.job("forgetting of deleted topics", partial(self._forget_step, reign)).wake()
+        reign.balance = LeaderBalance(reign.background, decide, self.elect_soon)
 
     def _deactivate(self, why: str) -> None:
         reign, self._reign = self._reign, None
         if reign is None:
             return
-        for timer in (reign.timer, reign.memory_timer):
-            if timer is not None:
-                timer.cancel()
-        if reign.balance is not None:
-            reign.balance.stop()
+        reign.background.stop()
         log.info("controller inactive", epoch=reign.epoch, why=why, dropped_batches=len(reign.prepared))
         self._tell_changed()
 
@@ -248,15 +267,19 @@ class ActiveController:
                     await self._node.confirm_read(int(timeout_ms))
                 await self._node.committed(end_offset, reign.epoch)
                 return decision.reply
-        except (NotLeaderError, LeadershipLostError):
+        except (NotLeaderError, CannotAppendNowError, LeadershipLostError):
             return OUTCOME_UNKNOWN if appended else NOT_CONTROLLER
         except TimeoutError:
             return OUTCOME_UNKNOWN if appended else TIMED_OUT
-        except _BatchTooLargeError:
+        except BatchTooLargeError:
             return TOO_LARGE
 
     def _step(self, reign: _Reign, decide: Decide[T], again: bool) -> Decision[T]:
-        """One decision and its batch.  Raises NotLeaderError or _BatchTooLargeError, with nothing changed."""
+        """One decision and its batch.
+
+        Raises:
+            NotLeaderError, CannotAppendNowError, BatchTooLargeError: nothing was changed.
+        """
         try:
             if self._node.log_end_offset > reign.pending.end_offset:  # control records took offsets
                 reign.pending = reign.pending.advance(self._node.log_end_offset, reign.epoch)
@@ -264,7 +287,7 @@ class ActiveController:
             if decision.records:
                 self._append(reign, decision.records)
             return decision
-        except (NotLeaderError, _BatchTooLargeError):
+        except (NotLeaderError, CannotAppendNowError, BatchTooLargeError):
             raise
         except Exception as error:
             self._fail(error)
@@ -277,11 +300,13 @@ class ActiveController:
         after = reign.pending.apply(base_offset, records, reign.epoch)
         payload = encode(records)
         if len(payload) > MAX_BATCH_BYTES:
-            raise _BatchTooLargeError
+            raise BatchTooLargeError
         found = self._node.append(reign.epoch, payload, len(records))
         assert found == base_offset, f"decided for offset {base_offset}, appended at {found}"
         reign.prepared[base_offset] = Prepared(base_offset, reign.epoch, payload, records, after)
-        reign.pending = after
+        before, reign.pending = reign.pending, after
+        if after.brokers is not before.brokers:
+            reign.fencing.sessions.follow(records, before)
         if after.reassigning_count and any(isinstance(record, BrokerChange | Config) for record in records):
             self._progress_soon(reign)
 
@@ -323,12 +348,9 @@ class ActiveController:
         def decide(image: ClusterImage, again: bool) -> Decision[Registered]:
             assert self._reign is not None, "deciding while not active"
             now = asyncio.get_running_loop().time()
-            live = not again and self._reign.sessions.live(request.broker_id, now)
+            live = not again and self._reign.fencing.sessions.live(request.broker_id, now)
             decision = brokers.register(image, request, session_live=live)
             if decision.records and not decision.more:
-                old = image.brokers.get(request.broker_id)
-                if old is None or old.incarnation_id != request.incarnation_id:
-                    self._reign.sessions.drop(request.broker_id)
                 epoch = decision.reply.broker_epoch
                 log.info("broker registered", broker_id=request.broker_id, broker_epoch=epoch)
             return decision
@@ -345,19 +367,21 @@ class ActiveController:
         broker = reign.pending.brokers.get(request.broker_id)
         if broker is not None and broker.epoch == request.broker_epoch:
             now = asyncio.get_running_loop().time()
-            session = reign.sessions.touch(request.broker_id, request.broker_epoch, now)
+            session = reign.fencing.sessions.touch(request.broker_id, request.broker_epoch, now)
             session.applied_offset = max(session.applied_offset, request.applied_offset)
             session.received_offset = max(session.received_offset, received_offset)
             session.pending_changes = pending_changes
-            self._arm(reign)
+            reign.fencing.sessions_changed()
+            if reign.refusals is not None and not broker.fenced and broker.broker_id != self._node.node_id:
+                reign.refusals.heard(broker, session)
 
         def decide(image: ClusterImage, again: bool) -> Decision[HeartbeatAnswer]:
-            applied = reign.sessions.others_applied(image, request.broker_id) if request.want_shutdown else 0
+            applied = reign.fencing.sessions.others_applied(image, request.broker_id) if request.want_shutdown else 0
             return brokers.heartbeat(image, request, others_applied=applied, again=again)
 
         try:
             first = self._step(reign, decide, False)
-        except NotLeaderError:
+        except (NotLeaderError, CannotAppendNowError):
             return NOT_CONTROLLER
         if not first.records and first.reply.outcome.ok and not first.reply.should_shutdown:
             committed = self._replay.image.brokers.get(request.broker_id)
@@ -368,106 +392,57 @@ class ActiveController:
         answer = await self.carry_out(lambda image, again: decide(image, True), timeout_ms)
         return OUTCOME_UNKNOWN if isinstance(answer, Outcome) and first.records else answer
 
-    # Background: one step, one batch, one turn of the loop
+    # Background (see `metadata.controller.background`)
 
     def elect_soon(self) -> None:
         """Look for partitions without a leader that could have one."""
         if self._reign is not None:
-            asyncio.get_running_loop().call_soon(self._elect_step, self._reign)
+            self._reign.election.wake()
 
     def configs_changed(self) -> None:
         """What depends on configs begins anew: who may lead, and when leaders are balanced."""
-        self.elect_soon()
-        if self._reign is not None and self._reign.balance is not None:
+        if self._reign is not None:
+            self._reign.election.wake()
             self._reign.balance.configs_changed()
 
-    def _background(self, reign: _Reign, decide: Decide[Any]) -> Decision[Any] | None:
-        """A decision of the controller's own; None when this reign has ended, or is about to be told so."""
+    def _background(self, reign: _Reign, decide: Decide[Any]) -> Decision[Any]:
+        """A decision of the controller's own.
+
+        Raises:
+            NotLeaderError: the reign has ended, or is about to be told so.
+            CannotAppendNowError, BatchTooLargeError: nothing was appended.
+        """
         if self._reign is not reign:
-            return None
-        try:
-            return self._step(reign, decide, False)
-        except NotLeaderError:
-            return None
-        except _BatchTooLargeError:
-            log.error("a batch of the controller's own is too large, and is left out", epoch=reign.epoch)
-            return None
+            raise NotLeaderError("this reign is over")
+        return self._step(reign, decide, False)
 
-    def _arm(self, reign: _Reign) -> None:
-        """Wake up when the first session ends.  A heartbeat does not move an alarm that is set: it rings, looks, and
-        is set anew."""
-        if reign.timer is not None or self._reign is not reign:
-            return
-        first = reign.sessions.first_to_expire()
-        if first is not None:
-            loop = asyncio.get_running_loop()
-            reign.timer = loop.call_at(first[0], self._check_sessions, reign, first[0])
-
-    def _check_sessions(self, reign: _Reign, due: float) -> None:
-        reign.timer = None
-        if self._reign is not reign:
-            return
-        now = asyncio.get_running_loop().time()
-        late = now - due
-        if late > self._settings.session_timeout_ms / 4000:
-            log.warning("sessions renewed: this process was held up", late_ms=round(late * 1000))
-            reign.sessions.renew(now)
-        first = reign.sessions.first_to_expire()
-        if first is not None and first[0] <= now:
-            self._fence_step(reign, first[1])
-        else:
-            self._arm(reign)
-
-    def _fence_step(self, reign: _Reign, broker_id: int) -> None:
-        """A batch of the fencing of one broker; the next batch, or the next broker, has its own turn."""
-        loop = asyncio.get_running_loop()
-        decision = self._background(reign, lambda image, again: brokers.fence(image, broker_id))
-        if decision is None:
-            return
-        if decision.more:
-            loop.call_soon(self._fence_step, reign, broker_id)
-            return
-        reign.sessions.drop(broker_id)
-        if decision.records:
-            log.warning("broker fenced: no heartbeat", broker_id=broker_id, changes=len(decision.records) - 1)
-        loop.call_soon(self._check_sessions, reign, loop.time())
-
-    def _elect_step(self, reign: _Reign) -> None:
+    def _elect_step(self, reign: _Reign) -> float | None:
         decision = self._background(reign, lambda image, again: brokers.elect_leaderless(image))
-        if decision is None:
-            return
         if decision.records:
             log.info("leaders elected", partitions=len(decision.records))
         if decision.more:
-            asyncio.get_running_loop().call_soon(self._elect_step, reign)
-        else:
-            self._progress_soon(reign)
+            return NEXT_TURN
+        self._progress_soon(reign)
+        return None
 
     def _progress_soon(self, reign: _Reign) -> None:
         """Look for reassignments that something else than an ISR change has made complete, or an earlier controller
         has left so."""
-        if not reign.progress_due and reign.pending.reassigning_count:
-            reign.progress_due = True
-            asyncio.get_running_loop().call_soon(self._progress_step, reign)
+        if reign.pending.reassigning_count:
+            reign.progress.wake()
 
-    def _progress_step(self, reign: _Reign) -> None:
-        reign.progress_due = False
+    def _progress_step(self, reign: _Reign) -> float | None:
         decision = self._background(reign, lambda image, again: reassign.progress(image))
-        if decision is None:
-            return
         if decision.records:
             log.info("reassignments completed", partitions=decision.reply)
-        if decision.more:
-            self._progress_soon(reign)
+        return NEXT_TURN if decision.more and reign.pending.reassigning_count else None
 
-    def _look_for_gone_names(self, reign: _Reign) -> None:
+    def _forget_step(self, reign: _Reign) -> float:
         """Forget the leader epochs of topic names that have been gone for long enough; look again after a while."""
-        if self._reign is not reign:
-            return
-        loop = asyncio.get_running_loop()
-        forget_after = self._settings.forget_after_ms / 1000
-        reign.memory_timer = loop.call_later(forget_after / 8, self._look_for_gone_names, reign)
-        reign.gone_since = {name: reign.gone_since.get(name, loop.time()) for name in gone_names(reign.pending)}
-        due = [name for name, since in reign.gone_since.items() if loop.time() - since >= forget_after]
+        now = asyncio.get_running_loop().time()
+        forget_after_s = self._settings.forget_after_ms / 1000
+        reign.gone_since = {name: reign.gone_since.get(name, now) for name in gone_names(reign.pending)}
+        due = [name for name, since in reign.gone_since.items() if now - since >= forget_after_s]
         if due:
             self._background(reign, lambda image, again: forget_topics(image, due))
+        return forget_after_s / 8

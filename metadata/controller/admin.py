@@ -75,6 +75,4 @@ async def unregister_broker(
     if isinstance(answer, Outcome):
         return answer
     found, offset = answer
-    if found.changed:
-        controller.forget_session(request.broker_id)
     return pb.UnregisterBrokerReply(result=convert.result(found.outcome), changed=found.changed, offset=offset)

@@ -7,76 +7,73 @@ then goes through all topics, some at a time, so that no turn of the loop is lon
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from metadata.control.balance import balance
 from metadata.control.decision import Decision
+from metadata.controller.background import NEXT_TURN, Background
 from metadata.image import ClusterImage
 from quorumlog.runtime.logging import get_logger
 
 LOOK_MAX = 20_000
 """Partitions that are looked at in one turn (about 2 ms)."""
 
-Step = Callable[[Callable[[ClusterImage, bool], Decision[Any]]], Decision[Any] | None]
-"""Decide on the pending image and append; None once the controller is not active any more."""
+Decide = Callable[[Callable[[ClusterImage, bool], Decision[Any]]], Decision[Any]]
+"""Decide on the pending image and append.  Raises what a `background.Job` understands."""
 
 log = get_logger("controller")
 
 
+@dataclass(slots=True)
+class _Round:
+    topic_ids: Sequence[UUID]
+    position: int = 0  # of the first topic that is still to be looked at
+    moved: int = 0
+
+
 class LeaderBalance:
-    """elect: begins the search for leaders of partitions without one."""
+    """decide: one step of the controller's own.  elect: begins the search for leaders of partitions without one."""
 
-    def __init__(self, step: Step, elect: Callable[[], None]) -> None:
-        self._step = step
+    def __init__(self, background: Background, decide: Decide, elect: Callable[[], None]) -> None:
+        self._decide = decide
         self._elect = elect
-        self._handle: asyncio.Handle | None = None
-        self._moved = 0
+        self._round: _Round | None = None
+        self._job = background.job("leader balance", self._step)
+        self._job.wake(self._interval_s())
 
-    def arm(self) -> None:
-        """Wait for the interval, then make a round; whatever was going on is given up."""
-        self.stop()
-        interval = self._look(lambda image: image.cluster_config("leader.rebalance.interval.ms"))
-        if interval is not None:
-            self._handle = asyncio.get_running_loop().call_later(int(interval) / 1000, self._round)
-
-    configs_changed = arm
-
-    def stop(self) -> None:
-        """No round any more."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+    def configs_changed(self) -> None:
+        """Give up the round that is under way, and wait for the interval as it is now."""
+        self._round = None
+        self._job.reset(self._interval_s())
 
     def _look(self, at: Callable[[ClusterImage], Any]) -> Any:
-        found = self._step(lambda image, again: Decision(at(image)))
-        return None if found is None else found.reply
+        return self._decide(lambda image, again: Decision(at(image))).reply
 
-    def _round(self) -> None:
-        self._elect()
-        self._moved = 0
-        enabled = self._look(lambda image: image.cluster_config("auto.leader.rebalance.enable"))
-        if enabled == "true":
-            self._go_on(self._look(lambda image: sorted(image.topics)) or (), 0)
-        else:
-            self.arm()
+    def _interval_s(self) -> float:
+        return int(self._look(lambda image: image.cluster_config("leader.rebalance.interval.ms"))) / 1000
 
-    def _go_on(self, topic_ids: Sequence[UUID], start: int) -> None:
-        """Topics from `start` on, as many as a turn takes."""
-        if start >= len(topic_ids):
-            if self._moved:
-                log.info("leaders are back at their preferred replicas", partitions=self._moved)
-            self.arm()
-            return
-        end = self._look(lambda image: _end_of_turn(image, topic_ids, start))
-        found = None if end is None else self._step(lambda image, again: balance(image, topic_ids[start:end]))
-        if found is None:
-            return
-        self._moved += len(found.records)
-        loop = asyncio.get_running_loop()
-        self._handle = loop.call_soon(self._go_on, topic_ids, start if found.more else end)
+    def _step(self) -> float:
+        """Begin a round, or go on with as many topics as a turn takes."""
+        if self._round is None:
+            self._elect()
+            if self._look(lambda image: image.cluster_config("auto.leader.rebalance.enable")) != "true":
+                return self._interval_s()
+            self._round = _Round(self._look(lambda image: sorted(image.topics)))
+        this = self._round
+        if this.position >= len(this.topic_ids):
+            if this.moved:
+                log.info("leaders are back at their preferred replicas", partitions=this.moved)
+            self._round = None
+            return self._interval_s()
+        end = self._look(lambda image: _end_of_turn(image, this.topic_ids, this.position))
+        found = self._decide(lambda image, again: balance(image, this.topic_ids[this.position : end]))
+        this.moved += len(found.records)
+        if not found.more:
+            this.position = end
+        return NEXT_TURN
 
 
 def _end_of_turn(image: ClusterImage, topic_ids: Sequence[UUID], start: int) -> int:

@@ -50,13 +50,8 @@ async def alter_configs(
     )
 
 
-async def describe_configs(
-    controller: ActiveController, request: pb.DescribeConfigsRequest, timeout_ms: float
-) -> Message | Outcome:
+async def describe_configs(image: ClusterImage, request: pb.DescribeConfigsRequest) -> Message | Outcome:
     convert.bounded(len(request.resources), "resources")
-    image = await controller.committed_image(timeout_ms)
-    if isinstance(image, Outcome):
-        return image
     return pb.DescribeConfigsReply(
         result=convert.result(OK),
         offset=image.end_offset,

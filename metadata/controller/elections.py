@@ -41,6 +41,8 @@ async def elect_leaders(
     if isinstance(answer, Outcome):
         return answer
     elections, offset, changed = answer
+    if changed:
+        controller.elect_soon()  # and see to reassignments that an unclean election has made complete
     if any(each.unclean for each in elections) and changed:
         log.warning("unclean elections were asked for", partitions=sum(each.unclean for each in elections))
     return pb.ElectLeadersReply(

@@ -14,12 +14,7 @@ from metadata.image import ClusterImage
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 
-async def describe_features(
-    controller: ActiveController, request: pb.DescribeFeaturesRequest, timeout_ms: float
-) -> Message | Outcome:
-    image = await controller.committed_image(timeout_ms)
-    if isinstance(image, Outcome):
-        return image
+async def describe_features(image: ClusterImage, request: pb.DescribeFeaturesRequest) -> Message | Outcome:
     return pb.DescribeFeaturesReply(
         result=convert.result(OK),
         offset=image.end_offset,

@@ -1,5 +1,6 @@
 """The `Node` service of every process: what this node knows and says of itself, never forwarded.  The one thing that
-it is told to do is to delete what lies on its own disks and is of no partition (`PurgeStrays`).
+it is told to do is to delete what lies on its own disks and is of no partition (`PurgeStrays`).  It keeps in memory why
+other nodes ended (`ReportEnd`), since those cannot be asked.
 
 It reads the log and the snapshots of its own disk, so its answers are as of what is committed and applied here, and say
 at which offset that is.  Large questions come one after the other and give the loop back (`History`); the number of
@@ -21,8 +22,11 @@ from metadata.controller.convert import result
 from metadata.controller.describe import MAX_PARTITIONS_IN_REPLY, describe_metadata
 from metadata.controller.history import MAX_CHAIN, READ_BYTES, GoneError, History, Log
 from metadata.controller.replay import MetadataReplay
+from metadata.controller.reported_ends import ReportedEnds
+from quorum.core.messages import DescribeQuorumReply
 from quorum.core.types import Batch, LeaderChange, TargetVoters, Voters, VoterSet
 from quorumlog.errors import CorruptStoreError, RemoteProtocolError
+from quorumlog.runtime.space import Space
 from quorumlog.wire.v1 import node_pb2 as pb
 
 MAX_IN_PROGRESS = 64
@@ -45,6 +49,8 @@ class Node(Log, Protocol):
 
     def voters_below(self, offset: int) -> tuple[VoterSet, VoterSet | None]: ...
 
+    def describe(self) -> DescribeQuorumReply: ...
+
 
 class BrokerView(Protocol):
     """What a process with a broker in it adds."""
@@ -61,8 +67,8 @@ class BrokerView(Protocol):
         """(end of the metadata that is carried out, partition changes to carry out yet)."""
         ...
 
-    def failed_directories(self) -> list[str]:
-        """Paths of data directories that this process does not use any more."""
+    def failed_directories(self) -> dict[str, str]:
+        """Paths of data directories that this process does not use any more, and why."""
         ...
 
     def strays(self) -> list[pb.Stray]:
@@ -82,6 +88,8 @@ class NodeState(NamedTuple):
     leading_ms: int | None
     fsync_p99_us: int | None
     checks: dict[str, tuple[bool, str]]
+    wall_ms: int
+    spaces: Sequence[Space] = ()
 
 
 class _Method(NamedTuple):
@@ -99,6 +107,7 @@ class NodeService:
         self._state = state
         self._history = History(node)
         self._in_progress = 0
+        self._ends = ReportedEnds(node, lambda: replay.image)
         self.broker: BrokerView | None = None
 
     async def handle(self, method: str, request: Message) -> Message:
@@ -142,6 +151,7 @@ class NodeService:
     async def _describe_node(self, request: pb.DescribeNodeRequest) -> Message | Outcome:
         state = self._state()
         carried_out, pending = (None, 0) if self.broker is None else self.broker.progress()
+        failed = {} if self.broker is None else self.broker.failed_directories()
         return pb.DescribeNodeReply(
             result=result(OK),
             node_id=self._node.node_id,
@@ -154,9 +164,12 @@ class NodeService:
             checks=[pb.CheckResult(name=name, ok=ok, detail=detail) for name, (ok, detail) in state.checks.items()],
             fsync_p99_us=state.fsync_p99_us,
             is_broker=self.broker is not None,
-            directories_offline=[] if self.broker is None else self.broker.failed_directories(),
+            directories_offline=sorted(failed),
             carried_out_offset=carried_out,
             pending_changes=pending,
+            wall_ms=state.wall_ms,
+            directories=[pb.Directory(**space._asdict(), problem=failed.get(space.path, "")) for space in state.spaces],
+            ends=self._ends.listed(),
         )
 
     async def _read_metadata(self, request: pb.ReadMetadataRequest) -> Message | Outcome:
@@ -255,6 +268,9 @@ class NodeService:
             return Outcome(Word.STORAGE_ERROR, problem, "look at the disk of that broker")
         return pb.PurgeStraysReply(result=result(OK), is_broker=True, strays=strays)
 
+    async def _report_end(self, request: pb.ReportEndRequest) -> Message | Outcome:
+        return pb.ReportEndReply(result=result(self._ends.report(request)))
+
 
 def batch_message(batch: Batch) -> pb.MetadataBatch:
     """A batch of the log for whoever reads it: its records, or what a control record says, in words."""
@@ -299,6 +315,7 @@ METHODS: dict[str, _Method] = {
         pb.ListAppliedBatchesRequest, pb.ListAppliedBatchesReply, NodeService._applied_batches
     ),
     "DescribeReplicas": _Method(pb.DescribeReplicasRequest, pb.DescribeReplicasReply, NodeService._describe_replicas),
+    "ReportEnd": _Method(pb.ReportEndRequest, pb.ReportEndReply, NodeService._report_end),
     "PurgeStrays": _Method(pb.PurgeStraysRequest, pb.PurgeStraysReply, NodeService._purge_strays),
 }
 """Every method of the service."""

@@ -19,14 +19,31 @@ class Node(Protocol):
         ...
 
     @property
+    def generation(self) -> int:
+        """How often the quorum that this node belongs to was rebuilt by `quorum-node recover`."""
+        ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
     def leader_id(self) -> int | None: ...
 
     @property
     def leader_address(self) -> str | None: ...
 
+    def control_address_of(self, node_id: int) -> str | None:
+        """The control address (HOST:PORT) that a node advertises in its fetches from this leader; None: not known."""
+        ...
+
     @property
     def paused(self) -> bool:
         """Whether this node leads and no majority fetches from it."""
+        ...
+
+    @property
+    def resumed_at(self) -> float:
+        """Loop time at which this node's last pause ended; 0.0 when it has not been paused yet."""
         ...
 
     @property
@@ -36,7 +53,8 @@ class Node(Protocol):
         """Append a batch at once and return its base offset.
 
         Raises:
-            NotLeaderError: not the leader of `epoch`; nothing was appended.
+            NotLeaderError: this node does not lead `epoch` and never will again; nothing was appended.
+            CannotAppendNowError: it leads `epoch` but accepts nothing now; the same append may succeed later.
         """
         ...
 

@@ -68,13 +68,8 @@ async def alter_reassignments(
     )
 
 
-async def describe_reassignments(
-    controller: ActiveController, request: pb.ListReassignmentsRequest, timeout_ms: float
-) -> Message | Outcome:
+async def describe_reassignments(image: ClusterImage, request: pb.ListReassignmentsRequest) -> Message | Outcome:
     convert.bounded(len(request.partitions), "partitions")
-    image = await controller.committed_image(timeout_ms)
-    if isinstance(image, Outcome):
-        return image
     if not request.partitions and image.reassigning_count > MAX_IN_REPLY:
         text = f"{image.reassigning_count} reassignments, one answer describes at most {MAX_IN_REPLY}"
         return Outcome(Word.POLICY_VIOLATION, text, "ask for single partitions by name")

@@ -5,6 +5,9 @@ instead of its own timeout.  While no leader is known, or this node has won but 
 within its deadline.  What has been forwarded is not forwarded again: a node that is not the leader then says
 NOT_CONTROLLER and the caller finds the new one by itself.
 
+A read whose header says `unconfirmed` needs no controller: this node answers it from the metadata that it has applied,
+and the reply says so, with the offset, the generation of the quorum and the epoch.
+
 Requests in progress are bounded.  Heartbeats have an allowance of their own, and so have the other requests of brokers:
 administrators cannot push either out.  Nor can they delay them: of administrators' requests one begins in a turn of the
 loop, so what brokers ask, what a timer decides and the elections that follow go between any two of them, however many
@@ -47,6 +50,11 @@ PAUSED = Outcome(
     "the controller is paused: no majority of the voters fetches from it; nothing was changed",
     "start the voters that are down, see `kctl quorum status`",
 )
+NOTHING_APPLIED = Outcome(
+    Word.NOT_CONTROLLER,
+    "this node has just started and has not applied any metadata yet",
+    "ask another node, or again once a controller is active",
+)
 REPLACED_GRACE_MS = 500
 """How long the answer of a leader that was replaced may still be under way."""
 
@@ -72,6 +80,29 @@ class _Method:
     handle: Callable[[ControllerService, Any, float], Awaitable[Message | Outcome]]
     changes: bool = True
     sender: _From = _From.ADMINISTRATOR
+    describe: Callable[[ControllerService, Any, ClusterImage], Awaitable[Message | Outcome]] | None = None
+    """Of a read: answers from an image."""
+
+
+def _read(
+    request: type[Any],
+    reply: type[Any],
+    describe: Callable[[ControllerService, Any, ClusterImage], Awaitable[Message | Outcome]],
+) -> _Method:
+    """A method that changes nothing: the controller answers it from the image that the voters have confirmed."""
+
+    async def handle(service: ControllerService, request: Any, timeout_ms: float) -> Message | Outcome:
+        image = await service.controller.committed_image(timeout_ms)
+        return image if isinstance(image, Outcome) else await describe(service, request, image)
+
+    return _Method(request, reply, handle, changes=False, describe=describe)
+
+
+def _by_image(
+    describe: Callable[[ClusterImage, Any], Awaitable[Message | Outcome]],
+) -> Callable[[ControllerService, Any, ClusterImage], Awaitable[Message | Outcome]]:
+    """A read of its own module, which needs the image only."""
+    return lambda service, request, image: describe(image, request)
 
 
 def _by_controller(
@@ -133,6 +164,8 @@ class ControllerService:
             if header.cluster_id and cluster_id is not None and header.cluster_id != cluster_id:
                 text = f"this is cluster {cluster_id}, the request is for {header.cluster_id[:60]!a}"
                 return Outcome(Word.INCONSISTENT_CLUSTER_ID, text)
+            if header.unconfirmed and spec.describe is not None:
+                return await self._unconfirmed(spec.describe, request)
             if spec.sender is _From.ADMINISTRATOR and self.controller.active:
                 await self._turn()
             remaining_ms = (deadline - loop.time()) * 1000
@@ -155,6 +188,22 @@ class ControllerService:
                     await self.controller.changed()
             except TimeoutError:
                 return NOT_CONTROLLER
+
+    async def _unconfirmed(
+        self,
+        describe: Callable[[ControllerService, Any, ClusterImage], Awaitable[Message | Outcome]],
+        request: Message,
+    ) -> Message | Outcome:
+        """Answer a read from the metadata that this node has applied, and mark the answer as such."""
+        image = self.controller.applied_image
+        if not image.end_offset:
+            return NOTHING_APPLIED
+        answer = await describe(self, request, image)
+        if not isinstance(answer, Outcome):
+            result = answer.result  # type: ignore[attr-defined]
+            result.unconfirmed = True
+            result.generation, result.epoch = self._node.generation, self._node.epoch
+        return answer
 
     async def _turn(self) -> None:
         """Until it is the turn of one more administrator's request, which is decided before anything else runs."""
@@ -248,14 +297,10 @@ class ControllerService:
         answer = await self.controller.carry_out(decide, timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.deleted(answer[0], OK, answer[1])
 
-    async def _describe_topics(self, request: pb.DescribeTopicsRequest, timeout_ms: float) -> Message | Outcome:
-        image = await self.controller.committed_image(timeout_ms)
-        return image if isinstance(image, Outcome) else await describe_topics(image, request.names)
+    async def _describe_topics(self, request: pb.DescribeTopicsRequest, image: ClusterImage) -> Message | Outcome:
+        return await describe_topics(image, request.names)
 
-    async def _describe_brokers(self, request: pb.DescribeBrokersRequest, timeout_ms: float) -> Message | Outcome:
-        image = await self.controller.committed_image(timeout_ms)
-        if isinstance(image, Outcome):
-            return image
+    async def _describe_brokers(self, request: pb.DescribeBrokersRequest, image: ClusterImage) -> Message | Outcome:
         sessions = [(broker_id, self.controller.session(broker_id)) for broker_id in image.brokers]
         return describe_brokers(image, self._node.cluster_id or "", sessions)
 
@@ -305,11 +350,8 @@ class ControllerService:
         )
 
     async def _describe_preferred(
-        self, request: pb.DescribePreferredControllersRequest, timeout_ms: float
+        self, request: pb.DescribePreferredControllersRequest, image: ClusterImage
     ) -> Message | Outcome:
-        image = await self.controller.committed_image(timeout_ms)
-        if isinstance(image, Outcome):
-            return image
         return pb.DescribePreferredControllersReply(
             result=convert.result(OK), offset=image.end_offset, node_ids=image.preferred_controllers
         )
@@ -357,12 +399,8 @@ METHODS: dict[str, _Method] = {
     ),
     "CreateTopics": _Method(pb.CreateTopicsRequest, pb.CreateTopicsReply, ControllerService._create_topics),
     "DeleteTopics": _Method(pb.DeleteTopicsRequest, pb.DeleteTopicsReply, ControllerService._delete_topics),
-    "DescribeTopics": _Method(
-        pb.DescribeTopicsRequest, pb.DescribeTopicsReply, ControllerService._describe_topics, changes=False
-    ),
-    "DescribeBrokers": _Method(
-        pb.DescribeBrokersRequest, pb.DescribeBrokersReply, ControllerService._describe_brokers, changes=False
-    ),
+    "DescribeTopics": _read(pb.DescribeTopicsRequest, pb.DescribeTopicsReply, ControllerService._describe_topics),
+    "DescribeBrokers": _read(pb.DescribeBrokersRequest, pb.DescribeBrokersReply, ControllerService._describe_brokers),
     "AddPartitions": _Method(pb.AddPartitionsRequest, pb.AddPartitionsReply, _by_controller(admin.add_partitions)),
     "RemovePartitions": _Method(
         pb.RemovePartitionsRequest, pb.RemovePartitionsReply, _by_controller(admin.remove_partitions)
@@ -371,37 +409,28 @@ METHODS: dict[str, _Method] = {
         pb.UnregisterBrokerRequest, pb.UnregisterBrokerReply, _by_controller(admin.unregister_broker)
     ),
     "AlterConfigs": _Method(pb.AlterConfigsRequest, pb.AlterConfigsReply, _by_controller(configs.alter_configs)),
-    "DescribeConfigs": _Method(
-        pb.DescribeConfigsRequest, pb.DescribeConfigsReply, _by_controller(configs.describe_configs), changes=False
-    ),
+    "DescribeConfigs": _read(pb.DescribeConfigsRequest, pb.DescribeConfigsReply, _by_image(configs.describe_configs)),
     "ElectLeaders": _Method(pb.ElectLeadersRequest, pb.ElectLeadersReply, _by_controller(elections.elect_leaders)),
     "AlterReassignments": _Method(
         pb.AlterReassignmentsRequest,
         pb.AlterReassignmentsReply,
         _by_controller(reassignments.alter_reassignments),
     ),
-    "ListReassignments": _Method(
-        pb.ListReassignmentsRequest,
-        pb.ListReassignmentsReply,
-        _by_controller(reassignments.describe_reassignments),
-        changes=False,
+    "ListReassignments": _read(
+        pb.ListReassignmentsRequest, pb.ListReassignmentsReply, _by_image(reassignments.describe_reassignments)
     ),
     "ChangeVoters": _Method(pb.ChangeVotersRequest, pb.ChangeVotersReply, ControllerService._change_voters),
     "TransferLeader": _Method(pb.TransferLeaderRequest, pb.TransferLeaderReply, ControllerService._transfer_leader),
     "SetPreferredControllers": _Method(
         pb.SetPreferredControllersRequest, pb.SetPreferredControllersReply, ControllerService._set_preferred
     ),
-    "DescribePreferredControllers": _Method(
+    "DescribePreferredControllers": _read(
         pb.DescribePreferredControllersRequest,
         pb.DescribePreferredControllersReply,
         ControllerService._describe_preferred,
-        changes=False,
     ),
-    "DescribeFeatures": _Method(
-        pb.DescribeFeaturesRequest,
-        pb.DescribeFeaturesReply,
-        _by_controller(features.describe_features),
-        changes=False,
+    "DescribeFeatures": _read(
+        pb.DescribeFeaturesRequest, pb.DescribeFeaturesReply, _by_image(features.describe_features)
     ),
     "UpgradeFeature": _Method(
         pb.UpgradeFeatureRequest, pb.UpgradeFeatureReply, _by_controller(features.upgrade_feature)

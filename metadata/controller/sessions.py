@@ -3,31 +3,52 @@
 Not in the log: a new controller gives every unfenced broker a fresh session.  If the check itself comes late, this
 process was stopped or starved, and the heartbeats that it did not read in that time wait in its sockets: every session
 begins anew, so that a controller's own pause fences nobody.
+
+A leadership that pauses because the network failed probably does not hear its brokers either.  No session therefore
+ends earlier than one timeout after the last pause.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from metadata.image import ClusterImage
+from metadata.records import Record, RegisterBroker, UnregisterBroker
+
+Socket = tuple[str, int]
+"""(host, port)"""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
-    """Offsets are -1 while the broker has not been heard from under this controller."""
+    """Offsets are -1 while the broker has not been heard from under this controller.
+
+    The last four fields are those of `metadata.controller.refusals`.  accepted: the addresses of this broker, by
+    number, that have accepted a connection from this node; empty until enough of them have.  prove_at: loop time of
+    the next attempt, prove_again_s: from it to the one after.  has_task: a task tries to connect.
+    """
 
     broker_epoch: int
     last_contact: float  # loop time
     applied_offset: int = -1
     received_offset: int = -1
     pending_changes: int = 0
+    accepted: tuple[Socket, ...] = ()
+    prove_at: float = 0.0
+    prove_again_s: float = 1.0
+    has_task: bool = False
 
 
 class Sessions:
-    """All times are the loop's, in seconds."""
+    """All times are the loop's, in seconds.
 
-    def __init__(self, image: ClusterImage, timeout: float, now: float) -> None:
+    resumed_at: when the last pause of the leadership ended.
+    """
+
+    def __init__(self, image: ClusterImage, timeout: float, now: float, resumed_at: Callable[[], float]) -> None:
         self._timeout = timeout
+        self._resumed_at = resumed_at
         self._by_id = {
             broker_id: Session(image.brokers[broker_id].epoch, now)
             for broker_id in sorted(image.brokers)
@@ -36,6 +57,9 @@ class Sessions:
 
     def get(self, broker_id: int) -> Session | None:
         return self._by_id.get(broker_id)
+
+    def items(self) -> Iterable[tuple[int, Session]]:
+        return self._by_id.items()
 
     def touch(self, broker_id: int, broker_epoch: int, now: float) -> Session:
         """A heartbeat of this incarnation has come."""
@@ -48,10 +72,20 @@ class Sessions:
     def drop(self, broker_id: int) -> None:
         self._by_id.pop(broker_id, None)
 
+    def follow(self, records: Iterable[Record], before: ClusterImage) -> None:
+        """These records were appended after `before`: forget the incarnations that they end."""
+        for record in records:
+            if isinstance(record, RegisterBroker):
+                old = before.brokers.get(record.broker_id)
+                if old is not None and old.incarnation_id != record.incarnation_id:
+                    self.drop(record.broker_id)
+            elif isinstance(record, UnregisterBroker):
+                self.drop(record.broker_id)
+
     def live(self, broker_id: int, now: float) -> bool:
-        """Heard from within the session timeout."""
+        """Return whether this broker has a session that has not ended."""
         session = self._by_id.get(broker_id)
-        return session is not None and now - session.last_contact < self._timeout
+        return session is not None and now < self._end_of(session)
 
     def renew(self, now: float) -> None:
         """Everybody's session begins anew."""
@@ -61,9 +95,12 @@ class Sessions:
     def first_to_expire(self) -> tuple[float, int] | None:
         """(when, broker id) of the session that ends first."""
         return min(
-            ((session.last_contact + self._timeout, broker_id) for broker_id, session in self._by_id.items()),
+            ((self._end_of(session), broker_id) for broker_id, session in self._by_id.items()),
             default=None,
         )
+
+    def _end_of(self, session: Session) -> float:
+        return max(session.last_contact, self._resumed_at()) + self._timeout
 
     def others_applied(self, image: ClusterImage, broker_id: int) -> int:
         """The least end of metadata that the other unfenced brokers have applied; the image's end if there are none."""

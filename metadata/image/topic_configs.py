@@ -78,6 +78,7 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
     for config in (
         _only("cleanup.policy", "delete"),
         _only("compression.type", "producer"),
+        _boolean("compression.validation.enable", "true"),
         _int("max.message.bytes", 1_048_588, 1, INT32_MAX),
         _only("message.timestamp.type", "CreateTime"),
         _int("min.insync.replicas", 1, 1, 32_767),
@@ -89,7 +90,11 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
         _boolean("write.caching", "false"),
     )
 }
-"""By key, ascending."""
+"""By key, ascending.
+
+compression.validation.enable: whether a leader inflates each batch with compression and checks its records before it
+appends the batch, as Kafka does.  Without it, a broken producer can write batches that no consumer can read.
+"""
 
 CLUSTER_CONFIGS: dict[str, ConfigKey] = {
     config.key: config

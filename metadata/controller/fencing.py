@@ -1,0 +1,107 @@
+"""The active controller's watch over its brokers: it fences those whose session has ended, or whose process has.
+
+That a process has ended is found out by `metadata.controller.refusals`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from metadata.control import brokers
+from metadata.control.decision import Decision
+from metadata.controller.background import NEXT_TURN, Background
+from metadata.controller.sessions import Session, Sessions
+from metadata.image import ClusterImage
+from quorumlog.runtime.logging import get_logger
+
+Decide = Callable[[Callable[[ClusterImage, bool], Decision[Any]]], Decision[Any]]
+
+LATE_SHARE = 4
+"""A check that comes late by more than this part of the session timeout renews all sessions."""
+
+
+class Why(Enum):
+    """Why a broker was fenced.  Values are those of the label in the metric."""
+
+    SESSION_ENDED = "session_timeout"
+    PROCESS_ENDED = "refused_connections"
+
+
+_WORDS = {Why.SESSION_ENDED: "no heartbeat", Why.PROCESS_ENDED: "its process has ended: connections are refused"}
+
+log = get_logger("controller")
+
+
+class Fencing:
+    """decide: one step of the controller's own, which raises what a `background.Job` understands.
+
+    counts: brokers fenced, by reason.
+    """
+
+    def __init__(
+        self, background: Background, sessions: Sessions, timeout_s: float, decide: Decide, counts: Counter[str]
+    ) -> None:
+        self.sessions = sessions
+        self._timeout_s = timeout_s
+        self._decide = decide
+        self._counts = counts
+        self._under_way: tuple[int, Why] | None = None  # the broker whose fencing takes several batches, and why
+        self._gone: dict[int, tuple[Session, float]] = {}  # with the last contact before its process ended
+        self._job = background.job("fencing", self._step)
+        self.sessions_changed()
+
+    def sessions_changed(self) -> None:
+        """A session may have begun.  An alarm that is set stays: it rings, looks, and is set anew."""
+        if not self._job.is_set:
+            after_s = self._until_first_ends()
+            if after_s is not None:
+                self._job.wake(after_s)
+
+    def process_ended(self, broker_id: int, session: Session, heard_at: float) -> None:
+        """Fence this broker, whose process has ended, unless a heartbeat has come after `heard_at` (loop time)."""
+        self._gone[broker_id] = (session, heard_at)
+        self._job.wake()
+
+    def _until_first_ends(self) -> float | None:
+        first = self.sessions.first_to_expire()
+        return None if first is None else max(0.0, first[0] - asyncio.get_running_loop().time())
+
+    def _step(self) -> float | None:
+        """One batch of the fencing of one broker; the next batch, or the next broker, has its own turn."""
+        if self._under_way is not None:
+            return self._fence(*self._under_way)
+        now = asyncio.get_running_loop().time()
+        if self._job.late_s > self._timeout_s / LATE_SHARE:
+            log.warning("sessions renewed: this process was held up", late_ms=round(self._job.late_s * 1000))
+            self.sessions.renew(now)
+        for broker_id, (session, heard_at) in list(self._gone.items()):
+            if self.sessions.get(broker_id) is session and session.last_contact == heard_at:
+                return self._fence(broker_id, Why.PROCESS_ENDED)
+            del self._gone[broker_id]
+        first = self.sessions.first_to_expire()
+        if first is not None and first[0] <= now:
+            return self._fence(first[1], Why.SESSION_ENDED)
+        return self._until_first_ends()
+
+    def _fence(self, broker_id: int, why: Why) -> float:
+        decision = self._decide(lambda image, again: brokers.fence(image, broker_id))
+        self._under_way = (broker_id, why) if decision.more else None
+        if not decision.more:
+            session = self.sessions.get(broker_id)
+            self.sessions.drop(broker_id)
+            if decision.records:
+                self._counts[why.value] += 1
+                self._tell(broker_id, why, session, len(decision.records) - 1)
+        return NEXT_TURN
+
+    def _tell(self, broker_id: int, why: Why, session: Session | None, changes: int) -> None:
+        facts: dict[str, Any] = {"broker_id": broker_id, "changes": changes}
+        if session is not None:
+            facts["silent_ms"] = round((asyncio.get_running_loop().time() - session.last_contact) * 1000)
+            if why is Why.PROCESS_ENDED:
+                facts["refused_by"] = ",".join(f"{host}:{port}" for host, port in session.accepted)
+        log.warning(f"broker fenced: {_WORDS[why]}", **facts)
