@@ -8,17 +8,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from quorumlog.entry import end_if_shadowed
 from quorumlog.runtime import run as runtime
 from quorumlog.runtime import server_cli
 from quorumlog.runtime.config import BROKER, NodeConfig
 from quorumlog.runtime.run import Process
 
 if TYPE_CHECKING:
+    from quorum.farewell import Farewell
     from quorum.generations import OutlivedError
 
 
 def main() -> None:
     """Run the command line and end the process with its exit status."""
+    end_if_shadowed(BROKER)
     server_cli.leave(run(sys.argv[1:], os.environ))
 
 
@@ -49,12 +52,16 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 async def _run_broker(config: NodeConfig, process: Process) -> None:
+    from quorum.farewell import Farewell
     from quorum.process import run_again_if_rebuilt
+    from quorumlog.runtime.clock import Sources
 
-    await run_again_if_rebuilt(config, lambda before: _run_once(config, process, before))
+    farewell = Farewell(config, Sources.real())
+    process.on_end = farewell.end
+    await run_again_if_rebuilt(config, lambda before: _run_once(config, process, farewell, before))
 
 
-async def _run_once(config: NodeConfig, process: Process, before: OutlivedError | None) -> None:
+async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, before: OutlivedError | None) -> None:
     from broker.server.process import make_broker_process
     from quorumlog.runtime.clock import Sources
     from quorumlog.runtime.metrics import Metrics
@@ -62,6 +69,8 @@ async def _run_once(config: NodeConfig, process: Process, before: OutlivedError 
     metrics = Metrics()
     broker = make_broker_process(config, Sources.real())
     broker.plane.before = before
+    farewell.plane = broker.plane
+    farewell.begin()
     async with server_cli.observed(config, broker.checks(), metrics) as http, broker:
         broker.register_metrics(metrics)
         if await process.reaches(broker.ready()):
@@ -72,6 +81,7 @@ async def _run_once(config: NodeConfig, process: Process, before: OutlivedError 
                 http=http,
                 data_dir=",".join(config.data_dirs),
             )
+            await farewell.ready()
             await process.stopped()
 
 

@@ -7,14 +7,17 @@ that is not above the one asked for?  Both sides compare these answers, never of
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 UNKNOWN_EPOCH = (-1, -1)
 
 
 class EpochCache:
-    """Epochs ascending, with their start offsets, and the log end."""
+    """Epochs ascending, with their start offsets, and the log end.
+
+    An epoch that begins below the log's start may have begun earlier still.
+    """
 
     __slots__ = ("_epochs", "_starts", "end_offset")
 
@@ -34,6 +37,14 @@ class EpochCache:
     def latest(self) -> int:
         """-1 when nothing is known yet."""
         return self._epochs[-1] if self._epochs else -1
+
+    @property
+    def last_epoch(self) -> int:
+        """Epoch of the record before the end, even if retention has deleted that record; -1 if unknown.
+
+        With the end offset it is the log's position: two logs with equal positions hold equal records below it.
+        """
+        return self.epoch_of(self.end_offset - 1)
 
     def assign(self, epoch: int, start: int) -> None:
         """`epoch` begins at `start`, unless it is the latest already.
@@ -82,10 +93,11 @@ class EpochCache:
             del self._epochs[-1], self._starts[-1]
 
     def drop_before(self, start_offset: int) -> None:
-        """The log starts at `start_offset` now: forget what ended before.
+        """The log starts at `start_offset` now: forget the epochs that end before it.
 
-        The epoch in force there keeps its true beginning, so that it is still known when no record is left.
+        The epoch of the record before the start stays, so that the position is still known when no record is left,
+        also when a later epoch begins right at the start.
         """
-        index = bisect_right(self._starts, start_offset) - 1
+        index = bisect_left(self._starts, start_offset) - 1
         if index > 0:
             del self._epochs[:index], self._starts[:index]

@@ -8,7 +8,9 @@ state.
 **Positions.**  A follower's fetch offset is its *flushed* end, so the position that a leader keeps of it is what that
 disk would still have after a power cut.  The leader's own position is its flushed end, too: its unflushed tail counts
 for nobody.  A position counts only from a fetch of this leader epoch, by the broker epoch that the image knows, at an
-offset that the leader's epoch history confirms; anything else could acknowledge bytes of another history.
+offset that the leader's epoch history confirms; anything else could acknowledge bytes of another history.  So a
+position is an offset *and* the epoch of the record before it.  Both sides still know that epoch when retention has
+deleted the record, and a replica that starts over is given it with its new start.
 
 **Watermark.**  The lowest position over the *maximal* ISR: the committed one plus every addition that was ever proposed
 at this partition epoch and might still be accepted.  A proposed removal does not count before it is committed.  So,
@@ -42,6 +44,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
+from broker.core.epochs import EpochCache
 from broker.core.errors import Code
 
 UNKNOWN_END = -1
@@ -407,25 +410,26 @@ class Divergence(NamedTuple):
 
 
 def check_position(
-    fetch_offset: int,
-    last_fetched_epoch: int,
-    log_start: int,
-    log_end: int,
-    end_of: Callable[[int], tuple[int, int]],
+    fetch_offset: int, last_fetched_epoch: int, log_start: int, epochs: EpochCache, *, is_replica: bool
 ) -> Divergence | Code:
     """Compare a fetcher's position with the leader's history; Code.NONE when it fits.
 
-    last_fetched_epoch: -1 when the fetcher does not say (consumers of old versions, an empty log).
+    last_fetched_epoch: -1 when the fetcher does not know it.  A consumer's position is then only held to the bounds of
+    the log.  A replica's fits only if the leader does not know that epoch either, because both logs begin there: else
+    an empty log that ends at an offset of another history would count as having this one up to there.
     """
     if fetch_offset < log_start:
         return Code.OFFSET_OUT_OF_RANGE
-    if last_fetched_epoch >= 0:
-        epoch, end = end_of(last_fetched_epoch)
-        if epoch < 0:
-            return Code.OFFSET_OUT_OF_RANGE if fetch_offset > log_end else Code.NONE
-        if epoch < last_fetched_epoch or end < fetch_offset:
-            return Divergence(epoch, end)
-    return Code.OFFSET_OUT_OF_RANGE if fetch_offset > log_end else Code.NONE
+    if last_fetched_epoch < 0:
+        if is_replica:
+            fits = fetch_offset == log_start and epochs.epoch_of(log_start - 1) < 0
+        else:
+            fits = fetch_offset <= epochs.end_offset
+        return Code.NONE if fits else Code.OFFSET_OUT_OF_RANGE
+    epoch, end = epochs.end_of(min(last_fetched_epoch, epochs.latest))
+    if epoch < last_fetched_epoch or end < fetch_offset:
+        return Divergence(epoch, end)
+    return Code.NONE
 
 
 def check_leader_epoch(current_leader_epoch: int, leader_epoch: int) -> Code:
@@ -453,6 +457,7 @@ class LeaderReply(NamedTuple):
     high_watermark: int
     log_start: int
     diverging: Divergence | None
+    """With OFFSET_OUT_OF_RANGE: the epoch of the record before the leader's log start, if the leader knows it."""
     first_offset: int
     """Base offset of the first batch; UNKNOWN_END when there is none."""
 
@@ -466,9 +471,13 @@ class TruncateTo(NamedTuple):
 
 
 class RestartAt(NamedTuple):
-    """Our log ends before the leader's begins, or is empty and above its end: drop it and start there."""
+    """Our log shares nothing with what the leader still has: drop it and start where the leader's log does.
+
+    epoch: of the record before `start`; -1 when the leader did not say.
+    """
 
     start: int
+    epoch: int = -1
 
 
 class Accept(NamedTuple):
@@ -499,27 +508,27 @@ class FollowerState:
         sent: SentPosition,
         reply: LeaderReply,
         log_start: int,
-        log_end: int,
-        end_of: Callable[[int], tuple[int, int]],
+        epochs: EpochCache,
     ) -> FollowerStep:
         """What to do with a reply.  Divergence comes before the watermark (KAFKA-14704).
 
         sent: the question that this answers; a reply to another epoch or position is dropped (KAFKA-18991).  The same
         offset may be another position: after a truncation the log has grown back to it, with another last epoch.
+
+        log_start, epochs: of our log.  If the histories part below its start, what was deleted here cannot be told from
+        what the leader has: the replica starts over (after an unclean election only).
         """
-        if sent.leader_epoch != self.leader_epoch or sent.offset != log_end:
+        log_end = epochs.end_offset
+        if sent != (self.leader_epoch, log_end, epochs.last_epoch):
             return Drop()
-        last_epoch = sent.last_fetched_epoch
-        if last_epoch >= 0 and end_of(last_epoch) != (last_epoch, log_end):
-            return Drop()
-        # Empty and above the leader's end: after an unclean election, when all that both had was deleted here before.
-        shares_nothing = reply.log_start > log_end or log_start == log_end
+        # Without records and an epoch there is nothing that could be compared, wherever the log ends.
+        shares_nothing = reply.log_start > log_end or (log_start == log_end and sent.last_fetched_epoch < 0)
         if reply.code == Code.OFFSET_OUT_OF_RANGE and reply.log_start >= 0 and shares_nothing:
-            return RestartAt(reply.log_start)
+            return RestartAt(reply.log_start, -1 if reply.diverging is None else reply.diverging.epoch)
         if reply.code != Code.NONE:
             return StandBack(reply.code)
         if reply.diverging is not None:
-            return TruncateTo(truncation_point(reply.diverging, log_start, log_end, end_of))
+            return _part_ways(reply.diverging, reply.log_start, log_start, epochs)
         if reply.first_offset not in (UNKNOWN_END, log_end):
             return StandBack(Code.CORRUPT_MESSAGE)
         return Accept(reply.high_watermark)
@@ -536,16 +545,20 @@ class FollowerState:
         self.high_watermark = min(self.high_watermark, log_end)
 
 
-def truncation_point(
-    diverging: Divergence, log_start: int, log_end: int, end_of: Callable[[int], tuple[int, int]]
-) -> int:
-    """Where a follower cuts: the end of what both may share.
+def _part_ways(diverging: Divergence, leaders_start: int, log_start: int, epochs: EpochCache) -> FollowerStep:
+    """Decide what a follower does when its history differs from the leader's from some offset on."""
+    if diverging.epoch > epochs.last_epoch or leaders_start < 0:
+        return StandBack(Code.CORRUPT_MESSAGE)  # no answer to what was asked
+    end = truncation_point(diverging, epochs)
+    return TruncateTo(end) if end >= log_start else RestartAt(leaders_start)
+
+
+def truncation_point(diverging: Divergence, epochs: EpochCache) -> int:
+    """Where a follower cuts: the end of what both may share.  Below the log's start: it shares nothing that it has.
 
     When it does not know the leader's epoch, it cuts at the end of its own largest smaller one, and asks again; each
     round goes down an epoch, so it ends.
     """
-    epoch, end = end_of(diverging.epoch)
-    if epoch < 0:
-        return log_start
+    epoch, end = epochs.end_of(diverging.epoch)
     shared = min(end, diverging.end) if epoch == diverging.epoch else end
-    return max(log_start, min(shared, log_end))
+    return min(shared, epochs.end_offset)

@@ -9,10 +9,16 @@ The state changes only by `apply`, for every batch that enters the log, on leade
 same way, when the log is read after a restart or a truncation: so a new leader recognises the retry of a batch that it
 got as a follower.  Only a leader asks `check` first.
 
-**Forgetting.**  A producer is forgotten `expiration_ms` after its last batch, never because retention deleted that
-batch.  So a producer without state may be a new one (sequence 0: accepted) or one that was forgotten.  Its next batch,
-whatever its number, is accepted if this log can have forgotten somebody: something was deleted from its start, or a
-producer has expired here.  Else a number above 0 means that records are missing, and is refused.
+**Forgetting.**  A producer expires after it has been silent for `expiration_ms`, never because retention deleted its
+batches.  Silence is measured between calls of `expire`, on a clock that does not jump.  It begins at the first call
+that finds all batches of the producer committed.  So a batch that still waits for its replicas, and that its producer
+may send again, is always recognised.  A batch, a retry, a restart and a truncation each end the silence: a process
+never counts silence that it did not observe.  Each replica counts for itself; a new leader goes on with what it counted
+as a follower.
+
+A producer without state may be new, or it may have expired.  Sequence 0 is accepted in both cases.  A higher sequence
+is accepted only if this log can have forgotten a producer: records were deleted from its start, or a producer has
+expired here.  Otherwise records are missing before it, and it is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ NO_SEQUENCE = -1
 
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">BBI")  # version, whether a producer has expired here, producers
-_PRODUCER = struct.Struct(">qhqB")  # producer id, epoch, newest timestamp, recent batches
+_PRODUCER = struct.Struct(">qhqB")  # producer id, epoch, 0 (earlier releases: a wall time), recent batches
 _BATCH = struct.Struct(">iiqq")
 
 
@@ -79,18 +85,26 @@ ACCEPT = Accept()
 
 
 class Producer:
-    """One producer id."""
+    """One producer id.
 
-    __slots__ = ("epoch", "newest_ms", "recent")
+    silent_since_ms: the first `expire` that found all its batches committed; None before that.
+    """
+
+    __slots__ = ("epoch", "recent", "silent_since_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.newest_ms = 0  # when its last batch came in, as far as known
+        self.silent_since_ms: int | None = None
         self.recent: deque[RecentBatch] = deque(maxlen=RECENT_BATCHES)
 
     @property
     def last_sequence(self) -> int:
         return self.recent[-1].last_sequence if self.recent else NO_SEQUENCE
+
+    @property
+    def end_offset(self) -> int:
+        """End of its last batch with records; 0 without one."""
+        return self.recent[-1].end_offset if self.recent else 0
 
 
 class CorruptSnapshotError(ValueError):
@@ -149,30 +163,35 @@ class ProducerState:
             return ACCEPT
         return _out_of_order(batch, "the producer is unknown here and starts with 0")
 
-    def apply(self, batch: ProducedBatch, first_offset: int, end_offset: int, now_ms: int) -> None:
-        """`batch` is in the log at these offsets; no questions asked.
-
-        now_ms: when it came in; its own timestamp when that is no longer known.
-        """
+    def apply(self, batch: ProducedBatch, first_offset: int, end_offset: int) -> None:
+        """Take in that `batch` is in the log at these offsets; asks no questions."""
         if batch.producer_id == NO_PRODUCER_ID:
             return
         producer = self._producers.get(batch.producer_id)
         if producer is None or producer.epoch != batch.producer_epoch:
-            newest_ms = 0 if producer is None else producer.newest_ms
             producer = self._producers[batch.producer_id] = Producer(batch.producer_epoch)
-            producer.newest_ms = newest_ms
-        producer.newest_ms = max(producer.newest_ms, now_ms)
+        producer.silent_since_ms = None
         if not batch.is_control:
             producer.recent.append(RecentBatch(batch.base_sequence, batch.last_sequence, first_offset, end_offset))
 
-    def touch(self, now_ms: int) -> None:
-        """Count the silence of all from now on: after a restart nobody knows how long it has been."""
-        for producer in self._producers.values():
-            producer.newest_ms = max(producer.newest_ms, now_ms)
+    def renew(self, producer_id: int) -> None:
+        """End the silence of a known producer: it has sent a batch again."""
+        self._producers[producer_id].silent_since_ms = None
 
-    def expire(self, before_ms: int) -> int:
-        """Forget the producers that have been silent since before `before_ms`; returns how many."""
-        silent = [producer_id for producer_id, producer in self._producers.items() if producer.newest_ms < before_ms]
+    def expire(self, now_ms: int, expiration_ms: int, committed_offset: int) -> int:
+        """Forget the producers that have been silent for longer than `expiration_ms`; returns how many.
+
+        now_ms: of a clock that does not jump, the same one at every call.
+        committed_offset: end of what is committed; a producer with a batch that ends above it is not silent.
+        """
+        silent = []
+        for producer_id, producer in self._producers.items():
+            if producer.end_offset > committed_offset:
+                producer.silent_since_ms = None
+            elif producer.silent_since_ms is None:
+                producer.silent_since_ms = now_ms
+            elif now_ms - producer.silent_since_ms > expiration_ms:
+                silent.append(producer_id)
         for producer_id in silent:
             del self._producers[producer_id]
         self.has_expired = self.has_expired or bool(silent)
@@ -182,7 +201,7 @@ class ProducerState:
         """All of it; equal states give equal bytes."""
         parts = [_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, self.has_expired, len(self._producers))]
         for producer_id, producer in self:
-            parts.append(_PRODUCER.pack(producer_id, producer.epoch, producer.newest_ms, len(producer.recent)))
+            parts.append(_PRODUCER.pack(producer_id, producer.epoch, 0, len(producer.recent)))
             parts.extend(_BATCH.pack(*recent) for recent in producer.recent)
         return b"".join(parts)
 
@@ -201,10 +220,9 @@ class ProducerState:
             state.has_expired = bool(has_expired)
             position = _SNAPSHOT_HEAD.size
             for _ in range(count):
-                producer_id, epoch, newest_ms, batches = _PRODUCER.unpack_from(data, position)
+                producer_id, epoch, _, batches = _PRODUCER.unpack_from(data, position)
                 position += _PRODUCER.size
                 producer = state._producers[producer_id] = Producer(epoch)
-                producer.newest_ms = newest_ms
                 for _ in range(batches):
                     producer.recent.append(RecentBatch(*_BATCH.unpack_from(data, position)))
                     position += _BATCH.size

@@ -166,9 +166,9 @@ async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage)
     responses = []
     for deleted in reply.topics:
         topic_id = UUID(bytes=deleted.topic_id) if deleted.topic_id else None
-        name = deleted.name or None
-        if name is None and topic_id is not None and topic_id in image.topics:
-            name = image.topics[topic_id].name
+        name: str | None = deleted.name
+        if not name and topic_id is not None:  # asked for by id; without an id, the empty name was asked for
+            name = image.topics[topic_id].name if topic_id in image.topics else None
         values = _topic_refusal(name, deleted.result, topic_id)
         if is_ok(deleted.result):
             values["error_code"], values["error_message"] = 0, None

@@ -2,7 +2,8 @@
 
 Theory of operation.  Requests are begun in the order in which they arrived, and answered in that order.  A request
 waits until all before it are answered, as every Kafka client expects, with one exception: Produce requests in a row are
-all begun at once, because `start_produce` appends before it returns; only their acknowledgements are awaited together.
+all begun at once, because `start_produce` appends in the order of its calls; only their acknowledgements are awaited
+together.
 Each begun request has a slot in a line; a reply goes out when its slot is at the head.
 
 What arrives is bounded: no more is read while too many requests wait, while the server holds too many bytes, or while
@@ -18,9 +19,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from broker.kafka.limits import KafkaLimits, LineBudget, MemoryBudget
+from broker.kafka.limits import KafkaLimits, MemoryBudget
 from quorumlog.errors import RemoteProtocolError
-from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.logging import LineBudget, get_logger
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api, RequestHeader
 from quorumlog.wire.kafka.framing import FrameProtocol, write_parts
@@ -69,6 +70,8 @@ class Host(Protocol):
     @property
     def dispatch(self) -> Dispatch: ...
     def admit(self, connection: Connection) -> bool: ...
+    def at_work(self, connection: Connection) -> None: ...
+    def at_rest(self, connection: Connection) -> None: ...
     def gone(self, connection: Connection) -> None: ...
 
 
@@ -107,6 +110,7 @@ class Connection(FrameProtocol):
         self._held_by_budget = False
         self._reading = True
         self._unsent_bytes = 0
+        self._at_rest = True
         # for the sweep
         self._requests = 0
         self._seen_requests = -1
@@ -141,6 +145,13 @@ class Connection(FrameProtocol):
         self._host.budget.forget(self)
         self._host.gone(self)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether closing it now would lose no request and no reply.  The beginning of a small frame does not count."""
+        assert self._transport is not None
+        busy = self._queue or self._line or self._frame_began is not None
+        return not busy and self._transport.get_write_buffer_size() == 0
+
     def eof_received(self) -> bool:
         return False
 
@@ -168,6 +179,9 @@ class Connection(FrameProtocol):
 
     def frame_received(self, frame: memoryview) -> None:
         self._requests += 1
+        if self._at_rest:
+            self._at_rest = False
+            self._host.at_work(self)
         if self._frame_began is not None:
             self._frame_began = self._progress_mark = None
             self._host.budget.grown(self)
@@ -292,6 +306,7 @@ class Connection(FrameProtocol):
         if self._lost:
             if slot.task is not None and not slot.task.cancelled() and (error := slot.task.exception()) is not None:
                 log.error("request failed after its connection", peer=self.peer, error=repr(error))
+                _report_if_broken(error)
             return
         try:
             if slot.task is not None:
@@ -315,10 +330,7 @@ class Connection(FrameProtocol):
         A broken invariant is for the process to judge.
         """
         slot.done = True
-        if isinstance(error, AssertionError):
-            context = {"message": "invariant broken in a Kafka request", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
-        elif not self._closing:
+        if not _report_if_broken(error) and not self._closing:
             header = slot.header
             log.exception("request failed", peer=self.peer, api_key=header.api_key, api_version=header.api_version)
         self._closing = True
@@ -344,6 +356,9 @@ class Connection(FrameProtocol):
             assert self._transport is not None
             write_parts(self._transport, parts)
         self._host.budget.give(self, freed)
+        if not line and not self._queue:
+            self._at_rest = True
+            self._host.at_rest(self)
         return True
 
     # --- ending ---
@@ -407,3 +422,12 @@ class Connection(FrameProtocol):
         if why != "idle":
             self._host.lines.warning("connection closed", peer=self.peer, listener=self._listener, reason=why)
         self.abort()
+
+
+def _report_if_broken(error: BaseException) -> bool:
+    """Whether `error` is a broken invariant; the loop's exception handler, which ends the process, has it then."""
+    if not isinstance(error, AssertionError):
+        return False
+    context = {"message": "invariant broken in a Kafka request", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(context)
+    return True

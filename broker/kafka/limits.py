@@ -1,12 +1,10 @@
-"""Every bound of the Kafka listener, and the two small accounts that hold some of them."""
+"""Every bound of the Kafka listener, and `MemoryBudget`, which enforces one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
-
-from quorumlog.runtime.logging import Logger
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +14,8 @@ class KafkaLimits:
     small_request_max_bytes: int = 4 << 20
     """The same for every request but Produce: decoded, they take many times their size."""
     connections_max: int = 4_000
-    """Connections of all listeners; one more is closed at once.  At most half of the process's file descriptors."""
+    """Connections of all listeners, at most half of the process's file descriptors.  One more takes the place of an
+    idle one, or is closed at once if none is idle."""
     requests_per_connection_max: int = 64
     """Requests of one connection read and not yet answered; then it is not read from."""
     held_max_bytes: int = 512 << 20
@@ -160,28 +159,3 @@ class MemoryBudget:
         del waiting[who]
         if who not in self._above_share and who not in self._crowded_out:
             who.go_on_reading()
-
-
-class LineBudget:
-    """Log lines that anybody can cause from outside: at most `lines` each `interval_s`, the rest is counted."""
-
-    def __init__(self, log: Logger, now: Callable[[], float], lines: int = 20, interval_s: float = 10.0) -> None:
-        self._log = log
-        self._now = now
-        self._lines = lines
-        self._interval_s = interval_s
-        self._begin = float("-inf")
-        self._used = 0
-        self.suppressed = 0
-
-    def warning(self, event: str, **keys: object) -> None:
-        now = self._now()
-        if now - self._begin >= self._interval_s:
-            self._begin, self._used = now, 0
-        if self._used >= self._lines:
-            self.suppressed += 1
-            return
-        self._used += 1
-        if self.suppressed:
-            keys["lines_suppressed"], self.suppressed = self.suppressed, 0
-        self._log.warning(event, **keys)

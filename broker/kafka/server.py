@@ -10,13 +10,18 @@ import asyncio
 import resource
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 from broker.kafka.connection import Connection, Dispatch, log
 from broker.kafka.handlers import Handlers
-from broker.kafka.limits import KafkaLimits, LineBudget, MemoryBudget
+from broker.kafka.limits import KafkaLimits, MemoryBudget
 from broker.server.api import Replicas
 from quorumlog.runtime.addresses import NamedAddress, cannot_listen, listen_refused, parse_named
+from quorumlog.runtime.logging import LineBudget
+
+EVICTION_LOOKS_MAX = 64
+"""Connections of each kind that are looked at for one to close; a flood must not cost the loop a walk through all."""
 
 ControllerCall = Callable[[str, Any], Awaitable[Any]]
 """`await call("CreateTopics", controller_pb2 request) -> reply`: `ControlPlane.service.call`."""
@@ -37,6 +42,7 @@ class ListenerCounters:
 
     connections: int = 0
     connections_refused: int = 0
+    connections_evicted: int = 0
 
 
 class KafkaServer:
@@ -77,6 +83,12 @@ class KafkaServer:
         )
         self._listeners = [parse_named(item) if isinstance(item, str) else item for item in listeners]
         self._connections: dict[Connection, None] = {}
+        self._silent: dict[Connection, None] = {}
+        """Those that have not sent a request, the oldest first."""
+        self._resting: dict[Connection, None] = {}
+        """Those whose requests are all answered, the one that has rested longest first."""
+        self._evicted: set[Connection] = set()
+        """Aborted, but their transports have not said yet that they are closed."""
         self._servers: list[asyncio.Server] = []
         self._bound: list[BoundListener] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -101,20 +113,51 @@ class KafkaServer:
     def admit(self, connection: Connection) -> bool:
         if self._closing or not self._started:
             return False
-        if len(self._connections) >= self.limits.connections_max:
+        if len(self._connections) >= self.limits.connections_max and not self._evict():
             self.counters.connections_refused += 1
             self.lines.warning("connection refused", peer=connection.peer, limit=self.limits.connections_max)
             return False
-        self._connections[connection] = None
+        self._connections[connection] = self._silent[connection] = None
         self.counters.connections = len(self._connections)
         self._idle.clear()
         return True
 
     def gone(self, connection: Connection) -> None:
-        self._connections.pop(connection, None)
-        self.counters.connections = len(self._connections)
-        if not self._connections:
+        self._forget(connection)
+        self._evicted.discard(connection)
+        if not self._connections and not self._evicted:
             self._idle.set()
+
+    def at_work(self, connection: Connection) -> None:
+        """A request of a connection that was at rest has arrived."""
+        self._silent.pop(connection, None)
+        self._resting.pop(connection, None)
+
+    def at_rest(self, connection: Connection) -> None:
+        """The last request of a connection has been answered."""
+        if connection in self._connections:
+            self._resting[connection] = None
+
+    def _evict(self) -> bool:
+        """Close one idle connection; False if none is found at once.
+
+        Those that have never sent a request go first, so that a flood of silent connections costs clients nothing.
+        """
+        candidates = chain(islice(self._silent, EVICTION_LOOKS_MAX), islice(self._resting, EVICTION_LOOKS_MAX))
+        victim = next((connection for connection in candidates if connection.is_idle), None)
+        if victim is None:
+            return False
+        self.counters.connections_evicted += 1
+        self.lines.warning("idle connection closed for a new one", peer=victim.peer, limit=self.limits.connections_max)
+        self._forget(victim)
+        self._evicted.add(victim)
+        victim.abort()
+        return True
+
+    def _forget(self, connection: Connection) -> None:
+        for kept in (self._connections, self._silent, self._resting):
+            kept.pop(connection, None)
+        self.counters.connections = len(self._connections)
 
     # --- life ---
 

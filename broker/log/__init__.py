@@ -1,6 +1,6 @@
 """The broker's log: segments of record batches on a `Disk`, one `PartitionLog` for each hosted partition.
 
-What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall time from the caller):
+What others call (all offsets are ints, end offsets exclusive; `now_ms` is the loop's clock, `wall_ms` the wall clock):
 
     LogKey(topic_id: UUID, index: int, created: int)         # names one replica for ever; `created`: offset of its
                                                              # Partition record
@@ -23,15 +23,15 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall 
         get(key) -> PartitionLog | None
         async flush_all(logs: Iterable[PartitionLog]) -> None          # one barrier for all: what was appended until
                                                 # now is durable.  Raises DiskError.  The caller brings the deadline.
-        async set_aside(keys: Iterable[LogKey], now_ms) -> None        # strays: out of `logs`, renamed, kept
-        async delete_strays(before_ms) -> int   # deletes those set aside before
+        async set_aside(keys: Iterable[LogKey], wall_ms) -> None       # strays: out of `logs`, renamed, kept
+        async delete_strays(now_ms, kept_ms) -> int   # deletes those that an earlier call saw so long ago
         doubles: Mapping[LogKey, Mapping[UUID, PartitionLog]]   # in several directories; not in `logs`
         settle(key, directory_id)               # of its doubles that one counts; in `failures` if none is there
-        async set_doubles_aside(now_ms) -> None # those that do not count, and those that nobody settled
-        async maintain(now_ms) -> None          # retention, expiry, recovery points: call every minute or so
+        async set_doubles_aside(wall_ms) -> None # those that do not count, and those that nobody settled
+        async maintain(now_ms, wall_ms) -> None # retention, expiry, recovery points: call every minute or so
         async lower_truncation_floor(log, offset) -> None              # before truncating what was committed (unclean)
         async checkpoint(logs) -> None          # write start offsets and recovery points now
-        async reset_to(log, offset) -> bool     # drop everything, go on at `offset` (the leader's log starts later)
+        async reset_to(log, offset, epoch=-1) -> bool  # drop everything, go on at `offset`, after a record of `epoch`
 
     class PartitionLog:
         key, topic, directory_id, config (assignable)
@@ -39,7 +39,8 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall 
         on_flushed: Callable[[int], None] | None             # called with each new flushed_offset; assignable
         epochs: EpochCache                      # .latest, .end_of(epoch) -> (epoch, end offset), .epoch_of(offset)
         producers: ProducerState
-        append_as_leader(batches: bytes | bytearray | memoryview, leader_epoch: int, now_ms: int) -> Appended | Refused
+        append_as_leader(batches: bytes | bytearray | memoryview | Produced, leader_epoch: int, now_ms: int)
+            -> Appended | Refused               # `Produced`: batches that `check_produced` has checked already
         append_as_follower(batches, leader_epoch: int, now_ms: int) -> Appended | Refused
         begin_epoch(leader_epoch: int) -> None  # a new leader, before its first append; memory only
         read(offset, max_bytes, up_to_offset) -> bytes       # whole batches, the first always whole; b"" if none
@@ -52,7 +53,7 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is wall 
 
     Appended(first_offset, end_offset, duplicate: bool)      # duplicate: nothing was appended, the original's offsets;
                                                              # for acks=all wait for the watermark all the same
-    Refused(code: int, reason: str)                          # a Kafka error code; nothing was appended
+    Refused(code: int, reason: str, record_errors)           # a Kafka error code; nothing was appended
 
 Every `PartitionLog` method may raise `CorruptStoreError` (this replica must go offline: file, offset, cause) and every
 method that writes may raise `DiskError` (the whole directory is offline).  Both answer clients KAFKA_STORAGE_ERROR.

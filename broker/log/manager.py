@@ -9,6 +9,7 @@
     damaged/<folder>      damage was found in it, and what: it is read in full before it is trusted again
     watermark/<log>       everything below it was durable and committed (written by `broker.server.watermarks`)
     stray/<name>          a folder that was set aside: when, and whether it has been moved yet
+    clock                 what retention took for the wall time not long ago
 
 **Order.**  Facts change before files go: a segment that the facts know is never missing, and one that they do not know
 is a leftover.  What a checkpoint says is durable before it is said.
@@ -33,6 +34,7 @@ import msgspec
 from broker.log.flush import GroupFlush
 from broker.log.loading import check_whole, recover_log
 from broker.log.partition_log import LOGS, PartitionLog
+from broker.log.retention_clock import RetentionClock
 from broker.log.state import (
     FOLDER,
     WATERMARK,
@@ -53,6 +55,7 @@ CLEAN = "clean"
 DAMAGED = "damaged/"
 OPENED = "opened"
 CHECKPOINT_BYTES = 8 << 20  # about as much is read again for each log after a stop that was not clean
+NAMES_LOGGED_MAX = 5
 INDEX_MEMORY_MAX = 64 << 20  # of segments that grow no more, over all logs
 
 NEXT_STEP = (
@@ -66,7 +69,7 @@ _T = TypeVar("_T")
 
 
 class StrayState(msgspec.Struct, frozen=True):
-    """is_kept: not to be deleted before somebody says so."""
+    """set_aside_ms: wall time, for people.  is_kept: not to be deleted before somebody says so."""
 
     folder: str
     set_aside_ms: int
@@ -104,6 +107,8 @@ class LogManager:
         self._notes: set[asyncio.Task[None]] = set()
         self._changing = {disk.directory_id: asyncio.Lock() for disk in disks}  # what its facts say of logs
         self._deleting = asyncio.Lock()  # strays: asked for by maintenance and by people
+        self._stray_since: dict[tuple[UUID, str], int] = {}  # when `delete_strays` first saw it
+        self._clock = RetentionClock()
 
     @property
     def logs(self) -> Mapping[LogKey, PartitionLog]:
@@ -168,6 +173,7 @@ class LogManager:
         if was_clean or is_new:
             await disk.facts.commit({CLEAN: None, OPENED: b""})
         self.clean_start = self.clean_start and (was_clean or is_new)
+        self._clock.load(disk)
         await self._finish_strays(disk)
         known = {name.removeprefix(FOLDER) for name in disk.facts.load(FOLDER)}
         watermarks = disk.facts.load(WATERMARK)
@@ -330,26 +336,34 @@ class LogManager:
             log.lower_watermark(offset)
             await self._write_states(self._disks[log.directory_id], [log], {watermark_fact(log.key): None})
 
-    async def reset_to(self, log: PartitionLog, offset: int) -> bool:
-        """Drop everything and go on at `offset`; False when the log has changed meanwhile, and nothing was done."""
+    async def reset_to(self, log: PartitionLog, offset: int, epoch: int = -1) -> bool:
+        """Drop everything and go on at `offset`; False when the log has changed meanwhile, and nothing was done.
+
+        epoch: that of the record before `offset`, -1 when it is unknown.
+        """
         async with self._changing[log.directory_id]:
             if not self._is_here(log):
                 return False
             before = (log.generation, log.end_offset, log.epochs.latest)
             disk = self._disks[log.directory_id]
-            empty = encode_state(empty_state(offset))
+            empty = encode_state(empty_state(offset, epoch))
             with self._reported(disk):
                 await disk.facts.commit({_fact(log): empty, watermark_fact(log.key): None})
                 if (log.generation, log.end_offset, log.epochs.latest) != before:  # appended to, or made a leader's
                     await disk.facts.commit({_fact(log): encode_state(log.take_state())})
                     return False
-                log.restart_at(offset)
+                log.restart_at(offset, epoch)
                 return True
 
     # -- upkeep
 
-    async def maintain(self, now_ms: int) -> None:
-        """Retention, expiry of producers, recovery points.  A failed directory is reported through `on_failure`."""
+    async def maintain(self, now_ms: int, wall_ms: int) -> None:
+        """Retention, expiry of producers, recovery points.  A failed directory is reported through `on_failure`.
+
+        now_ms: of the loop's clock, for ages and silences.
+        wall_ms: what retention compares the timestamps of records with, once it is believed (`RetentionClock`).
+        """
+        wall_ms = self._clock.read(wall_ms, now_ms)
         turn = Turn()
         for directory_id, disk in self._disks.items():
             if directory_id in self._failed_disks:
@@ -358,11 +372,12 @@ class LogManager:
             for log in [one for one in self._logs.values() if one.directory_id == directory_id]:
                 await turn.passed()
                 log.expire_producers(now_ms)
-                if (start_offset := log.retained_start(now_ms)) > log.start_offset:
+                if (start_offset := log.retained_start(now_ms, wall_ms)) > log.start_offset:
                     log.advance_start_offset(start_offset)
                 if log.start_offset != log.written_start_offset or log.appended_since_checkpoint >= CHECKPOINT_BYTES:
                     due.append(log)
             try:
+                await self._clock.save(disk, wall_ms)
                 await self._checkpoint(disk, due)
             except DiskError as error:
                 self.disk_failed(directory_id, error)
@@ -438,7 +453,7 @@ class LogManager:
 
     # -- strays
 
-    async def set_aside(self, keys: Iterable[LogKey], now_ms: int, keep: bool = False) -> None:
+    async def set_aside(self, keys: Iterable[LogKey], wall_ms: int, keep: bool = False) -> None:
         """Take these out of `logs` and `failures` and move their folders away; `delete_strays` deletes them later, with
         `keep` only `purge_strays` does.  On a directory that is offline they stay: the next start finds them.
 
@@ -453,9 +468,9 @@ class LogManager:
                 by_directory.setdefault(log.directory_id, []).append(key)
             elif key in self._failures:
                 by_directory.setdefault(self._failed_folders[key][0].directory_id, []).append(key)
-        await self._set_aside(by_directory, self._take_out, now_ms, keep)
+        await self._set_aside(by_directory, self._take_out, wall_ms, keep)
 
-    async def set_doubles_aside(self, now_ms: int, keep: bool = False) -> None:
+    async def set_doubles_aside(self, wall_ms: int, keep: bool = False) -> None:
         """As `set_aside`: doubles that do not count, and those that nobody has settled, since no replica is theirs.
 
         Raises: as `set_aside`.
@@ -467,10 +482,10 @@ class LogManager:
         for log in unsettled:
             log.close()
             by_directory.setdefault(log.directory_id, []).append(log)
-        await self._set_aside(by_directory, lambda log: log.folder.removeprefix(f"{LOGS}/"), now_ms, keep)
+        await self._set_aside(by_directory, lambda log: log.folder.removeprefix(f"{LOGS}/"), wall_ms, keep)
 
     async def _set_aside(
-        self, by_directory: Mapping[UUID, list[_T]], take_out: Callable[[_T], str | None], now_ms: int, keep: bool
+        self, by_directory: Mapping[UUID, list[_T]], take_out: Callable[[_T], str | None], wall_ms: int, keep: bool
     ) -> None:
         turn = Turn()
         failure: DiskError | None = None
@@ -480,7 +495,7 @@ class LogManager:
                 for one in mine:
                     await turn.passed()
                     if (folder := take_out(one)) is not None:
-                        strays.append(StrayState(folder, now_ms, is_moved=False, is_kept=keep))
+                        strays.append(StrayState(folder, wall_ms, is_moved=False, is_kept=keep))
                 if not strays or directory_id in self._failed_disks:
                     continue
                 try:
@@ -536,11 +551,13 @@ class LogManager:
             if (identity := parse_folder_name(stray.folder)) is not None:
                 changes[watermark_fact(identity[0])] = None
         await disk.facts.commit(changes)
+        moved = []
         for name, stray in named.items():
             await turn.passed()
             if disk.exists(f"{LOGS}/{stray.folder}"):
                 disk.rename(f"{LOGS}/{stray.folder}", f"{STRAYS}/{name}")
-                logger.info("log set aside directory_id=%s folder=%s", disk.directory_id, stray.folder)
+                moved.append(stray.folder)
+        _log_many("logs set aside", disk, moved)
         await disk.flush((), (LOGS, STRAYS))
         await disk.facts.commit({f"stray/{name}": msgspec.json.encode(stray) for name, stray in named.items()})
         known.update(named)  # from now on it may be deleted
@@ -571,13 +588,19 @@ class LogManager:
                         await self._disks[directory_id].facts.commit(facts)
                     strays.update(kept)
 
-    async def delete_strays(self, before_ms: int) -> int:
-        """Delete what was set aside before `before_ms` and is not to be kept; returns how many.
+    async def delete_strays(self, now_ms: int, kept_ms: int) -> int:
+        """Delete what an earlier call has seen `kept_ms` ago and is not to be kept; returns how many.
+
+        now_ms: of the loop's clock.
 
         Raises:
             DiskError: a directory failed.
         """
-        return await self._delete_strays(lambda stray: stray.set_aside_ms < before_ms and not stray.is_kept)
+
+        def is_due(directory_id: UUID, name: str, stray: StrayState) -> bool:
+            return not stray.is_kept and now_ms - self._stray_since.setdefault((directory_id, name), now_ms) >= kept_ms
+
+        return await self._delete_strays(is_due)
 
     async def purge_strays(self) -> int:
         """Delete everything that was set aside; returns how many.
@@ -585,9 +608,9 @@ class LogManager:
         Raises:
             DiskError: a directory failed.
         """
-        return await self._delete_strays(lambda stray: True)
+        return await self._delete_strays(lambda *_: True)
 
-    async def _delete_strays(self, is_due: Callable[[StrayState], bool]) -> int:
+    async def _delete_strays(self, is_due: Callable[[UUID, str, StrayState], bool]) -> int:
         loop = asyncio.get_running_loop()
         count = 0
         async with self._deleting:
@@ -595,16 +618,17 @@ class LogManager:
                 if directory_id in self._failed_disks:
                     continue
                 disk = self._disks[directory_id]
-                due = [name for name, stray in strays.items() if stray.is_moved and is_due(stray)]
+                due = [name for name, stray in strays.items() if stray.is_moved and is_due(directory_id, name, stray)]
                 with self._reported(disk):
                     for name in due:
                         await loop.run_in_executor(None, disk.remove_tree, f"{STRAYS}/{name}")
-                        logger.info("stray deleted directory_id=%s name=%s", directory_id, name)
+                    _log_many("strays deleted", disk, due)
                     if due:
                         await disk.sync_dir(STRAYS)
                         await disk.facts.commit(dict.fromkeys(f"stray/{name}" for name in due))
                 for name in due:
                     del strays[name]
+                    self._stray_since.pop((directory_id, name), None)
                 count += len(due)
         return count
 
@@ -634,3 +658,10 @@ def _stray(key: str, fact: bytes) -> StrayState:
 
 def _fact(log: PartitionLog) -> str:
     return "log/" + log.folder.removeprefix(f"{LOGS}/")
+
+
+def _log_many(event: str, disk: Disk, names: list[str]) -> None:
+    """One line however many there are; a topic may have thousands of partitions."""
+    if names:
+        shown = ",".join(sorted(names)[:NAMES_LOGGED_MAX])
+        logger.info("%s directory_id=%s count=%d first=%s", event, disk.directory_id, len(names), shown)

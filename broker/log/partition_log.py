@@ -21,13 +21,14 @@ from uuid import UUID
 from broker.core.epochs import EpochCache
 from broker.core.errors import Code
 from broker.core.producer_state import Duplicate, ProducerState, Refuse
+from broker.log.produced import Produced, check_produced, refused
 from broker.log.producer_snapshots import load_producers, remove_old_snapshots, remove_snapshots, write_snapshot
 from broker.log.segment import Segment
-from broker.log.state import STATE_VERSION, LogState, RecoveryPoint, SegmentState
+from broker.log.state import STATE_VERSION, LogState, RecoveryPoint, SegmentState, epochs_before
 from broker.log.timestamps import find_newest, find_timestamp
 from broker.log.types import Appended, LogConfig, LogKey, Refused, TimestampOffset
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
-from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, check_batches, patch, validate_batches
+from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, check_batches, patch, seal
 
 LOGS = "logs"
 RELATIVE_OFFSET_MAX = 2**31 - 1
@@ -84,7 +85,6 @@ class PartitionLog:
         self._has_folder = bool(state.segments) or disk.exists(self.folder)
         self._producers: ProducerState | None = None
         self._producerless_offset = state.producerless_offset
-        self._silence_known = False
         self._dirty_files: dict[str, DiskFile] = {}
         self._files_to_close: dict[str, DiskFile] = {}
         self._folder_dirty = False
@@ -145,27 +145,36 @@ class PartitionLog:
 
     # -- appending
 
-    def append_as_leader(self, batches: Batches, leader_epoch: int, now_ms: int) -> Appended | Refused:
-        """Judge what a client sent and append it, with offsets and epoch put in."""
+    def append_as_leader(self, batches: Batches | Produced, leader_epoch: int, now_ms: int) -> Appended | Refused:
+        """Append what a client sent, with offsets and epoch put in.
+
+        batches: checked by `check_produced` unless that has been done; the records of batches with compression are
+            checked only if the caller did so.
+        """
         assert leader_epoch >= self.epochs.latest, f"{self.folder}: epoch {leader_epoch} after {self.epochs.latest}"
-        ahead_ms = self.config.timestamp_ahead_max_ms
-        newest_ms = None if ahead_ms < 0 else now_ms + ahead_ms
-        headers = validate_batches(batches, self.config.message_size_max, newest_ms)
-        if isinstance(headers, BatchRefusal):
-            return Refused(int(headers.code), headers.reason)
+        produced = batches if isinstance(batches, Produced) else check_produced(batches, self.config)
+        if isinstance(produced, Refused):
+            return produced
+        headers = produced.headers
         if headers[0].has_producer_id:  # then it is the only one
             verdict = self.producers.check(headers[0], self.start_offset)
             if isinstance(verdict, Duplicate):
+                self.producers.renew(headers[0].producer_id)
                 return Appended(verdict.first_offset, verdict.end_offset, duplicate=True)
             if isinstance(verdict, Refuse):
                 return Refused(int(verdict.code), verdict.reason)
-        data = bytearray(batches)
+        data = bytearray(produced.data)
         first = offset = self.end_offset
         position = 0
         placed = []
-        for header in headers:
-            patch(data, offset, leader_epoch, position)
-            placed.append(header._replace(base_offset=offset, leader_epoch=leader_epoch))
+        for claimed, max_timestamp in zip(headers, produced.max_timestamps, strict=True):
+            header = claimed._replace(base_offset=offset, leader_epoch=leader_epoch)
+            if max_timestamp == claimed.max_timestamp:
+                patch(data, offset, leader_epoch, position)
+            else:
+                header = header._replace(max_timestamp=max_timestamp)
+                seal(data, header, position)
+            placed.append(header)
             offset += header.last_offset_delta + 1
             position += header.size
         self._append(data, placed, now_ms)
@@ -173,9 +182,11 @@ class PartitionLog:
 
     def append_as_follower(self, batches: Batches, leader_epoch: int, now_ms: int) -> Appended | Refused:
         """Append what the leader of `leader_epoch` sent, as it is; it must go on where this log ends."""
+        # Headers and checksums only.  What the leader acknowledged must be copied byte for byte, also a batch from an
+        # older release whose records contradict its header: a follower that refused it would stop replicating.
         headers = check_batches(batches)
         if isinstance(headers, BatchRefusal):
-            return Refused(int(headers.code), headers.reason)
+            return refused(headers)
         self.epochs.truncate_to(self.end_offset)  # an epoch that we began ourselves, but wrote nothing in
         offset, epoch = self.end_offset, self.epochs.latest
         first = offset
@@ -199,6 +210,7 @@ class PartitionLog:
     def _append(self, data: Batches, headers: Sequence[BatchHeader], now_ms: int) -> None:
         producers = self.producers
         segment = self._active_for(len(data), headers, now_ms)
+        segment.last_append_ms = now_ms
         try:
             segment.append(data, headers, self.config.index_interval)
         except DiskError:
@@ -207,7 +219,7 @@ class PartitionLog:
         for header in headers:
             self.epochs.advance(header.leader_epoch, header.base_offset, header.end_offset)
             if header.has_producer_id:
-                producers.apply(header, header.base_offset, header.end_offset, now_ms)
+                producers.apply(header, header.base_offset, header.end_offset)
         assert segment.end_offset == self.end_offset, f"{segment.path}: {segment.end_offset} != {self.end_offset}"
         self.appended_since_checkpoint += len(data)
         self._mark_dirty(segment.file)
@@ -413,12 +425,15 @@ class PartitionLog:
             self.epochs.drop_before(offset)
             self.is_changed = True
 
-    def restart_at(self, offset: int) -> None:
-        """Drop everything; the next offset is `offset`.  The manager has written that among the facts."""
+    def restart_at(self, offset: int, epoch: int = -1) -> None:
+        """Drop everything; the next offset is `offset`.  The manager has written that among the facts.
+
+        epoch: that of the record before, -1 when it is unknown.
+        """
         while self._segments:
             self._remove_segment(self._segments.pop())
         remove_snapshots(self._disk, self.folder, above=-1)
-        self.epochs = EpochCache((), offset)
+        self.epochs = EpochCache(epochs_before(offset, epoch), offset)
         self.start_offset = self.high_watermark = self._flushed_offset = self.truncation_floor = offset
         self._written_watermark = 0
         self._producers, self._producerless_offset = None, offset
@@ -429,8 +444,11 @@ class PartitionLog:
 
     # -- upkeep: called by the manager
 
-    def retained_start(self, now_ms: int) -> int:
-        """Where the log should start by the topic's retention: at the end of some old segment, or where it does."""
+    def retained_start(self, now_ms: int, wall_ms: int) -> int:
+        """Where the log should start by the topic's retention: at the end of some old segment, or where it does.
+
+        wall_ms: what the timestamps of records are compared with.
+        """
         start = self.start_offset
         excess = self.size - self.config.retention_size if self.config.retention_size >= 0 else -1
         for segment in self._segments:
@@ -438,28 +456,25 @@ class PartitionLog:
                 break
             is_active = segment is self._segments[-1]
             too_much = not is_active and excess >= segment.size
-            if not too_much and not self._is_too_old(segment, now_ms):
+            if not too_much and not self._is_too_old(segment, now_ms, wall_ms):
                 break
             excess -= segment.size
             start = max(start, segment.end_offset)
         return start
 
-    def _is_too_old(self, segment: Segment, now_ms: int) -> bool:
+    def _is_too_old(self, segment: Segment, now_ms: int, wall_ms: int) -> bool:
         if self.config.retention_ms < 0:
             return False
-        newest_ms = segment.newest_timestamp
-        if newest_ms < 0:  # no record has a timestamp: its age counts from when we first saw it
-            segment.first_append_ms = now_ms if segment.first_append_ms is None else segment.first_append_ms
-            newest_ms = segment.first_append_ms
-        return now_ms - newest_ms > self.config.retention_ms
+        if segment.newest_timestamp >= 0:
+            return wall_ms - segment.newest_timestamp > self.config.retention_ms
+        if segment.last_append_ms is None:  # no record has a timestamp: its age counts from when we first saw it
+            segment.last_append_ms = now_ms
+        return now_ms - segment.last_append_ms > self.config.retention_ms
 
     def expire_producers(self, now_ms: int) -> None:
         if self._producers is None:
             return
-        if not self._silence_known:
-            self._producers.touch(now_ms)
-            self._silence_known = True
-        if self._producers.expire(now_ms - self.config.producer_expiration_ms):
+        if self._producers.expire(now_ms, self.config.producer_expiration_ms, self.high_watermark):
             self.is_changed = True
 
     def prepare_checkpoint(self) -> None:

@@ -63,7 +63,7 @@ def load_producers(
         if segment.end_offset <= offset:
             continue
         for _, header in segment.walk(segment.position_of(max(offset, segment.base_offset))):
-            producers.apply(header, header.base_offset, header.end_offset, header.max_timestamp)
+            producers.apply(header, header.base_offset, header.end_offset)
     return producers
 
 

@@ -50,7 +50,8 @@ class Segment:
         self.end_offset = end_offset
         self.size = size
         self.newest_timestamp = newest_timestamp
-        self.first_append_ms: int | None = None
+        self.first_append_ms: int | None = None  # by this process; on a clock that does not jump
+        self.last_append_ms: int | None = None
         self._disk = disk
         self._folder = folder
         self._file: DiskFile | None = None

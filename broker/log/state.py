@@ -84,8 +84,16 @@ def decode_state(key: str, data: bytes) -> LogState:
     return state
 
 
-def empty_state(start_offset: int = 0) -> LogState:
-    """A log that holds nothing and begins at `start_offset`."""
+def epochs_before(offset: int, epoch: int) -> list[tuple[int, int]]:
+    """What is known of a log that begins at `offset`: the epoch of the record before, unless it is -1.
+
+    Where that epoch began does not matter, as long as it is before the log's start.
+    """
+    return [(epoch, offset - 1)] if epoch >= 0 else []
+
+
+def empty_state(start_offset: int = 0, epoch: int = -1) -> LogState:
+    """A log that holds nothing and begins at `start_offset`, after a record of `epoch` (-1: unknown)."""
     recovery = RecoveryPoint(offset=start_offset, segment=start_offset, position=0, newest_timestamp=-1)
     return LogState(
         version=STATE_VERSION,
@@ -94,6 +102,6 @@ def empty_state(start_offset: int = 0) -> LogState:
         high_watermark=start_offset,
         recovery=recovery,
         segments=[],
-        epochs=[],
+        epochs=epochs_before(start_offset, epoch),
         producerless_offset=start_offset,
     )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from quorumlog.wire.record_batch import RecordError
+
 _FOLDER = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]*)-(?P<index>\d{1,10})\.(?P<topic_id>[0-9a-f]{32})\.(?P<created>\d{1,19})"
 )
@@ -50,8 +52,8 @@ class LogConfig:
     retention_ms: int = 7 * _DAY_MS
     retention_size: int = -1
     message_size_max: int = 1_048_588
-    timestamp_ahead_max_ms: int = -1
     write_caching: bool = False
+    compressed_records_checked: bool = True  # by the leader, before it appends them
     producer_expiration_ms: int = _DAY_MS
     index_interval: int = 4096  # bytes of log for each index entry
 
@@ -69,10 +71,15 @@ class Appended(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Nothing was appended.  `code`: a Kafka error code."""
+    """Nothing was appended.
+
+    code: a Kafka error code.
+    record_errors: the records that are to blame, where single records are.
+    """
 
     code: int
     reason: str
+    record_errors: tuple[RecordError, ...] = ()
 
 
 class TimestampOffset(NamedTuple):

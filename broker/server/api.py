@@ -5,8 +5,8 @@ are the protocol's numbers (`broker.core.errors.Code`); 0 is success.  End offse
 
 Rules for handlers:
 
-- `ReplicaManager.start_produce` appends before it returns, so calling it in the order in which requests arrived on a
-  connection keeps a producer's order; its future is awaited afterwards.
+- `ReplicaManager.start_produce` appends to each partition in the order of its calls, so calling it in the order in
+  which requests arrived on a connection keeps a producer's order; its future is awaited afterwards.
 - A fetch session lives in the manager: a handler passes a broker's `session_id`/`session_epoch` on as they came
   (consumers are given none), and answers with the `session_id` and exactly the `results` of the reply, in their order.
 - A batch in `FetchResult.records` is shared memory of the log: read it, never write it, and do not keep it.
@@ -18,6 +18,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
+
+from quorumlog.wire.record_batch import RecordError
 
 if TYPE_CHECKING:
     from metadata.image import ClusterImage
@@ -47,6 +49,7 @@ class ProduceResult:
     base_offset: of the first record (also when it is a duplicate: of the original); -1 with an error, except after
         NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, whose data may be there.
     error_message: what and why, for protocol versions that carry it; empty = None.
+    record_errors: the records that are to blame, where single records are.
     leader_id, leader_epoch: whom to ask instead, with NOT_LEADER_OR_FOLLOWER; -1 = unknown.
     """
 
@@ -57,6 +60,7 @@ class ProduceResult:
     error_message: str = ""
     leader_id: int = -1
     leader_epoch: int = NO_EPOCH
+    record_errors: tuple[RecordError, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,14 @@ class ReplicaLimits:
     parked_produces: int = 100_000
     """Produces that wait for replication; one more is refused before it is appended, with REQUEST_TIMED_OUT, which all
     clients take as a reason to try again."""
+    inline_check_bytes: int = 16 << 10
+    inline_check_inflated_bytes: int = 256 << 10
+    """A produce whose batches with compression are at most so large, and inflate to at most so much, is checked on the
+    event loop, in well under a millisecond with all codecs but gzip; a larger one in a thread."""
+    record_check_threads: int = 2
+    """Larger ones that are checked at once, each in a thread; the others wait."""
+    record_check_wait_ms: int = 30_000
+    """How long a produce may wait until its records are checked.  Then it is refused with REQUEST_TIMED_OUT."""
     time_lookups: int = 2
     """Look-ups by time, which open batches, at once; the others wait.  They share the threads that flush the disks."""
     fetch_response_max_bytes: int = 64 << 20
@@ -193,8 +205,9 @@ class ReplicaLimits:
     """The ISR is looked at each replica.lag.time.max.ms / this."""
     checkpoint_interval_ms: int = 5_000
     """How often changed watermarks are written to the data directories' facts."""
-    producer_id_low_water: int = 200
-    """The next block of producer ids is asked for when this many are left."""
+    producer_id_low_water: int = 1_000
+    """The next block of producer ids is asked for when fewer are left.  So this many new producers can begin at a
+    broker while no controller is active; further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""
 
 
 class Replicas(Protocol):
@@ -208,9 +221,11 @@ class Replicas(Protocol):
     def start_produce(
         self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int
     ) -> asyncio.Future[ProduceResult]:
-        """Check and append now; the future answers under the rule of `acks`.  Never raises, is never cancelled by us.
+        """Check and append, in the order of the calls; the future answers under the rule of `acks`.
 
-        `batches` is not kept after the future is done.  A caller that goes away just drops the future.
+        Never raises, is never cancelled by us.  Batches with compression may be appended later than the call returns.
+        `batches` is not kept after the future is done, except by a check of records that runs in a thread just then (at
+        most `record_check_threads`).  A caller that goes away just drops the future.
         """
         ...
 

@@ -143,8 +143,7 @@ class FetchService:
         if isinstance(found, Code):
             return
         hosted, leader, partition_log = found
-        verdict = self._check(entry, leader, partition_log)
-        if verdict is not Code.NONE:
+        if self._check(entry, plan.replica_id, partition_log) is not Code.NONE:
             return
         contact = session.contact if session.session_id != NO_SESSION else None
         if leader.on_fetch(plan.replica_id, plan.broker_epoch, entry.fetch_offset, now_ms(), contact):
@@ -191,7 +190,7 @@ class FetchService:
             if isinstance(found, Code):
                 return True
             _, leader, partition_log = found
-            if self._check(entry, leader, partition_log) is not Code.NONE:
+            if self._check(entry, plan.replica_id, partition_log) is not Code.NONE:
                 return True
             try:
                 there = partition_log.size_between(entry.fetch_offset, leader.high_watermark)
@@ -273,12 +272,16 @@ class FetchService:
             return self._error(entry, found)
         hosted, leader, partition_log = found
         try:
-            verdict = self._check(entry, leader, partition_log)
+            verdict = self._check(entry, plan.replica_id, partition_log)
             if isinstance(verdict, Divergence):
                 result = self._result(entry, leader, partition_log)
                 return replace(result, diverging_epoch=verdict.epoch, diverging_end=verdict.end)
             if verdict is not Code.NONE:
                 result = self._result(entry, leader, partition_log)
+                if plan.replica_id != CONSUMER:  # it starts over, with a position that can be compared from then on
+                    start = partition_log.start_offset
+                    epoch = partition_log.epochs.epoch_of(start - 1)
+                    result = replace(result, diverging_epoch=epoch, diverging_end=start if epoch >= 0 else -1)
                 return replace(
                     result, error_code=int(verdict), leader_id=hosted.image.leader, leader_epoch=leader.leader_epoch
                 )
@@ -309,15 +312,17 @@ class FetchService:
             return code
         if replica_id != CONSUMER and replica_id not in leader.followers:
             return Code.UNKNOWN_LEADER_EPOCH
+        if replica_id != CONSUMER and entry.current_leader_epoch < 0:
+            return Code.FENCED_LEADER_EPOCH  # a position counts only under the leader epoch that it names
         return hosted, leader, hosted.log
 
-    def _check(self, entry: Entry[AskedKey], leader: LeaderState, partition_log: PartitionLog) -> Divergence | Code:
+    def _check(self, entry: Entry[AskedKey], replica_id: int, partition_log: PartitionLog) -> Divergence | Code:
         return check_position(
             entry.fetch_offset,
             entry.last_fetched_epoch,
             partition_log.start_offset,
-            partition_log.end_offset,
-            partition_log.epochs.end_of,
+            partition_log.epochs,
+            is_replica=replica_id != CONSUMER,
         )
 
     def _result(

@@ -50,6 +50,7 @@ from broker.server.hosted import Hosted
 from broker.server.replica_manager import ReplicaManager
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.errors import ClusterError, CorruptStoreError, RemoteProtocolError
+from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.kafka import fetch as wire
@@ -170,7 +171,7 @@ class Fetcher:
                 return
             size_max = self._brake.portion(size_max)
         end = partition_log.end_offset
-        epoch = _last_epoch(partition_log)
+        epoch = partition_log.epochs.last_epoch
         wish = Wish(follower.leader_epoch, end, epoch, partition_log.start_offset, size_max)
         if self._session.wish(key) != wish:
             self._session.want(key, wish)
@@ -311,15 +312,12 @@ class Fetcher:
             parse_header(records).base_offset if len(records) >= 61 else UNKNOWN_END,
         )
         sent = SentPosition(told.leader_epoch, told.offset, told.last_fetched_epoch)
-        epochs = partition_log.epochs
-        step = follower.on_reply(sent, answer, partition_log.start_offset, partition_log.end_offset, epochs.end_of)
+        step = follower.on_reply(sent, answer, partition_log.start_offset, partition_log.epochs)
         match step:
             case Accept(watermark):
                 self._refusals.pop(key, None)
                 if len(records):
-                    outcome = partition_log.append_as_follower(
-                        records, follower.leader_epoch, self._replicas.sources.wall_ms()
-                    )
+                    outcome = partition_log.append_as_follower(records, follower.leader_epoch, now_ms())
                     if isinstance(outcome, Refused):
                         if key not in self._refusals:
                             log.warning("batches refused", replica=repr(hosted), cause=outcome.reason)
@@ -341,9 +339,9 @@ class Fetcher:
             case TruncateTo(end):
                 await self._truncate(hosted, partition_log, follower, end)
                 self._want(key, hosted)
-            case RestartAt(start):
+            case RestartAt(start, epoch):
                 log.warning("log restarts", replica=repr(hosted), end=partition_log.end_offset, start=start)
-                if await self._replicas.logs.reset_to(partition_log, start) and hosted.follower is not None:
+                if await self._replicas.logs.reset_to(partition_log, start, epoch) and hosted.follower is not None:
                     hosted.follower.on_truncated(start)  # perhaps of another leader epoch by now
                 self._want(key, hosted)
             case StandBack(code):
@@ -579,13 +577,6 @@ class Fetchers:
         self._fetchers.clear()
         self._tasks.clear()
         self._leaders.clear()
-
-
-def _last_epoch(partition_log: PartitionLog) -> int:
-    """Leader epoch of the last record, -1 for an empty log."""
-    if partition_log.end_offset <= partition_log.start_offset:
-        return -1
-    return partition_log.epochs.epoch_of(partition_log.end_offset - 1)
 
 
 def _partition(key: PartitionKey, wish: Wish) -> FetchPartition:

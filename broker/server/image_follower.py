@@ -539,4 +539,5 @@ def log_config(image: ClusterImage, topic_id: UUID) -> LogConfig:
         retention_size=int(value("retention.bytes")),
         message_size_max=int(value("max.message.bytes")),
         write_caching=value("write.caching") == "true",
+        compressed_records_checked=value("compression.validation.enable") == "true",
     )

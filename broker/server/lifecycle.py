@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
 from broker.core.lifecycle import Beat, End, Lifecycle, Register, Stage, Wait
@@ -222,68 +221,6 @@ class LifecycleRunner:
             self._unfenced.clear()
         if stage is not was and stage is not Stage.STOPPED:
             log.info("broker " + stage.name.lower(), broker_epoch=self.core.epoch)
-
-
-class ProducerIdPool:
-    """Producer ids out of blocks that the controller gives; the next block is asked for before the last is used up."""
-
-    def __init__(self, broker_id: int, epoch: Callable[[], int], call: Call, low_water: int, timeout_ms: int) -> None:
-        self._broker_id = broker_id
-        self._epoch = epoch
-        self._call = call
-        self._low_water = low_water
-        self._timeout_ms = timeout_ms
-        self._blocks: list[range] = []
-        self._fetching: asyncio.Task[None] | None = None
-
-    def left(self) -> int:
-        return sum(len(block) for block in self._blocks)
-
-    async def take(self) -> int | None:
-        """The next id; None when the controller gave none in time."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_ms / 1000
-        while not self._blocks:
-            task = self._refill()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await asyncio.shield(task)
-            except TimeoutError:
-                return None
-            if not self._blocks and loop.time() + 0.05 >= deadline:
-                return None
-        block = self._blocks[0]
-        producer_id = block[0]
-        if len(block) == 1:
-            del self._blocks[0]
-        else:
-            self._blocks[0] = block[1:]
-        if self.left() < self._low_water:
-            self._refill()
-        return producer_id
-
-    def _refill(self) -> asyncio.Task[None]:
-        if self._fetching is None or self._fetching.done():
-            self._fetching = asyncio.get_running_loop().create_task(self._fetch())
-        return self._fetching
-
-    async def _fetch(self) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_ms / 1000
-        delay = 0.05
-        while loop.time() < deadline:
-            request = pb.AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=self._epoch())
-            reply: Any = await self._call("AllocateProducerIds", request, self._timeout_ms)
-            if reply.result.error == "NONE" and reply.count > 0:
-                self._blocks.append(range(reply.first_producer_id, reply.first_producer_id + reply.count))
-                return
-            await asyncio.sleep(delay)  # the controller is moving, or this broker is registering anew
-            delay = min(1.0, 2 * delay)
-
-    async def close(self) -> None:
-        if self._fetching is not None:
-            self._fetching.cancel()
-            await asyncio.wait({self._fetching})
 
 
 def offline_all(progress: Progress, directory_ids: Sequence[UUID]) -> bool:

@@ -48,6 +48,11 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     gauge("broker_produces_parked", "Writes that wait for replication.", lambda: replicas.parked_produces)
     gauge("broker_connections", "Client connections.", lambda: kafka.counters.connections)
     counter("broker_connections_refused", "There were too many.", lambda: kafka.counters.connections_refused)
+    counter(
+        "broker_connections_evicted",
+        "Idle connections that were closed because there were too many.",
+        lambda: kafka.counters.connections_evicted,
+    )
     counter("broker_produced_bytes", "Appended as leader.", lambda: counters.produced_bytes)
     counter("broker_produced_batches", "Requests appended as leader.", lambda: counters.produced_batches)
     counter("broker_fetched_bytes", "Given to consumers and followers.", lambda: counters.fetched_bytes)

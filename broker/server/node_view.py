@@ -131,5 +131,6 @@ class NodeView:
             return str(error)
         return ""
 
-    def failed_directories(self) -> list[str]:
-        return sorted(self._names.get(each, str(each)) for each in self._replicas.logs.failed_disks)
+    def failed_directories(self) -> dict[str, str]:
+        failed = self._replicas.logs.failed_disks
+        return {self._names.get(each, str(each)): str(error) for each, error in failed.items()}

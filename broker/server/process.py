@@ -26,7 +26,7 @@ from broker.server.node_view import NodeView
 from broker.server.role import BrokerRole, RoleConfig
 from metadata.records import Endpoint
 from quorum.ports import QuorumStore, Transport
-from quorum.process import ControlPlane, make_store
+from quorum.process import ControlPlane, make_store, quorum_directory
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.errors import StoreRefusedError
 from quorumlog.runtime.addresses import NamedAddress
@@ -85,6 +85,7 @@ def make_broker_process(config: NodeConfig, sources: Sources) -> BrokerProcess:
     disks = make_disks(config, sources)
     transport = GrpcTransport(config.control_listen)
     process = BrokerProcess(config, sources, disks, make_store(config, sources), transport)
+    process.plane.disk_paths = (*config.data_dirs, quorum_directory(config))
     transport.is_serving = lambda: process.is_ready()[0]
     return process
 

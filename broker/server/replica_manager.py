@@ -5,7 +5,8 @@ Theory of operation
 One event loop, no locks: everything that reads a role and acts on it does so without an await between.
 
 A produce is checked and appended at once, synchronously, so that the order in which a connection's requests came is
-the order in the log.  Then it is parked: for acks=1 until this disk has flushed past its end, for acks=all until the
+the order in the log.  `record_checks` keeps that order where the records of a batch with compression must be checked
+first, in a thread.  Then it is parked: for acks=1 until this disk has flushed past its end, for acks=all until the
 watermark has.  Parked produces and fetches are completed by the event that decides them (flush, fetch, metadata), never
 by looking again and again; each has a deadline, and their number has a bound.
 
@@ -31,6 +32,7 @@ from broker.core.errors import Code
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import LeaderState, check_leader_epoch
 from broker.log import LogManager, PartitionLog, Refused, TimestampOffset
+from broker.log.produced import Produced, check_produced
 from broker.server.api import (
     EARLIEST_TIMESTAMP,
     LAST_TIERED_TIMESTAMP,
@@ -48,11 +50,13 @@ from broker.server.api import (
 )
 from broker.server.fetch_service import FetchService
 from broker.server.hosted import Hosted, ParkedProduce
+from broker.server.record_checks import Produce, RecordChecks
 from metadata.image import ClusterImage, PartitionImage
 from quorumlog.errors import CorruptStoreError
-from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.record_batch import RecordError
 
 log = get_logger("broker")
 
@@ -113,6 +117,7 @@ class ReplicaManager:
         """The metadata that this broker has carried out."""
         self._parked_produces = 0
         self._producer_ids = producer_ids
+        self._checks = RecordChecks(self.limits, self._append)
         self._time_lookups = asyncio.Semaphore(self.limits.time_lookups)
         self._closed = False
         self.fetch_service = FetchService(self)
@@ -158,35 +163,64 @@ class ReplicaManager:
         hosted = self.by_name.get((topic, index))
         if hosted is None:
             return self._refuse(future, *self._absent(topic, index))
-        leader = self.leads(hosted)
-        partition_log = hosted.log
-        if partition_log is None:
+        if hosted.log is None:
             return self._refuse(future, Code.KAFKA_STORAGE_ERROR, hosted.offline)
-        if leader is None:
+        if self.leads(hosted) is None:
             return self._refuse(future, Code.NOT_LEADER_OR_FOLLOWER, "", hosted.image)
-        if (refusal := leader.admits(acks)) is not Code.NONE:
-            return self._refuse(future, refusal, _admission_text(refusal, leader, acks))
-        if self._parked_produces >= self.limits.parked_produces and acks != 0:
+        if self._checks.produces + (self._parked_produces if acks else 0) >= self.limits.parked_produces:
             return self._refuse(future, Code.REQUEST_TIMED_OUT, "too many writes wait for replication")
+        checked = check_produced(batches, hosted.log.config)
+        produce = Produce(topic, index, acks, timeout_ms, future, checked)
+        if self._checks.admit(produce, hosted.log.config):
+            self._append(produce)
+        return future
+
+    def _append(self, produce: Produce) -> None:
+        """Append what has been checked, and answer it or park it.
+
+        Everything else about the partition may have changed since `start_produce`.
+        """
+        future, acks, batches = produce.future, produce.acks, produce.batches
+        hosted = self.by_name.get((produce.topic, produce.index))
+        if hosted is None:
+            self._refuse(future, *self._absent(produce.topic, produce.index))
+            return
+        leader, partition_log = self.leads(hosted), hosted.log
+        if partition_log is None:
+            self._refuse(future, Code.KAFKA_STORAGE_ERROR, hosted.offline)
+        elif leader is None:
+            self._refuse(future, Code.NOT_LEADER_OR_FOLLOWER, "", hosted.image)
+        elif (refusal := leader.admits(acks)) is not Code.NONE:
+            self._refuse(future, refusal, _admission_text(refusal, leader, acks))
+        elif isinstance(batches, Refused):
+            self._refuse(future, batches.code, batches.reason, record_errors=batches.record_errors)
+        else:
+            self._append_as_leader(hosted, leader, partition_log, produce, batches)
+
+    def _append_as_leader(
+        self, hosted: Hosted, leader: LeaderState, partition_log: PartitionLog, produce: Produce, batches: Produced
+    ) -> None:
+        future, acks = produce.future, produce.acks
         try:
-            appended = partition_log.append_as_leader(batches, leader.leader_epoch, self.sources.wall_ms())
+            appended = partition_log.append_as_leader(batches, leader.leader_epoch, now_ms())
         except (DiskError, CorruptStoreError) as error:
             self.take_offline(hosted, error)
-            return self._refuse(future, Code.KAFKA_STORAGE_ERROR, str(error))
+            self._refuse(future, Code.KAFKA_STORAGE_ERROR, str(error))
+            return
         if isinstance(appended, Refused):
-            return self._refuse(future, appended.code, appended.reason)
+            self._refuse(future, appended.code, appended.reason, record_errors=appended.record_errors)
+            return
         if not appended.duplicate:
-            self.counters.produced_bytes += len(batches)
+            self.counters.produced_bytes += len(batches.data)
             self.counters.produced_batches += 1
             self._on_appended(hosted, leader, partition_log)
-        produce = ParkedProduce(future, acks, appended.first_offset, appended.end_offset)
+        parked = ParkedProduce(future, acks, appended.first_offset, appended.end_offset)
         if hosted.leader is not leader:
-            self._answer(hosted, produce, Code.NOT_LEADER_OR_FOLLOWER)
+            self._answer(hosted, parked, Code.NOT_LEADER_OR_FOLLOWER)
         elif (verdict := leader.verdict(acks, appended.end_offset)) is not None:
-            self._answer(hosted, produce, verdict)
+            self._answer(hosted, parked, verdict)
         else:
-            self._park(hosted, produce, timeout_ms)
-        return future
+            self._park(hosted, parked, produce.timeout_ms)
 
     async def produce(self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int) -> ProduceResult:
         """`start_produce`, awaited."""
@@ -204,9 +238,13 @@ class ReplicaManager:
         code: int,
         message: str = "",
         partition: PartitionImage | None = None,
+        record_errors: tuple[RecordError, ...] = (),
     ) -> asyncio.Future[ProduceResult]:
         leader, epoch = (-1, NO_EPOCH) if partition is None else (partition.leader, partition.leader_epoch)
-        future.set_result(ProduceResult(int(code), error_message=message, leader_id=leader, leader_epoch=epoch))
+        result = ProduceResult(
+            int(code), error_message=message, leader_id=leader, leader_epoch=epoch, record_errors=record_errors
+        )
+        future.set_result(result)
         return future
 
     def _on_appended(self, hosted: Hosted, leader: LeaderState, partition_log: PartitionLog) -> None:
@@ -401,6 +439,7 @@ class ReplicaManager:
     def close(self) -> None:
         """Serve nobody any more: everything parked is answered."""
         self._closed = True
+        self._checks.refuse_all(Code.NOT_LEADER_OR_FOLLOWER)
         for hosted in list(self.hosted.values()):
             self.refuse_parked(hosted, Code.NOT_LEADER_OR_FOLLOWER)
         self.fetch_service.close()

@@ -23,15 +23,16 @@ from broker.server.api import ProducerIdResult, ReplicaLimits
 from broker.server.fetchers import Fetchers
 from broker.server.image_follower import ImageFollower
 from broker.server.isr import Call, IsrKeeper
-from broker.server.lifecycle import Identity, LifecycleRunner, ProducerIdPool, Progress, offline_all
+from broker.server.lifecycle import Identity, LifecycleRunner, Progress, offline_all
 from broker.server.node_view import AppliedBatches
+from broker.server.producer_ids import ProducerIdPool
 from broker.server.replica_manager import ReplicaManager
 from broker.server.watermarks import Watermarks
 from metadata.controller.replay import Subscriber
 from metadata.image import ClusterImage
 from metadata.records import LOST, Endpoint
 from quorumlog.errors import CorruptStoreError, FatalError
-from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.disk import Disk, DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -166,7 +167,7 @@ class BrokerRole:
             self.progress,
             heartbeat_interval_ms=self.config.heartbeat_interval_ms,
             session_timeout_ms=self.config.session_timeout_ms,
-            on_registered=self.follower.activate,
+            on_registered=self._on_registered,
         )
         self.replicas.is_awake = self.lifecycle.vigil.is_awake
         self.fetchers.start(group)
@@ -179,6 +180,7 @@ class BrokerRole:
             ("watermarks", self.watermarks.run(self.replicas.unsaved_watermarks, limits.checkpoint_interval_ms)),
             ("directories", self._report_directories()),
             ("maintenance", self._maintain()),
+            ("producer-ids", self._pool.run()),
         ):
             self._tasks.append(group.create_task(work, name=f"broker-{name}"))
         self._life = group.create_task(self.lifecycle.run(), name="broker-life")
@@ -205,7 +207,6 @@ class BrokerRole:
             self._tasks.clear()
         await self.fetchers.close()
         self.replicas.close()
-        await self._pool.close()
         try:
             async with asyncio.timeout(FINAL_SAVE_TIMEOUT_S):
                 await self.watermarks.save(self.replicas.unsaved_watermarks)
@@ -264,6 +265,10 @@ class BrokerRole:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._applied_waiters.append((offset, future))
             await future
+
+    def _on_registered(self, broker_epoch: int) -> None:
+        self.follower.activate(broker_epoch)
+        self._pool.refill()
 
     def _on_applied(self, offset: int) -> None:
         assert self.lifecycle is not None
@@ -336,11 +341,10 @@ class BrokerRole:
     async def _maintain(self) -> None:
         while True:
             await asyncio.sleep(MAINTENANCE_S)
-            wall_ms = self._sources.wall_ms()
             try:
-                await self.logs.maintain(wall_ms)
+                await self.logs.maintain(now_ms(), self._sources.wall_ms())
                 if self.follower.strays_known:
-                    await self.logs.delete_strays(wall_ms - STRAYS_KEPT_MS)
+                    await self.logs.delete_strays(now_ms(), STRAYS_KEPT_MS)
             except DiskError as error:
                 log.error("maintenance failed", cause=str(error))
 

@@ -1,0 +1,111 @@
+"""Checks a client's batches before the log appends them.
+
+Theory of operation.  A batch is refused unless its records are exactly what its header says: one that contradicts its
+header would stop every consumer of the partition, and followers copy it byte for byte.  `check_produced` checks the
+headers and the records of batches without compression; its time is proportional to the bytes that came.  Batches with
+compression must be inflated first, which is `check_inflated`'s; the topic config `compression.validation.enable` says
+whether, and the caller says in which thread, since a megabyte may inflate to many.
+
+The inflated size is bounded twice: absolutely, and relative to the size that the client sent.  All batches of one
+produce to one partition share these bounds.
+
+As in Kafka, a header whose max timestamp is not that of its newest record is corrected, not refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from broker.log.records import INFLATED_MAX
+from broker.log.types import LogConfig, Refused
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.compression import InflatedSizeError, decompress
+from quorumlog.wire.record_batch import (
+    HEADER_SIZE,
+    BatchErrorCode,
+    BatchHeader,
+    BatchRefusal,
+    Buffer,
+    Codec,
+    validate_batches,
+)
+from quorumlog.wire.record_framing import check_framing
+
+INFLATED_RATIO_MAX: Final = 1024
+"""Inflated bytes for each compressed one; gzip cannot exceed it, and only long runs of one byte do with zstd."""
+INFLATED_FLOOR: Final = 4 << 20
+"""Bytes that any batch may inflate to, however small it is."""
+
+
+class Produced(NamedTuple):
+    """Batches with good headers, and good records as far as they were checked.
+
+    max_timestamps: by batch, the newest of its records, or what the header claims where they were not checked.
+    """
+
+    data: Buffer
+    headers: list[BatchHeader]
+    max_timestamps: list[int]
+
+    @property
+    def compressed_size(self) -> int:
+        """Bytes of the batches with compression; 0 when there are none."""
+        return sum(header.size for header in self.headers if header.codec is not Codec.NONE)
+
+
+def check_produced(data: Buffer, config: LogConfig) -> Produced | Refused:
+    """Check every header, and the records of the batches without compression."""
+    headers = validate_batches(data, config.message_size_max)
+    if isinstance(headers, BatchRefusal):
+        return refused(headers)
+    view = memoryview(data)
+    max_timestamps = []
+    position = 0
+    for header in headers:
+        if header.codec is Codec.NONE:
+            framing = check_framing(view[position + HEADER_SIZE : position + header.size], header, position=position)
+            if isinstance(framing, BatchRefusal):
+                return refused(framing)
+            max_timestamps.append(framing.max_timestamp)
+        else:
+            max_timestamps.append(header.max_timestamp)
+        position += header.size
+    return Produced(data, headers, max_timestamps)
+
+
+def inflated_size_max(produced: Produced, config: LogConfig) -> int:
+    """Bytes that the batches with compression may inflate to, all together."""
+    largest = max(INFLATED_MAX, config.message_size_max)
+    return min(largest, max(INFLATED_FLOOR, INFLATED_RATIO_MAX * produced.compressed_size))
+
+
+def check_inflated(produced: Produced, size_max: int) -> Produced | Refused:
+    """Check the records of the batches with compression.  May run in any thread.
+
+    Holds one inflated batch at a time.  Refuses with MESSAGE_TOO_LARGE what inflates to more than `size_max` bytes, so
+    that a client which can will split the batch.
+    """
+    view = memoryview(produced.data)
+    max_timestamps = []
+    position = 0
+    for header, max_timestamp in zip(produced.headers, produced.max_timestamps, strict=True):
+        if header.codec is not Codec.NONE:
+            try:
+                body = decompress(header.codec, view[position + HEADER_SIZE : position + header.size], size_max)
+            except InflatedSizeError:
+                text = f"the records inflate to more than {size_max} bytes"
+                return Refused(BatchErrorCode.MESSAGE_TOO_LARGE, text)
+            except RemoteProtocolError as error:
+                return Refused(BatchErrorCode.INVALID_RECORD, error.message)
+            size_max -= len(body)
+            framing = check_framing(body, header, position=position)
+            if isinstance(framing, BatchRefusal):
+                return refused(framing)
+            max_timestamp = framing.max_timestamp
+        max_timestamps.append(max_timestamp)
+        position += header.size
+    return produced._replace(max_timestamps=max_timestamps)
+
+
+def refused(refusal: BatchRefusal) -> Refused:
+    return Refused(int(refusal.code), refusal.reason, refusal.record_errors)
