@@ -178,7 +178,8 @@ class Cluster:
             values = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
             limit_s = min(left_s, HURRY_S)
             reply = await self._ask(connection, Api.INIT_PRODUCER_ID, _INIT_PRODUCER_ID_VERSION, values, limit_s)
-            if reply.error_code:
+            if reply.error_code:  # its reserve is used up: another broker may have ids left
+                self._ask_last(Address(connection.host, connection.port))
                 raise _refused(reply.error_code, "a producer id")
             return reply.producer_id, reply.producer_epoch
 

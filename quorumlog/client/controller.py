@@ -4,6 +4,10 @@
 A request that changes something is sent again only when the first certainly did nothing: the node was never connected
 to, or it answered with a retriable refusal.  When a connection breaks, or the deadline passes, after such a request was
 sent, nobody knows what became of it: that is OUTCOME_UNKNOWN, and the caller must look before trying again.
+
+A node may hang while its connection stands.  So a change is sent only to a node that has answered within the last
+second; any other is asked first what it knows of the quorum, which changes nothing, and the next node is tried when it
+does not say.  A node that has not answered is avoided for a while: it is asked only when no other answers.
 """
 
 from __future__ import annotations
@@ -14,8 +18,10 @@ from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
+from quorumlog.client.probe import Silence, why_silent
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.grpc import connect, make_channel, method_of
 from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
@@ -31,11 +37,21 @@ TIMED_OUT = "TIMED_OUT"
 OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"
 NOT_A_NODE = "NOT_A_NODE"
+_SILENT = (UNAVAILABLE, TIMED_OUT)
 _NOTHING_DONE = ("INVALID_REQUEST", UNSUPPORTED_VERSION, NOT_A_NODE)
 
 CONNECT_TIMEOUT_S = 2.0
 READ_ATTEMPT_TIMEOUT_S = 5.0
 ASK_TIMEOUT_MIN_S = 1.0
+PROBE_S = 1.0
+"""How long an address that does not answer is looked at to find out why."""
+SHOWN_MAX = 5
+"""Addresses that an error names, and that are looked at for it."""
+ANSWER_FRESH_S = 1.0
+"""A change is sent without a question before it to a node that answered so recently."""
+LOOK_TIMEOUT_S = 1.0
+"""How long a node may take to answer that question; twice as long in each further round."""
+AVOID_S = 30.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.25
 """A new leader is there within 3 s; whoever waits for it should not be what takes longest."""
@@ -60,6 +76,10 @@ class ControllerClient:
     def __init__(self, addresses: Iterable[str]) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._silences: dict[str, Silence] = {}
+        """Why addresses gave no answer, as far as that was looked at."""
+        self._answered_at: dict[str, float] = {}
+        self._avoided_until: dict[str, float] = {}
         assert self._addresses, "no address to call"
 
     async def __aenter__(self) -> ControllerClient:
@@ -85,19 +105,24 @@ class ControllerClient:
         """
         deadline = _now() + timeout_s
         is_read = method in _READS
-        reason = self._no_answer()
+        reason: ClusterError | None = None
         attempts = _Attempts(self, deadline)
         while (address := await attempts.next()) is not None:
+            if not is_read and (silence := await self._look_first(address, attempts.look_timeout_s)) is not None:
+                reason = silence
+                continue
             channel = self._channel(address)
             request_with_deadline = _with_timeout(request, deadline)
             ask = method_of(channel, _CONTROLLER, method)
-            limit = deadline - _now()
+            limit = max(deadline - _now(), 0.001)
             try:
                 reply = await ask(
                     request_with_deadline, timeout=min(limit, READ_ATTEMPT_TIMEOUT_S) if is_read else limit
                 )
             except grpc.aio.AioRpcError as error:
                 reason = await self._meaning(error, address, deadline)
+                if reason.code in _SILENT:
+                    self._avoid(address)
                 if not is_read and reason.code not in _NOTHING_DONE:
                     raise ClusterError(
                         OUTCOME_UNKNOWN,
@@ -109,6 +134,7 @@ class ControllerClient:
                     raise reason from error
                 continue
             self.prefer(address)
+            attempts.answered()
             result: controller_pb2.Result = reply.result
             if result.error in (NONE, ""):
                 return reply
@@ -116,7 +142,36 @@ class ControllerClient:
             reason = _refusal(result, nobody if result.error == NOT_CONTROLLER else "")
             if not result.retriable or result.error == OUTCOME_UNKNOWN:
                 raise reason
-        raise reason
+        raise reason or self._no_answer()
+
+    async def _look_first(self, address: str, timeout_s: float) -> ClusterError | None:
+        """Why a change must not be sent to this node: it does not answer.  None: it may."""
+        if _now() - self._answered_at.get(address, -ANSWER_FRESH_S) < ANSWER_FRESH_S:
+            return None
+        try:
+            await self._describe(self._channel(address), _now() + timeout_s)
+        except grpc.aio.AioRpcError as error:
+            reason = _from_rpc(error, address)
+            if reason.code in _SILENT:
+                self._avoid(address)
+                return reason
+        return None
+
+    @property
+    def addresses(self) -> list[str]:
+        """The control addresses that are known, the one to ask first at the front."""
+        return list(self._addresses)
+
+    async def call_node(self, address: str, method: str, request: Message, timeout_s: float) -> Any:
+        """Call a method of the `Controller` service on one node, once; its reply, whose `result` is success.
+
+        For reads only: what became of a change whose answer was lost would not be known.
+
+        Raises:
+            ClusterError: refused, or UNAVAILABLE.
+        """
+        assert method in _READS, method
+        return await self._ask_once(address, _CONTROLLER, method, request, timeout_s)
 
     async def ask_any(self, method: str, request: Message, timeout_s: float) -> Any:
         """Call a method of the `Node` service on whichever node answers first; its reply, whose `result` is success.
@@ -125,13 +180,14 @@ class ControllerClient:
             ClusterError: refused, or no node answered.
         """
         deadline = _now() + timeout_s
-        reason = self._no_answer()
+        reason: ClusterError | None = None
         attempts = _Attempts(self, deadline)
         while (address := await attempts.next()) is not None:
             # A node that hangs must leave time for the others; one that has much to look up needs some.
             left = deadline - _now()
             try:
-                reply = await self._ask(address, method, request, _now() + max(left / 2, min(left, ASK_TIMEOUT_MIN_S)))
+                limit = _now() + max(left / 2, min(left, ASK_TIMEOUT_MIN_S))
+                reply = await self._ask(address, _NODE, method, request, limit)
             except ClusterError as error:
                 if not error.retriable:
                     raise
@@ -140,7 +196,7 @@ class ControllerClient:
                 continue
             self.prefer(address)
             return reply
-        raise reason
+        raise reason or self._no_answer()
 
     async def ask_node(self, address: str, method: str, request: Message, timeout_s: float) -> Any:
         """Call a method of the `Node` service on one node, once; its reply, whose `result` is success.
@@ -148,13 +204,20 @@ class ControllerClient:
         Raises:
             ClusterError: refused, or UNAVAILABLE.
         """
+        return await self._ask_once(address, _NODE, method, request, timeout_s)
+
+    async def _ask_once(
+        self, address: str, service: ServiceDescriptor, method: str, request: Message, timeout_s: float
+    ) -> Any:
         deadline = _now() + timeout_s
         if not await connect(self._channel(address), min(timeout_s, CONNECT_TIMEOUT_S)):
             raise ClusterError(UNAVAILABLE, f"no answer from {address}", retriable=True)
-        return await self._ask(address, method, request, deadline)
+        return await self._ask(address, service, method, request, deadline)
 
-    async def _ask(self, address: str, method: str, request: Message, deadline: float) -> Any:
-        ask = method_of(self._channel(address), _NODE, method)
+    async def _ask(
+        self, address: str, service: ServiceDescriptor, method: str, request: Message, deadline: float
+    ) -> Any:
+        ask = method_of(self._channel(address), service, method)
         limit = max(deadline - _now(), 0.001)
         try:
             reply = await ask(_with_timeout(request, deadline), timeout=limit)
@@ -193,7 +256,7 @@ class ControllerClient:
             ClusterError: no node answered.
         """
         deadline = _now() + timeout_s
-        reason = self._no_answer()
+        reason: ClusterError | None = None
         attempts, tried = _Attempts(self, deadline), set[str]()
         while (address := await attempts.next()) is not None:
             tried.add(address)
@@ -203,13 +266,14 @@ class ControllerClient:
                 reason = _from_describe(error, address)
                 if not reason.retriable:
                     raise reason from error
+                self._avoid(address)
                 continue
             reply = await self._ask_leader(reply, deadline)
             others = [] if _leads(reply) else await self._describe_all(tried, deadline)
             best, address = max([(reply, address), *others], key=lambda found: _standing(found[0]))
             self.prefer(address)
             return best
-        raise reason
+        raise reason or self._no_answer()
 
     async def _describe_all(
         self, but: Collection[str], deadline: float
@@ -227,12 +291,36 @@ class ControllerClient:
         return [one for one in found if one is not None]
 
     def _no_answer(self) -> ClusterError:
+        shown = self._addresses[:SHOWN_MAX]
+        if not self._silences:
+            text = f"no answer from {', '.join(shown)}"
+        else:
+            why = "; ".join(
+                f"{address}: {self._silences[address].text}" for address in shown if address in self._silences
+            )
+            text = f"no node answers: {why}"
+        if len(self._addresses) > SHOWN_MAX:
+            text += ", …"
+        if self._silences and all(silence.is_other_port for silence in self._silences.values()):
+            return ClusterError(NOT_A_NODE, text, "give the control address of a node (its port is 9093 by default)")
         return ClusterError(
             UNAVAILABLE,
-            f"no answer from {self._shown()}",
+            text,
             "start a node there, or give the control address (its port is 9093 by default) of one that runs",
             retriable=True,
         )
+
+    async def find_out_why(self, limit_s: float) -> None:
+        """Look at every address that gave no answer, once.
+
+        Raises:
+            ClusterError: NOT_A_NODE: every one of them speaks another protocol, so that waiting does not help.
+        """
+        addresses = self._addresses[:SHOWN_MAX]
+        found = await asyncio.gather(*(why_silent(address, min(limit_s / 2, PROBE_S)) for address in addresses))
+        self._silences = dict(zip(addresses, found, strict=True))
+        if len(found) == len(self._addresses) and all(silence.is_other_port for silence in found):
+            raise self._no_answer()
 
     async def _meaning(self, error: grpc.aio.AioRpcError, address: str, deadline: float) -> ClusterError:
         """Of a call that broke.  A request that nobody knows there may be newer than the node, or it is no node at all:
@@ -271,20 +359,24 @@ class ControllerClient:
 
     def prefer(self, address: str) -> None:
         """Ask this node first: one that has answered, since a dead one costs a connection timeout each time."""
+        self._answered_at[address] = _now()
+        self._avoided_until.pop(address, None)
         self._addresses = [address, *(other for other in self._addresses if other != address)]
 
     def _avoid(self, address: str) -> None:
-        """Ask the node that has not answered last."""
+        """Ask this node, which has not answered, last, and for a while only if no other answers."""
+        self._avoided_until[address] = _now() + AVOID_S
+        self._answered_at.pop(address, None)
         self._addresses.remove(address)
         self._addresses.append(address)
+
+    def _is_avoided(self, address: str) -> bool:
+        return _now() < self._avoided_until.get(address, 0.0)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if address not in self._channels:
             self._channels[address] = make_channel(address)
         return self._channels[address]
-
-    def _shown(self) -> str:
-        return ", ".join(self._addresses[:5]) + (", …" if len(self._addresses) > 5 else "")
 
 
 class _Attempts:
@@ -294,20 +386,51 @@ class _Attempts:
         self._client = client
         self._deadline = deadline
         self._backoff = BACKOFF_FIRST_S
-        self._waiting: list[str] = list(client._addresses)
+        self._waiting: list[str] = []
+        self._avoided: list[str] = []
+        self._is_silent = True
+        """No address has taken a connection, and it was not found out why."""
+        self._look_timeout_s = LOOK_TIMEOUT_S
+        self._begin_round()
+
+    @property
+    def look_timeout_s(self) -> float:
+        """How long a node of this round may take to show that it answers."""
+        return max(min(self._look_timeout_s, self._deadline - _now()), 0.001)
+
+    def _begin_round(self) -> None:
+        addresses = self._client._addresses
+        self._waiting = [address for address in addresses if not self._client._is_avoided(address)]
+        self._avoided = [address for address in addresses if self._client._is_avoided(address)]
 
     async def next(self) -> str | None:
-        """The next address that accepts a connection; None when the time is up."""
+        """The next address that accepts a connection; None when the time is up.
+
+        Raises:
+            ClusterError: NOT_A_NODE, as `ControllerClient.find_out_why`.
+        """
         while (limit := self._deadline - _now()) > 0:
             if not self._waiting:
+                self._waiting, self._avoided = self._avoided, []
+            if not self._waiting:
+                if self._is_silent:
+                    self._is_silent = False
+                    await self._client.find_out_why(limit)
+                    limit = max(self._deadline - _now(), 0.0)
                 await asyncio.sleep(min(self._backoff, limit))  # back-off: no event tells that a node is back
                 self._backoff = min(self._backoff * 2, BACKOFF_MAX_S)
-                self._waiting = list(self._client._addresses)
+                self._look_timeout_s *= 2
+                self._begin_round()
                 continue
             address = self._waiting.pop(0)
             if await connect(self._client._channel(address), min(limit, CONNECT_TIMEOUT_S)):
+                self._is_silent = False
                 return address
         return None
+
+    def answered(self) -> None:
+        """A node of this round has answered: those that are avoided are not asked in it."""
+        self._avoided.clear()
 
 
 def _leads(reply: quorum_pb2.DescribeQuorumReply) -> bool:

@@ -1,9 +1,8 @@
 """Record batches from records, and back: the slow, plain way, for tools.
 
-`kctl` handles hundreds of records and must start fast, so this is the standard library only.  `pyspark_quorumlog` has
-the same in compiled form, over Arrow; both share the header (`quorumlog.wire.record_batch`), the compression and the
-way from a fetched buffer to the bodies of its batches (`open_batches`), and a property test holds them to the same
-answers.
+`kctl` handles hundreds of records and must start fast, so this is plain Python.  `pyspark_quorumlog` has the same in
+compiled form, over Arrow; both share the header (`quorumlog.wire.record_batch`), the compression and the way from a
+fetched buffer to the bodies of its batches (`open_batches`), and a property test holds them to the same answers.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from quorumlog.client.compression import INFLATED_SIZE_MAX, compress, decompress
-from quorumlog.errors import RemoteProtocolError
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.compression import INFLATED_SIZE_MAX, compress, decompress
 from quorumlog.wire.record_batch import (
     HEADER_SIZE,
     LENGTH_END,
@@ -154,6 +153,31 @@ def _append_varint(out: bytearray, value: int) -> None:
 # Reading
 
 
+class UnreadableBatchError(RemoteProtocolError):
+    """A batch that cannot be read.
+
+    base_offset, end_offset: of its records, as far as its header says so; None: unknown.
+    """
+
+    def __init__(self, reason: str, base_offset: int | None, end_offset: int | None) -> None:
+        super().__init__(f"{_batch_named(base_offset, end_offset)} cannot be read: {reason}")
+        self.reason = reason
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+
+    def of(self, topic: str, index: int, next_step: str) -> ClusterError:
+        """The same for a user, who has to know the partition and how to read on."""
+        return ClusterError("CORRUPT_MESSAGE", f"{topic}-{index}: {self.message}", next_step)
+
+
+def _batch_named(base_offset: int | None, end_offset: int | None) -> str:
+    if base_offset is None:
+        return "a batch without a whole header"
+    if end_offset is None:
+        return f"the batch at offset {base_offset}"
+    return f"the batch of offsets {base_offset} to {end_offset - 1}"
+
+
 def whole_batches(data: Buffer) -> memoryview:
     """`data` without the batch at its end that a fetch has cut off."""
     view = memoryview(data)
@@ -161,47 +185,79 @@ def whole_batches(data: Buffer) -> memoryview:
     while position + HEADER_SIZE <= end:
         (length,) = _INT32.unpack_from(view, position + LENGTH_END - _INT32.size)
         if length < HEADER_SIZE - LENGTH_END or view[position + MAGIC_POSITION] != MAGIC:
-            return view  # not a cut-off batch: damage, and for `check_batches` to name
+            return view  # not a cut-off batch: damage, and for whoever reads the batch to name
         if position + LENGTH_END + length > end:
             break
         position += LENGTH_END + length
     return view[:position]
 
 
-def open_batches(data: Buffer, inflated_size_max: int = INFLATED_SIZE_MAX) -> Iterator[OpenBatch]:
-    """Check all the batches of a fetched buffer, then decompress one after the other as they are asked for.
+def open_batches(
+    data: Buffer, end: int = OFFSET_MAX, inflated_size_max: int = INFLATED_SIZE_MAX
+) -> Iterator[OpenBatch]:
+    """Check and decompress one batch of a fetched buffer after the other, as they are asked for.
 
     Control batches hold no user's records and are left out.
 
     Args:
+        end: stop at the first batch that begins here or later, without a look at it.
         inflated_size_max: bytes that one batch may hold.
 
     Raises:
-        RemoteProtocolError: something in `data` is not a good batch; names the position and the cause.
-        ClusterError: the library for a batch's compression is not installed.
+        UnreadableBatchError: the next batch is damaged; those before it have been given out.
     """
     view = whole_batches(data)
-    headers = check_batches(view)
-    if isinstance(headers, BatchRefusal):
-        raise RemoteProtocolError(f"damaged record batch at byte {headers.position}: {headers.reason}")
     position = 0
-    for header in headers:
+    while position < len(view):
+        header = _plain_header(view, position)
+        if header.base_offset >= end:
+            return
+        refusal = check_batches(view[position : position + header.size])
+        if isinstance(refusal, BatchRefusal):
+            raise unreadable(header, refusal.reason)
         if not header.is_control:
             contents = view[position + HEADER_SIZE : position + header.size]
-            body = decompress(header.codec, contents, inflated_size_max) if header.codec else contents
+            try:
+                body = decompress(header.codec, contents, inflated_size_max) if header.codec else contents
+            except RemoteProtocolError as error:
+                raise unreadable(header, error.message) from error
             if header.record_count * RECORD_SIZE_MIN > len(body):
-                problem = f"{header.record_count} records in {len(body)} bytes"
-                raise RemoteProtocolError(f"damaged record batch at byte {position}: {problem}")
+                raise unreadable(header, f"{header.record_count} records in {len(body)} bytes")
             yield OpenBatch(header, body, position + HEADER_SIZE)
         position += header.size
 
 
+def unreadable(header: BatchHeader, reason: str) -> UnreadableBatchError:
+    end_offset = header.end_offset if header.last_offset_delta >= 0 else None
+    return UnreadableBatchError(reason, header.base_offset, end_offset)
+
+
+def _plain_header(view: memoryview, position: int) -> BatchHeader:
+    """The header at `position`, whose batch is whole as `whole_batches` found it.
+
+    Raises:
+        UnreadableBatchError: it is no header, so nobody knows where the next batch begins.
+    """
+    if position + HEADER_SIZE > len(view):
+        raise UnreadableBatchError(f"{len(view) - position} bytes are too few for a header", None, None)
+    header = parse_header(view, position)
+    if header.magic != MAGIC:
+        raise UnreadableBatchError(f"message format {header.magic}", header.base_offset, None)
+    if not HEADER_SIZE <= header.size <= len(view) - position:
+        raise UnreadableBatchError(f"batch length {header.batch_length}", header.base_offset, None)
+    return header
+
+
 def end_offset(data: Buffer) -> int | None:
-    """Where the next fetch goes on: the end offset of the last whole batch; None when there is none."""
+    """Where the next fetch goes on: the end offset of the last whole batch; None when there is none.
+
+    Raises:
+        UnreadableBatchError: what stands there is no batch.
+    """
     view = whole_batches(data)
     position, last = 0, None
     while position < len(view):
-        last = parse_header(view, position)
+        last = _plain_header(view, position)
         position += last.size
     return last.end_offset if last else None
 
@@ -210,40 +266,49 @@ def decode_batches(data: Buffer, first_offset: int = 0, end: int = OFFSET_MAX) -
     """The records with `first_offset <= offset < end`.
 
     Raises:
-        RemoteProtocolError: as `open_batches`, or a record is malformed.
+        UnreadableBatchError: a batch is damaged.  No record of it was given out, but all records before it.
     """
-    for batch in open_batches(data):
-        yield from _decode_batch(batch.header, memoryview(batch.body), first_offset, end)
+    for batch in open_batches(data, end):
+        for record in _decode_batch(batch.header, memoryview(batch.body)):
+            if first_offset <= record.offset < end:
+                yield record
 
 
-def _decode_batch(header: BatchHeader, body: memoryview, first_offset: int, end: int) -> Iterator[Record]:
+def _decode_batch(header: BatchHeader, body: memoryview) -> list[Record]:
+    """Raises: UnreadableBatchError."""
     reader = _Reader(body)
     append_time = bool(header.attributes & TIMESTAMP_TYPE_FLAG)
+    records: list[Record] = []
     previous = -1
-    for _ in range(header.record_count):
-        size = reader.varint()
-        record_end = reader.position + size
-        if size < 1 or record_end > len(body):
-            raise reader.malformed("a record longer than its batch")
-        reader.position += 1  # attributes: none are defined
-        timestamp = header.base_timestamp + reader.varint()
-        delta = reader.varint()
-        if not previous < delta <= 0x7FFFFFFF:
-            raise reader.malformed(f"offset delta {delta} after {previous}")
-        previous = delta
-        offset = header.base_offset + delta
-        if offset >= end:
-            return
-        key, value = reader.nullable(), reader.nullable()
-        headers = reader.headers()
-        if reader.position != record_end:
-            raise reader.malformed("a record that is not as long as it says")
-        if offset >= first_offset:
+    try:
+        for _ in range(header.record_count):
+            size = reader.varint()
+            record_end = reader.position + size
+            if size < 1 or record_end > len(body):
+                raise reader.malformed("a record longer than its batch")
+            reader.position += 1  # attributes: none are defined
+            timestamp = header.base_timestamp + reader.varint()
+            delta = reader.varint()
+            if not previous < delta <= header.last_offset_delta:
+                last = header.last_offset_delta
+                raise reader.malformed(f"offset delta {delta} after {previous}, the batch ends with {last}")
+            previous = delta
+            key, value = reader.nullable(), reader.nullable()
+            headers = reader.headers()
+            if reader.position != record_end:
+                raise reader.malformed("a record that is not as long as it says")
             if append_time:
                 timestamp = header.max_timestamp
-            yield Record(offset, timestamp, append_time, key, value, headers)
-    if reader.position != len(body):
-        raise reader.malformed("bytes after the last record")
+            records.append(Record(header.base_offset + delta, timestamp, append_time, key, value, headers))
+        if reader.position != len(body):
+            raise reader.malformed("bytes after the last record")
+    except _MalformedError as error:
+        raise unreadable(header, str(error)) from None
+    return records
+
+
+class _MalformedError(Exception):
+    """Says what is malformed, and where in the body of its batch."""
 
 
 class _Reader:
@@ -288,5 +353,5 @@ class _Reader:
             headers.append((name.decode(errors="replace"), self.nullable()))
         return tuple(headers)
 
-    def malformed(self, problem: str) -> RemoteProtocolError:
-        return RemoteProtocolError(f"malformed record at byte {self.position} of a batch: {problem}")
+    def malformed(self, problem: str) -> _MalformedError:
+        return _MalformedError(f"malformed record at byte {self.position} of the records: {problem}")

@@ -12,57 +12,44 @@ from typing import Any
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import document
+from quorumlog.kctl.context import Context
 from quorumlog.kctl.nodes import ask_each, ask_freshest, known_addresses
 from quorumlog.kctl.output import Output, node_or_none
+from quorumlog.kctl.reads import Reads
 
-CONTROLLER_S = 5.0
-"""How long an active controller is waited for, before the metadata that any node has must do."""
+QUORUM_S = 5.0
+"""How long the control addresses of the brokers are looked for."""
 
 
-async def look(client: Any, output: Output, timeout_s: float, broker_id: int | None = None) -> list[dict[str, Any]]:
+async def look(context: Context, client: Any, broker_id: int | None = None) -> list[dict[str, Any]]:
     """The JSON of every broker, by id, or of the one that is named.
 
     Raises:
-        ClusterError: no node answers.
+        ClusterError: no such broker, or no node answers.
     """
-    from quorumlog.wire.v1 import node_pb2
+    from quorumlog.wire.v1 import controller_pb2, node_pb2
 
+    timeout_s = context.left_s
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    reply = await _registered(client, output, timeout_s / 2)
+    reads = Reads(context, client)
+    reply = await reads.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), timeout_s / 2)
     found = {broker.broker_id: document(broker) for broker in reply.brokers if broker_id in (None, broker.broker_id)}
+    if not found and broker_id is not None:
+        text = f"no broker {broker_id} is registered"
+        raise reads.refused(ClusterError("BROKER_ID_NOT_REGISTERED", text, "kctl brokers list"))
+    reads.tell()
     try:
-        addresses = known_addresses(
-            await client.describe_quorum(min(max(deadline - loop.time(), 0.001) / 2, CONTROLLER_S))
-        )
+        addresses = known_addresses(await client.describe_quorum(min(max(deadline - loop.time(), 0.001) / 2, QUORUM_S)))
     except ClusterError:
         addresses = {}
     request = node_pb2.DescribeNodeRequest()
     answers = await ask_each(client, found, addresses, "DescribeNode", request, max(deadline - loop.time(), 0.001))
     for each, one in sorted(found.items()):
         one["control"] = addresses.get(each)
+        one |= reads.validity
         _add_own_word(one, answers[each], reply.offset)
     return [found[each] for each in sorted(found)]
-
-
-async def _registered(client: Any, output: Output, timeout_s: float) -> Any:
-    """DescribeBrokersReply of the controller, or DescribeMetadataReply of whoever knows the latest."""
-    from quorumlog.wire.v1 import controller_pb2, node_pb2
-
-    try:
-        return await client.call(
-            "DescribeBrokers", controller_pb2.DescribeBrokersRequest(), min(timeout_s / 2, CONTROLLER_S)
-        )
-    except ClusterError as error:
-        if not error.retriable:
-            raise
-        why = error.message
-    request = node_pb2.DescribeMetadataRequest(at_offset=-1, without_partitions=True)
-    reply = await ask_freshest(client, "DescribeMetadata", request, timeout_s / 2)
-    output.message(f"no controller answers ({why}); what follows is as of offset {reply.offset} of the metadata")
-    for broker in reply.brokers:
-        broker.metadata_offset = -1
-    return reply
 
 
 def _add_own_word(one: dict[str, Any], answer: Any, end_offset: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ SHOWN_MAX = 50
 
 @click.group("brokers", cls=Group)
 def group() -> None:
-    """The data nodes."""
+    """List, describe and unregister brokers."""
 
 
 async def fetch(context: Context, client: Any, timeout_s: float | None = None) -> list[dict[str, Any]]:
@@ -30,6 +31,25 @@ async def fetch(context: Context, client: Any, timeout_s: float | None = None) -
     limit_s = context.left_s if timeout_s is None else timeout_s
     reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), limit_s)
     return [document(broker) for broker in sorted(reply.brokers, key=lambda broker: broker.broker_id)]
+
+
+async def told_apart(refusal: ClusterError, client: Any, context: Context, wanted: Iterable[int]) -> ClusterError:
+    """Return `refusal` with a word that tells a broker that is not registered from one that is down.
+
+    The controller refuses an assignment to either with INVALID_REPLICA_ASSIGNMENT.  wanted: the brokers assigned.
+    """
+    if refusal.code != "INVALID_REPLICA_ASSIGNMENT":
+        return refusal
+    try:
+        states = {each["id"]: each["state"] for each in await fetch(context, client)}
+    except ClusterError:
+        return refusal
+    word = refusal.code
+    if any(broker not in states for broker in wanted):
+        word = "BROKER_ID_NOT_REGISTERED"
+    elif any(states[broker] != "unfenced" for broker in wanted):
+        word = "BROKER_NOT_AVAILABLE"
+    return ClusterError(word, refusal.message, refusal.next_step or "kctl brokers list", retriable=refusal.retriable)
 
 
 def document(broker: Any) -> dict[str, Any]:
@@ -82,11 +102,11 @@ def _endpoints(one: dict[str, Any]) -> list[str]:
 @group.command("list")
 @with_loop
 async def list_(context: Context) -> None:
-    """All registered brokers: state, lag behind the metadata log, and changes that each has yet to carry out."""
+    """List the registered brokers: state, metadata lag, pending changes."""
     from quorumlog.kctl.broker_look import look
 
     async with context.client() as client:
-        documents = await look(client, context.output, context.left_s)
+        documents = await look(context, client)
     if context.output.is_json:
         context.output.document(documents)
     else:
@@ -98,14 +118,14 @@ async def list_(context: Context) -> None:
 @click.option("--all", "show_all", is_flag=True, help=f"Show all its replicas, not only {SHOWN_MAX}.")
 @with_loop
 async def describe(context: Context, broker_id: int, show_all: bool) -> None:
-    """One broker, with the state of each of its replicas; those that are not as they should be come first."""
+    """Show one broker and the state of each of its replicas.
+
+    Replicas that need attention come first.
+    """
     from quorumlog.kctl import broker_look
 
     async with context.client() as client:
-        found = await broker_look.look(client, context.output, context.left_s, broker_id)
-        if not found:
-            raise ClusterError("BROKER_ID_NOT_REGISTERED", f"no broker {broker_id} is registered", "kctl brokers list")
-        one = found[0]
+        (one,) = await broker_look.look(context, client, broker_id)
         replicas = await broker_look.replicas_of(client, context.output, one, context.left_s)
     if context.output.is_json:
         context.output.document({**one, "replica_states": replicas})
@@ -130,7 +150,7 @@ def _describe(context: Context, one: dict[str, Any], replicas: list[dict[str, An
 @click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
 async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool) -> None:
-    """Forget a broker that is gone for good: one that is fenced and has no replicas left."""
+    """Remove a broker for good; it must be fenced and have no replicas."""
     from quorumlog.wire.v1 import controller_pb2
 
     header = controller_pb2.RequestHeader(validate_only=dry_run)
@@ -152,9 +172,10 @@ async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool
 @so_on_return
 @with_loop
 async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -> None:
-    """Delete the replicas that were set aside because the metadata does not know them.
+    """Delete replicas that were set aside as unknown to the metadata.
 
-    After the quorum was rebuilt (docs/recovery.md) they are kept until this is said; look at them first.
+    After the quorum was rebuilt (docs/recovery.md) they are kept until this command deletes them; look at them with
+    --dry-run first.
     """
     from quorumlog.wire.v1 import node_pb2
 

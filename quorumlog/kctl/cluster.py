@@ -11,6 +11,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers, exits
 from quorumlog.kctl.context import LEFT_MIN_S, Context, Group, with_loop
 from quorumlog.kctl.quorum import status_document
+from quorumlog.kctl.reads import Reads
 
 WATCH_INTERVAL_S = 1.0
 LOOK_MIN_S = 1.0
@@ -22,7 +23,7 @@ SHOWN_MAX = 20
 
 @click.group("cluster", cls=Group)
 def group() -> None:
-    """The cluster as a whole."""
+    """Check the cluster as a whole."""
 
 
 @group.command("health")
@@ -30,11 +31,14 @@ def group() -> None:
 @click.option("--exit-when-healthy", is_flag=True, help="Wait until healthy, at most --timeout.")
 @with_loop
 async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
-    """Healthy: a leader that a majority follows, every voter and broker there, every partition led and in sync.
+    """Check that the cluster is healthy, and name what is wrong.
 
-    Exit code 0 if healthy, else 1; 4 when --exit-when-healthy did not come true in time.
+    Healthy means: a majority follows the leader, every voter and broker runs, and every partition has a leader and is
+    in sync.  Exit code 0 if healthy, else 1; 4 when --exit-when-healthy did not come true in time.
     """
     context.interrupted = "" if watch else "nothing was changed"
+    if watch and not exit_when_healthy:
+        context.lift_limit()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.deadline_s
     shown: dict[str, Any] | None = None
@@ -63,7 +67,7 @@ async def examine(context: Context, client: Any, timeout_s: float) -> dict[str, 
     document: dict[str, Any] = {
         "healthy": False, "cluster_id": None, "leader_id": None, "leader_epoch": None, "voters": None, "brokers": None,
         "brokers_unfenced": None, "topics": None, "partitions": None, "partitions_without_leader": None,
-        "partitions_under_replicated": None, "problems": [],
+        "partitions_under_replicated": None, "offset": None, "unconfirmed": None, "problems": [],
     }  # fmt: skip
     problems: list[str] = document["problems"]
     loop = asyncio.get_running_loop()
@@ -77,8 +81,9 @@ async def examine(context: Context, client: Any, timeout_s: float) -> dict[str, 
         document |= {name: status[name] for name in ("cluster_id", "leader_id", "leader_epoch")}
         document["voters"] = len(status["voters"])
         problems += _quorum_problems(status)
-        registered = await brokers.fetch(context, client, left_s())
-        topics = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(), left_s())
+        reads = Reads(context, client)
+        registered = await brokers.fetch(context, reads, left_s())
+        topics = await reads.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(), left_s())
     except ClusterError as error:
         problems.append(error.message)
         return document
@@ -93,6 +98,9 @@ async def examine(context: Context, client: Any, timeout_s: float) -> dict[str, 
     document["partitions_without_leader"] = len(leaderless)
     document["partitions_under_replicated"] = len(lagging)
     problems += leaderless[:SHOWN_MAX] + lagging[:SHOWN_MAX]
+    document |= reads.validity
+    if reads.unconfirmed:
+        problems.append(f"no active controller answers: topics and brokers are as of offset {reads.offset}")
     document["healthy"] = not problems
     return document
 

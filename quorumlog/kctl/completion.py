@@ -12,7 +12,7 @@ from quorumlog.kctl.context import Command
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print a completion script; for bash: source <(kctl completion bash)."""
+    """Print a completion script for a shell."""
     made = get_completion_class(shell)
     assert made is not None, shell
     click.echo(made(context.find_root().command, {}, "kctl", "_KCTL_COMPLETE").source())

@@ -9,6 +9,7 @@ import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
+from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.topics import dry_run_option, parse_configs, refusal
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -16,7 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group("configs", cls=Group)
 def group() -> None:
-    """Configs of topics, brokers and the cluster.  Those of a node itself are in its file."""
+    """Show and change the configs of topics, brokers and the cluster.
+
+    The configuration of a node itself is in its file.
+    """
 
 
 def _of_resource(function: F) -> F:
@@ -57,27 +61,34 @@ def _names(topic: str | None, broker: int | None) -> dict[str, Any]:
 @_of_resource
 @with_loop
 async def get(context: Context, key: str | None, topic: str | None, broker: int | None, cluster: bool) -> None:
-    """All configs, or one: the value in force and where it comes from."""
+    """Show all configs, or one: its value and where that comes from."""
     from quorumlog.wire.v1 import controller_pb2
 
     request = controller_pb2.DescribeConfigsRequest(resources=[_resource(topic, broker, cluster)])
     async with context.client() as client:
-        (described,) = (await client.call("DescribeConfigs", request, context.left_s)).resources
+        reads = Reads(context, client)
+        reply = await reads.ask("DescribeConfigs", request)
+    (described,) = reply.resources
     if described.result.error != "NONE":
-        raise refusal(described.result)
+        raise reads.refused(refusal(described.result))
     found = [config for config in described.configs if key in (None, config.key)]
     if not found:
         known = ", ".join(config.key for config in described.configs)
-        raise ClusterError("INVALID_CONFIG", f"there is no config {key!a} here; there are {known}")
+        raise ClusterError(
+            "CONFIG_NOT_FOUND", f"there is no config {key!a} here; there are {known}", "give one of these"
+        )
+    reads.tell()
     if context.output.is_json:
-        context.output.document([{"name": each.key, "value": each.value, "source": each.source} for each in found])
+        context.output.document(
+            [{"name": each.key, "value": each.value, "source": each.source, **reads.validity} for each in found]
+        )
     else:
         rows = [(each.key, each.value, each.source, each.allowed) for each in found]
         context.output.table(("name", "value", "source", "allowed"), rows)
 
 
 @group.command("set")
-@click.argument("pairs", nargs=-1, required=True, metavar="key=value…", callback=parse_configs)
+@click.argument("pairs", nargs=-1, required=True, metavar="key=value...", callback=parse_configs)
 @_of_resource
 @dry_run_option
 @click.option("--wait", is_flag=True, help=WAIT_HELP)
@@ -97,7 +108,7 @@ async def set_(
 
 
 @group.command("unset")
-@click.argument("keys", nargs=-1, required=True, metavar="key…")
+@click.argument("keys", nargs=-1, required=True, metavar="key...")
 @_of_resource
 @dry_run_option
 @click.option("--wait", is_flag=True, help=WAIT_HELP)
@@ -111,7 +122,10 @@ async def unset(
     dry_run: bool,
     wait: bool,
 ) -> None:
-    """Go back to the default: of a topic the cluster's value, else the built-in one."""
+    """Return configs to their defaults.
+
+    The default of a topic's config is the cluster's value, or else the built-in one.
+    """
     await _alter(context, [(key, None) for key in keys], topic, broker, cluster, dry_run=dry_run, wait=wait)
 
 

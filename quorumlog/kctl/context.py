@@ -11,13 +11,18 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import click
 
 from quorumlog.errors import ClusterError
+from quorumlog.kctl.examples import EXAMPLES
 from quorumlog.kctl.output import Output
 from quorumlog.runtime.addresses import parse_list, parse_target
 
 DEFAULT_CONTROLLERS = "127.0.0.1:9093"
 DEFAULT_TIMEOUT_S = 30.0
 TIMEOUT_MAX_S = 86_400.0
+SENTENCE_MAX = 1_000
+"""Characters of a command's first sentence in the list of commands: none is cut off."""
 LEFT_MIN_S = 0.1
+GRACE_S = 0.5
+"""How long after its time a command may still say what became of it."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +38,10 @@ class Context:
     debug: bool = False
     interrupted: str = "what was already asked for goes on, nothing was cancelled"
     """What Ctrl-C leaves behind; a command of which something else is true says so.  Empty: it usually ends so."""
+    spent_s: float = 0.0
+    """Seconds of the command's time that had passed when its loop began to run."""
     _end: float | None = None
+    _limit: asyncio.Timeout | None = None
 
     @property
     def output(self) -> Output:
@@ -46,15 +54,40 @@ class Context:
 
     @property
     def left_s(self) -> float:
-        """Seconds of them that are left, counted from the first look at this; at least a moment, to be told why not."""
+        """Seconds of them that are left for all that is still to be asked; at least a moment, to be told why not."""
         now = asyncio.get_running_loop().time()
         if self._end is None:
-            self._end = now + self.deadline_s
+            self._end = now + self.deadline_s - self.spent_s
         return max(self._end - now, LEFT_MIN_S)
 
     def start_over(self) -> None:
         """Count anew: the time that a person took to answer is not the command's."""
-        self._end = None
+        self._end, self.spent_s = None, 0.0
+        if self._limit is not None and self._limit.when() is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time() + self.left_s + GRACE_S)
+
+    def lift_limit(self) -> None:
+        """Let the command run for as long as it likes: it follows something, or bounds its steps itself."""
+        if self._limit is not None:
+            self._limit.reschedule(None)
+
+    async def within_limit(self, work: Awaitable[R]) -> R:
+        """Await `work`, and end it a moment after the command's time is up.
+
+        Everything that a command waits for takes what is left of its time, and says so when that is nothing.  This is
+        for what does not: a connection that does not close, or a loop that is late.
+
+        Raises:
+            ClusterError: TIMED_OUT.
+        """
+        try:
+            async with asyncio.timeout(self.left_s + GRACE_S) as self._limit:
+                return await work
+        except TimeoutError:
+            if self._limit is None or not self._limit.expired():
+                raise
+            text = f"not done within {self.deadline_s:g} s; the command may still take effect"
+            raise ClusterError("TIMED_OUT", text, "check whether it did before trying again", retriable=True) from None
 
     @property
     def addresses(self) -> list[str]:
@@ -63,8 +96,11 @@ class Context:
         Raises:
             click.UsageError: they are malformed.
         """
+        given = DEFAULT_CONTROLLERS if self.controllers is None else self.controllers
+        if not given.strip():
+            raise click.UsageError(f"--controllers is empty: name a node, or leave it out for {DEFAULT_CONTROLLERS}")
         try:
-            return [str(address) for address in parse_list(parse_target, [self.controllers or DEFAULT_CONTROLLERS])]
+            return [str(address) for address in parse_list(parse_target, [given])]
         except ValueError as error:
             raise click.UsageError(f"--controllers: {error}") from None
 
@@ -86,8 +122,8 @@ def _global_options() -> list[click.Option]:
 
     return [
         click.Option(
-            ["--controllers"], metavar="HOST:PORT,…", expose_value=False, callback=keep("controllers"),
-            help=f"Control addresses of any nodes (default {DEFAULT_CONTROLLERS}).",
+            ["--controllers"], metavar="HOST:PORT,...", expose_value=False, callback=keep("controllers"),
+            help=f"Control addresses of any nodes of the cluster (default {DEFAULT_CONTROLLERS}).",
         ),
         click.Option(
             ["-o", "--output"], type=click.Choice(["table", "json"]), expose_value=False,
@@ -118,6 +154,18 @@ class Group(click.Group):
     command_class = Command
     group_class = type
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, each with the whole first sentence of its help."""
+        commands = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(SENTENCE_MAX)) for name, command in commands])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show examples as they are typed."""
+        with formatter.section("Examples"):
+            for line in EXAMPLES[ctx.command_path]:
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
 
 class Root(Group):
     """`kctl` itself."""
@@ -138,7 +186,9 @@ def with_loop(
     def command(*args: P.args, **kwargs: P.kwargs) -> R:
         context = click.get_current_context().ensure_object(Context)
         try:
-            return asyncio.run(function(context, *args, **kwargs))
+            return asyncio.run(context.within_limit(function(context, *args, **kwargs)))
+        except BrokenPipeError as error:  # of a connection: click would take it for closed output, and say nothing
+            raise ClusterError("IO_ERROR", f"a connection broke: {error}", "try again", retriable=True) from error
         except KeyboardInterrupt:  # click would print an empty line for it, into files as well
             raise click.Abort from None
 
@@ -164,12 +214,12 @@ async def wait_until(
         await asyncio.sleep(min(interval_s, left))
 
 
-WAIT_HELP = "Return once every live broker has carried it out."
+WAIT_HELP = "Return once every live broker has applied it."
 
 so_on_return = click.option(
-    "--wait", is_flag=True, expose_value=False, help="Accepted for symmetry: what is asked for is so when this returns."
+    "--wait", is_flag=True, expose_value=False, help="Accepted for consistency: the command always waits."
 )
-"""Of changes that leave nothing to wait for: scripts may give `--wait` to all."""
+"""For changes that are complete when they are acknowledged, so that scripts can give `--wait` to all."""
 
 
 async def wait_until_applied(context: Context, client: Any, offset: int) -> None:

@@ -16,12 +16,14 @@ import click
 from quorumlog.errors import ClusterError, QuorumlogError
 from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.output import OutputClosedError, bytes_value
+from quorumlog.kctl.reads import Reads
+from quorumlog.kctl.streams import standard_input
 from quorumlog.kctl.words import counted
 from quorumlog.runtime.addresses import Address
 
 if TYPE_CHECKING:
     from quorumlog.client.cluster import Cluster
-    from quorumlog.client.records import NewRecord, Record
+    from quorumlog.client.records import NewRecord, Record, UnreadableBatchError
 
 CHUNK_BYTES = 256 * 1024
 LINE_MAX_BYTES = 16 << 20
@@ -34,39 +36,58 @@ FETCH_SIZE_MAX_BYTES = 1 << 20
 
 
 @asynccontextmanager
-async def open_cluster(context: Context, topic: str) -> AsyncIterator[tuple[Cluster, int]]:
-    """The brokers that the control plane knows, as a Kafka client's view; and the topic's number of partitions.
+async def open_cluster(
+    context: Context, topic: str, partition: int | None = None
+) -> AsyncIterator[tuple[Cluster, int]]:
+    """The brokers that any node knows, as a Kafka client's view; and the topic's number of partitions.
+
+    No active controller is needed.  Only before a topic or a partition is said to be missing is one asked, if there is
+    one, since the nodes that answered may not have heard of it yet.
 
     Raises:
-        ClusterError: no such topic, or nobody answers.
+        ClusterError: no such topic or partition, or no node answers.
     """
     from quorumlog.client.cluster import Cluster
+
+    async with context.client() as client:
+        reads = Reads(context, client)
+        count = await _partition_count(reads, topic, partition)
+        addresses = await _broker_addresses(reads)
+    async with Cluster(addresses, client_id="kctl") as cluster:
+        yield cluster, count
+
+
+async def _partition_count(reads: Reads, topic: str, partition: int | None) -> int:
+    """Raises: ClusterError: there is no such topic or partition."""
     from quorumlog.kctl.topics import refusal
     from quorumlog.wire.v1 import controller_pb2
 
-    async with context.client() as client:
-        request = controller_pb2.DescribeTopicsRequest(names=[topic])
-        (described,) = (await client.call("DescribeTopics", request, context.left_s)).topics
-        if described.result.error not in ("NONE", ""):
-            raise refusal(described.result)
-        reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), context.left_s)
+    request = controller_pb2.DescribeTopicsRequest(names=[topic])
+    (described,) = (await reads.ask_anywhere("DescribeTopics", request)).topics
+    if described.result.error not in ("NONE", "") or (partition or 0) >= len(described.partitions):
+        (described,) = (await reads.ask("DescribeTopics", request)).topics
+    if described.result.error not in ("NONE", ""):
+        raise reads.refused(refusal(described.result))
+    count = len(described.partitions)
+    if (partition or 0) >= count:
+        text = f"{topic} has no partition {partition}, it has {count}"
+        raise reads.refused(ClusterError("UNKNOWN_TOPIC_OR_PARTITION", text, f"kctl topics describe {topic}"))
+    return count
+
+
+async def _broker_addresses(reads: Reads) -> list[str]:
+    """Addresses for Kafka clients, those of unfenced brokers first."""
+    from quorumlog.wire.v1 import controller_pb2
+
+    request = controller_pb2.DescribeBrokersRequest()
+    reply = await reads.ask_anywhere("DescribeBrokers", request)
+    if not any(broker.endpoints for broker in reply.brokers):
+        reply = await reads.ask("DescribeBrokers", request)
     brokers = sorted(reply.brokers, key=lambda broker: (broker.state != "unfenced", broker.broker_id))
-    addresses = [
-        str(Address(broker.endpoints[0].host, broker.endpoints[0].port)) for broker in brokers if broker.endpoints
-    ]
-    if not addresses:
+    endpoints = [broker.endpoints[0] for broker in brokers if broker.endpoints]
+    if not endpoints:
         raise ClusterError("BROKER_UNAVAILABLE", "no broker is registered", "kctl brokers list", retriable=True)
-    async with Cluster(addresses, client_id="kctl") as cluster:
-        yield cluster, len(described.partitions)
-
-
-def _check_partition(topic: str, partition: int | None, count: int) -> None:
-    if partition is not None and partition >= count:
-        raise ClusterError(
-            "UNKNOWN_TOPIC_OR_PARTITION",
-            f"{topic} has no partition {partition}, it has {count}",
-            f"kctl topics describe {topic}",
-        )
+    return [str(Address(endpoint.host, endpoint.port)) for endpoint in endpoints]
 
 
 # Produce
@@ -96,7 +117,10 @@ async def produce(
     partition: int | None,
     acks: str,
 ) -> None:
-    """Write each line of FILE (or standard input) as one record."""
+    """Write each line of FILE, or standard input, as one record.
+
+    --timeout bounds the search for the brokers, and the delivery of each batch.
+    """
     from quorumlog.client.producer import Producer
 
     if key is not None and key_separator is not None:
@@ -104,12 +128,12 @@ async def produce(
     if key_separator == "":
         raise click.UsageError("--key-separator is empty")
     parse = _LineParser(
-        None if key is None else key.encode(), None if key_separator is None else key_separator.encode()
+        None if key is None else os.fsencode(key), None if key_separator is None else os.fsencode(key_separator)
     )
     timeout_s = context.deadline_s
+    context.lift_limit()
     written = 0
-    async with open_cluster(context, topic) as (cluster, count):
-        _check_partition(topic, partition, count)
+    async with open_cluster(context, topic, partition) as (cluster, count):
         target = _Target(topic, partition, count)
         level = {"0": 0, "1": 1, "all": -1}[acks]
         async with Producer(cluster, acks=level, delivery_timeout_s=timeout_s) as producer:
@@ -249,7 +273,7 @@ async def _chunks(file: str | None) -> AsyncIterator[bytes]:
             while chunk := await loop.run_in_executor(None, opened.read, CHUNK_BYTES):
                 yield chunk
         return
-    source: BinaryIO = sys.stdin.buffer
+    source: BinaryIO = standard_input("what to write").buffer
     try:
         reader = asyncio.StreamReader()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
@@ -284,8 +308,12 @@ def _parse_from(_context: click.Context, _parameter: click.Parameter, text: str)
 async def consume(
     context: Context, topic: str, partition: int | None, start: str | int, max_messages: int | None, exit_at_end: bool
 ) -> None:
-    """Print records, as they come, until Ctrl-C.  --timeout, if given, bounds the whole command."""
+    """Print records as they arrive, until Ctrl-C.
+
+    --timeout, if given, bounds the whole command.
+    """
     context.interrupted = ""
+    context.lift_limit()
     try:
         async with asyncio.timeout(context.timeout_s):
             await _consume(context, topic, partition, start, max_messages, exit_at_end)
@@ -313,8 +341,7 @@ async def _consume(
 ) -> None:
     from quorumlog.client.consumer import EARLIEST, LATEST, Consumer
 
-    async with open_cluster(context, topic) as (cluster, count):
-        _check_partition(topic, partition, count)
+    async with open_cluster(context, topic, partition) as (cluster, count):
         indexes = range(count) if partition is None else [partition]
         consumer = Consumer(cluster, timeout_s=context.deadline_s)
         keys = [(topic, index) for index in indexes]
@@ -347,20 +374,35 @@ async def _read(
     pieces: asyncio.Queue[Any],
     max_messages: int | None,
 ) -> None:
-    """Put what one partition holds into the queue, up to `end`; then None."""
-    from quorumlog.client.records import decode_batches, end_offset
+    """Put what one partition holds into the queue, up to `end`; then None.
+
+    An error of a batch that cannot be read follows the records before it through the queue, so that these are printed.
+    """
+    from quorumlog.client.records import OFFSET_MAX, UnreadableBatchError, decode_batches, end_offset
 
     while end is None or offset < end:
         fetched = await consumer.fetch(topic, index, offset, size_max_bytes=FETCH_SIZE_MAX_BYTES)
-        after = end_offset(fetched.records)
-        if after is None:
-            continue
-        until = after if end is None else min(after, end)
-        records = list(decode_batches(fetched.records, offset, until))
+        records: list[Record] = []
+        try:
+            for record in decode_batches(fetched.records, offset, OFFSET_MAX if end is None else end):
+                records.append(record)
+            after = end_offset(fetched.records)
+        except UnreadableBatchError as error:
+            await pieces.put((index, records))
+            await pieces.put(error.of(topic, index, _after_unreadable(error, topic, index)))
+            return
         if records:
             await pieces.put((index, records))
-        offset = after
+        if after is not None:
+            offset = after
     await pieces.put(None)
+
+
+def _after_unreadable(error: UnreadableBatchError, topic: str, index: int) -> str:
+    """The command that goes on after the batch, where that is known."""
+    if error.end_offset is None:
+        return f"kctl explain {topic}-{index}"
+    return f"kctl consume {topic} --partition {index} --from {error.end_offset}"
 
 
 async def _print(
@@ -372,6 +414,8 @@ async def _print(
         if piece is None:
             readers -= 1
             continue
+        if isinstance(piece, ClusterError):
+            raise piece
         index, records = piece
         for record in records[:left]:
             _print_record(context, topic, index, record)

@@ -23,7 +23,7 @@ PORT_BASE = 19_090
 
 @click.group("dev", cls=Group)
 def group() -> None:
-    """A cluster on this machine, for trying things out."""
+    """Run a cluster on this machine, to try things out."""
 
 
 _dir_option = click.option("--dir", "directory", metavar="DIR", help="Where it lives (default under XDG_DATA_HOME).")
@@ -40,9 +40,13 @@ def _directory(given: str | None) -> Path:
 @click.option("--port-base", type=click.IntRange(1024, 65_000), help=f"First port (default {PORT_BASE}).")
 @with_loop
 async def up(context: Context, directory: str | None, voters: int, brokers: int, port_base: int | None) -> None:
-    """Start a cluster and wait until it is ready; one that is there already is started again where it has stopped."""
+    """Start a cluster, and wait until it is ready.
+
+    If the cluster exists already, its stopped nodes are started again.
+    """
     from quorumlog.kctl import dev_cluster
 
+    context.lift_limit()  # each process has time-outs of its own
     home = _directory(directory)
     made_dir = not home.exists()
     home.mkdir(parents=True, exist_ok=True)
@@ -79,7 +83,7 @@ async def up(context: Context, directory: str | None, voters: int, brokers: int,
 @_dir_option
 @with_loop
 async def status(context: Context, directory: str | None) -> None:
-    """The processes of the cluster, and whether each is ready."""
+    """Show the cluster's processes, and whether each is ready."""
     cluster = _existing(_directory(directory))
     document = await _document(cluster)
     if context.output.is_json:
@@ -94,9 +98,10 @@ async def status(context: Context, directory: str | None) -> None:
 @_dir_option
 @with_loop
 async def down(context: Context, directory: str | None) -> None:
-    """Stop the cluster's processes and delete all that `up` made, data included."""
+    """Stop the cluster and delete all that `up` made, data included."""
     from quorumlog.kctl import dev_cluster
 
+    context.lift_limit()  # each process has time-outs of its own
     home = _directory(directory)
     stopped: list[str] = []
     cluster = dev_cluster.load(home) if home.is_dir() else None

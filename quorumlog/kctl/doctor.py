@@ -29,6 +29,7 @@ async def command(context: Context) -> int:
     from quorumlog.kctl.doctor_look import Doctor
     from quorumlog.kctl.doctor_partitions import cluster_findings
     from quorumlog.kctl.doctor_quorum import metadata_unreadable, quorum_findings, unreachable
+    from quorumlog.kctl.doctor_space import space_findings
 
     context.interrupted = "nothing was changed"
     async with context.client() as client:
@@ -39,6 +40,7 @@ async def command(context: Context) -> int:
         findings += cluster_findings(look)
     elif is_reached:
         findings += metadata_unreadable(look)
+    findings += space_findings(look)
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     is_healthy = all(finding.severity == ADVICE for finding in findings)
     if context.output.is_json:
@@ -54,7 +56,12 @@ def document(look: Look, findings: list[Finding], is_healthy: bool) -> dict[str,
         "healthy": is_healthy,
         "looked_at": looked_at(look),
         "findings": [
-            {**finding._asdict(), "nodes": list(finding.nodes), "partitions": list(finding.partitions)}
+            {
+                **finding._asdict(),
+                "nodes": list(finding.nodes),
+                "partitions": list(finding.partitions),
+                "commands": list(finding.commands),
+            }
             for finding in findings
         ],
     }
@@ -73,7 +80,10 @@ def looked_at(look: Look) -> dict[str, Any]:
         "nodes": len(look.nodes),
         "nodes_answering": sum(node.answers for node in look.nodes),
         "voters": None if quorum is None else len(quorum.voters),
-        "voters_answering": sum(node.answers and node.node_id in look.voters for node in look.nodes),
+        "voters_answering": sum(
+            node.answers and node.node_id in look.voters and node.node_id not in look.replaced_voters
+            for node in look.nodes
+        ),
         "brokers": None if metadata is None else len(metadata.brokers),
         "brokers_unfenced": None if metadata is None else sum(b.state == "unfenced" for b in metadata.brokers),
         "topics": None if metadata is None else len(metadata.topics),

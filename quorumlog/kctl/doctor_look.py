@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from quorumlog.client.probe import probe, why_silent
 from quorumlog.errors import ClusterError
-from quorumlog.runtime.addresses import Address, parse_address
+from quorumlog.kctl.words import quoted
+from quorumlog.runtime.addresses import Address
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.logging import rfc3339
 from quorumlog.wire.v1 import controller_pb2, node_pb2
 
 ASK_S = 3.0
@@ -33,7 +37,6 @@ TROUBLED_TOPICS_MAX = 100
 
 NOBODY = -1
 NOT_OURS = "what answers there is no quorumlog node"
-HANGS = "it takes connections, but does not answer"
 
 _T = TypeVar("_T")
 
@@ -43,7 +46,8 @@ class NodeLook:
     """One node.  `silence`: why it does not answer, in words; then there is nothing else of it.
 
     quorum: DescribeQuorumReply, as this node sees it.  described: DescribeNodeReply.  later: the same, a moment later,
-    if that was asked.  replicas: ReplicaDescriptions, by (topic, index), of topics that are not as they should be.
+    if that was asked.  clock_ahead_ms: how far its wall clock is ahead of the one here.  replicas: ReplicaDescriptions,
+    by (topic, index), of topics that are not as they should be.
     """
 
     address: str
@@ -52,6 +56,7 @@ class NodeLook:
     quorum: Any = None
     described: Any = None
     later: Any = None
+    clock_ahead_ms: int | None = None
     strays: list[Any] = field(default_factory=list)
     replicas: dict[tuple[str, int], Any] = field(default_factory=dict)
     replicas_later: dict[tuple[str, int], Any] = field(default_factory=dict)
@@ -98,6 +103,17 @@ class Look:
         return [] if self.quorum is None else sorted(voter.replica.key.node_id for voter in self.quorum.voters)
 
     @property
+    def replaced_voters(self) -> list[int]:
+        """Voters in whose place a node with another disk answers: it does not vote."""
+        if self.quorum is None:
+            return []
+        return [
+            key.node_id for key in (status.replica.key for status in self.quorum.voters)
+            if (node := self.node(key.node_id)) is not None and node.quorum is not None
+            and key.directory_id and (disk := node.quorum.answered_by.directory_id) and disk != key.directory_id
+        ]  # fmt: skip
+
+    @property
     def followed(self) -> int | None:
         """Whom a majority of the voters takes for the leader, in one epoch, whether that one answers here or not."""
         views = [
@@ -114,12 +130,27 @@ class Look:
         return next((node for node in found if node.answers), found[0] if found else None)
 
     def silence_of(self, node_id: int) -> str | None:
-        """Why the node does not answer; None if it does, or nobody knows where to ask.
+        """Why the node does not answer, and how it ended, if it has reported that; None if it does, or nobody knows
+        where to ask.
 
         Of a broker whose control address nobody knows (only a leader does), whether it takes connections of clients.
         """
         node = self.node(node_id)
-        return self.client_ports.get(node_id) if node is None else node.silence
+        silence = self.client_ports.get(node_id) if node is None else node.silence
+        end = self.end_of(node_id)
+        if silence is None or end is None:
+            return silence
+        told = f"it ended at {rfc3339(end.at_ms)} with status {end.exit_status}: {quoted(end.cause)}"
+        return f"{silence}; node {node_id} reported: {told}"
+
+    def end_of(self, node_id: int) -> Any:
+        """The NodeEnd that a node has reported to others before it fell silent, or None."""
+        node = self.node(node_id)
+        if node is not None and node.answers:
+            return None
+        reported = [end for each in self.nodes if each.described is not None for end in each.described.ends]
+        mine = [end for end in reported if end.node_id == node_id]
+        return max(mine, key=lambda end: end.at_ms, default=None)
 
 
 def _lateness(quorum: Any) -> tuple[int, int, int]:
@@ -135,6 +166,7 @@ class Doctor:
 
     def __init__(self, client: Any, addresses: Iterable[str], timeout_s: float) -> None:
         self._client = client
+        self._wall_ms = Sources.real().wall_ms
         self._free = asyncio.Semaphore(AT_ONCE_MAX)
         self._deadline = asyncio.get_running_loop().time() + timeout_s
         self.look = Look(list(addresses))
@@ -183,12 +215,15 @@ class Doctor:
         try:
             node.quorum = await self._client.describe_quorum_of(address, self._limit(ASK_S))
             node.node_id = node.quorum.answered_by.node_id
+            begun_ms = self._wall_ms()
             node.described = await self._client.ask_node(address, "DescribeNode", request, self._limit(ASK_S))
+            if node.described.HasField("wall_ms"):  # as of the middle of the question, which bounds the error
+                node.clock_ahead_ms = node.described.wall_ms - (begun_ms + self._wall_ms()) // 2
         except ClusterError as error:
             if error.code == "NOT_A_NODE":
                 node.silence = NOT_OURS
             elif node.quorum is None:
-                node.silence = await probe(address, self._limit(PROBE_S)) or HANGS
+                node.silence = (await why_silent(address, self._limit(PROBE_S))).text
             elif error.retriable:
                 node.silence = f"it has answered once, then: {error.message}"
         return node
@@ -394,24 +429,3 @@ def troubled(metadata: Any) -> set[str]:
         or partition.adding
         or partition.removing
     }
-
-
-Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-
-
-async def probe(address: str, timeout_s: float, connect: Connect = asyncio.open_connection) -> str | None:
-    """Why nobody answers at an address, in words; None when it takes connections."""
-    target = parse_address(address)
-    try:
-        async with asyncio.timeout(timeout_s):
-            _, writer = await connect(target.host, target.port)
-    except TimeoutError:
-        return "no answer to a connection: its machine is down, or cut off from here"
-    except ConnectionRefusedError:
-        return "connection refused: nothing listens there"
-    except OSError as error:
-        return f"cannot be reached: {error.strerror or error}"
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-    return None

@@ -6,8 +6,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorumlog.kctl.doctor_findings import ADVICE, CRITICAL, PROBLEM, Finding, texts, wake
+from quorumlog.kctl.doctor_findings import (
+    ADVICE,
+    CRITICAL,
+    PROBLEM,
+    TOPICS_AT_ONCE_MAX,
+    Finding,
+    first_topics,
+    move,
+    texts,
+    unclean,
+    wake,
+)
 from quorumlog.kctl.doctor_look import NOBODY, Look
+from quorumlog.kctl.doctor_space import before_start
 from quorumlog.kctl.words import SHOWN_MAX, Key, counted, listed, named
 
 LOST_DIRECTORY = bytes(15) + b"\1"
@@ -55,8 +67,12 @@ class Cluster:
         moving = {*partition.isr, *partition.adding, *partition.removing}
         return tuple(sorted({replica.broker_id for replica in partition.replicas} - moving))
 
-    def unfenced(self) -> list[int]:
-        return [broker_id for broker_id, broker in self.brokers.items() if broker.state == UNFENCED]
+    def open_brokers(self) -> list[int]:
+        """Brokers that a plan gives replicas to by itself."""
+        return [
+            broker_id for broker_id, broker in sorted(self.brokers.items())
+            if broker.state == UNFENCED and self.configs.get((str(broker_id), "cordoned")) != "true"
+        ]  # fmt: skip
 
     def state(self, broker_id: int) -> str:
         """Why a replica on this broker cannot be in sync, in words; what the broker is, if that is not it."""
@@ -99,32 +115,72 @@ def _leaderless(cluster: Cluster) -> Iterator[Finding]:
     for key, partition in cluster.partitions.items():
         if partition.leader == NOBODY:
             waited_for = tuple(sorted({*partition.isr, *partition.elr}))
-            others = {replica.broker_id for replica in partition.replicas}.difference(waited_for)
-            groups.setdefault((waited_for, bool(others)), []).append(key)
+            replicas = {replica.broker_id for replica in partition.replicas}
+            groups.setdefault((waited_for, bool(replicas.difference(waited_for))), []).append(key)
     for (waited_for, has_others), keys in sorted(groups.items()):
         what = f"{counted(len(keys), 'partition')} without a leader: {named(keys)}"
-        topic, index = min(keys)
-        unclean = f"kctl elect-leaders --unclean --topic {topic} --partition {index}"
         if not waited_for:
-            yield Finding(
-                CRITICAL, "OFFLINE", what, "no replica is known to hold all acknowledged records",
-                f"kctl explain {topic}-{index} shows how that came; whatever another replica has can be kept, and the "
-                f"rest given up: {unclean}",
-                (), texts(keys),
-            )  # fmt: skip
+            yield from _nobody_may_lead(cluster, keys)
             continue
         brokers = listed(f"broker {each}" for each in waited_for)
         step = _wake(cluster, waited_for) if len(waited_for) == 1 else f"start one of {brokers}"
+        cause = f"only {brokers} may lead: {'; '.join(cluster.state(broker_id) for broker_id in waited_for)}"
+        commands = unclean(keys)
+        if has_others:
+            given_up = f"the records that it alone held are given up by {'; '.join(commands)}"
+        else:
+            commands, given_up = _begin_anew(cluster, keys, waited_for[0])
         yield Finding(
-            CRITICAL, "OFFLINE", what,
-            f"only {brokers} may lead: {'; '.join(cluster.state(broker_id) for broker_id in waited_for)}",
-            f"{step}; only if that is gone for good: "
-            + (
-                f"what it alone held is given up by {unclean}"
-                if has_others
-                else f"its records are gone, too, there is no other replica; kctl topics delete {topic} begins anew"
-            ),
-            waited_for, texts(keys),
+            CRITICAL, "OFFLINE", what, cause, f"{step}; only if that is gone for good: {given_up}", waited_for,
+            texts(keys), commands,
+        )  # fmt: skip
+
+
+def _begin_anew(cluster: Cluster, keys: list[Key], broker_id: int) -> tuple[tuple[str, ...], str]:
+    """The commands that begin partitions anew whose only replica is gone with its broker, and what they mean."""
+    others = [each for each in cluster.open_brokers() if each != broker_id]
+    if not others:
+        return (
+            (),
+            "its records are lost too, because it had the only replica; start another broker, then ask doctor again",
+        )
+    commands = (move(first_topics(keys), drain=broker_id).removesuffix(" --wait"), *unclean(keys))
+    return commands, (
+        "its records are lost too: it had the only replica; these commands recreate the partition, empty, on "
+        f"another broker: {'; '.join(commands)}"
+    )
+
+
+def _nobody_may_lead(cluster: Cluster, keys: list[Key]) -> Iterator[Finding]:
+    """Partitions whose acknowledged records are not known to be on any disk: of a lost sole replica, and others."""
+    alone: dict[int, list[Key]] = {}
+    others: list[Key] = []
+    for key in keys:
+        replicas = cluster.partitions[key].replicas
+        if len(replicas) == 1:
+            alone.setdefault(replicas[0].broker_id, []).append(key)
+        else:
+            others.append(key)
+    for broker_id, lost in sorted(alone.items()):
+        commands = unclean(lost)
+        yield Finding(
+            CRITICAL, "OFFLINE", f"{counted(len(lost), 'partition')} lost with the only replica, on broker "
+            f"{broker_id}: {named(lost)}",
+            f"broker {broker_id} has returned without its records: with another disk, an emptied directory, or after "
+            "an unclean stop with write.caching",
+            f"stop broker {broker_id} and start it with the disk that it had; only if that is gone for good, this "
+            f"restarts the partition with the records that are left: {'; '.join(commands)}",
+            (broker_id,), texts(lost), commands,
+        )  # fmt: skip
+    if others:
+        topic, index = min(others)
+        commands = unclean(others)
+        yield Finding(
+            CRITICAL, "OFFLINE", f"{counted(len(others), 'partition')} without a leader: {named(others)}",
+            "no replica is known to hold all acknowledged records",
+            f"kctl explain {topic}-{index} shows how that came; whatever another replica has can be kept, and the rest "
+            f"given up: {'; '.join(commands)}",
+            (), texts(others), commands,
         )  # fmt: skip
 
 
@@ -138,7 +194,7 @@ def _below_minimum(cluster: Cluster) -> Iterator[Finding]:
             CRITICAL, "BELOW_MIN_ISR",
             f"{counted(len(keys), 'partition')} with fewer in sync than min.insync.replicas: {named(keys)}; "
             "producers with acks=all are refused",
-            _why(cluster, missing, keys), _bring_back(cluster, missing, keys), missing, texts(keys),
+            _why(cluster, missing, keys), *_bring_back(cluster, missing, keys),
         )  # fmt: skip
 
 
@@ -155,7 +211,7 @@ def _under_replicated(cluster: Cluster) -> Iterator[Finding]:
             PROBLEM, "UNDER_REPLICATED",
             f"{counted(len(keys), 'partition')} without {'its' if len(keys) == 1 else 'their'} replica on broker "
             f"{broker_id} in sync: {named(keys)}",
-            _why(cluster, (broker_id,), keys), _bring_back(cluster, (broker_id,), keys), (broker_id,), texts(keys),
+            _why(cluster, (broker_id,), keys), *_bring_back(cluster, (broker_id,), keys),
         )  # fmt: skip
 
 
@@ -210,31 +266,39 @@ def _moves(cluster: Cluster, key: Key, broker_id: int) -> bool:
     return bool(node.replicas_later[key].end_offset > node.replicas[key].end_offset)
 
 
-def _bring_back(cluster: Cluster, missing: tuple[int, ...], keys: list[Key]) -> str:
+def _bring_back(
+    cluster: Cluster, missing: tuple[int, ...], keys: list[Key]
+) -> tuple[str, tuple[int, ...], tuple[str, ...], tuple[str, ...]]:
+    """The end of a finding about replicas that are not in sync: next, nodes, partitions, commands."""
     absent = [
         each for each in missing
         if (broker := cluster.brokers.get(each)) is None or broker.state == FENCED
         or cluster.look.silence_of(each) is not None
     ]  # fmt: skip
     topic, index = min(keys)
-    if absent:
-        elsewhere = _elsewhere(cluster, topic, len(cluster.partitions[topic, index].replicas))
-        return f"{_wake(cluster, absent)}; what it lacks is copied by itself; if it is gone for good: {elsewhere}"
-    return f"kctl explain {topic}-{index}; the log of the broker says why it does not follow"
+    if not absent:
+        step = f"kctl explain {topic}-{index}; the log of the broker says why it does not follow"
+        return step, missing, texts(keys), ()
+    factor = max(len(cluster.partitions[key].replicas) for key in keys)
+    commands, elsewhere = _elsewhere(cluster, first_topics(keys), factor, keep_factor=True)
+    step = f"{_wake(cluster, absent)}; what it lacks is copied by itself; if it is gone for good: {elsewhere}"
+    return step, missing, texts(keys), commands
 
 
 def _wake(cluster: Cluster, broker_ids: Iterable[int]) -> str:
-    return wake(((broker_id, cluster.look.silence_of(broker_id)) for broker_id in broker_ids), "broker")
-
-
-def _elsewhere(cluster: Cluster, topic: str, factor: int) -> str:
-    """The commands that place a topic anew, on the brokers that are up."""
-    if len(cluster.unfenced()) < factor:
-        return f"start another broker first, {counted(len(cluster.unfenced()), 'is', 'are')} up, {factor} are wanted"
-    return (
-        f"kctl reassign generate --topic {topic} --replication-factor {factor} > plan.json; "
-        "kctl reassign start --plan plan.json"
+    broker_ids = list(broker_ids)
+    return before_start(cluster.look, broker_ids) + wake(
+        ((broker_id, cluster.look.silence_of(broker_id)) for broker_id in broker_ids), "broker"
     )
+
+
+def _elsewhere(cluster: Cluster, topics: list[str], factor: int, *, keep_factor: bool) -> tuple[tuple[str, ...], str]:
+    """The commands that place topics anew on the brokers that are up, and the step in words."""
+    if len(cluster.open_brokers()) < factor:
+        up = counted(len(cluster.open_brokers()), "is", "are")
+        return (), f"start another broker first, {up} up, {factor} are wanted"
+    command = move(topics, factor=None if keep_factor else factor)
+    return (command,), command
 
 
 # Brokers
@@ -244,7 +308,7 @@ def _brokers(cluster: Cluster) -> Iterator[Finding]:
     if not cluster.brokers:
         yield Finding(
             ADVICE, "NO_BROKERS", "no broker is registered", "so there can be no topics yet",
-            "start one: broker run --node-id N --controllers …",
+            f"start one, for example on this machine: {_example_broker(cluster)}",
         )  # fmt: skip
     for broker_id, broker in sorted(cluster.brokers.items()):
         if broker.state == FENCED:
@@ -265,7 +329,8 @@ def _brokers(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(
                 ADVICE, "CORDONED", f"broker {broker_id} is cordoned: it gets no new replicas",
                 f"its config cordoned is true; it has {counted(broker.replicas, 'replica')}",
-                f"kctl configs unset cordoned --broker {broker_id}", (broker_id,),
+                f"kctl configs unset cordoned --broker {broker_id}", (broker_id,), (),
+                (f"kctl configs unset cordoned --broker {broker_id}",),
             )  # fmt: skip
     for node in cluster.look.nodes:
         if node.described is not None and node.described.is_broker and node.node_id not in cluster.brokers:
@@ -276,23 +341,51 @@ def _brokers(cluster: Cluster) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _example_broker(cluster: Cluster) -> str:
+    """A command that starts a broker here, with an id that is free."""
+    node_id = max([each.node_id or 0 for each in cluster.look.nodes], default=0) + 1
+    controllers = ",".join(node.address for node in cluster.look.nodes if node.answers)
+    return (
+        f"broker run --node-id {node_id} --data-dir ./broker-{node_id} --listen 127.0.0.1:9092 "
+        f"--control-listen 127.0.0.1:0 --controllers {controllers}"
+    )
+
+
 def _fenced(cluster: Cluster, broker_id: int, broker: Any) -> Finding:
     node = cluster.look.node(broker_id)
     costs = f"{counted(broker.replicas, 'replica')} out of use" if broker.replicas else "it has no replicas"
+    what = f"broker {broker_id} is fenced: {costs}"
     if node is not None and node.described is not None:
         cause = f"it runs; {_checks(node.described) or 'its heartbeats do not reach the controller'}"
         step = f"look at the log of broker {broker_id}; if it hangs, restart it"
-    else:
-        where = "" if node is None else f"node {broker_id} at {node.address}: "
-        silence = cluster.look.silence_of(broker_id)
-        cause = f"it sends no heartbeats; {where}{silence or 'it takes connections of clients'}"
-        step = f"{wake([(broker_id, silence)], 'broker')}; its log says why"
-        step += (
-            "; if it is gone for good: "
-            + ("move its replicas (kctl reassign generate --help), then " if broker.replicas else "")
-            + f"kctl brokers unregister {broker_id}"
-        )
-    return Finding(PROBLEM, "FENCED", f"broker {broker_id} is fenced: {costs}", cause, step, (broker_id,))
+        return Finding(PROBLEM, "FENCED", what, cause, step, (broker_id,))
+    where = "" if node is None else f"node {broker_id} at {node.address}: "
+    silence = cluster.look.silence_of(broker_id)
+    cause = f"it sends no heartbeats; {where}{silence or 'it takes connections of clients'}"
+    commands, gone = _forget(cluster, broker_id)
+    step = _wake(cluster, [broker_id]) + ("" if cluster.look.end_of(broker_id) else "; its log says why")
+    step += f"; if it is gone for good: {gone}"
+    return Finding(PROBLEM, "FENCED", what, cause, step, (broker_id,), (), commands)
+
+
+def _forget(cluster: Cluster, broker_id: int) -> tuple[tuple[str, ...], str]:
+    """The commands that take everything off a broker and forget it, and the step in words."""
+    unregister = f"kctl brokers unregister {broker_id}"
+    keys = [
+        key for key, partition in cluster.partitions.items()
+        if any(replica.broker_id == broker_id for replica in partition.replicas)
+    ]  # fmt: skip
+    if not keys:
+        return (unregister,), unregister
+    factor = max(len(cluster.partitions[key].replicas) for key in keys)
+    if len(cluster.open_brokers()) < factor:
+        up = counted(len(cluster.open_brokers()), "is", "are")
+        return (), f"start another broker first ({up} up, {factor} are wanted); doctor then says how to replace it"
+    offline = [key for key in keys if cluster.partitions[key].leader == NOBODY]
+    if offline:
+        return (), f"first decide on {counted(len(offline), 'partition')} without a leader, as said there"
+    commands = (move((), drain=broker_id), unregister)
+    return commands, "; ".join(commands)
 
 
 def _checks(described: Any) -> str:
@@ -306,7 +399,8 @@ def _directories(cluster: Cluster) -> Iterator[Finding]:
         paths = list(node.described.directories_offline)
         yield Finding(
             PROBLEM, "DIRECTORY_OFFLINE", f"broker {node.node_id} does not use {listed(paths)} any more",
-            "a write or an fsync there failed; what it held is served by the other replicas",
+            ("; ".join(each.problem for each in node.described.directories if each.problem)
+             or "a write or an fsync there failed") + "; what it held is served by the other replicas",
             f"mend or replace that disk, then restart broker {node.node_id}; its log has the error",
             (node.node_id or 0,),
         )  # fmt: skip
@@ -320,17 +414,31 @@ def _lost(cluster: Cluster) -> Iterator[Finding]:
                 groups.setdefault((replica.broker_id, partition.leader == NOBODY), []).append(key)
     for (broker_id, is_leaderless), keys in sorted(groups.items()):
         causes = {problem for key in keys if (problem := _offline(cluster, key, broker_id))}
-        topic = min(keys)[0]
+        if is_leaderless:
+            commands: tuple[str, ...] = ()
+            step = f"nobody leads to copy it from: restore what is missing, restart broker {broker_id}; {RECOVERY}"
+        else:
+            commands, step = _copy_anew(cluster, keys, broker_id)
         yield Finding(
             PROBLEM, "LOST_REPLICA",
             f"broker {broker_id} has lost {counted(len(keys), 'replica')}: {named(keys)}",
             "; ".join(sorted(causes)[:SHOWN_MAX]) or "it reports them as damaged or gone",
-            f"nobody leads to copy it from: restore what is missing, restart broker {broker_id}; {RECOVERY}"
-            if is_leaderless
-            else f"move it to another broker and back, and it is copied anew: kctl reassign start --topic {topic} "
-            f"--brokers …; {RECOVERY}",
-            (broker_id,), texts(keys),
+            step, (broker_id,), texts(keys), commands,
         )  # fmt: skip
+
+
+def _copy_anew(cluster: Cluster, keys: list[Key], broker_id: int) -> tuple[tuple[str, ...], str]:
+    """The commands that drop a lost replica and make another one: on a broker to spare, else on the same one again."""
+    topics = first_topics(keys)
+    factor = max(len(cluster.partitions[key].replicas) for key in keys)
+    spare = [each for each in cluster.open_brokers() if each != broker_id]
+    if len(spare) >= factor:
+        commands: tuple[str, ...] = (move(topics, drain=broker_id),)
+        meaning = "another broker gets it"
+    else:
+        commands = (move(topics, drain=broker_id, factor=factor - 1), move(topics, factor=factor))
+        meaning = "drop it, then have it copied anew"
+    return commands, f"{meaning}: {'; '.join(commands)}; {RECOVERY}"
 
 
 def _strays(cluster: Cluster) -> Iterator[Finding]:
@@ -340,8 +448,8 @@ def _strays(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(
                 ADVICE, "STRAYS", f"broker {node.node_id} keeps {counted(len(kept), 'replica')} that the metadata does "
                 "not know", "the quorum was rebuilt, and may have forgotten them",
-                "kctl brokers purge-strays --dry-run shows them; without --dry-run they are deleted",
-                (node.node_id or 0,),
+                "kctl brokers purge-strays --dry-run shows them; this deletes them: kctl brokers purge-strays",
+                (node.node_id or 0,), (), ("kctl brokers purge-strays",),
             )  # fmt: skip
 
 
@@ -369,15 +477,16 @@ def _reassignments(cluster: Cluster) -> Iterator[Finding]:
         if (partition.adding or partition.removing) and (cause := _stuck(cluster, key, partition)):
             groups.setdefault(cause, []).append(key)
     for cause, keys in sorted(groups.items()):
-        topic, _ = min(keys)
         step = "mend that, and it goes on by itself"
+        back = "kctl reassign cancel" + "".join(f" --topic {topic}" for topic in first_topics(keys))
+        commands = (back,)
         if THROTTLED in cause:
-            step = "if that is too little: kctl reassign start --throttle BYTES"
+            commands = ("kctl reassign start --throttle none",)
+            step = f"take the throttle away: {commands[0]}"
         yield Finding(
             PROBLEM, "REASSIGNMENT_STUCK",
             f"{counted(len(keys), 'partition')} being moved, without progress: {named(keys)}",
-            cause, f"{step}; or go back: kctl reassign cancel --topic {topic}",
-            (), texts(keys),
+            cause, f"{step}; or go back: {back}", (), texts(keys), commands,
         )  # fmt: skip
 
 
@@ -408,35 +517,56 @@ def _stuck(cluster: Cluster, key: Key, partition: Any) -> str:
 
 def _by_design(cluster: Cluster) -> Iterator[Finding]:
     alone: dict[str, list[Key]] = {}
-    tight: dict[str, list[Key]] = {}
+    tight: dict[tuple[int, str], list[Key]] = {}
     for key, partition in cluster.partitions.items():
-        if len(partition.replicas) == 1:
+        factor = len(partition.replicas) - len(partition.removing)  # once a move has ended
+        if factor == 1:
             alone.setdefault(key[0], []).append(key)
-        elif cluster.min_isr[key[0]] >= len(partition.replicas) - len(partition.adding):
-            tight.setdefault(key[0], []).append(key)
+        elif cluster.min_isr[key[0]] >= factor:
+            tight.setdefault((factor, key[0]), []).append(key)
     if alone:
-        topics = sorted(alone)
-        keys = [key for topic in topics for key in alone[topic]]
-        single = len(cluster.unfenced()) < 2
-        yield Finding(
-            ADVICE, "REPLICATION_FACTOR_1",
-            f"{counted(len(topics), 'topic')} without a second replica ({counted(len(keys), 'partition')}): "
-            + _some(topics),
-            "one broker down, and they are; one disk lost, and their records are"
-            + ("; there is only one broker to hold them" if single else ""),
-            "start more brokers first" if single else _elsewhere(cluster, topics[0], min(3, len(cluster.unfenced()))),
-            (), texts(keys),
-        )  # fmt: skip
-    if tight:
-        topics = sorted(tight)
-        yield Finding(
-            ADVICE, "MIN_ISR_IS_ALL",
-            f"{counted(len(topics), 'topic')} with min.insync.replicas as high as the replication factor: "
-            + _some(topics),
-            "as soon as one replica is down, producers with acks=all are refused",
-            f"kctl configs set min.insync.replicas={max(1, cluster.min_isr[topics[0]] - 1)} --topic {topics[0]}",
-            (), texts(key for topic in topics for key in tight[topic]),
-        )  # fmt: skip
+        yield _alone(cluster, alone)
+    for factor in sorted({factor for factor, _ in tight}):
+        yield _tight(cluster, factor, {topic: keys for (each, topic), keys in tight.items() if each == factor})
+
+
+def _alone(cluster: Cluster, alone: dict[str, list[Key]]) -> Finding:
+    topics = sorted(alone)
+    keys = [key for topic in topics for key in alone[topic]]
+    up = len(cluster.open_brokers())
+    commands: tuple[str, ...] = ()
+    step = "start more brokers first"
+    if up >= 2:
+        commands, step = _elsewhere(cluster, first_topics(keys), min(3, up), keep_factor=False)
+    return Finding(
+        ADVICE, "REPLICATION_FACTOR_1",
+        f"{counted(len(topics), 'topic')} without a second replica ({counted(len(keys), 'partition')}): "
+        + _some(topics),
+        "they are unavailable while their broker is down; if its disk is lost, so are their records"
+        + ("; there is only one broker to hold them" if up < 2 else ""),
+        step, (), texts(keys), commands,
+    )  # fmt: skip
+
+
+def _tight(cluster: Cluster, factor: int, tight: dict[str, list[Key]]) -> Finding:
+    topics = sorted(tight)
+    keys = [key for topic in topics for key in tight[topic]]
+    lower = tuple(f"kctl configs set min.insync.replicas={factor - 1} --topic {topic}" for topic in topics)
+    wanted = max(cluster.min_isr[topic] for topic in topics) + 1
+    if wanted <= len(cluster.open_brokers()):
+        commands: tuple[str, ...] = (move(first_topics(keys), factor=wanted),)
+        step = f"have one replica more than that: {commands[0]}"
+    else:
+        commands = lower[:TOPICS_AT_ONCE_MAX]
+        step = (
+            f"start another broker, and have {wanted} replicas (doctor then gives the command); or, if one replica may "
+            f"confirm alone: {'; '.join(commands)}"
+        )
+    return Finding(
+        ADVICE, "MIN_ISR_IS_ALL",
+        f"{counted(len(topics), 'topic')} with min.insync.replicas as high as the replication factor: {_some(topics)}",
+        "as soon as one replica is down, producers with acks=all are refused", step, (), texts(keys), commands,
+    )  # fmt: skip
 
 
 def _some(topics: list[str]) -> str:

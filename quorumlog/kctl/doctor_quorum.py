@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from quorumlog.kctl.doctor_findings import ADVICE, CRITICAL, PROBLEM, Finding, wake
 from quorumlog.kctl.doctor_look import Look, NodeLook, committed
+from quorumlog.kctl.doctor_space import before_start
 from quorumlog.kctl.words import counted, listed
 
 SILENT_MS = 2_000
 """A voter that has not fetched for so long counts as absent (`quorum.fetch.timeout.ms`)."""
 LAGGING_MS = 5_000
 SERVING_MAX_MS = 10_000
+CLOCK_DIFFERENCE_MS = 5_000
 SLOW_FSYNC_US = 100_000
 RECOVERY = "docs/recovery.md"
 OTHER_DISK = "it answers with another disk than the voter's"
@@ -26,8 +29,9 @@ def quorum_findings(look: Look) -> Iterator[Finding]:
     else:
         yield from _leader(look, look.leader)
         yield from _voters(look, look.leader.quorum)
-    yield from _voter_count(look.quorum)
+    yield from _voter_count(look)
     yield from _target(look.quorum)
+    yield from _clocks(look)
     yield from _disks(look)
     yield from _behind(look)
     yield from _not_ready(look)
@@ -107,7 +111,7 @@ def _no_leader(look: Look) -> Finding:
             (look.followed,),
         )  # fmt: skip
     needed = len(voters) // 2 + 1
-    replaced = _with_other_disks(look)
+    replaced = look.replaced_voters
     silent = [v for v in voters if (node := look.node(v)) is None or not node.answers or v in replaced]
     consequence = "nothing can be changed and no leader is replaced; brokers serve with the leaders that they have"
     if (missing := needed - (len(voters) - len(silent))) > 0:
@@ -150,18 +154,9 @@ def _silence(look: Look, node_id: int) -> str:
     node = look.node(node_id)
     if node is None:
         return f"node {node_id}: its address is not known"
-    if node.answers and node_id in _with_other_disks(look):
+    if node.answers and node_id in look.replaced_voters:
         return f"node {node_id} at {node.address}: {OTHER_DISK}"
-    return f"node {node_id} at {node.address}: {node.silence}"
-
-
-def _with_other_disks(look: Look) -> list[int]:
-    """Voters in whose place a node with another disk answers: it does not vote."""
-    return [
-        status.replica.key.node_id for status in look.quorum.voters
-        if (node := look.node(status.replica.key.node_id)) is not None and node.answers
-        and _has_another_disk(node, status)
-    ]  # fmt: skip
+    return f"node {node_id} at {node.address}: {look.silence_of(node_id)}"
 
 
 def _with_their_disks(absent: list[int], missing: int) -> str:
@@ -172,7 +167,9 @@ def _with_their_disks(absent: list[int], missing: int) -> str:
 
 
 def _wake(look: Look, node_ids: Iterable[int], needed: int | None = None) -> str:
-    return wake(((node_id, look.silence_of(node_id)) for node_id in node_ids), needed=needed)
+    node_ids = list(node_ids)
+    silent = ((node_id, look.silence_of(node_id)) for node_id in node_ids)
+    return before_start(look, node_ids) + wake(silent, needed=needed)
 
 
 # The leader
@@ -196,21 +193,21 @@ def _leader(look: Look, leader: NodeLook) -> Iterator[Finding]:
             if behind > 0
             else "the first record of its epoch is not committed: a majority of the voters does not acknowledge it"
         )
-        others = [voter for voter in look.voters if voter != leader.node_id]
+        command = _transfer(look, leader)
         steps = "kctl quorum replication shows who lags"
-        if others:
-            steps += f"; kctl transfer-leader --to {others[0]} lets another one try; if that hangs, restart the node"
+        if command:
+            steps += f"; let another one try: {command}; if that hangs, restart the node"
         yield Finding(
             CRITICAL, "NOT_SERVING",
             f"node {leader.node_id} was elected {described.leading_ms // 1000} s ago, but does not serve as controller",
-            cause, steps, (leader.node_id or 0,),
+            cause, steps, (leader.node_id or 0,), (), (command,) if command else (),
         )  # fmt: skip
 
 
 def _paused(look: Look, leader: NodeLook) -> Finding:
     voters = _voter_ids(leader.quorum)
     silent = [s for s in leader.quorum.voters if _is_silent(s) and s.replica.key.node_id != leader.node_id]
-    replaced = _with_other_disks(look)
+    replaced = look.replaced_voters
     causes = []
     for status in silent:
         voter = status.replica.key.node_id
@@ -251,7 +248,11 @@ def _voters(look: Look, quorum: Any) -> Iterator[Finding]:
         return  # said already
     leader_id = quorum.known.leader_id
     total = len(quorum.voters)
-    absent = [s for s in quorum.voters if s.replica.key.node_id != leader_id and _is_silent(s)]
+    replaced = look.replaced_voters
+    absent = [
+        status for status in quorum.voters
+        if (voter := status.replica.key.node_id) != leader_id and (_is_silent(status) or voter in replaced)
+    ]  # fmt: skip
     spare = total - len(absent) - (total // 2 + 1)
     for status in quorum.voters:
         voter = status.replica.key.node_id
@@ -262,13 +263,13 @@ def _voters(look: Look, quorum: Any) -> Iterator[Finding]:
         if status in absent:
             left = "no further voter may fail" if spare <= 0 else f"{counted(spare, 'more')} may fail"
             what = f"voter {voter} is missing: {left}"
-            if answers and node is not None and _has_another_disk(node, status):
+            if voter in replaced and node is not None:
+                command = f"kctl add-voter {voter}@{node.address} --replace"
                 yield Finding(
                     PROBLEM, "VOTER_NEW_DISK", what,
                     f"{OTHER_DISK}, so it is an observer; the voter {_heard(status)}",
-                    f"if the old disk is lost for good: kctl add-voter {voter}@{node.address} --replace; if not: start "
-                    "the node with that disk",
-                    (voter,),
+                    f"start the node with its old disk; if that is lost for good: {command}",
+                    (voter,), (), (command,),
                 )  # fmt: skip
             elif answers:
                 yield Finding(
@@ -277,11 +278,11 @@ def _voters(look: Look, quorum: Any) -> Iterator[Finding]:
                     f"look at the log of node {voter}, and at the network between it and node {leader_id}", (voter,),
                 )  # fmt: skip
             else:
+                command = f"kctl add-voter {voter}@{status.replica.address} --replace"
                 yield Finding(
                     PROBLEM, "VOTER_DOWN", what, f"{_silence(look, voter)}; it {_heard(status)}",
-                    f"{_wake(look, [voter])}; if its disk is gone: start it with an empty one, then kctl add-voter "
-                    f"{voter}@{status.replica.address} --replace",
-                    (voter,),
+                    f"{_wake(look, [voter])}; if its disk is gone: start it with an empty one, then: {command}",
+                    (voter,), (), (command,),
                 )  # fmt: skip
         elif not answers:
             yield Finding(
@@ -295,11 +296,6 @@ def _voters(look: Look, quorum: Any) -> Iterator[Finding]:
                 f"it was caught up {status.last_caught_up_ms // 1000} s ago, and fetches; {_fsync(node)}",
                 f"look at the disk and the load of node {voter}: iostat -x 1; kctl quorum replication", (voter,),
             )  # fmt: skip
-
-
-def _has_another_disk(node: NodeLook, status: Any) -> bool:
-    voters, answering = status.replica.key.directory_id, node.quorum.answered_by.directory_id
-    return bool(voters) and bool(answering) and answering != voters
 
 
 def _is_silent(status: Any) -> bool:
@@ -323,21 +319,47 @@ def _fsync(node: NodeLook | None) -> str:
     return f"it takes {_ms(node.described.fsync_p99_us)} to make a write durable (p99)"
 
 
-def _voter_count(quorum: Any) -> Iterator[Finding]:
+def _voter_count(look: Look) -> Iterator[Finding]:
+    quorum = look.quorum
     voters = _voter_ids(quorum)
+    known = {status.replica.key.node_id: status.replica.address for status in (*quorum.voters, *quorum.observers)}
+    others = [
+        node_id for node_id in sorted(known)
+        if node_id not in voters and (node := look.node(node_id)) is not None and node.answers
+    ]  # fmt: skip
     if len(voters) == 1:
+        command, step = "", _another_node(look, "two more nodes")
+        if len(others) >= 2:
+            wanted = ",".join(f"{node_id}@{known[node_id]}" for node_id in (*voters, *others[:2]))
+            command = f"kctl alter-quorum --target {wanted} --wait"
+            step = f"for production use, have three: {command}"
         yield Finding(
             ADVICE, "ONE_VOTER", "there is one voter: its disk is the cluster's metadata",
-            "if it fails nothing can be changed, and if its disk is lost the metadata is",
-            "for more than trying out, have three: kctl add-voter ID@HOST:PORT, two times", tuple(voters),
+            "if it fails, no metadata can be changed; if its disk is lost, so is the metadata", step, tuple(voters), (),
+            (command,) if command else (),
         )  # fmt: skip
     elif voters and len(voters) % 2 == 0:
         up = len(voters) // 2 + 1
+        leader_id = quorum.known.leader_id if quorum.known.HasField("leader_id") else None
+        spare = [voter for voter in voters if voter != leader_id]
+        command = f"kctl add-voter {others[0]}@{known[others[0]]} --wait" if others else ""
+        if not others and len(voters) > 2:
+            command = f"kctl remove-voter {min(spare, key=lambda each: (look.silence_of(each) is None, -each))}"
         yield Finding(
             ADVICE, "EVEN_VOTERS", f"there are {len(voters)} voters: no better than {len(voters) - 1}",
             f"{up} must be up, {len(voters) - up or 'none'} may fail",
-            "add one, or take one out: kctl add-voter, kctl remove-voter", tuple(voters),
+            f"{'take one out' if command.startswith('kctl remove') else 'add one'}: {command}" if command
+            else _another_node(look, "another node"),
+            tuple(voters), (), (command,) if command else (),
         )  # fmt: skip
+
+
+def _another_node(look: Look, what: str) -> str:
+    addresses = ",".join(node.address for node in look.nodes if node.answers)
+    return (
+        f"start {what}, each on a machine of its own (quorum-node run --join {addresses}, with an id, a data directory "
+        "and an address of its own); doctor then gives the command that makes voters of them"
+    )
 
 
 def _target(quorum: Any) -> Iterator[Finding]:
@@ -350,12 +372,49 @@ def _target(quorum: Any) -> Iterator[Finding]:
         yield Finding(
             PROBLEM, "TARGET_NOT_REACHED", what, f"{step}: {quorum.target_problem}",
             "do what that asks for, and it goes on by itself; or give it up: kctl alter-quorum --cancel", tuple(wanted),
+            (), ("kctl alter-quorum --cancel",),
         )  # fmt: skip
     else:
         yield Finding(ADVICE, "TARGET_IN_PROGRESS", what, step, "kctl quorum status shows how far it is", tuple(wanted))
 
 
+def _transfer(look: Look, leader: NodeLook) -> str:
+    """The command that lets another voter lead: one that answers, with the fastest disk; empty if there is none."""
+    others = [
+        (node.described.fsync_p99_us, node.node_id)
+        for node in look.nodes
+        if node.described is not None and node is not leader
+        and node.node_id in look.voters and node.node_id not in look.replaced_voters
+    ]  # fmt: skip
+    return f"kctl transfer-leader --to {min(others)[1]}" if others else ""
+
+
 # The nodes
+
+
+def _clocks(look: Look) -> Iterator[Finding]:
+    """Wall clocks that differ: the records' times, and what retention makes of them, depend on which node writes."""
+    clocks = [(node.clock_ahead_ms, node.node_id) for node in look.nodes if node.clock_ahead_ms is not None]
+    if len(clocks) < 2:
+        return
+    middle = statistics.median_low(ahead for ahead, _ in clocks)
+    wrong = [(ahead - middle, node_id) for ahead, node_id in clocks if abs(ahead - middle) > CLOCK_DIFFERENCE_MS]
+    if wrong:
+        told = [f"node {node_id} is {_duration(abs(by))} {'ahead' if by > 0 else 'behind'}" for by, node_id in wrong]
+        yield Finding(
+            PROBLEM, "CLOCKS", f"the clocks of {len(clocks)} nodes differ", "; ".join(told),
+            f"set the clock of {listed(f'node {node_id}' for _, node_id in wrong)}, and keep it so with NTP (chrony); "
+            "timestamps, searches by time and retention follow the clock of each leader",
+            tuple(sorted(node_id or 0 for _, node_id in wrong)),
+        )  # fmt: skip
+
+
+def _duration(milliseconds: int) -> str:
+    seconds = milliseconds // 1000
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
 
 
 def _disks(look: Look) -> Iterator[Finding]:
@@ -365,9 +424,8 @@ def _disks(look: Look) -> Iterator[Finding]:
             continue
         costs = "changes of the cluster may wait for it" if node.leads else "what waits for it is late"
         step = f"look at the disk of node {node.node_id} and who else uses it: iostat -x 1"
-        others = [voter for voter in look.voters if voter != node.node_id]
-        if node.leads and others:
-            step += f"; meanwhile: kctl transfer-leader --to {others[0]}"
+        if node.leads and (command := _transfer(look, node)):
+            step += f"; meanwhile: {command}"
         yield Finding(
             PROBLEM, "SLOW_DISK",
             f"the disk of node {node.node_id} is slow: {_fsync(node)}",

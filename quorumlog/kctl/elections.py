@@ -33,10 +33,10 @@ async def elect_leaders(
     dry_run: bool,
     wait: bool,
 ) -> None:
-    """Have leaders elected.  A partition that needs no election is a success that says so.
+    """Elect leaders: the preferred ones, or unclean ones.
 
-    --unclean gives up acknowledged records that only the absent replicas hold; what was in sync stays in the chain that
-    `kctl explain` shows.
+    A partition that needs no election counts as a success.  --unclean gives up acknowledged records that only absent
+    replicas hold; `kctl explain` still shows which replicas were in sync.
     """
     from quorumlog.wire.v1 import controller_pb2 as pb
 

@@ -32,7 +32,7 @@ def _number(digits: str) -> int:
 @click.option("--last", type=click.IntRange(1, 1000), metavar="N", help="Only the latest N changes (default: all).")
 @with_loop
 async def command(context: Context, partition: tuple[str, int], last: int | None) -> None:
-    """Why a partition is as it is: its state, what is wrong with it, and every change that led there."""
+    """Show why a partition is as it is, change by change."""
     from quorumlog.kctl.nodes import ask_freshest
     from quorumlog.wire.v1 import controller_pb2, node_pb2
 
@@ -40,7 +40,7 @@ async def command(context: Context, partition: tuple[str, int], last: int | None
     asked = controller_pb2.TopicPartition(topic=topic, index=index)
     request = node_pb2.ExplainPartitionRequest(partition=asked)  # all: what was before is known from earlier changes
     async with context.client() as client:
-        reply = await ask_freshest(client, "ExplainPartition", request, context.deadline_s)
+        reply = await ask_freshest(client, "ExplainPartition", request, context.left_s)
     if is_cut := last is not None and len(reply.chain) > last:
         del reply.chain[: len(reply.chain) - (last or 0)]
         reply.complete = False

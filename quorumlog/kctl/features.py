@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
+from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.topics import dry_run_option
 
 METADATA_VERSION = "metadata.version"
@@ -12,21 +13,23 @@ METADATA_VERSION = "metadata.version"
 
 @click.group("features", cls=Group)
 def group() -> None:
-    """What all nodes have agreed to write; raised once every node runs a newer release."""
+    """Show and raise the feature levels that all nodes write."""
 
 
 @group.command("describe")
 @with_loop
 async def describe(context: Context) -> None:
-    """Each feature: its level, the levels that all understand, and which brokers hold it down."""
+    """Show each feature: level, supported range, brokers that limit it."""
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     async with context.client() as client:
-        reply = await client.call("DescribeFeatures", pb.DescribeFeaturesRequest(), context.left_s)
+        reads = Reads(context, client)
+        reply = await reads.ask("DescribeFeatures", pb.DescribeFeaturesRequest())
+    reads.tell()
     columns = ("name", "level", "lowest", "highest", "limited_by")
     if context.output.is_json:
         rows = [(each.name, each.level, each.lowest, each.highest, list(each.limited_by)) for each in reply.features]
-        context.output.document([dict(zip(columns, row, strict=True)) for row in rows])
+        context.output.document([{**dict(zip(columns, row, strict=True)), **reads.validity} for row in rows])
     else:
         context.output.table(
             columns,
@@ -44,7 +47,10 @@ async def describe(context: Context) -> None:
 @click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
 async def upgrade(context: Context, name: str, level: int | None, dry_run: bool, wait: bool) -> None:
-    """Raise a feature as far as all nodes understand it; there is no way back."""
+    """Raise a feature to the highest level that all nodes support.
+
+    A level is never lowered again.
+    """
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     header = pb.RequestHeader(validate_only=dry_run)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Sequence
 
@@ -12,6 +14,7 @@ import click
 import quorumlog
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import (
+    STARTED_S,
     brokers,
     cluster,
     completion,
@@ -28,6 +31,7 @@ from quorumlog.kctl import (
     quorum,
     reassign,
     state_changes,
+    streams,
     topics,
     voters,
 )
@@ -38,7 +42,7 @@ from quorumlog.kctl.output import Output, OutputClosedError, dumps
 @click.group(
     cls=Root,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Operate a quorumlog cluster.\n\nAny node of the cluster will do for --controllers (or KCTL_CONTROLLERS).",
+    help="Operate a quorumlog cluster.\n\nName any nodes of the cluster with --controllers or KCTL_CONTROLLERS.",
 )
 @click.version_option(quorumlog.__version__, prog_name="kctl")
 def cli() -> None:
@@ -72,12 +76,20 @@ cli.add_command(completion.command)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run kctl and end the process with its exit code."""
-    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+    streams.prepare()
+    code = run(sys.argv[1:] if arguments is None else list(arguments), time.monotonic() - STARTED_S)
+    if threading.active_count() > 1:  # a resolver that does not answer: the interpreter would wait for it
+        streams.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
-def run(arguments: list[str]) -> int:
-    """Run kctl; returns its exit code, having reported any error on standard error."""
-    context = Context()
+def run(arguments: list[str], spent_s: float = 0.0) -> int:
+    """Run kctl; returns its exit code, having reported any error on standard error.
+
+    spent_s: what of the command's time has passed already.
+    """
+    context = Context(spent_s=spent_s)
     try:
         result = cli.main(args=arguments, prog_name="kctl", standalone_mode=False, obj=context)
         return result if isinstance(result, int) else exits.DONE
@@ -92,13 +104,28 @@ def run(arguments: list[str]) -> int:
         context.output.interrupted(context.interrupted)
         return exits.INTERRUPTED
     except OutputClosedError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.discard(sys.stdout)
         return exits.DONE
+    except SystemExit:  # how click ends when whoever read its help has seen enough
+        streams.discard(sys.stdout)
+        return exits.DONE
+    except UnicodeEncodeError as error:
+        if not isinstance(error.object, str) or not any(map(_is_not_text, arguments)):
+            return _failed(error, context)
+        _usage(click.UsageError("an argument is not valid UTF-8"), context, arguments)
+        return exits.USAGE
     except Exception as error:
         return _failed(error, context)
 
 
+def _is_not_text(argument: str) -> bool:
+    """Whether an argument of the command line had bytes that are not UTF-8; Python keeps them as surrogates."""
+    return any(0xDC80 <= ord(character) <= 0xDCFF for character in argument)
+
+
 def _failed(error: Exception, context: Context) -> int:
+    if isinstance(error, OSError):
+        streams.discard_if_unwritable(sys.stdout)  # else the interpreter tries once more, and fails, when it ends
     if context.debug:
         traceback.print_exception(error)
     context.output.error(_to_doctor(error))
@@ -137,11 +164,7 @@ def _usage(error: click.ClickException, context: Context, arguments: list[str]) 
     usage = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "kctl"
     next_step = f"{usage} --help"
     if _wants_json(context, arguments):
-        print(
-            dumps({"error": "USAGE", "message": message, "next": next_step, "retriable": False}),
-            file=sys.stderr,
-            flush=True,
-        )
+        streams.say(dumps({"error": "USAGE", "message": message, "next": next_step, "retriable": False}))
     else:
         Output("table").message(f"kctl: {message} (next: {next_step})")
 

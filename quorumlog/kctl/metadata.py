@@ -41,7 +41,7 @@ def _offset_or(**words: int) -> Callable[[click.Context, click.Parameter, str], 
 
 @click.group("metadata", cls=Group)
 def group() -> None:
-    """The metadata log, and the cluster as it was."""
+    """Read the metadata log, and the cluster at earlier offsets."""
 
 
 @group.command("tail")
@@ -53,13 +53,15 @@ def group() -> None:
 @click.option("--exit-at-end", is_flag=True, help="Stop at what is the end when the command starts.")
 @with_loop
 async def tail(context: Context, start: int, max_records: int | None, exit_at_end: bool) -> None:
-    """Print committed records, as they come.  --timeout, if given, bounds the whole command.
+    """Print committed metadata records as they arrive.
 
-    Whichever nodes stop, it goes on with those that run, and leaves nothing out.
+    --timeout, if given, bounds the whole command.  When a node stops, the command goes on with the others and leaves
+    nothing out.
     """
     from quorumlog.kctl.metadata_history import History
 
     context.interrupted = ""
+    context.lift_limit()
     try:
         async with asyncio.timeout(context.timeout_s), context.client() as client:
             await _tail(context, History(client, lambda: context.deadline_s), start, max_records, exit_at_end)
@@ -103,7 +105,7 @@ def _topics_option(function: Any) -> Any:
 @_topics_option
 @with_loop
 async def at(context: Context, offset: int, topics: tuple[str, ...]) -> None:
-    """The cluster as the records below OFFSET made it; `end` for as it is now."""
+    """Show the cluster as of an offset; `end` is the present."""
     from quorumlog.kctl.metadata_history import History
 
     async with context.client() as client:
@@ -125,7 +127,7 @@ async def at(context: Context, offset: int, topics: tuple[str, ...]) -> None:
 @_topics_option
 @with_loop
 async def diff(context: Context, before: int, after: int, topics: tuple[str, ...]) -> None:
-    """What the records from A on, below B, changed in the cluster; without B: up to now."""
+    """Show what the records from A up to B changed; without B, up to now."""
     from quorumlog.kctl.metadata_history import History
 
     async with context.client() as client:
@@ -154,10 +156,10 @@ async def diff(context: Context, before: int, after: int, topics: tuple[str, ...
 @click.option("--topic", "topics", metavar="T", multiple=True, help="Of a snapshot: only this topic.")
 @with_loop
 async def dump(context: Context, file: str, start: int, topics: tuple[str, ...]) -> None:
-    """Read the metadata of a node that is stopped: its data directory, or a .snapshot file.
+    """Read the metadata of a stopped node from its disk.
 
-    Nothing is changed there.  Of a log, the records are shown as by `tail`; those at its end may never have been
-    committed.  Of a snapshot, the cluster as by `at`.
+    FILE is a data directory or a .snapshot file; nothing in it is changed.  The records of a log are shown as by
+    `tail`; the last ones may never have been committed.  A snapshot is shown as by `at`.
     """
     from quorumlog.kctl.metadata_dump import Dump
     from quorumlog.kctl.metadata_records import Names, lines

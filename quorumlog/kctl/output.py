@@ -7,6 +7,7 @@ is a table to draw.  Uuids are 22 characters of URL-safe base64, times RFC 3339 
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import shutil
@@ -16,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from quorumlog.errors import ClusterError, QuorumlogError
+from quorumlog.kctl.next_steps import next_step_of
+from quorumlog.kctl.streams import discard, is_utf8, say
 
 NO_NODE = -1
 UNTRUNCATED = 10_000
@@ -70,8 +73,20 @@ def duration_text(duration_ms: int) -> str:
 
 
 def dumps(value: Any) -> str:
-    """One line of JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """One line of JSON; only ASCII when standard output or error cannot show more."""
+    return json.dumps(value, ensure_ascii=not _is_unicode(), separators=(",", ":"))
+
+
+def _is_unicode() -> bool:
+    return is_utf8(sys.stdout) and is_utf8(sys.stderr)
+
+
+class _Drawing(io.StringIO):
+    """Text with the characters that standard output can show."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return sys.stdout.encoding or "utf-8"
 
 
 class Output:
@@ -82,7 +97,7 @@ class Output:
 
     def document(self, value: Any) -> None:
         """The one JSON document of a command."""
-        _write(json.dumps(value, ensure_ascii=False, indent=2))
+        _write(json.dumps(value, ensure_ascii=not _is_unicode(), indent=2))
 
     def line(self, value: Any) -> None:
         """One object of a stream."""
@@ -119,8 +134,10 @@ class Output:
         from rich.text import Text
 
         is_terminal = sys.stdout.isatty()
+        drawn = _Drawing()  # not standard output: rich would report a full disk or a closed pipe in its own way
         console = Console(
-            file=sys.stdout,
+            file=drawn,
+            force_terminal=is_terminal,
             width=UNTRUNCATED,
             no_color=bool(os.environ.get("NO_COLOR")) or None,
             highlight=False,
@@ -136,32 +153,34 @@ class Output:
             table.add_column(column, no_wrap=True)
         for row in rows:
             table.add_row(*(Text(_cell(value)) for value in row))
-        with console.capture() as captured:
-            console.print(table)
-        _write("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        console.print(table)
+        _write("\n".join(line.rstrip() for line in drawn.getvalue().splitlines()))
 
     def message(self, text: str) -> None:
         """Something to know, on standard error."""
-        print(text, file=sys.stderr, flush=True)
+        say(text)
 
     def interrupted(self, leaves: str) -> None:
         """Somebody has pressed Ctrl-C; `leaves`: what goes on nevertheless, in words, or nothing."""
         if sys.stderr.isatty():
-            print(file=sys.stderr)  # the terminal has echoed ^C
+            say("")  # the terminal has echoed ^C
         if leaves and self.is_json:
-            print(dumps({"error": "INTERRUPTED", "message": leaves, "next": None, "retriable": False}), file=sys.stderr)
+            say(dumps({"error": "INTERRUPTED", "message": leaves, "next": None, "retriable": False}))
         elif leaves:
             self.message(f"interrupted: {leaves}")
 
     def error(self, error: BaseException) -> None:
         """The one line that says what went wrong: what, why, what next."""
-        print(self.describe(error), file=sys.stderr, flush=True)
+        say(self.describe(error))
 
     def describe(self, error: BaseException) -> str:
         """The line of `error`, in this output's form."""
         message = str(error) or type(error).__name__
-        next_step = error.next_step if isinstance(error, QuorumlogError) else ""
+        if isinstance(error, OSError) and error.strerror:
+            message = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
         code, retriable = error_word(error)
+        next_step = error.next_step if isinstance(error, QuorumlogError) else ""
+        next_step = next_step or next_step_of(code)
         if self.is_json:
             return dumps({"error": code, "message": message, "next": next_step or None, "retriable": retriable})
         return " ".join(f"kctl: {code}: {message}{f' (next: {next_step})' if next_step else ''}".split())
@@ -197,3 +216,7 @@ def _write(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         raise OutputClosedError from None
+    except OSError as error:
+        discard(sys.stdout)
+        text = f"standard output cannot be written: {error.strerror or error}; changes that the command made remain"
+        raise ClusterError("IO_ERROR", text, "check where standard output is written to") from error

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from typing import Any
 
 import click
 
-from quorumlog.errors import ClusterError, QuorumlogError
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.brokers import told_apart
 from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_applied, with_loop
-from quorumlog.kctl.data import open_cluster
+from quorumlog.kctl.losses import ask, lost_records
 from quorumlog.kctl.output import uuid_text
+from quorumlog.kctl.streams import can_ask
 from quorumlog.kctl.topics import dry_run_option, parse_assignment, refusal, wait_for_leaders
 from quorumlog.kctl.words import counted
 
@@ -33,7 +33,10 @@ MAX_PARTITIONS = 1_000_000
 async def add_partitions(
     context: Context, name: str, count: int, assignment: list[list[int]] | None, dry_run: bool, wait: bool
 ) -> None:
-    """Add partitions at the end.  As many as there are already is a success that says so."""
+    """Add partitions to a topic.
+
+    Asking for the present number succeeds and changes nothing.
+    """
     from quorumlog.wire.v1 import controller_pb2, metadata_pb2
 
     wanted = controller_pb2.NewPartitions(
@@ -45,7 +48,8 @@ async def add_partitions(
         reply = await client.call("AddPartitions", request, context.left_s)
         (topic,) = reply.topics
         if topic.result.error != "NONE":
-            raise refusal(topic.result)
+            brokers = {broker for row in assignment or () for broker in row}
+            raise await told_apart(refusal(topic.result), client, context, brokers)
         if wait and not dry_run:
             await wait_for_leaders(context, client, name)
     if context.output.is_json:
@@ -68,8 +72,8 @@ async def add_partitions(
 async def remove_partitions(context: Context, name: str, count: int, yes: bool, dry_run: bool, wait: bool) -> None:
     """Remove the highest-numbered partitions of a topic, with all their records.
 
-    The topic gets another id, so that clients accept that it has fewer partitions.  What is lost is said first, and has
-    to be confirmed (or --yes).
+    The topic gets another id, so that clients accept that it has fewer partitions.  The command says how many records
+    are lost, and asks (unless --yes is given).
     """
     from quorumlog.wire.v1 import controller_pb2
 
@@ -86,11 +90,13 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
         now = len(described.topics[0].partitions)
         lost = None
         if count < now:
-            lost = await _lost_records(context, name, range(count, now))
+            lost = await lost_records(context, name, range(count, now))
             context.output.message(_warning(name, count, now, lost))
             if not (yes or dry_run):
-                _confirm(context, name)
-                context.start_over()
+                if not can_ask():
+                    text = f"removing partitions of {name} loses records and is not confirmed"
+                    raise ClusterError("CONFIRMATION_NEEDED", text, "add --yes")
+                ask(context, "remove them?")
         request.header.validate_only = dry_run
         reply = await client.call("RemovePartitions", request, context.left_s)
         if reply.topic.result.error != "NONE":
@@ -118,38 +124,7 @@ def _document(name: str, topic: Any, offset: int) -> dict[str, Any]:
     }
 
 
-async def _lost_records(context: Context, name: str, indexes: range) -> int | None:
-    """How many offsets these partitions hold; None when one of them does not say (nobody leads it)."""
-    from quorumlog.client.consumer import EARLIEST, LATEST, Consumer
-
-    try:
-        async with (
-            asyncio.timeout(min(context.left_s / 2, 10)),
-            open_cluster(context, name) as (cluster, _),
-        ):
-            consumer = Consumer(cluster)
-            first = await consumer.list_offsets({(name, index): EARLIEST for index in indexes})
-            end = await consumer.list_offsets({(name, index): LATEST for index in indexes})
-    except (QuorumlogError, TimeoutError, OSError):
-        return None
-    return sum(int(end[key].offset - first[key].offset) for key in first)
-
-
 def _warning(name: str, count: int, now: int, lost: int | None) -> str:
-    gone = f"{name}-{count}" if now - count == 1 else f"{name}-{count} to {name}-{now - 1}"
-    records = "all their records (how many is not known: not every partition answers)"
-    if lost is not None:
-        records = counted(lost, "record")
-    return (
-        f"warning: {gone} will be gone for good, with {records}; positions that consumers keep for them"
-        " (this cluster keeps none) mean nothing any more"
-    )
-
-
-def _confirm(context: Context, name: str) -> None:
-    if not sys.stdin.isatty():
-        raise ClusterError(
-            "CONFIRMATION_NEEDED", f"removing partitions of {name} loses records and is not confirmed", "add --yes"
-        )
-    context.interrupted = "nothing was changed"
-    click.confirm("remove them?", abort=True, err=True)
+    partitions = f"{name}-{count}" if now - count == 1 else f"{name}-{count} to {name}-{now - 1}"
+    records = "all their records (not every partition says how many)" if lost is None else counted(lost, "record")
+    return f"warning: {partitions} will be deleted for good, with {records}"

@@ -13,13 +13,13 @@ from quorumlog.kctl.output import uuid_text
 
 @click.group("quorum", cls=Group)
 def group() -> None:
-    """The voters and observers of the metadata log."""
+    """Show the voters and observers of the metadata log."""
 
 
 @group.command("status")
 @with_loop
 async def status(context: Context) -> None:
-    """Leader, epoch, high watermark, and how far behind everybody is."""
+    """Show the leader, its epoch, the high watermark and every lag."""
     async with context.client() as client:
         reply = await client.describe_quorum(context.left_s)
     document = status_document(reply)
@@ -45,7 +45,7 @@ async def status(context: Context) -> None:
 @group.command("replication")
 @with_loop
 async def replication(context: Context) -> None:
-    """Each voter and observer, with its role."""
+    """Show each voter and observer with its role and lag."""
     async with context.client() as client:
         reply = await client.describe_quorum(context.left_s)
     document = status_document(reply)

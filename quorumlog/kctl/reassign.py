@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,10 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers as brokers_module
 from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
+from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
 from quorumlog.kctl.reassign_progress import Sizes, Watch, held_up, list_ongoing, state_of, waited_for
+from quorumlog.kctl.streams import standard_input
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.kctl.words import Key, counted, listed, named
 
@@ -24,10 +25,10 @@ TOPICS_SHOWN_MAX = 5
 
 @click.group("reassign", cls=Group)
 def group() -> None:
-    """Move replicas to other brokers, while reads and writes go on.
+    """Move replicas to other brokers while reads and writes go on.
 
-    `generate` makes a plan, `start` begins to carry one out, `status` says how far it is, `cancel` returns to the
-    replicas of before, `verify` compares a plan with what there is.  Plans have the form of Kafka's own tool.
+    `generate` writes a plan, `start` begins it, `status` shows its progress, `cancel` returns to the replicas from
+    before it, and `verify` compares a plan with the cluster.  Plans have the format of Kafka's own tool.
     """
 
 
@@ -64,7 +65,7 @@ def _load(path: str | None) -> list[Move] | None:
     if path is None:
         return None
     try:
-        text = sys.stdin.read(PLAN_SIZE_MAX + 1) if path == "-" else _read(path)
+        text = standard_input("the plan").read(PLAN_SIZE_MAX + 1) if path == "-" else _read(path)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else f"it is no text: {error}"
         next_step = f"name a file that holds {FORM}, or - for standard input"
@@ -104,6 +105,12 @@ _throttle_option = click.option(
 @_brokers_option
 @_factor_option
 @_plan_option
+@click.option(
+    "--drain",
+    type=click.IntRange(0, ID_MAX),
+    metavar="ID",
+    help="Only partitions with a replica on this broker; they move to others (default: of all topics).",
+)
 @with_loop
 async def generate(
     context: Context,
@@ -111,25 +118,39 @@ async def generate(
     brokers: tuple[int, ...] | None,
     replication_factor: int | None,
     path: str | None,
+    drain: int | None,
 ) -> None:
-    """Make a plan that spreads a topic's replicas evenly over brokers and racks, moving as few as possible.
+    """Write a plan that spreads replicas evenly over brokers and racks.
 
-    The plan goes to standard output; the assignment of now, to return to, to standard error.  With `-o json` both are
-    in one document, which `start --plan` takes as well.  Without --brokers: all that are unfenced and not cordoned.
-    With --plan instead of --topic: the partitions that it names.
+    It moves as few replicas as possible.  The plan goes to standard output, the present assignment, to return to, to
+    standard error.  With `-o json` both are in one document, which `start --plan` takes as well.  Without --brokers it
+    uses all brokers that are unfenced and not cordoned.  With --plan instead of --topic it plans for the partitions
+    that the plan names.
     """
     plan = _load(path)
-    if bool(topics) == (plan is not None):
-        raise click.UsageError("give --topic, or --plan whose partitions are to be placed anew")
+    if (bool(topics) == (plan is not None)) and (drain is None or plan is not None):
+        raise click.UsageError("give --topic, --drain, or a --plan whose partitions are to be reassigned")
+    if drain is not None and drain in (brokers or ()):
+        raise click.UsageError(f"--brokers names broker {drain}, which --drain is to empty")
     async with context.client() as client:
-        current = await _current(client, context, topics or {move.topic for move in plan or ()})
+        reads = Reads(context, client)
+        current = await _current(reads, context, topics or {move.topic for move in plan or ()})
         if plan is not None:
             current = _named(current, plan)
-        planned = await _proposed(client, context, current, brokers, replication_factor)
+        if drain is not None:
+            current = [move for move in current if drain in move.replicas]
+        planned = await _proposed(reads, context, current, brokers, replication_factor, drain)
+    reads.tell()
     copied, changed = moved(current, planned)
     if context.output.is_json:
         context.output.document(
-            {"plan": document(planned), "current": document(current), "replicas_moved": copied, "changed": changed}
+            {
+                "plan": document(planned),
+                "current": document(current),
+                "replicas_moved": copied,
+                "changed": changed,
+                **reads.validity,
+            }
         )
         return
     context.output.text(json.dumps(document(planned)))
@@ -170,14 +191,19 @@ async def _described(client: Any, context: Context, topics: Any) -> list[Any]:
 
 
 async def _proposed(
-    client: Any, context: Context, current: list[Move], wanted: tuple[int, ...] | None, factor: int | None
+    client: Any,
+    context: Context,
+    current: list[Move],
+    wanted: tuple[int, ...] | None,
+    factor: int | None,
+    drained: int | None = None,
 ) -> list[Move]:
     known = {each["id"]: each for each in await brokers_module.fetch(context, client)}
-    ids = wanted if wanted is not None else _open_brokers(context, known)
+    ids = wanted if wanted is not None else [each for each in _open_brokers(context, known) if each != drained]
     missing = [id_ for id_ in ids if id_ not in known]
     if missing:
         text = f"broker {','.join(map(str, missing[:20]))} is not registered"
-        raise ClusterError("INVALID_REPLICA_ASSIGNMENT", text, "kctl brokers list")
+        raise ClusterError("BROKER_ID_NOT_REGISTERED", text, "kctl brokers list")
     return propose(current, {id_: known[id_]["rack"] for id_ in ids}, factor)
 
 
@@ -215,7 +241,10 @@ async def start(
     dry_run: bool,
     wait: bool,
 ) -> None:
-    """Begin to move replicas: all that is asked for, or nothing.  `--throttle` alone changes the one in force."""
+    """Begin to move replicas: the whole plan, or nothing.
+
+    `--throttle` alone changes the throttle in force.
+    """
     plan = _load(path)
     _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None)
     async with context.client() as client:
@@ -227,7 +256,8 @@ async def start(
         try:
             reply = await _alter(client, context, moves, dry_run, throttle=throttle, replace=replace)
         except ClusterError as error:
-            raise await _told_apart(error, client, context, moves) from error
+            wanted = {broker for move in moves for broker in move.replicas}
+            raise await brokers_module.told_apart(error, client, context, wanted) from error
         keys = [(move.topic, move.partition) for move in moves]
         under_way = await _under_way(client, reply, context.left_s)
         if under_way:
@@ -235,24 +265,12 @@ async def start(
             context.output.message(f"{named(under_way)}: already under way to the same replicas{waits}")
         moving = under_way or any(each.changed for each in reply.partitions)
         if wait and moving and not dry_run:
-            await Watch(context, client, keys).run()
+            await Watch(context, client, {(move.topic, move.partition): move.replicas for move in moves}).run()
             found = await _actual(client, context, sorted({topic for topic, _ in keys}))
-            _judge([_verified(move, found.get((move.topic, move.partition)), exact=True) for move in moves])
+            rows = [_verified(move, found.get((move.topic, move.partition)), exact=True) for move in moves]
+            _judge(rows, "; the reassignment was cancelled or replaced elsewhere")
     done = "moved" if wait else "being moved"
     _report(context, reply, moves, dry_run, done=done, planned="would be moved", under_way=under_way)
-
-
-async def _told_apart(refusal: ClusterError, client: Any, context: Context, moves: Sequence[Move]) -> ClusterError:
-    """The controller has one word for brokers that do not exist and those that are down; wrong usage is the former."""
-    if refusal.code != "INVALID_REPLICA_ASSIGNMENT":
-        return refusal
-    try:
-        states = {each["id"]: each["state"] for each in await brokers_module.fetch(context, client)}
-    except ClusterError:
-        return refusal
-    wanted = {broker for move in moves for broker in move.replicas}
-    is_passing = wanted <= states.keys() and any(states[broker] != "unfenced" for broker in wanted)
-    return ClusterError("BROKER_NOT_AVAILABLE", refusal.message, refusal.next_step) if is_passing else refusal
 
 
 async def _under_way(client: Any, reply: Any, timeout_s: float) -> set[Key]:
@@ -337,18 +355,20 @@ def _report(
 @_brokers_option
 @with_loop
 async def status(context: Context, path: str | None, topics: tuple[str, ...], brokers: tuple[int, ...] | None) -> None:
-    """What is going on: who is added and removed, who is in sync, and how many bytes there are to copy yet.
+    """Show the reassignments under way, and the bytes that each has left.
 
-    state: copying; waiting (all that are added are in sync, but too few would be left); broker_down (it waits for
-    brokers that are down); no_leader.
+    state: copying; waiting (all added replicas are in sync, but too few would be left); broker_down (brokers that it
+    needs are down); no_leader.
     """
     plan = _load(path)
     async with context.client() as client:
+        reads = Reads(context, client)
         keys = {(move.topic, move.partition) for move in plan or ()}
-        ongoing, throttle = await list_ongoing(client, keys, context.left_s)
+        ongoing, throttle = await list_ongoing(reads, keys, context.left_s)
         ongoing = [each for each in ongoing if _is_wanted(each, topics, brokers)]
         left = await Sizes(client).left(ongoing, context.left_s) if ongoing else {}
-        waits = await waited_for(client, ongoing, context.left_s)
+        waits = await waited_for(reads, ongoing, context.left_s)
+    reads.tell()
     rows = [
         {
             "topic": each.topic,
@@ -359,6 +379,7 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
             "bytes_left": left[each.topic, each.index],
             "state": state_of(each, waits[each.topic, each.index]),
             "waits_for": waits[each.topic, each.index],
+            **reads.validity,
         }
         for each in ongoing
     ]
@@ -408,7 +429,10 @@ def _is_wanted(ongoing: Any, topics: Sequence[str], brokers: tuple[int, ...] | N
 @so_on_return
 @with_loop
 async def cancel(context: Context, path: str | None, topics: tuple[str, ...], everything: bool, dry_run: bool) -> None:
-    """Return to the replicas of before; refused where only new ones hold all acknowledged records."""
+    """Return to the replicas from before a reassignment.
+
+    This is refused where only new replicas hold all acknowledged records.
+    """
     plan = _load(path)
     if (plan is not None) + bool(topics) + everything != 1:
         raise click.UsageError("give one of --plan FILE.json, --topic T and --all")
@@ -434,20 +458,22 @@ async def cancel(context: Context, path: str | None, topics: tuple[str, ...], ev
 @_brokers_option
 @with_loop
 async def verify(context: Context, path: str | None, topics: tuple[str, ...], brokers: tuple[int, ...] | None) -> None:
-    """Compare a plan, or a topic and its brokers, with what there is.
+    """Compare a plan, or a topic and its brokers, with the cluster.
 
     state: complete; in_progress (exit code 4); different (exit code 1); missing (exit code 3).
     """
     plan = _load(path)
     _check_sources(plan, topics, brokers)
     async with context.client() as client:
+        reads = Reads(context, client)
         if topics:
-            await _described(client, context, topics)
-        found = await _actual(client, context, topics or sorted({move.topic for move in plan or ()}))
+            await _described(reads, context, topics)
+        found = await _actual(reads, context, topics or sorted({move.topic for move in plan or ()}))
+    reads.tell()
     wanted = plan or [Move(topic, index, brokers or ()) for topic, index in sorted(found)]
     rows = [_verified(move, found.get((move.topic, move.partition)), exact=plan is not None) for move in wanted]
     if context.output.is_json:
-        context.output.document(rows)
+        context.output.document([{**row, **reads.validity} for row in rows])
     else:
         columns = ("topic", "partition", "replicas", "wanted", "adding", "removing", "isr", "state")
         context.output.table(columns, [[row[column] for column in columns] for row in rows])
@@ -483,8 +509,8 @@ def _verified(move: Move, found: Any, exact: bool) -> dict[str, Any]:
     }
 
 
-def _judge(rows: Sequence[dict[str, Any]]) -> None:
-    """Raises: ClusterError: not all is as it should be."""
+def _judge(rows: Sequence[dict[str, Any]], cause: str = "") -> None:
+    """Raise a ClusterError unless all is as planned; `cause` says why it may be different."""
     by_state = {
         state: [row for row in rows if row["state"] == state] for state in ("missing", "different", "in_progress")
     }
@@ -494,9 +520,9 @@ def _judge(rows: Sequence[dict[str, Any]]) -> None:
         return shown + (f" and {len(by_state[state]) - 5} more" if len(by_state[state]) > 5 else "")
 
     if by_state["missing"]:
-        raise ClusterError("UNKNOWN_TOPIC_OR_PARTITION", f"not there: {names('missing')}", "kctl topics list")
+        raise ClusterError("UNKNOWN_TOPIC_OR_PARTITION", f"missing: {names('missing')}", "kctl topics list")
     if by_state["different"]:
-        raise ClusterError("VERIFICATION_FAILED", f"not as planned: {names('different')}", "kctl reassign start")
+        raise ClusterError("VERIFICATION_FAILED", f"not as planned: {names('different')}{cause}", "kctl reassign start")
     if by_state["in_progress"]:
         text = f"still being moved: {names('in_progress')}"
         raise ClusterError("REASSIGNMENT_IN_PROGRESS", text, "kctl reassign status", retriable=True)

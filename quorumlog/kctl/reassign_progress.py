@@ -1,4 +1,4 @@
-"""How far reassignments are: what the controller and the brokers say of them, and bars on standard error.
+"""Progress of reassignments, from the controller and the brokers; bars on standard error.
 
 The cluster works on by itself, under whichever controller; whoever watches only looks.  Bytes are those of the leader's
 log that the replica being added does not have yet; a broker that does not answer leaves them unknown.
@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import LEFT_MIN_S, Context
-from quorumlog.kctl.words import Key, counted, listed
+from quorumlog.kctl.words import Key, counted, listed, named
 
 LOOK_S = 0.5
 ASK_S = 5.0
@@ -68,8 +68,8 @@ async def list_ongoing(client: Any, keys: Iterable[Key], timeout_s: float) -> tu
     """What is going on of these partitions, or of all; and the throttle, -1 for none."""
     from quorumlog.wire.v1 import controller_pb2 as pb
 
-    named = [pb.TopicPartition(topic=topic, index=index) for topic, index in sorted(keys)]
-    reply = await client.call("ListReassignments", pb.ListReassignmentsRequest(partitions=named), timeout_s)
+    wanted = [pb.TopicPartition(topic=topic, index=index) for topic, index in sorted(keys)]
+    reply = await client.call("ListReassignments", pb.ListReassignmentsRequest(partitions=wanted), timeout_s)
     return list(reply.partitions), int(reply.throttle)
 
 
@@ -129,32 +129,43 @@ def _left(ongoing: Any, sizes: dict[int, dict[Key, int] | None]) -> int | None:
 
 
 class Watch:
-    """Follows some partitions until nothing of them is going on.  Ctrl-C ends the watching only."""
+    """Follows reassignments until none of them is under way to its target.  Ctrl-C ends the watching only.
 
-    def __init__(self, context: Context, client: Any, keys: Iterable[Key]) -> None:
+    targets: of each partition the replicas that it shall have.  A reassignment that somebody cancels or replaces is not
+    waited for any longer, and does not count as moved.
+    """
+
+    def __init__(self, context: Context, client: Any, targets: Mapping[Key, Collection[int]]) -> None:
         self._context = context
         self._client = client
-        self._keys = frozenset(keys)
+        self._targets = {key: frozenset(replicas) for key, replicas in targets.items()}
         self._sizes = Sizes(client)
-        self._view = _view(context, len(self._keys))
+        self._view = _view(context, len(self._targets))
+        self._moved: set[Key] = set()
+        self._given_up: set[Key] = set()
 
     async def run(self) -> None:
-        """Raises: ClusterError: TIMED_OUT; the reassignments go on."""
+        """Return when every reassignment has ended, whatever became of it.
+
+        Raises:
+            ClusterError: TIMED_OUT; the reassignments go on.
+        """
         context = self._context
         context.interrupted = "the reassignment goes on"
-        left = len(self._keys)
+        left = len(self._targets)
         try:
             with self._view:
                 while True:
                     try:
-                        ongoing, _ = await list_ongoing(self._client, self._keys, context.left_s)
+                        ongoing = await self._under_way(context.left_s)
                         left = len(ongoing)
                         if not left:
-                            self._view.end()
+                            self._view.end(self._moved, self._given_up)
                             return
                         if context.left_s > LEFT_MIN_S:
                             waits = await waited_for(self._client, ongoing, context.left_s)
-                            self._view.show(ongoing, await self._sizes.left(ongoing, context.left_s), waits)
+                            sizes = await self._sizes.left(ongoing, context.left_s)
+                            self._view.show(ongoing, sizes, waits, len(self._moved), self._given_up)
                     except ClusterError as error:
                         if not error.retriable:
                             raise
@@ -166,6 +177,26 @@ class Watch:
             context.interrupted = await self._last_look()
             raise
 
+    async def _under_way(self, timeout_s: float) -> list[Any]:
+        """The reassignments that still go on to their targets; finds out what became of the others."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        found, _ = await list_ongoing(self._client, self._targets, timeout_s)
+        under_way = {
+            (each.topic, each.index): each
+            for each in found
+            if set(each.replicas).difference(each.removing) == self._targets[each.topic, each.index]
+        }
+        ended = self._targets.keys() - under_way.keys() - self._moved - self._given_up
+        if ended:
+            left_s = max(deadline - asyncio.get_running_loop().time(), LEFT_MIN_S)
+            replicas = await _replicas_of(self._client, ended, left_s)
+            moved = {key for key in ended if replicas.get(key) == self._targets[key]}
+            self._moved |= moved
+            self._given_up |= ended - moved
+        self._moved -= under_way.keys()
+        self._given_up -= under_way.keys()
+        return list(under_way.values())
+
     def _late(self, left: int) -> ClusterError:
         after = f"{self._context.deadline_s:g} s"
         text = f"{self._moving(left)} after {after}; that goes on"
@@ -173,16 +204,33 @@ class Watch:
 
     async def _last_look(self) -> str:
         try:
-            ongoing, _ = await list_ongoing(self._client, self._keys, LAST_LOOK_S)
+            ongoing = await self._under_way(LAST_LOOK_S)
         except ClusterError as error:
             return f"whether the reassignment is complete could not be found out: {error.message}; it was not cancelled"
-        if not ongoing:
-            return "the reassignment is complete"
-        moving = self._moving(len(ongoing))
-        return f"the reassignment is not complete: {moving}, and that goes on (kctl reassign status)"
+        if ongoing:
+            moving = self._moving(len(ongoing))
+            return f"the reassignment is not complete: {moving}, and that goes on (kctl reassign status)"
+        return (
+            f"the reassignment was cancelled or replaced for {named(self._given_up)}"
+            if self._given_up
+            else ("the reassignment is complete")
+        )
 
     def _moving(self, left: int) -> str:
-        return f"{left} of {counted(len(self._keys), 'partition')} {'is' if left == 1 else 'are'} still being moved"
+        return f"{left} of {counted(len(self._targets), 'partition')} {'is' if left == 1 else 'are'} still being moved"
+
+
+async def _replicas_of(client: Any, keys: Iterable[Key], timeout_s: float) -> dict[Key, frozenset[int]]:
+    """The replicas of each partition that exists, without those that are being removed."""
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    request = pb.DescribeTopicsRequest(names=sorted({topic for topic, _ in keys}))
+    reply = await client.call("DescribeTopics", request, timeout_s)
+    return {
+        (topic.name, each.index): frozenset(replica.broker_id for replica in each.replicas).difference(each.removing)
+        for topic in reply.topics
+        for each in topic.partitions
+    }
 
 
 class _Lines:
@@ -204,17 +252,29 @@ class _Lines:
             self._said = line
             self._output.message(line)
 
-    def show(self, ongoing: Sequence[Any], left: dict[Key, int | None], waits: dict[Key, list[int]]) -> None:
-        self.tell(summary(ongoing, left, waits, self._count))
+    def show(
+        self,
+        ongoing: Sequence[Any],
+        left: dict[Key, int | None],
+        waits: dict[Key, list[int]],
+        moved: int,
+        given_up: Collection[Key],
+    ) -> None:
+        text = f"{moved} of {counted(self._count, 'partition')} moved"
+        self.tell(f"{text}, {summary(ongoing, left, waits)}{_ended_early(given_up)}")
 
-    def end(self) -> None:
-        self.tell(f"{self._count} of {counted(self._count, 'partition')} moved")
+    def end(self, moved: Collection[Key], given_up: Collection[Key]) -> None:
+        self.tell(f"{len(moved)} of {counted(self._count, 'partition')} moved{_ended_early(given_up)}")
 
 
-def summary(ongoing: Sequence[Any], left: dict[Key, int | None], waits: dict[Key, list[int]], count: int) -> str:
-    """One line on all of it."""
+def _ended_early(given_up: Collection[Key]) -> str:
+    return f"; cancelled or replaced elsewhere: {named(given_up)}" if given_up else ""
+
+
+def summary(ongoing: Sequence[Any], left: dict[Key, int | None], waits: dict[Key, list[int]]) -> str:
+    """One line on what is under way."""
     known = [size for size in left.values() if size is not None]
-    text = f"{count - len(ongoing)} of {counted(count, 'partition')} moved, {counted(sum(known), 'byte')} to copy"
+    text = f"{counted(sum(known), 'byte')} to copy"
     if len(known) < len(left):
         text += f" (not known of {len(left) - len(known)})"
     reasons = [(each, why) for each in ongoing if (why := held_up(each, waits[each.topic, each.index]))]
@@ -252,12 +312,19 @@ class _Bars(_Lines):
             self._said = line
             self._progress.console.print(line, markup=False)
 
-    def show(self, ongoing: Sequence[Any], left: dict[Key, int | None], waits: dict[Key, list[int]]) -> None:
+    def show(
+        self,
+        ongoing: Sequence[Any],
+        left: dict[Key, int | None],
+        waits: dict[Key, list[int]],
+        moved: int,
+        given_up: Collection[Key],
+    ) -> None:
         for key, size in left.items():
             self._most[key] = max(self._most.get(key, 0), size or 0)
         total = sum(self._most.values())
         open_bytes = sum(self._most[key] if size is None else size for key, size in left.items())
-        text = f"{self._count - len(ongoing)} of {counted(self._count, 'partition')}"
+        text = f"{moved} of {counted(self._count, 'partition')}{_ended_early(given_up)}"
         self._progress.update(self._whole, description=text, total=total or None, completed=total - open_bytes)
         for key, bar in list(self._bars.items()):
             if key not in left:
@@ -273,12 +340,16 @@ class _Bars(_Lines):
                 done = most - (most if size is None else size)
                 self._progress.update(self._bars[key], description=description, total=most or None, completed=done)
 
-    def end(self) -> None:
+    def end(self, moved: Collection[Key], given_up: Collection[Key]) -> None:
         total = sum(self._most.values())
         for bar in self._bars.values():
             self._progress.remove_task(bar)
-        text = f"{self._count} of {counted(self._count, 'partition')}"
+        if given_up:
+            self._progress.remove_task(self._whole)
+            return super().end(moved, given_up)
+        text = f"{len(moved)} of {counted(self._count, 'partition')}"
         self._progress.update(self._whole, description=text, total=total or 1, completed=total or 1)
+        return None
 
 
 def _view(context: Context, count: int) -> _Lines:

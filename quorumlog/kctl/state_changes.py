@@ -71,17 +71,19 @@ class Batch(NamedTuple):
 async def command(
     context: Context, follow: bool, start: int | None, last: int | None, patience_s: float, topics: tuple[str, ...]
 ) -> None:
-    """Each change of topics, partitions, brokers and configs: who decided it, and which broker carried it out when."""
+    """Show each metadata change, and when each broker applied it."""
     from quorumlog.kctl.metadata_history import History
 
     if start is not None and last is not None:
         raise click.UsageError("--from and --last both say where to begin: give one of them")
     context.interrupted = "" if follow else "nothing was changed"
     async with context.client() as client:
-        reader = _Reader(History(client, lambda: context.deadline_s), frozenset(topics))
+        if follow:
+            context.lift_limit()
+        reader = _Reader(History(client, lambda: context.deadline_s if follow else context.left_s), frozenset(topics))
         wanted = (0 if follow else LAST) if last is None and start is None else last
         batches = await reader.begin(start, wanted)
-        brokers = Brokers(client, context.deadline_s)
+        brokers = Brokers(client, context.deadline_s if follow else context.left_s)
         if follow:
             await _follow(context, reader, brokers, batches, patience_s)
         else:

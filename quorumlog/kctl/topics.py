@@ -7,8 +7,11 @@ from typing import Any
 import click
 
 from quorumlog.errors import ClusterError
+from quorumlog.kctl.brokers import told_apart
 from quorumlog.kctl.context import Context, Group, so_on_return, wait_until, with_loop
 from quorumlog.kctl.output import node_or_none, uuid_text
+from quorumlog.kctl.reads import Reads
+from quorumlog.kctl.streams import can_ask
 from quorumlog.kctl.words import counted
 
 DEFAULT = -1
@@ -17,7 +20,7 @@ NOT_DECIDED = -1
 
 @click.group("topics", cls=Group)
 def group() -> None:
-    """Topics and their partitions."""
+    """Create, describe, resize and delete topics."""
 
 
 def parse_assignment(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[list[int]] | None:
@@ -71,7 +74,10 @@ async def create(
     dry_run: bool,
     wait: bool,
 ) -> None:
-    """Create a topic.  An identical one that exists already is a success that says so."""
+    """Create a topic.
+
+    Creating an identical topic again succeeds and changes nothing.
+    """
     from quorumlog.wire.v1 import controller_pb2, metadata_pb2
 
     if assignment is not None and (partitions is not None or replication_factor is not None):
@@ -89,7 +95,8 @@ async def create(
         (created,) = (await client.call("CreateTopics", request, context.left_s)).topics
         is_new = created.result.error in ("NONE", "")
         if not is_new and not (created.result.error == "TOPIC_ALREADY_EXISTS" and created.identical):
-            raise refusal(created.result)
+            brokers = {broker for row in assignment or () for broker in row}
+            raise await told_apart(refusal(created.result), client, context, brokers)
         if wait and not dry_run:
             await wait_for_leaders(context, client, name)
     changed = is_new and not dry_run
@@ -136,11 +143,12 @@ async def wait_for_leaders(context: Context, client: Any, name: str) -> None:
 @group.command("list")
 @with_loop
 async def list_(context: Context) -> None:
-    """All topics."""
+    """List all topics."""
     from quorumlog.wire.v1 import controller_pb2
 
     async with context.client() as client:
-        reply = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(), context.left_s)
+        reads = Reads(context, client)
+        reply = await reads.ask("DescribeTopics", controller_pb2.DescribeTopicsRequest())
     rows = [
         {
             "name": topic.name,
@@ -148,6 +156,7 @@ async def list_(context: Context) -> None:
             "partitions": len(topic.partitions),
             "replication_factor": max((len(partition.replicas) for partition in topic.partitions), default=0),
             "internal": topic.internal,
+            **reads.validity,
         }
         for topic in sorted(reply.topics, key=lambda topic: topic.name)
     ]
@@ -156,22 +165,27 @@ async def list_(context: Context) -> None:
     else:
         columns = ("name", "topic_id", "partitions", "replication_factor", "internal")
         context.output.table(columns, [[row[column] for column in columns] for row in rows])
+    reads.tell()
 
 
 @group.command("describe")
 @click.argument("name", required=False)
 @with_loop
 async def describe(context: Context, name: str | None) -> None:
-    """One topic, or all: configs, and each partition's leader, replicas and ISR."""
+    """Show topics: configs, and each partition's leader, replicas and ISR."""
     from quorumlog.wire.v1 import controller_pb2
 
     async with context.client() as client:
+        reads = Reads(context, client)
         request = controller_pb2.DescribeTopicsRequest(names=[] if name is None else [name])
-        reply = await client.call("DescribeTopics", request, context.left_s)
+        reply = await reads.ask("DescribeTopics", request)
     for topic in reply.topics:
         if topic.result.error not in ("NONE", ""):
-            raise refusal(topic.result)
-    documents = [topic_document(topic) for topic in sorted(reply.topics, key=lambda topic: topic.name)]
+            raise reads.refused(refusal(topic.result))
+    reads.tell()
+    documents = [
+        {**topic_document(topic), **reads.validity} for topic in sorted(reply.topics, key=lambda topic: topic.name)
+    ]
     if context.output.is_json:
         context.output.document(documents)
         return
@@ -221,15 +235,21 @@ def topic_document(topic: Any) -> dict[str, Any]:
 @group.command("delete")
 @click.argument("name")
 @click.option("--if-exists", is_flag=True, help="Succeed when there is no such topic.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
 @so_on_return
 @with_loop
-async def delete(context: Context, name: str, if_exists: bool, dry_run: bool) -> None:
-    """Delete a topic and all its records."""
+async def delete(context: Context, name: str, if_exists: bool, yes: bool, dry_run: bool) -> None:
+    """Delete a topic and all its records.
+
+    On a terminal it says how many records there are, and asks (unless --yes is given).
+    """
     from quorumlog.wire.v1 import controller_pb2
 
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
+        if can_ask() and not (yes or dry_run):
+            await _confirm_deletion(context, client, name)
         request = controller_pb2.DeleteTopicsRequest(header=header, names=[name])
         (deleted,) = (await client.call("DeleteTopics", request, context.left_s)).topics
     existed = deleted.result.error in ("NONE", "")
@@ -247,6 +267,22 @@ async def delete(context: Context, name: str, if_exists: bool, dry_run: bool) ->
         context.output.text(f"there is no topic {name}")
     else:
         context.output.text(f"topic {name} would be deleted" if dry_run else f"deleted topic {name}")
+
+
+async def _confirm_deletion(context: Context, client: Any, name: str) -> None:
+    """Raises: click.Abort: the person does not want it."""
+    from quorumlog.kctl.losses import ask, lost_records
+    from quorumlog.wire.v1 import controller_pb2
+
+    reply = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(names=[name]), context.left_s)
+    (described,) = reply.topics
+    if described.result.error not in ("NONE", ""):
+        return  # DeleteTopics refuses it, or --if-exists accepts that
+    count = len(described.partitions)
+    lost = await lost_records(context, name, range(count))
+    records = "all its records (not every partition says how many)" if lost is None else counted(lost, "record")
+    context.output.message(f"warning: topic {name} will be deleted, with {counted(count, 'partition')} and {records}")
+    ask(context, "delete it?")
 
 
 def refusal(result: Any) -> ClusterError:

@@ -12,6 +12,7 @@ import click
 
 from quorumlog.kctl.context import Command, Context, Group, so_on_return, with_loop
 from quorumlog.kctl.progress import Progress, ids, join
+from quorumlog.kctl.reads import Reads
 from quorumlog.runtime.addresses import MAX_NODE_ID, InitialVoter, parse_list, parse_voter
 
 _dry_run = click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Check, but change nothing.")
@@ -29,7 +30,7 @@ def _voters(_context: click.Context, _parameter: click.Parameter, text: str | No
     try:
         return None if text is None else tuple(parse_list(parse_voter, [text]))
     except ValueError as error:
-        raise click.BadParameter(f"{error} (ID@HOST:PORT,…)") from None
+        raise click.BadParameter(f"{error} (ID@HOST:PORT,...)") from None
 
 
 @click.command("add-voter", cls=Command)
@@ -39,7 +40,10 @@ def _voters(_context: click.Context, _parameter: click.Parameter, text: str | No
 @_dry_run
 @with_loop
 async def add_voter(context: Context, voter: InitialVoter, replace: bool, wait: bool, dry_run: bool) -> None:
-    """Make a running node a voter.  It is found, and proven reachable, at its control address."""
+    """Make a running node a voter.
+
+    The node must answer at its control address.
+    """
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     change = pb.AddVoter(node_id=voter.node_id, address=str(voter.address), replace=replace)
@@ -67,7 +71,10 @@ async def add_voter(context: Context, voter: InitialVoter, replace: bool, wait: 
 @so_on_return
 @with_loop
 async def remove_voter(context: Context, node_id: int, dry_run: bool) -> None:
-    """Take a voter out; it goes on as an observer.  The active controller may be taken out, too: it hands over."""
+    """Remove a voter; its node continues as an observer.
+
+    The active controller can be removed, too: it hands over first.
+    """
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     reply = await _change(context, pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=node_id)), dry_run)
@@ -83,7 +90,7 @@ async def remove_voter(context: Context, node_id: int, dry_run: bool) -> None:
 
 
 @click.command("alter-quorum", cls=Command)
-@click.option("--target", callback=_voters, metavar="ID@HOST:PORT,…", help="The voters there shall be in the end.")
+@click.option("--target", callback=_voters, metavar="ID@HOST:PORT,...", help="The target set of voters.")
 @click.option("--cancel", is_flag=True, help="Work towards no target any more; what was done stays done.")
 @click.option("--wait", is_flag=True, help="Until the target is reached, telling each step; alone: of the present one.")
 @_dry_run
@@ -91,7 +98,10 @@ async def remove_voter(context: Context, node_id: int, dry_run: bool) -> None:
 async def alter_quorum(
     context: Context, target: tuple[InitialVoter, ...] | None, cancel: bool, wait: bool, dry_run: bool
 ) -> None:
-    """Work towards another voter set, one step at a time, under whichever controller."""
+    """Change the voters to a target set, step by step.
+
+    The work goes on under whichever controller is active.
+    """
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     if target is None and not cancel and wait and not dry_run:
@@ -130,7 +140,7 @@ async def alter_quorum(
 @so_on_return
 @with_loop
 async def transfer_leader(context: Context, node_id: int, dry_run: bool) -> None:
-    """Hand the controller over to another voter."""
+    """Hand the active controller over to another voter."""
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     header = pb.RequestHeader(validate_only=dry_run)
@@ -149,20 +159,22 @@ async def transfer_leader(context: Context, node_id: int, dry_run: bool) -> None
 
 @click.group("preferred-controllers", cls=Group)
 def preferred() -> None:
-    """The voters that should lead, if they can."""
+    """Choose the voters that should lead when they can."""
 
 
 @preferred.command("show")
 @with_loop
 async def show_preferred(context: Context) -> None:
-    """Who is preferred, the most wanted first."""
+    """Show the preferred controllers, the most preferred first."""
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     async with context.client() as client:
         request = pb.DescribePreferredControllersRequest()
-        reply = await client.call("DescribePreferredControllers", request, context.left_s)
+        reads = Reads(context, client)
+        reply = await reads.ask("DescribePreferredControllers", request)
+    reads.tell()
     if context.output.is_json:
-        context.output.document({"preferred": list(reply.node_ids)})
+        context.output.document({"preferred": list(reply.node_ids), **reads.validity})
     else:
         context.output.text(",".join(map(str, reply.node_ids)) or "no preference")
 
@@ -186,7 +198,7 @@ def _ids(_context: click.Context, _parameter: click.Parameter, text: str | None)
 @so_on_return
 @with_loop
 async def set_preferred(context: Context, ids: list[int] | None, auto: bool, dry_run: bool) -> None:
-    """Prefer these voters, the most wanted first."""
+    """Prefer these voters as controllers, the most preferred first."""
     if (ids is None) == (not auto):
         raise click.UsageError("give one of IDS and --auto")
     await _prefer(context, ids or [], auto, dry_run)
@@ -197,7 +209,7 @@ async def set_preferred(context: Context, ids: list[int] | None, auto: bool, dry
 @so_on_return
 @with_loop
 async def clear_preferred(context: Context, dry_run: bool) -> None:
-    """Prefer nobody."""
+    """Remove the preference."""
     await _prefer(context, [], False, dry_run)
 
 

@@ -25,6 +25,11 @@ def named(partitions: Iterable[Key]) -> str:
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
+def quoted(text: str) -> str:
+    """Words of somebody else in double quotes, which they cannot close."""
+    return '"' + text.replace('"', "'") + '"'
+
+
 def listed(values: Iterable[object], word: str = "and") -> str:
     """1, 2 and 3."""
     *most, last = [str(value) for value in values] or ["none"]

@@ -1,12 +1,16 @@
 """A real broker for tests, in under a second: `standalone()` here, the fixture `quorumlog_broker` in `plugin.py`.
 
-The broker is a process of its own, with its own ports and an empty data directory, and is gone afterwards.  Settings in
+The broker is a process of its own, with its own ports and an empty data directory.  Both are gone afterwards, also when
+the process that asked for it is killed: a second process, `guard.py`, sees to that.  Settings in
 the environment (QUORUMLOG_…) are for other processes, and not passed on.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,13 +19,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from quorumlog.errors import QuorumlogError
 from quorumlog.kctl.dev_cluster import environment
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
+"""Time for the broker to stop after SIGTERM; then the guard kills it.  It stands here because the guard runs as a
+program: a package that imports its program first makes Python warn."""
 _LOG_SHOWN_CHARS = 4000
+_PREFIX = "quorumlog-test-"
+_LOCK = "guard.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,47 +47,107 @@ class Broker:
 
 @contextmanager
 def standalone(start_timeout_s: float = START_TIMEOUT_S) -> Iterator[Broker]:
-    """Run a standalone broker for as long as the block lasts.
+    """Run a standalone broker for as long as the block lasts, or this process.
 
     Raises:
-        QuorumlogError: it did not serve within `start_timeout_s`; the message ends with its log.
+        QuorumlogError: it ended, or did not serve within `start_timeout_s`; the message ends with its last lines.
     """
-    with tempfile.TemporaryDirectory(prefix="quorumlog-test-") as folder:
-        log = Path(folder, "log")
-        command = [sys.executable, "-P", "-m", "broker.cli", "run", "--standalone", "--data-dir", f"{folder}/data"]
-        command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
-        command += ["--log-format", "json"]
-        with log.open("wb") as errors:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment())
-        try:
-            yield _ready(process, log, start_timeout_s)
-        finally:
-            _stop(process)
+    _remove_leftovers()
+    folder = tempfile.mkdtemp(prefix=_PREFIX)
+    try:
+        with tempfile.TemporaryFile() as log:
+            guard = _start(folder, log)
+            try:
+                yield _ready(guard, log, start_timeout_s)
+            finally:
+                _stop(guard)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # mostly deleted by the guard
 
 
-def _ready(process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> Broker:
-    """Wait for the one line that a server prints when it serves."""
-    assert process.stdout is not None
-    alarm = threading.Timer(timeout_s, process.kill)
+def _start(folder: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """The guard of a new broker.  It holds the lock of the folder, which this process took for it."""
+    command = [sys.executable, "-P", "-m", "quorumlog.testing.guard", folder]
+    command += [sys.executable, "-P", "-m", "broker.cli", "run", "--standalone", "--data-dir", f"{folder}/data"]
+    command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
+    command += ["--log-format", "json"]
+    lock = os.open(Path(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment(),
+            pass_fds=(lock,),
+            start_new_session=True,  # what a terminal sends to all of its group is for the tests to handle
+        )
+    finally:
+        os.close(lock)
+
+
+def _ready(guard: subprocess.Popen[bytes], log: IO[bytes], timeout_s: float) -> Broker:
+    """Wait for the pid that the guard prints and the one line that a server prints when it serves."""
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    is_late = threading.Event()
+
+    def give_up(stdin: IO[bytes] = guard.stdin) -> None:
+        is_late.set()
+        stdin.close()  # the guard stops the broker, which ends its output
+
+    alarm = threading.Timer(timeout_s, give_up)
     alarm.start()
     try:
-        line = process.stdout.readline()
+        pid, line = guard.stdout.readline(), guard.stdout.readline()
     finally:
         alarm.cancel()  # interrupted, too: the interpreter would wait for it before it ends
     try:
         fields = json.loads(line)
-        return Broker(str(fields["kafka"]), str(fields["control"]), process.pid)
+        return Broker(str(fields["kafka"]), str(fields["control"]), int(pid))
     except (ValueError, KeyError) as cause:
-        said = log.read_text(errors="replace")[-_LOG_SHOWN_CHARS:]
-        raise QuorumlogError(f"the broker did not serve within {timeout_s:g} s; its log:\n{said}") from cause
+        log.seek(0)
+        said = log.read().decode(errors="replace")[-_LOG_SHOWN_CHARS:]
+        what = f"did not serve within {timeout_s:g} s" if is_late.is_set() else "ended before it served"
+        raise QuorumlogError(f"the broker {what}; its last lines:\n{said}") from cause
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
+def _stop(guard: subprocess.Popen[bytes]) -> None:
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    guard.stdin.close()
     try:
-        process.wait(STOP_TIMEOUT_S)
+        guard.wait(2 * STOP_TIMEOUT_S)  # it waits for the broker, and then kills it
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
+        guard.kill()
+        guard.wait()
+    guard.stdout.close()
+
+
+def _remove_leftovers() -> None:
+    """Delete the folders of brokers whose guard was killed, too: those of this user that no process has locked."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            if _is_free(folder / _LOCK) and (not (folder / "data").exists() or _is_free(folder / "data" / "lock")):
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # another run deletes it
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether this file exists and nobody has it locked.
+
+    Raises:
+        FileNotFoundError: it does not exist: its folder is new, or none of ours.
+    """
+    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,120 @@
+"""Reads of the metadata that need no active controller.
+
+An active controller confirms a read: nothing that was answered before it is missing.  Without one, every node can still
+say what it has applied, and at which offset that is.  `read` prefers the first and does not wait long for it;
+`read_anywhere` asks for the second only.  The reply's `result.unconfirmed` tells them apart.
+
+Offsets compare within one generation of the quorum only: a voter that `quorum-node recover` left behind may still run
+and may have applied more than the rebuilt quorum has.  So the newest generation comes first, then the highest offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from google.protobuf.message import Message
+
+from quorumlog.errors import ClusterError
+
+CONFIRM_S: Final = 1.2
+"""How long an active controller is waited for before other nodes are asked, too."""
+GRACE_S: Final = 0.3
+"""How long the other nodes have to answer after the first one did."""
+NODES_MAX: Final = 32
+"""Nodes that are asked at once; further ones are not asked."""
+
+
+class Client(Protocol):
+    """The part of `ControllerClient` that reads need."""
+
+    @property
+    def addresses(self) -> list[str]: ...
+
+    async def call(self, method: str, request: Message, timeout_s: float) -> Any: ...
+
+    async def call_node(self, address: str, method: str, request: Message, timeout_s: float) -> Any: ...
+
+
+async def read(client: Client, method: str, request: Message, timeout_s: float) -> Any:
+    """Return the answer of the active controller, or, when there is none, the best of the nodes.
+
+    Raises:
+        ClusterError: refused, or no node answered within `timeout_s`.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    confirmed = asyncio.ensure_future(client.call(method, request, timeout_s))
+    tasks = {confirmed}
+    try:
+        await asyncio.wait(tasks, timeout=min(CONFIRM_S, timeout_s / 2))
+        if _is_settled(confirmed):
+            return confirmed.result()
+        left_s = max(deadline - loop.time(), 0.0)
+        unconfirmed = asyncio.ensure_future(read_anywhere(client, method, request, left_s))
+        tasks.add(unconfirmed)
+        waiting = set(tasks)
+        while waiting:
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in (confirmed, unconfirmed):
+                if _is_settled(task):
+                    return task.result()
+        return confirmed.result()  # raises: no controller, and no other node answered
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def read_anywhere(client: Client, method: str, request: Message, timeout_s: float) -> Any:
+    """Ask every known node once, at the same time; return the answer of the newest generation with the highest offset.
+
+    Once a node has answered, the others have `GRACE_S` left.
+
+    Raises:
+        ClusterError: no node answered; the first refusal that is final, if there was one.
+    """
+    copy = type(request)()
+    copy.CopyFrom(request)
+    copy.header.unconfirmed = True  # type: ignore[attr-defined]
+    tasks = {
+        asyncio.ensure_future(client.call_node(address, method, copy, timeout_s))
+        for address in client.addresses[:NODES_MAX]
+    }
+    try:
+        waiting = set(tasks)
+        while waiting and not any(map(_has_answer, tasks)):
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if waiting:
+            await asyncio.wait(waiting, timeout=GRACE_S)
+        answers = [task.result() for task in tasks if _has_answer(task)]
+        if answers:
+            return max(answers, key=_rank)
+        raise _worst(task.exception() for task in tasks if task.done())
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def _rank(reply: Any) -> tuple[bool, int, int]:
+    """Greater for the answer that is to be preferred."""
+    return not reply.result.unconfirmed, reply.result.generation, reply.offset
+
+
+def _has_answer(task: asyncio.Future[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _is_settled(task: asyncio.Future[Any]) -> bool:
+    """Whether the call has ended with an answer, or with an error that other nodes would give as well."""
+    if not task.done():
+        return False
+    error = task.exception()
+    return not (isinstance(error, ClusterError) and error.retriable)
+
+
+def _worst(errors: Iterable[BaseException | None]) -> BaseException:
+    found = [error for error in errors if error is not None]
+    return min(found, key=lambda error: isinstance(error, ClusterError) and error.retriable)

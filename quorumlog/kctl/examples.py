@@ -1,0 +1,73 @@
+"""Command lines that the help of each group shows; a test checks that they can be typed."""
+
+from __future__ import annotations
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "kctl": (
+        "kctl dev up",
+        "kctl --controllers node-1:9093,node-2:9093 quorum status",
+        "kctl topics create orders --partitions 6 --replication-factor 3",
+        "kctl produce orders lines.txt",
+        "kctl consume orders --from beginning --exit-at-end",
+        "kctl doctor",
+    ),
+    "kctl brokers": (
+        "kctl brokers list",
+        "kctl brokers describe 11",
+        "kctl brokers unregister 11 --dry-run",
+        "kctl brokers purge-strays --broker 11 --dry-run",
+    ),
+    "kctl cluster": (
+        "kctl cluster health",
+        "kctl cluster health --exit-when-healthy --timeout 60",
+        "kctl cluster health --watch -o json",
+    ),
+    "kctl configs": (
+        "kctl configs get --topic orders",
+        "kctl configs get retention.ms --cluster",
+        "kctl configs set retention.ms=86400000 --topic orders",
+        "kctl configs set cordoned=true --broker 11",
+        "kctl configs unset retention.ms --topic orders",
+    ),
+    "kctl dev": (
+        "kctl dev up --voters 3 --brokers 3",
+        "kctl dev status",
+        "kctl dev down",
+    ),
+    "kctl features": (
+        "kctl features describe",
+        "kctl features upgrade --dry-run",
+        "kctl features upgrade --wait",
+    ),
+    "kctl metadata": (
+        "kctl metadata tail --from beginning --exit-at-end",
+        "kctl metadata at 120",
+        "kctl metadata diff 100 120",
+        "kctl metadata dump /var/lib/quorumlog/1",
+    ),
+    "kctl preferred-controllers": (
+        "kctl preferred-controllers show",
+        "kctl preferred-controllers set 3,1",
+        "kctl preferred-controllers set --auto",
+        "kctl preferred-controllers clear",
+    ),
+    "kctl quorum": (
+        "kctl quorum status",
+        "kctl quorum replication -o json",
+    ),
+    "kctl reassign": (
+        "kctl reassign generate --topic orders --brokers 11,12,13 > plan.json",
+        "kctl reassign start --plan plan.json --throttle 50M --wait",
+        "kctl reassign status",
+        "kctl reassign verify --plan plan.json",
+        "kctl reassign cancel --topic orders",
+    ),
+    "kctl topics": (
+        "kctl topics create orders --partitions 6 --replication-factor 3",
+        "kctl topics create events --config retention.ms=86400000",
+        "kctl topics describe orders",
+        "kctl topics add-partitions orders --to 12 --wait",
+        "kctl topics delete orders --yes",
+    ),
+}
+"""By the path of the group."""

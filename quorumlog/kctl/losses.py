@@ -1,0 +1,43 @@
+"""The confirmation that a person gives before records are deleted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from quorumlog.errors import QuorumlogError
+from quorumlog.kctl.context import Context
+from quorumlog.kctl.data import open_cluster
+
+COUNT_S = 10.0
+"""How long the records are counted; without an answer the number stays unknown."""
+
+
+async def lost_records(context: Context, name: str, indexes: range) -> int | None:
+    """How many offsets these partitions hold; None when one of them does not say (nobody leads it)."""
+    from quorumlog.client.consumer import EARLIEST, LATEST, Consumer
+
+    try:
+        async with (
+            asyncio.timeout(min(context.left_s / 2, COUNT_S)),
+            open_cluster(context, name) as (cluster, _),
+        ):
+            consumer = Consumer(cluster)
+            first = await consumer.list_offsets({(name, index): EARLIEST for index in indexes})
+            end = await consumer.list_offsets({(name, index): LATEST for index in indexes})
+    except (QuorumlogError, TimeoutError, OSError):
+        return None
+    return sum(int(end[key].offset - first[key].offset) for key in first)
+
+
+def ask(context: Context, question: str) -> None:
+    """Wait for a yes; the time that the person takes is not the command's.
+
+    Raises:
+        click.Abort: anything else was answered.
+    """
+    before, context.interrupted = context.interrupted, "nothing was changed"
+    click.confirm(question, abort=True, err=True)
+    context.interrupted = before
+    context.start_over()

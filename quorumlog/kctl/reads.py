@@ -1,0 +1,81 @@
+"""Reads of one command: from the active controller, or without one from the nodes that answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.context import Context
+
+
+class Reads:
+    """Answers all reads of a command in the same way.
+
+    The first read waits for an active controller for a moment.  If none confirms it, the later ones do not wait again.
+
+    unconfirmed: whether an answer came from nodes that no controller has confirmed.  offset: the lowest offset of the
+    metadata log that an answer is valid for; None before the first.
+    """
+
+    def __init__(self, context: Context, client: Any) -> None:
+        self._context = context
+        self._client = client
+        self.unconfirmed = False
+        self.offset: int | None = None
+
+    @property
+    def validity(self) -> dict[str, Any]:
+        """The fields of a JSON document that say how far its content can be relied on."""
+        return {"offset": self.offset, "unconfirmed": self.unconfirmed}
+
+    async def ask(self, method: str, request: Any) -> Any:
+        """Return the reply of a method that changes nothing.
+
+        Raises:
+            ClusterError: refused, or no node answered in time.
+        """
+        return await self.call(method, request, self._context.left_s)
+
+    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
+        """`ask` within `timeout_s`; a client that only reads can be given this object instead."""
+        from quorumlog.client.reads import read, read_anywhere
+
+        reply = await (read_anywhere if self.unconfirmed else read)(self._client, method, request, timeout_s)
+        self.unconfirmed = self.unconfirmed or reply.result.unconfirmed
+        self.offset = reply.offset if self.offset is None else min(self.offset, reply.offset)
+        return reply
+
+    async def ask_anywhere(self, method: str, request: Any) -> Any:
+        """Return what the nodes that answer have applied; wait for a controller only if none of them answers.
+
+        Raises:
+            ClusterError: refused, or no node answered in time.
+        """
+        from quorumlog.client.reads import read_anywhere
+
+        try:
+            return await read_anywhere(self._client, method, request, self._context.left_s / 2)
+        except ClusterError as error:
+            if not error.retriable:
+                raise
+        return await self.ask(method, request)
+
+    def refused(self, error: ClusterError) -> ClusterError:
+        """`error`, which rests on the answers; it names their offset if no controller confirms them."""
+        if not self.unconfirmed:
+            return error
+        message = f"{error.message} (unconfirmed, as of offset {self.offset}: no active controller confirmed it)"
+        return ClusterError(error.code, message, error.next_step, retriable=error.retriable)
+
+    def tell(self) -> None:
+        """Say on standard error at which offset the answer is valid.
+
+        JSON has fields for that, so there only an unconfirmed answer is mentioned: a list without rows has no fields.
+        """
+        if self.offset is None or (self._context.output.is_json and not self.unconfirmed):
+            return
+        text = f"as of offset {self.offset} of the metadata log"
+        if self.unconfirmed:
+            text = f"unconfirmed, {text}: no active controller confirmed it, later changes may be missing"
+            text += " (next: kctl doctor)"
+        self._context.output.message(text)

@@ -1,0 +1,87 @@
+"""Standard input, output and error as a caller may leave them: closed, full, not a terminal, or not UTF-8.
+
+What the caller has closed is not written to, as if it were /dev/null.  Closed standard input is an error only for
+commands that read it.  Characters that an encoding lacks are written as escapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from typing import TextIO
+
+import click
+
+
+def prepare() -> None:
+    """Make the standard streams usable; called once, before anything opens a descriptor."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # else the next socket would get this number, and data meant for a terminal
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process runs
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def standard_input(what: str) -> TextIO:
+    """Standard input, for a command that reads it.
+
+    what: what the command reads there, in words.
+
+    Raises:
+        click.UsageError: it is closed.
+    """
+    if sys.stdin is None:
+        raise click.UsageError(f"standard input is closed, and {what} is to be read from it: name a file")
+    return sys.stdin
+
+
+def can_ask() -> bool:
+    """Whether a person can answer a question."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def is_utf8(stream: TextIO) -> bool:
+    """Whether every character can be written to `stream`."""
+    return (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
+
+
+def say(text: str) -> None:
+    """Write a line to standard error; nothing happens when nobody can read it."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        discard(sys.stderr)
+
+
+def flush() -> None:
+    """Write what is buffered, as the interpreter does when it ends."""
+    for stream in (sys.stdout, sys.stderr):
+        discard_if_unwritable(stream)
+
+
+def discard_if_unwritable(stream: TextIO) -> None:
+    """`discard` what cannot be written."""
+    try:
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """Discard everything that is written to `stream` from now on, including at the interpreter's end."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

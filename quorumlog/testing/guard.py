@@ -1,0 +1,61 @@
+"""Run a program in a folder that is deleted with it, for as long as the process that asked for it lives.
+
+`python -m quorumlog.testing.guard FOLDER COMMAND…` prints the program's pid; the program's output follows.  When
+standard input ends, or the parent is gone (kill -9 included), it stops the program and deletes the folder.  The end of
+the pipe is what works on every system; the parent's id is watched, too, because a fork of the parent may keep the pipe
+open.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+
+from quorumlog.testing import STOP_TIMEOUT_S
+
+KILL_TIMEOUT_S = 5.0
+"""A killed program whose disk hangs ends only when the disk answers: the guard does not wait for that."""
+LOOK_S = 0.2
+
+
+def main() -> int:
+    parent = os.getppid()
+    folder, command = sys.argv[1], sys.argv[2:]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # the parent decides when this ends
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        os.write(1, b"%d\n" % process.pid)
+        os.close(1)  # or the reader of the program's output would wait for us
+        while process.poll() is None and not _is_asked_to_stop(parent):
+            continue
+        return _stop(process)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_asked_to_stop(parent: int) -> bool:
+    """Within `LOOK_S`."""
+    ready, _, _ = select.select([0], [], [], LOOK_S)
+    return os.getppid() != parent or (bool(ready) and not os.read(0, 1))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> int:
+    """Stop the program within `STOP_TIMEOUT_S` and `KILL_TIMEOUT_S`; its status, or 1 if it does not end even then."""
+    process.terminate()
+    try:
+        return process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    try:
+        return process.wait(KILL_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
