@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from pyspark_quorumlog import compiled
-from quorumlog.client.records import OpenBatch, new_header, open_batches, seal_batch
-from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.client.records import OpenBatch, new_header, open_batches, seal_batch, unreadable
+from quorumlog.errors import ClusterError
 from quorumlog.wire.record_batch import HEADER_SIZE, TIMESTAMP_TYPE_FLAG, Buffer, Codec, seal
 
 HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -59,11 +59,16 @@ def decode(
     One Arrow batch, unless the record batches inflate to more than `PIECE_SIZE_BYTES`; none has no rows.
 
     Raises:
-        RemoteProtocolError: a batch is damaged or a record is malformed.
+        UnreadableBatchError: a batch is damaged or a record of it is malformed.
     """
-    for piece in _pieces(open_batches(data)):
+    for piece in _pieces(open_batches(data, end_offset)):
         bodies, spans = _spans(data, piece)
-        rows = _decode_spans(bodies, spans, first_offset, end_offset, topic, partition, with_headers)
+        try:
+            rows = _decode_spans(bodies, spans, first_offset, end_offset, topic, partition, with_headers)
+        except _MalformedError as error:
+            position = error.position - int(spans[error.span, compiled.SPAN_START])
+            reason = f"malformed record at byte {position} of the records"
+            raise unreadable(piece[error.span].header, reason) from None
         if rows.num_rows:
             yield rows
 
@@ -97,7 +102,7 @@ def _decode_spans(
     if with_headers:
         headers_max, position = compiled.count_headers(bodies, spans)
         if headers_max < 0:
-            raise _malformed(topic, partition, position)
+            raise _MalformedError(headers_max, position)
     offsets, timestamps = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64)
     timestamp_types = np.empty(rows_max, np.int32)
     key, value = _Binary.empty(rows_max, size), _Binary.empty(rows_max, size)
@@ -109,7 +114,7 @@ def _decode_spans(
         *(*key.outputs, *value.outputs, int(with_headers), header_counts, *header_key.outputs, *header_value.outputs),
     )
     if rows < 0:
-        raise _malformed(topic, partition, position)
+        raise _MalformedError(rows, position)
     columns = [
         key.array(rows, pa.binary()),
         value.array(rows, pa.binary()),
@@ -138,7 +143,7 @@ def _spans(data: Buffer, opened: Sequence[OpenBatch]) -> tuple[Bytes, Int64s]:
         append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_FLAG else compiled.NO_APPEND_TIME
         spans[index] = (
             *(start, start + len(body), header.base_offset),
-            *(header.base_timestamp, append_time, header.record_count),
+            *(header.base_timestamp, append_time, header.record_count, header.last_offset_delta),
         )
         inflated_size += len(body)
     return np.frombuffer(source, np.uint8) if len(source) else _NO_BYTES, spans
@@ -184,8 +189,13 @@ def _constant_text(text: str, rows: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(encoded * rows)])
 
 
-def _malformed(topic: str, partition: int, position: int) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{topic}-{partition}: malformed record at byte {position} of what was fetched")
+class _MalformedError(Exception):
+    """span, position: where the malformed record is.  result: of the compiled function, which holds the span."""
+
+    def __init__(self, result: int, position: int) -> None:
+        super().__init__(result, position)
+        self.span = compiled.MALFORMED - result
+        self.position = position
 
 
 # Writing

@@ -27,11 +27,11 @@ from numba import int32, int64, njit, types, uint8
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-MALFORMED = -1  # a decoder's result when the bytes are not records; the position follows
+MALFORMED = -1  # a decoder's result, less the span's index, when the bytes are not records; the position follows
 TOO_SMALL = -2  # an encoder's result when not even one record fits; the size that it needs follows
 
-SPAN_START, SPAN_END, SPAN_BASE_OFFSET, SPAN_BASE_TIMESTAMP, SPAN_APPEND_TIME, SPAN_COUNT = range(6)
-SPAN_FIELDS = 6
+SPAN_START, SPAN_END, SPAN_BASE_OFFSET, SPAN_BASE_TIMESTAMP, SPAN_APPEND_TIME, SPAN_COUNT, SPAN_LAST_DELTA = range(7)
+SPAN_FIELDS = 7
 NO_APPEND_TIME = -(2**63)
 
 _bytes_in = types.Array(uint8, 1, "C", readonly=True)
@@ -131,7 +131,7 @@ def _take_bytes(data, position, end, index, offsets, out, valid):
 
 @_compiled(types.UniTuple(int64, 2)(_bytes_in, _spans_in))
 def count_headers(data, spans):
-    """(how many headers the spans' records have, 0), or (MALFORMED, position)."""
+    """(how many headers the spans' records have, 0), or (MALFORMED - span, position)."""
     total = 0
     for span in range(spans.shape[0]):
         position = spans[span, 0]
@@ -140,7 +140,7 @@ def count_headers(data, spans):
             start = position
             size, position = _varint(data, position, span_end)
             if position < 0 or size < 0 or size > span_end - position:
-                return int64(-1), start
+                return int64(MALFORMED - span), start
             end = position + size
             position += 1  # attributes
             for _field in range(2):  # the deltas
@@ -150,14 +150,14 @@ def count_headers(data, spans):
                 if position >= 0:
                     length, position = _varint(data, position, end)
                     if position < 0 or length < -1 or length > end - position:
-                        return int64(-1), start
+                        return int64(MALFORMED - span), start
                     if length > 0:
                         position += length
             if position < 0:
-                return int64(-1), start
+                return int64(MALFORMED - span), start
             headers, position = _varint(data, position, end)
             if position < 0 or headers < 0 or headers > end - position:
-                return int64(-1), start
+                return int64(MALFORMED - span), start
             total += headers
             position = end
     return int64(total), int64(0)
@@ -196,7 +196,7 @@ def decode(
     header_values,
     header_value_valid,
 ):
-    """Append the records with `first_offset <= offset < end_offset`; (rows, 0), or (MALFORMED, position).
+    """Append the records with `first_offset <= offset < end_offset`; (rows, 0), or (MALFORMED - span, position).
 
     Timestamps are microseconds, as Spark wants them.  `header_counts` is a list column's offsets.  Every offsets array
     starts with the caller's 0; the other arrays are as long as the spans can need.
@@ -209,51 +209,50 @@ def decode(
         base_offset = spans[span, 2]
         base_timestamp = spans[span, 3]
         append_time = spans[span, 4]
+        last_delta = spans[span, 6]
         previous = int64(-1)
         for _ in range(spans[span, 5]):
             start = position
             size, position = _varint(data, position, span_end)
             if position < 0 or size < 1 or size > span_end - position:
-                return int64(-1), start
+                return int64(MALFORMED - span), start
             end = position + size
             timestamp_delta, position = _varint(data, position + 1, end)
             if position < 0:
-                return int64(-1), start
+                return int64(MALFORMED - span), start
             delta, position = _varint(data, position, end)
-            if position < 0 or delta <= previous or delta > 0x7FFFFFFF:
-                return int64(-1), start
+            if position < 0 or delta <= previous or delta > last_delta:
+                return int64(MALFORMED - span), start
             previous = delta
             offset = base_offset + delta
-            if offset < first_offset:
+            if offset < first_offset or offset >= end_offset:
                 position = end
                 continue
-            if offset >= end_offset:
-                return int64(row), int64(0)
             position = _take_bytes(data, position, end, row, key_offsets, keys, key_valid)
             if position < 0:
-                return int64(-1), start
+                return int64(MALFORMED - span), start
             position = _take_bytes(data, position, end, row, value_offsets, values, value_valid)
             if position < 0:
-                return int64(-1), start
+                return int64(MALFORMED - span), start
             if with_headers:
                 headers, position = _varint(data, position, end)
                 if position < 0 or headers < 0 or headers > end - position:
-                    return int64(-1), start
+                    return int64(MALFORMED - span), start
                 for _header in range(headers):
                     position = _take_bytes(
                         data, position, end, header, header_key_offsets, header_keys, header_key_valid
                     )
                     if position < 0 or header_key_valid[header] == 0:
-                        return int64(-1), start
+                        return int64(MALFORMED - span), start
                     position = _take_bytes(
                         data, position, end, header, header_value_offsets, header_values, header_value_valid
                     )
                     if position < 0:
-                        return int64(-1), start
+                        return int64(MALFORMED - span), start
                     header += 1
                 header_counts[row + 1] = header
                 if position != end:
-                    return int64(-1), start
+                    return int64(MALFORMED - span), start
             offsets[row] = offset
             if append_time == NO_APPEND_TIME:
                 timestamps[row] = (base_timestamp + timestamp_delta) * 1000
@@ -264,7 +263,7 @@ def decode(
             row += 1
             position = end
         if position != span_end:
-            return int64(-1), position
+            return int64(MALFORMED - span), position
     return int64(row), int64(0)
 
 

@@ -58,12 +58,14 @@ class Positions:
     everywhere: an offset (or EARLIEST, LATEST) or time for partitions that `by_partition` does not name.
     by_time: the numbers are milliseconds since 1970, and mean the first record that is not older.
     or_latest: a time later than all records means the end; else it is an error.
+    option: the one that says so, or would; for messages.
     """
 
     everywhere: int | None
     by_partition: Mapping[Partition, int] = field(default_factory=dict)
     by_time: bool = False
     or_latest: bool = False
+    option: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,22 +289,23 @@ def _positions(reader: _Reader, which: str, default: int, refused: int) -> Posit
     if which == "starting" and strategy not in ("error", "latest"):
         reader.problem("startingOffsetsByTimestampStrategy", f"is {strategy!r}: error or latest")
     or_latest = which == "ending" or strategy == "latest"
-    if reader.text(f"{which}Timestamp") is not None:
-        return Positions(reader.number(f"{which}Timestamp", 0, 0), by_time=True, or_latest=or_latest)
+    name = f"{which}Timestamp"
+    if reader.text(name) is not None:
+        return Positions(reader.number(name, 0, 0), by_time=True, or_latest=or_latest, option=name)
     name = f"{which}OffsetsByTimestamp"
     if reader.text(name) is not None:
         times = reader.parsed_json(name, lambda value: _by_partition(value, 0, "times"), f"times in ms {_FORM}")
-        return Positions(None, times, by_time=True, or_latest=or_latest)
+        return Positions(None, times, by_time=True, or_latest=or_latest, option=name)
     name = f"{which}Offsets"
     text = reader.text(name)
     words = {"earliest": EARLIEST, "latest": LATEST}
     refused_word = "latest" if refused == LATEST else "earliest"
     if text is None:
-        return Positions(default)
+        return Positions(default, option=name)
     if text.lower() in words:
         if words[text.lower()] == refused:
             reader.problem(name, f"cannot be {refused_word} when a batch is read")
-        return Positions(words[text.lower()])
+        return Positions(words[text.lower()], option=name)
     word, other = ("earliest", f"{EARLIEST}: earliest") if which == "starting" else ("latest", f"{LATEST}: latest")
     offsets = reader.parsed_json(
         name, lambda value: _by_partition(value, EARLIEST, "offsets"), f"{word}, or offsets {_FORM} ({other})"
@@ -310,7 +313,7 @@ def _positions(reader: _Reader, which: str, default: int, refused: int) -> Posit
     for (topic, partition), offset in sorted(offsets.items()):
         if offset == refused:
             reader.problem(name, f"cannot be {refused} ({refused_word}) for {topic}-{partition} when a batch is read")
-    return Positions(None, offsets)
+    return Positions(None, offsets, option=name)
 
 
 def _by_partition(value: object, lowest: int, what: str) -> dict[Partition, int]:

@@ -41,8 +41,10 @@ class Bounds:
     end: int
 
 
-def check_named(name: str, positions: Positions, partitions: Iterable[Partition]) -> None:
+def check_named(positions: Positions, partitions: Iterable[Partition], default: int) -> None:
     """Positions by partition must name every partition that is read, and no other.
+
+    default: EARLIEST for starting positions, LATEST for ending ones: the word that may be given for a partition.
 
     Raises:
         OptionError
@@ -53,11 +55,30 @@ def check_named(name: str, positions: Positions, partitions: Iterable[Partition]
     named = set(positions.by_partition)
     problems = []
     if missing := sorted(read - named):
-        problems.append(f"option {name} lacks {_listed(missing)}: use -2 for earliest, -1 for latest")
+        word = "-2 for earliest" if default == EARLIEST else "-1 for latest"
+        example = "ms since 1970" if positions.by_time else f"an offset, or {word}"
+        problems.append(f"option {positions.option} lacks {_listed(missing)}: give {example}")
     if strange := sorted(named - read):
-        problems.append(f"option {name} names {_listed(strange)}, which this query does not read")
+        problems.append(f"option {positions.option} names {_listed(strange)}, which this query does not read")
     if problems:
         raise OptionError(*problems)
+
+
+def check_order(starting: Positions, ending: Positions, partitions: Iterable[Partition]) -> None:
+    """An end below its start is a mistake, and reads nothing.  Times are compared with times, offsets with offsets.
+
+    Raises:
+        OptionError
+    """
+    if starting.by_time != ending.by_time:
+        return
+    problems = []
+    for one in partitions:
+        first, end = position_of(starting, one), position_of(ending, one)
+        if 0 <= end < first:
+            problems.append(f"option {ending.option}: {one[0]}-{one[1]} ends at {end}, below its start {first}")
+    if problems:
+        raise OptionError(*problems, next_step=f"swap them, or correct {starting.option}")
 
 
 def times_asked(positions: Positions, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -108,6 +129,8 @@ def checked_range(partition: Partition, first: int, end: int, bounds: Bounds, lo
         losses.append(f"{where}: start offset {first} is beyond the end, {holds}")
     if end > bounds.end:
         losses.append(f"{where}: end offset {end} is beyond the end, {holds}")
+    if 0 < end < bounds.start <= first:
+        losses.append(f"{where}: all below the end offset {end} was deleted, {holds}")
     first = min(max(first, bounds.start), bounds.end)
     return OffsetRange(*partition, first, max(first, min(end, bounds.end)))
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from pyspark_quorumlog.options import OptionError, Partition, ReadOptions
+from pyspark_quorumlog.options import EARLIEST, LATEST, OptionError, Partition, ReadOptions
 from pyspark_quorumlog.plan import (
     Bounds,
     DataLossError,
     OffsetRange,
     check_named,
+    check_order,
     checked_range,
     resolve,
     split,
@@ -22,7 +23,7 @@ from pyspark_quorumlog.plan import (
 )
 from quorumlog.client import consumer as offsets
 from quorumlog.client.consumer import Consumer, Fetched, OffsetOutOfRangeError
-from quorumlog.client.records import end_offset
+from quorumlog.client.records import UnreadableBatchError, end_offset
 from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
 
@@ -43,8 +44,9 @@ async def _plan_tasks(options: ReadOptions) -> list[OffsetRange]:
     partitions = await _partitions(options)
     if not partitions:
         return []
-    check_named("startingOffsets", options.starting, partitions)
-    check_named("endingOffsets", options.ending, partitions)
+    check_named(options.starting, partitions, EARLIEST)
+    check_named(options.ending, partitions, LATEST)
+    check_order(options.starting, options.ending, partitions)
     consumer = _consumer(options)
     starts = await consumer.list_offsets(dict.fromkeys(partitions, offsets.EARLIEST))
     ends = await consumer.list_offsets(dict.fromkeys(partitions, offsets.LATEST))
@@ -99,7 +101,8 @@ def read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBat
 
     Raises:
         DataLossError: records of the range are gone.
-        ClusterError: no leader answered, or the log did not reach the end of the range, within the poll timeout.
+        ClusterError: no leader answered, or the log did not reach the end of the range, within the poll timeout; or a
+            batch cannot be read.
     """
     from pyspark_quorumlog.arrow import decode  # numba: half a second, once a worker
 
@@ -109,8 +112,22 @@ def read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBat
             yield from decode(
                 fetched.records, fetching.decoded_from, task.end, task.topic, task.partition, options.with_headers
             )
+    except UnreadableBatchError as error:
+        raise _named(error, task) from error
     finally:
         fetching.close()
+
+
+def _named(error: UnreadableBatchError, task: OffsetRange) -> ClusterError:
+    """The error with its partition and the way on in its text, since Spark shows nothing but the text."""
+    next_step = f"kctl explain {task.topic}-{task.partition}"
+    named = error.of(task.topic, task.partition, next_step)
+    if error.base_offset is not None and error.end_offset is not None:
+        named.message += (
+            f"; to read without it, read up to offset {error.base_offset} (endingOffsets) "
+            f"and from offset {error.end_offset} on (startingOffsets)"
+        )
+    return ClusterError(named.code, named.message, next_step)
 
 
 class _RangeFetcher:

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
@@ -91,13 +92,36 @@ class DefaultSource(DataSource):
             raise OptionError('records cannot be overwritten: use .mode("append")')
         return Writer(options)
 
-    def streamReader(self, schema: StructType) -> NoReturn:
-        """Refuses by name: Spark's own words for it are about its inner workings."""
-        raise OptionError("streams are not read: read a batch with spark.read, from given offsets or times")
+    def streamReader(self, schema: StructType) -> RefusedStream:
+        """One that refuses.  Spark calls `stop` on what this returns also when it raises, and shows that failure.
+
+        `schema` cannot refuse: Spark calls it in the same way for a batch and for a stream.
+        """
+        return RefusedStream()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuses by name."""
         raise OptionError("streams are not written: write each of their batches with foreachBatch and frame.write")
+
+
+class RefusedStream(DataSourceStreamReader):
+    """Refuses by name whatever Spark asks of a stream first."""
+
+    def initialOffset(self) -> NoReturn:
+        _refuse_stream()
+
+    def latestOffset(self, start: object = None, limit: object = None) -> NoReturn:
+        _refuse_stream()
+
+    def partitions(self, start: object, end: object) -> NoReturn:
+        _refuse_stream()
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        _refuse_stream()
+
+
+def _refuse_stream() -> NoReturn:
+    raise OptionError("streams are not read: read a batch with spark.read, from given offsets or times")
 
 
 @dataclass

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from pyspark_quorumlog.options import WriteOptions
-from quorumlog.client.compression import CODEC_NAMES
 from quorumlog.client.producer import Producer
 from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.clock import Sources
+from quorumlog.wire.compression import CODEC_NAMES
 
 CHUNK_SIZE_MAX_BYTES = 16 << 20
 CHUNK_SIZE_PER_PARTITION_BYTES = 256 << 10
