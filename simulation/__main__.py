@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import os
 import sys
 import time
@@ -20,7 +21,7 @@ from functools import cache, partial
 from itertools import count, islice
 from typing import Any, TypeVar
 
-from simulation import cluster_mutants, cluster_plan, cluster_world, mutants, quorum_world
+from simulation import cluster_mutants, cluster_plan, cluster_world, mutants, quorum_world, slow_disks
 from simulation.cluster_plan import ClusterPlan
 from simulation.cluster_world import ClusterResult
 from simulation.coverage import ROWS, Row, describe
@@ -43,8 +44,10 @@ class Sums:
         self.virtual_s = 0.0
         self.faults: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
+        self._digest = hashlib.sha256()
 
     def add(self, result: Any) -> None:
+        self._digest.update(result.digest.encode())
         self.seeds += 1
         self.events += result.events
         self.acknowledged += result.acknowledged
@@ -56,7 +59,7 @@ class Sums:
         took = max(time.monotonic() - self.began, 1e-9)
         return (
             f"seeds         {self.seeds} in {took:.1f} s ({self.seeds / took:.1f} per second), "
-            f"{self.virtual_s:.0f} s of virtual time"
+            f"{self.virtual_s:.0f} s of virtual time, digest {self._digest.hexdigest()[:16]}"
         )
 
     def counted(self, kinds: Sequence[str]) -> list[str]:
@@ -278,6 +281,7 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true", help="name failing seeds, and go on; say how far it is")
     parser.add_argument("--cluster", action="store_true", help="whole clusters, with brokers and clients")
     parser.add_argument("--mutants", action="store_true", help="show that known mistakes are found")
+    parser.add_argument("--slow-disks", action="store_true", help="show how often leadership moves when disks are slow")
     options = parser.parse_args()
     first, end = options.seeds or (0, 200)
     seeds: Iterator[int] = iter(range(first, end))
@@ -285,6 +289,10 @@ def main() -> int:
         seeds = count(0)
     if options.mutants and options.cluster:
         return mutants.hunt_all(cluster_mutants.MUTANTS, attack_cluster_seed)
+    if options.slow_disks:
+        for line in slow_disks.table():
+            print(line, flush=True)
+        return 0
     if options.mutants:
         return mutants.hunt_all()
     kind = CLUSTER if options.cluster else QUORUM

@@ -18,10 +18,14 @@ from simulation.linearizability import check
 from simulation.quorum_world import CLIENTS, REQUEST_MS, QuorumWorld
 
 LEADER_S = 10.0
+SLOW_LEADER_S = 30.0
+"""With slow disks.  Where two of five disks are lost, each commit waits for a slow one, for longer than clients do."""
 SETTLE_S = 60.0
 CONVERGE_S = 30.0
 FIND_S = 10.0
 QUIET_S = 2.0
+CALM_S = 15.0
+MOVES_MAX = 3
 LOST_FETCH_S = 6.0  # longer than observers wait for an answer (RaftConfig.observer_wait_ms)
 QUIET_TICKS_PER_S = 60
 """A node that is asked for nothing may tick this often; more is a busy loop."""
@@ -37,14 +41,17 @@ class Aftermath:
             Violation: something did not come in time, or is not as it must be.
         """
         world = self.world
-        await world.until(lambda: world.leader() is not None, "L1: a leader is", LEADER_S)
+        bound_s = SLOW_LEADER_S if world.plan.slow_disks else LEADER_S
+        await world.until(lambda: world.leader() is not None, "L1: a leader is", bound_s)
         before = world.acknowledged
-        await world.until(lambda: world.acknowledged >= before + CLIENTS, "L2: clients are answered", LEADER_S)
+        await world.until(lambda: world.acknowledged >= before + CLIENTS, "L2: clients are answered", bound_s)
         stop_clients.set()
         await self._settle()
         await self._help_the_lost()
         await world.until(world.converged, "L2: all nodes are caught up", CONVERGE_S)
         await self._stay_quiet()
+        if world.plan.slow_disks:
+            await self._stay_with_one_leader()
         self._compare()
         self._judge()
 
@@ -141,6 +148,23 @@ class Aftermath:
             ticks = (host.run.ticks if host.run is not None else 0) - before[host.node_id]
             if ticks > QUIET_S * QUIET_TICKS_PER_S:
                 raise Violation(f"busy: {host.name} ticks {ticks} times in {QUIET_S} quiet seconds")
+
+    async def _stay_with_one_leader(self) -> None:
+        """L8: with slow disks and clients that write, leadership hardly moves."""
+        world = self.world
+        before = self._epoch()
+        stop = world.start_clients()
+        await asyncio.sleep(CALM_S)
+        stop.set()
+        await asyncio.sleep(2 * REQUEST_MS / 1000)
+        moved = self._epoch() - before
+        world.watch.seen["leadership moved with slow disks"] += moved
+        if moved > MOVES_MAX:
+            raise Violation(f"L8: {moved} epochs began in {CALM_S} s; {world.plan.slow_disks} have slow disks")
+        await world.until(world.converged, "L2: all nodes are caught up again", CONVERGE_S)
+
+    def _epoch(self) -> int:
+        return max(host.node.epoch for host in self.world.hosts.values() if host.node is not None)
 
     # The end
 

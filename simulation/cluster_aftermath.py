@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.consumer import LATEST, Consumer
+from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRangeError
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.cluster_clients import CONNECT_S, REQUEST_S
-from simulation.cluster_invariants import History
+from simulation.cluster_history import History
 from simulation.cluster_metadata import Spot
 from simulation.cluster_orders import Orders
 from simulation.cluster_plan import TopicPlan
@@ -48,9 +48,8 @@ class Aftermath:
         orders, random = Orders(self.world), self.world.fresh_random()
         for topic in self.world.plan.topics:
             new = pb.NewTopic(name=topic.name, partitions=topic.partitions, replication_factor=topic.factor)
-            new.configs.add(key="min.insync.replicas", value=str(topic.min_isr))
-            if topic.unclean:
-                new.configs.add(key="unclean.leader.election.enable", value="true")
+            for key, value in topic.configs.items():
+                new.configs.add(key=key, value=value)
             reply = await orders.ask("CreateTopics", pb.CreateTopicsRequest(topics=[new]), READY_S, random)
             words = [] if reply is None else [each.result.error for each in reply.topics]
             if words not in (["NONE"], ["TOPIC_ALREADY_EXISTS"]):
@@ -169,9 +168,15 @@ class Aftermath:
             raise Violation(f"I20: {spot} is gone")
         end = (await consumer.list_offset(spot.topic, spot.index, LATEST)).offset
         watch.check(end == history.end, lambda: f"I21: the latest offset of {spot} is {end}, committed {history.end}")
-        offset = 0
+        offset = (await consumer.list_offset(spot.topic, spot.index, EARLIEST)).offset
+        watch.listed_earliest("last", spot, offset)
         while offset < end:
-            before, offset = offset, await self.world.clients.read("last", consumer, spot, offset)
+            before = offset
+            try:
+                offset = await self.world.clients.read("last", consumer, spot, offset)
+            except OffsetOutOfRangeError as error:  # retention goes on
+                watch.refused("last", spot, error.offset)
+                offset = error.start
             watch.check(offset > before, lambda offset=offset: f"I21: nothing is read of {spot} at {offset} of {end}")  # type: ignore[misc]
 
     def _last_checks(self) -> None:

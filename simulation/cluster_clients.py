@@ -16,10 +16,9 @@ from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRan
 from quorumlog.client.producer import ACKS_ALL, ACKS_LEADER, Producer
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
-from simulation.cluster_invariants import Mark, batches_in
+from simulation.cluster_history import Mark, batches_in
 from simulation.cluster_metadata import Spot
 from simulation.cluster_plan import TopicPlan
-from simulation.world import EPOCH_MS
 
 if TYPE_CHECKING:
     from simulation.cluster_world import ClusterWorld
@@ -65,7 +64,7 @@ class Clients:
 
     async def _write_on(self, topic: TopicPlan, acks: int, random: Random) -> None:
         """Write until told to stop, by one producer if that is promised to last."""
-        promised = topic.keeps_all and acks == ACKS_ALL
+        promised = topic.keeps_all and acks == ACKS_ALL and self.world.plan.forgets_producers_s >= FOREVER_S
         async with self._cluster() as cluster:
             while not self.stop_writing.is_set():
                 try:
@@ -86,7 +85,9 @@ class Clients:
             while not self.stop_writing.is_set():
                 spot = Spot(topic.name, random.randrange(topic.partitions))
                 marks = tuple([Mark(writer, next(numbers)) for _ in range(random.randint(1, BATCH_RECORDS))])
-                batch = build_batch([NewRecord(None, mark.value, EPOCH_MS, ()) for mark in marks])
+                batch = build_batch(
+                    [NewRecord(None, mark.value, self.world.wall_ms(), ()) for mark in marks], topic.codec
+                )
                 sent = await producer.send(spot.topic, spot.index, batch)
                 self.world.written += 1
                 waiting.add(sent)
@@ -117,14 +118,11 @@ class Clients:
                 try:
                     await self._look(name, consumer, spot, places, random)
                 except OffsetOutOfRangeError as error:
-                    self._out_of_range(topic, spot, error)
-                    places[spot] = 0
+                    self.world.watch.refused(name, spot, error.offset)
+                    places[spot] = error.start
                 except ClusterError:
                     self.world.watch.seen["read given up"] += 1
                 await asyncio.sleep(random.uniform(0, 0.2))
-
-    def _out_of_range(self, topic: TopicPlan, spot: Spot, error: OffsetOutOfRangeError) -> None:
-        self.world.watch.check(not topic.keeps_all, lambda: f"I21: what was read of {spot} is gone: {error.message}")
 
     async def _look(self, name: str, consumer: Consumer, spot: Spot, places: dict[Spot, int], random: Random) -> None:
         what = random.random()
@@ -134,6 +132,7 @@ class Clients:
             return
         if what < 0.2:
             places[spot] = (await consumer.list_offset(spot.topic, spot.index, EARLIEST)).offset
+            self.world.watch.listed_earliest(name, spot, places[spot])
             return
         offset = places.get(spot, 0)
         places[spot] = await self.read(name, consumer, spot, offset)

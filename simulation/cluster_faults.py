@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from simulation.cluster_metadata import Spot
 from simulation.cluster_orders import Orders
 from simulation.cluster_plan import CONTROLLER, FIRST_BROKER, FOLLOWER, LEADER
 from simulation.cluster_world import ClusterWorld
@@ -21,6 +22,10 @@ DEPOSED_S = 1.9
 CATCH_UP_S = 0.3
 RETURNS = 20
 """How often to look whether it has caught up."""
+QUIET_S = 1.2
+OVERTAKES = 80
+"""How often to look whether it has written more than the one before."""
+OVERTAKE_LOOK_S = 0.05
 UNANSWERED_S = 6.0
 """Longer than a proposal waits for its answer."""
 
@@ -58,6 +63,7 @@ class ClusterHavoc(Havoc):
             "disk full": self._disk_full,
             "wipe": self._wipe,
             "last disk": self._last_disk,
+            "usurp": self._usurp,
             "quorum disk": self._quorum_disk,
             **Orders(world).deeds,
         }
@@ -69,6 +75,7 @@ class ClusterHavoc(Havoc):
         world.wall_offset_s = 0.0
         world.healed = True
         for node_id in world.hosts:
+            world.at_usual_speed(world.hosts[node_id])
             world.bring_up(node_id)
         world.note("HEALED")
 
@@ -266,9 +273,7 @@ class ClusterHavoc(Havoc):
             for disk in host.disks:
                 disk.sync_ms = (0.2, fault.amount)
             await self.lasts(fault.length_s)
-            host.quorum_disk.fsync_ms = (0.2, 2.0)
-            for disk in host.disks:
-                disk.sync_ms = (0.2, 2.0)
+            self.world.at_usual_speed(host)
 
     async def _disk_hangs(self, fault: Fault) -> None:
         host = self._broker(fault)
@@ -317,6 +322,44 @@ class ClusterHavoc(Havoc):
         for host in others:
             host.down -= 1
             world.bring_up(host.config.node_id)
+
+    async def _usurp(self, fault: Fault) -> None:
+        """A leader writes on alone, then goes down; a replica that lacks those records is elected uncleanly and writes
+        others in their place, perhaps beyond where the first one ended.  Then that one returns, and the last leader
+        goes: whatever was acknowledged since the unclean election must be on the one that takes over.
+        """
+        world = self.world
+        spots = [Spot(one.name, index) for one in world.plan.topics if one.unclean for index in range(one.partitions)]
+        image = world.watch.metadata.image
+        topic, index = spots[int(fault.amount * len(spots))]
+        partition = image.topics[image.topic_ids[topic]].partition(index)
+        if partition is None or partition.leader < 0 or len(partition.replica_ids) < 2:
+            return
+        leader = partition.leader
+        others = [world.hosts[each] for each in partition.replica_ids if each != leader]
+        for host in others:
+            host.down += 1
+            world.bring_down(host.config.node_id, power=fault.amount < 0.5)
+        await self.lasts(FENCED_S + fault.length_s)
+        name = world.hosts[leader].name
+        unheard = [(client, name) for client in world.clients.names]
+        await self.without(QUIET_S, unheard)  # retention may empty its log
+        history = world.watch.current(Spot(topic, index))
+        end = 0 if history is None else history.end
+        world.hosts[leader].down += 1
+        world.bring_down(leader, power=fault.amount < 0.5)
+        await self.lasts(FENCED_S)
+        for host in others:
+            host.down -= 1
+            world.bring_up(host.config.node_id)
+        for _ in range(OVERTAKES):
+            await self.lasts(OVERTAKE_LOOK_S)
+            if history is not None and history.begun_epoch >= history.unclean_epoch >= 0 and history.end > end:
+                break
+        world.hosts[leader].down -= 1
+        world.bring_up(leader)
+        await self.lasts(FENCED_S)
+        await self._down(fault, others, power=fault.amount < 0.5)
 
     async def _quorum_disk(self, fault: Fault) -> None:
         """The disk of the metadata log fails or hangs; a process that it ends comes back."""

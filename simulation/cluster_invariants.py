@@ -16,15 +16,13 @@ brokers said of them.
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
-from broker.core.partition import LeaderState
+from broker.core.partition import FollowerState, LeaderState
 from broker.log import LogKey, PartitionLog
 from broker.server.hosted import Hosted
 from broker.server.process import BrokerProcess
@@ -32,111 +30,10 @@ from broker.server.replica_manager import ReplicaManager
 from metadata.control.election import min_isr_of
 from metadata.image import ClusterImage
 from quorum.process import ControlPlane
-from quorumlog.wire.record_batch import iter_headers
+from simulation.cluster_history import READ_BYTES, History, Mark, batches_in, batches_of
 from simulation.cluster_metadata import Election, Follower, MetadataWatch, Proposed, Spot
+from simulation.cluster_retention import Retention
 from simulation.invariants import Violation
-
-_MARK = re.compile(rb"<(\d+)\.(\d+)>")
-READ_BYTES = 1 << 20
-
-
-class Mark(NamedTuple):
-    """What a record holds: who wrote it (one producer id), and its number among that writer's records."""
-
-    writer: int
-    number: int
-
-    @property
-    def value(self) -> bytes:
-        return b"<%d.%d>" % self
-
-
-class Committed(NamedTuple):
-    """A batch of a history."""
-
-    base_offset: int
-    end_offset: int
-    leader_epoch: int
-    crc: int
-    marks: tuple[Mark, ...]
-
-
-def marks_in(data: Any) -> tuple[Mark, ...]:
-    """The marks of an uncompressed batch's records, in their order."""
-    return tuple([Mark(int(writer), int(number)) for writer, number in _MARK.findall(data)])
-
-
-def batches_in(data: bytes) -> Iterator[Committed]:
-    view = memoryview(data)
-    for position, header in iter_headers(data):
-        marks = marks_in(view[position : position + header.size])
-        yield Committed(header.base_offset, header.end_offset, header.leader_epoch, header.crc, marks)
-
-
-class History:
-    """See the module's theory of operation."""
-
-    def __init__(self, key: LogKey, spot: Spot) -> None:
-        self.key = key
-        self.spot = spot
-        self.batches: list[Committed] = []
-        self.bases: list[int] = []
-        self.places: dict[Mark, int] = {}
-        self.last: dict[int, int] = {}  # of each writer, the number of its last record
-        self.end = 0
-        self.cut: dict[int, set[Mark]] = {}  # by offset: what unclean elections have taken out
-        self.unclean_epoch = self.begun_epoch = -1  # of the last unclean election; of the last that has been heard of
-        self.ends: dict[int, int] = {}  # of what was committed when each leader epoch began
-
-    def __repr__(self) -> str:
-        return f"{self.spot.topic}-{self.spot.index}"
-
-    def at(self, offset: int) -> Committed | None:
-        """The batch that holds `offset`."""
-        place = bisect_right(self.bases, offset) - 1
-        return self.batches[place] if place >= 0 and offset < self.batches[place].end_offset else None
-
-    def mark_at(self, offset: int) -> Mark | None:
-        batch = self.at(offset)
-        return None if batch is None else batch.marks[offset - batch.base_offset]
-
-    def holds(self, offset: int, marks: Sequence[Mark]) -> bool:
-        """Whether these records are there from `offset` on, or were until an unclean election."""
-        return all(
-            self.mark_at(offset + place) == mark or mark in self.cut.get(offset + place, ())
-            for place, mark in enumerate(marks)
-        )
-
-    def add(self, batch: Committed) -> str | None:
-        """Take a batch that goes on at the end; what is wrong with it."""
-        for place, mark in enumerate(batch.marks):
-            if mark in self.places:
-                return f"I22: {self}: {mark} is at {self.places[mark]} and again at {batch.base_offset + place}"
-            if mark.number <= self.last.get(mark.writer, -1):
-                return f"I20: {self}: {mark} at {batch.base_offset} comes after {self.last[mark.writer]}"
-            self.places[mark] = batch.base_offset + place
-            self.last[mark.writer] = mark.number
-        self.batches.append(batch)
-        self.bases.append(batch.base_offset)
-        self.end = batch.end_offset
-        return None
-
-    def cut_to(self, end: int) -> int:
-        """An unclean election has taken out what is from `end` on; how many records."""
-        count = 0
-        while self.batches and self.batches[-1].end_offset > end:
-            batch = self.batches.pop()
-            self.bases.pop()
-            for place, mark in enumerate(batch.marks):
-                count += 1
-                del self.places[mark]
-                self.cut.setdefault(batch.base_offset + place, set()).add(mark)
-        self.end = self.batches[-1].end_offset if self.batches else 0
-        self.ends = {epoch: min(one, self.end) for epoch, one in self.ends.items()}
-        self.last = {}
-        for mark in self.places:
-            self.last[mark.writer] = max(mark.number, self.last.get(mark.writer, -1))
-        return count
 
 
 @dataclass(eq=False)
@@ -145,7 +42,7 @@ class Copy:
 
     log: PartitionLog
     compared: int = 0
-    role: object = None
+    role: LeaderState | FollowerState | None = None
     watermark: int = 0
 
 
@@ -157,12 +54,20 @@ class BrokerRun:
     replicas: ReplicaManager
     copies: dict[LogKey, Copy] = field(default_factory=dict)
     recovered: bool = False
+    opened: frozenset[LogKey] = frozenset()
+    """The logs that it found when it started."""
 
 
 class ClusterWatch:
     """All invariants of one run of a cluster."""
 
-    def __init__(self, unclean: frozenset[str]) -> None:
+    def __init__(
+        self, unclean: frozenset[str], clock: Callable[[], float], forgets_s: float, retention: Retention
+    ) -> None:
+        """clock: true time.  forgets_s: producers that are silent for less are remembered."""
+        self.clock = clock
+        self.forgets_s = forgets_s
+        self.retention = retention
         self.seen: Counter[str] = Counter()
         self.metadata = MetadataWatch(self.check, unclean, self.seen)
         self.metadata.on_unclean = self._unclean
@@ -262,7 +167,8 @@ class ClusterWatch:
         if run is None or not run.recovered:
             return
         logs, known = run.replicas.logs, self._durable.get(node_id, {})
-        kept = {key: one for key, one in known.items() if one[1] in logs.failed_disks}  # not looked at by this process
+        # What it has not looked at; what it found and then set aside is forgotten.
+        kept = {key: one for key, one in known.items() if one[1] in logs.failed_disks and key not in run.opened}
         found = {key: (self._durable_in(node_id, key, log), log.directory_id) for key, log in logs.logs.items()}
         self._durable[node_id] = {**kept, **found}
 
@@ -291,6 +197,9 @@ class ClusterWatch:
                 ),
             )
         run.recovered = True
+        run.opened = frozenset(logs.logs)
+        for key, log in logs.logs.items():
+            self._copy(run, key, log)
 
     def durable_end(self, node_id: int, key: LogKey) -> int | None:
         """Up to where the broker's disks hold the partition; None when that cannot be said."""
@@ -319,10 +228,15 @@ class ClusterWatch:
         if copy is None or copy.log is not log:
             copy = run.copies[key] = Copy(log, log.start_offset)
             truncate, restart, append = log.truncate_to, log.restart_at, log.append_as_leader
+            advance_start = log.advance_start_offset
+            self._begins_at(run, key, log.start_offset)
 
-            def restarted(offset: int) -> None:
-                restart(offset)
+            def restarted(offset: int, epoch: int = -1) -> None:
+                self._restarts(run, key, log, offset)
+                restart(offset, epoch)
                 self._forget_above(run.node_id, key, 0)
+                copy.compared = offset
+                copy.watermark = min(copy.watermark, offset)
 
             def truncated(offset: int) -> None:
                 self._truncates(run, key, log, offset)
@@ -330,6 +244,15 @@ class ClusterWatch:
                 self._forget_above(run.node_id, key, log.end_offset)
                 copy.compared = min(copy.compared, log.end_offset)
                 copy.watermark = min(copy.watermark, log.end_offset)
+
+            def start_advanced(offset: int) -> None:
+                before = log.start_offset
+                advance_start(offset)
+                after, log.start_offset = log.start_offset, before  # the judge reads what is about to go
+                try:
+                    self._deletes(run, key, log, after)
+                finally:
+                    log.start_offset = after
 
             def appended(batches: Any, leader_epoch: int, now_ms: int) -> Any:
                 outcome = append(batches, leader_epoch, now_ms)
@@ -341,6 +264,7 @@ class ClusterWatch:
             log.truncate_to = truncated  # type: ignore[method-assign]
             log.restart_at = restarted  # type: ignore[method-assign]
             log.append_as_leader = appended  # type: ignore[method-assign]
+            log.advance_start_offset = start_advanced  # type: ignore[method-assign]
         return copy
 
     def _accepts(self, run: BrokerRun, key: LogKey, leader_epoch: int) -> None:
@@ -375,6 +299,7 @@ class ClusterWatch:
             end = leader.high_watermark
             self._is_on_disks(run, hosted, leader, history)
         self._compare(run, history, copy, end)
+        self._begins_late(run, history, log.start_offset)
         self.check(
             log.end_offset >= end,
             lambda: (
@@ -431,6 +356,8 @@ class ClusterWatch:
     def _is_on_disks(self, run: BrokerRun, hosted: Hosted, leader: LeaderState, history: History) -> None:
         watermark = leader.high_watermark
         for broker_id in leader.isr:
+            if (member := self._runs.get(broker_id)) is not None and (log := member.replicas.logs.get(history.key)):
+                self._begins_late(member, history, log.start_offset)
             end = self.durable_end(broker_id, hosted.key)
             self.check(
                 end is None or max(end, self._lost.get((broker_id, hosted.key), 0)) >= watermark,
@@ -448,7 +375,7 @@ class ClusterWatch:
             before = offset
             for batch in batches_in(log.read(offset, READ_BYTES, end)):
                 if batch.base_offset >= history.end:
-                    problem = history.add(batch)
+                    problem = history.add(batch, self.clock(), self.forgets_s)
                     self.check(problem is None, lambda problem=problem: str(problem))  # type: ignore[misc]
                 else:
                     known = history.at(batch.base_offset)
@@ -472,12 +399,72 @@ class ClusterWatch:
         if self.note is not None:
             self.note(f"{run.node_id} cuts {history} from {log.end_offset} to {offset}, committed is {history.end}")
         self.seen["truncation"] += 1
-        if history.unclean_epoch >= 0:
+        copy = run.copies.get(key)
+        epoch = -1 if copy is None or copy.role is None else copy.role.leader_epoch
+        if epoch < history.unclean_epoch or history.begun_epoch < history.unclean_epoch:
             return
-        for batch in batches_in(log.read(offset, READ_BYTES, log.end_offset)):
+        for batch in batches_of(log, offset, log.end_offset):
             self.check(
                 history.at(batch.base_offset) != batch,
                 lambda batch=batch: f"I20: {run.node_id} cuts {batch} off {history}, which is committed",  # type: ignore[misc]
+            )
+
+    # Deletion from the start
+
+    def _begins_at(self, run: BrokerRun, key: LogKey, start: int) -> None:
+        """I24: a log that is opened begins where all could see it begin before."""
+        history = self.history(key)
+        if history is not None and history.unclean_epoch < 0:
+            self._begins_late(run, history, start)
+
+    def _begins_late(self, run: BrokerRun, history: History, start: int) -> None:
+        self.check(
+            start <= history.start,
+            lambda: f"I24: {run.node_id} has {history} from {start} on, retention has deleted up to {history.start}",
+        )
+
+    def _deletes(self, run: BrokerRun, key: LogKey, log: PartitionLog, offset: int) -> None:
+        """I24: only what is committed is deleted, and only when retention asks for it.
+
+        After an unclean election, a replica may still have, and delete, records that are no part of the history.
+        """
+        history = self.history(key)
+        if history is None or offset <= log.start_offset:
+            return
+        if self.note is not None:
+            kept_from = f"{log.start_offset} to {offset}"
+            self.note(f"{run.node_id} deletes {history} from {kept_from}, committed is {history.end}")
+        self.seen["records deleted by retention"] += offset - log.start_offset
+        if offset <= history.start:
+            return
+        if history.unclean_epoch >= 0 and not _is_part_of(history, log, offset):
+            return
+        self.check(
+            offset <= history.end,
+            lambda: f"I24: {run.node_id} deletes {history} up to {offset}, committed is {history.end}",
+        )
+        kept = self.retention.problem(history.spot.topic, log, offset, run.replicas.sources.wall_ms())
+        self.check(kept is None, lambda: f"I24: {run.node_id} deletes {history} up to {offset}: {kept}")
+        history.start = offset
+
+    def _restarts(self, run: BrokerRun, key: LogKey, log: PartitionLog, offset: int) -> None:
+        """A follower drops everything: its leader's log begins above its own end, or shares nothing with it."""
+        history = self.history(key)
+        if history is None:
+            return
+        self.seen["log restarted"] += 1
+        if self.note is not None:
+            self.note(f"{run.node_id} restarts {history} at {offset}, had {log.start_offset} to {log.end_offset}")
+        if history.unclean_epoch >= 0:
+            return
+        self.check(
+            offset <= history.start,
+            lambda: f"I24: {run.node_id} restarts {history} at {offset}, others begin at {history.start}",
+        )
+        for batch in batches_of(log, max(offset, log.start_offset), log.end_offset):
+            self.check(
+                history.at(batch.base_offset) != batch,
+                lambda batch=batch: f"I20: {run.node_id} drops {batch} of {history}, which is committed",  # type: ignore[misc]
             )
 
     def _epoch_begins(self, election: Election) -> None:
@@ -501,16 +488,12 @@ class ClusterWatch:
         history.begun_epoch = history.unclean_epoch
         log = copy.log
         offset = log.start_offset
-        while offset < min(history.end, log.end_offset):
-            same = offset
-            for batch in batches_in(log.read(offset, READ_BYTES, log.end_offset)):
-                if history.at(batch.base_offset) != batch:
-                    break
-                same = batch.end_offset
-            if same == offset:
+        for batch in batches_of(log, offset, log.end_offset):
+            if history.at(batch.base_offset) != batch:
                 break
-            offset = same
+            offset = batch.end_offset
         lost = history.cut_to(offset)
+        history.begin_at(log.start_offset)
         self.seen["records lost in unclean elections"] += lost
         self.latest = {asked: least for asked, least in self.latest.items() if asked[1] != history.spot}
         for run in self._runs.values():
@@ -555,6 +538,23 @@ class ClusterWatch:
             )
         self._is_past(client, spot, offset)
 
+    def listed_earliest(self, client: str, spot: Spot, offset: int) -> None:
+        """ListOffsets(earliest) answered `offset`: nothing may be missing that no retention has deleted."""
+        self._is_gone(client, spot, offset)
+
+    def refused(self, client: str, spot: Spot, offset: int) -> None:
+        """A fetch from `offset`, which the client had reason to ask for, was answered with OFFSET_OUT_OF_RANGE."""
+        self.seen["consumer out of range"] += 1
+        self._is_gone(client, spot, offset + 1)
+
+    def _is_gone(self, client: str, spot: Spot, below: int) -> None:
+        """I21: that all records below this offset are missing is in order."""
+        if not self._may_lose(spot):
+            start = self.named(spot)[0].start
+            self.check(
+                below <= start, lambda: f"I21: {client} is told that {spot} is gone up to {below}, it begins at {start}"
+            )
+
     def _is_past(self, client: str, spot: Spot, offset: int) -> None:
         if not self._may_lose(spot):
             self.latest[client, spot] = max(self.latest.get((client, spot), 0), offset)
@@ -563,3 +563,8 @@ class ClusterWatch:
         """What goes by this name has been another partition, or has lost records in an unclean election."""
         histories = self.named(spot)
         return len(histories) != 1 or histories[0].unclean_epoch >= 0
+
+
+def _is_part_of(history: History, log: PartitionLog, offset: int) -> bool:
+    """Whether what the log has below `offset` is what is committed."""
+    return all(history.at(batch.base_offset) == batch for batch in batches_of(log, log.start_offset, offset))

@@ -14,7 +14,7 @@ import msgspec
 from broker.core.errors import Code
 from broker.core.partition import UNKNOWN_END, Answer, FollowerState, LeaderState
 from broker.core.producer_state import ACCEPT, ProducerState
-from broker.log import Appended, PartitionLog
+from broker.log import Appended, LogManager, PartitionLog
 from broker.server import fetch_service
 from broker.server.fetch_service import FetchService
 from broker.server.fetchers import Fetcher
@@ -25,6 +25,7 @@ from metadata.control import brokers, partitions, reassign
 from metadata.image import BrokerImage, ClusterImage, PartitionImage
 from metadata.records import RegisterBroker
 from simulation.mutants import Mutant, mutant_of
+from simulation.world import EPOCH_MS
 
 MUTANTS: list[Mutant] = []
 
@@ -50,8 +51,8 @@ def _cuts_at_the_watermark() -> list[Any]:
 
 @_mutant("a leader looks for no divergence")
 def _no_divergence() -> list[Any]:
-    def check(fetch_offset: int, last_epoch: int, log_start: int, log_end: int, end_of: Any) -> Code:
-        return Code.NONE if log_start <= fetch_offset <= log_end else Code.OFFSET_OUT_OF_RANGE
+    def check(fetch_offset: int, last_epoch: int, log_start: int, epochs: Any, *, is_replica: bool) -> Code:
+        return Code.NONE if log_start <= fetch_offset <= epochs.end_offset else Code.OFFSET_OUT_OF_RANGE
 
     return [patch.object(fetch_service, "check_position", check)]
 
@@ -88,6 +89,83 @@ def _producers_survive() -> list[Any]:
         self._producers = producers
 
     return [patch.object(PartitionLog, "truncate_to", keep)]
+
+
+# Maintenance
+
+
+@_mutant("an empty log fits wherever it ends")
+def _empty_logs_fit() -> list[Any]:
+    """A replica whose log retention has emptied is held to the bounds of its leader's log, not to its epochs."""
+    check = FetchService._check
+
+    def by_bounds(self: FetchService, entry: Any, replica_id: int, log: PartitionLog) -> Any:
+        if entry.fetch_offset == entry.log_start_offset > 0 and log.start_offset <= entry.fetch_offset:
+            return Code.NONE if entry.fetch_offset <= log.end_offset else Code.OFFSET_OUT_OF_RANGE
+        return check(self, entry, replica_id, log)
+
+    return [patch.object(FetchService, "_check", by_bounds)]
+
+
+@_mutant("retention deletes what is not committed")
+def _deletes_uncommitted() -> list[Any]:
+    def advance(self: PartitionLog, offset: int) -> None:
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.epochs.drop_before(offset)
+            self.is_changed = True
+
+    retained = PartitionLog.retained_start
+
+    def flushed(self: PartitionLog, *clocks: int) -> int:
+        watermark, self.high_watermark = self.high_watermark, self.end_offset
+        try:
+            return retained(self, *clocks)
+        finally:
+            self.high_watermark = watermark
+
+    return [
+        patch.object(PartitionLog, "advance_start_offset", advance),
+        patch.object(PartitionLog, "retained_start", flushed),
+    ]
+
+
+@_mutant("retention deletes one segment too many")
+def _deletes_too_much() -> list[Any]:
+    retained = PartitionLog.retained_start
+
+    def one_more(self: PartitionLog, *clocks: int) -> int:
+        start = retained(self, *clocks)
+        ends = [one.end_offset for one in self.segments if one.end_offset > start]
+        return ends[0] if start > self.start_offset and ends else start
+
+    return [patch.object(PartitionLog, "retained_start", one_more)]
+
+
+@_mutant("producers expire when the wall clock jumps")
+def _expire_by_wall_clock() -> list[Any]:
+    maintain = LogManager.maintain
+
+    async def by_wall_clock(self: LogManager, now_ms: int, wall_ms: int) -> None:
+        for log in self.logs.values():
+            for _, producer in log.producers:
+                if abs(wall_ms - now_ms - EPOCH_MS) > log.config.producer_expiration_ms // 2:
+                    producer.silent_since_ms = now_ms - log.config.producer_expiration_ms - 1
+        for log in self.logs.values():
+            log.producers.expire(now_ms, log.config.producer_expiration_ms, log.end_offset)
+        await maintain(self, now_ms, wall_ms)
+
+    return [patch.object(LogManager, "maintain", by_wall_clock)]
+
+
+@_mutant("a stray is deleted at once")
+def _strays_go_at_once() -> list[Any]:
+    delete = LogManager.delete_strays
+
+    async def at_once(self: LogManager, now_ms: int, kept_ms: int) -> int:
+        return await delete(self, now_ms, -1)
+
+    return [patch.object(LogManager, "delete_strays", at_once)]
 
 
 # Acknowledgements

@@ -133,7 +133,8 @@ class Orders:
         new = pb.NewTopic(name=name, partitions=random.randint(1, 3), replication_factor=factor)
         if topic is not None:
             new.partitions, new.replication_factor = topic.partitions, topic.factor
-            new.configs.add(key="min.insync.replicas", value=str(topic.min_isr))
+            for key, value in topic.configs.items():
+                new.configs.add(key=key, value=value)
         return pb.CreateTopicsRequest(topics=[new])
 
     async def _create(self, fault: Fault) -> None:

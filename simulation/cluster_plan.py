@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
+from quorumlog.wire.record_batch import Codec
 from simulation.plan import Fault
 
 FIRST_BROKER = 11
@@ -21,11 +22,14 @@ LEADER = -1
 FOLLOWER = -2
 """Stands for a broker that follows some partition then."""
 
-SCRIPTS = ("wipe", "last disk", "deaf", "swap")
+SCRIPTS = ("wipe", "last disk", "deaf", "swap", "usurp")
 """Kinds of which a run has at most one."""
 DEAF_S = 10.0
 SWAP_S = 9.0
 LAST_S = 9.0
+USURP_S = 13.0
+DAY_MS = 86_400_000
+MANY_PARTITIONS = 12
 
 LINK_FAULTS = ("slow", "loss", "cut", "one way", "isolate", "split", "flap", "reset")
 NODE_FAULTS = (
@@ -42,7 +46,7 @@ NODE_FAULTS = (
     "deaf",
     "swap",
 )
-DISK_FAULTS = ("fsync fails", "slow disk", "disk hangs", "disk full", "wipe", "last disk", "quorum disk")
+DISK_FAULTS = ("fsync fails", "slow disk", "disk hangs", "disk full", "wipe", "last disk", "usurp", "quorum disk")
 ORDERS = (
     "create",
     "delete",
@@ -67,6 +71,7 @@ class TopicPlan:
     """A topic that is there from the beginning.
 
     unclean: leaders may be elected that lack records.  passing: it may be deleted and made anew at any time.
+    retention_ms, retention_bytes: what is older, or beyond that size, may be deleted; -1: nothing is.
     """
 
     name: str
@@ -75,11 +80,45 @@ class TopicPlan:
     min_isr: int
     unclean: bool = False
     passing: bool = False
+    codec: Codec = Codec.NONE  # of the batches that are written to it
+    retention_ms: int = -1
+    retention_bytes: int = -1
 
     @property
     def keeps_all(self) -> bool:
-        """Nothing that was acknowledged may ever be missing under this name."""
+        """Nothing that was acknowledged may ever be missing under this name, but for what retention deletes."""
         return not self.unclean and not self.passing
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """What it is created with."""
+        chosen = {"min.insync.replicas": str(self.min_isr)}
+        if self.unclean:
+            chosen["unclean.leader.election.enable"] = "true"
+        if self.retention_ms >= 0:
+            chosen["retention.ms"] = str(self.retention_ms)
+        if self.retention_bytes >= 0:
+            chosen["retention.bytes"] = str(self.retention_bytes)
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """How brokers keep their logs in a run that is to see it: far more often than in production.
+
+    interval_s: between two rounds of maintenance.  segment_bytes, segment_ms: when a segment is full, and when it is
+        too old to grow.  checkpoint_bytes: what is appended to a log between two checkpoints.
+    index_bytes: of log for each entry of an index.  strays_ms: how long a stray is kept.
+    producers_ms: for how long a producer may be silent before it is forgotten.
+    """
+
+    interval_s: float
+    segment_bytes: int
+    segment_ms: int
+    checkpoint_bytes: int
+    index_bytes: int
+    strays_ms: int
+    producers_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +135,12 @@ class ClusterPlan:
     lag_max_bytes: int  # of a follower in sync; -1: any
     snapshots: bool  # of the metadata, taken every little while, the log kept short behind them
     small_fetches: bool  # followers copy a batch or two at a time
+    converts: bool  # quorum messages take the wire format of production
+    slow_disks: tuple[
+        tuple[int, int], ...
+    ]  # nodes whose disks are slow until all faults end, and the longest sync, in ms
+    real_files: bool  # data directories are real ones; no disk fails in such a run
+    upkeep: Upkeep | None  # None: as in production, so never within a run
     faults: tuple[Fault, ...]
 
     @property
@@ -110,6 +155,11 @@ class ClusterPlan:
     def wipes(self) -> bool:
         """A disk is lost in it: then one replica alone must never be enough for an acknowledgement."""
         return any(fault.kind in ("wipe", "last disk") for fault in self.faults)
+
+    @property
+    def forgets_producers_s(self) -> float:
+        """After how long a silence."""
+        return DAY_MS / 1000 if self.upkeep is None else self.upkeep.producers_ms / 1000
 
     def only(self, numbers: set[int]) -> ClusterPlan:
         """The same run with these faults alone."""
@@ -132,6 +182,10 @@ def draw(seed: int) -> ClusterPlan:
         lag_max_bytes=random.choice((-1, -1, -1, 400)),
         snapshots=random.random() < 0.3,
         small_fetches=random.random() < 0.3,
+        converts=Random(f"cluster converts {seed}").random() < 0.3,
+        slow_disks=(),
+        real_files=False,
+        upkeep=None,
         faults=(),
     )
     count = random.choice((0, 2, 5, 10, 20))
@@ -148,7 +202,68 @@ def draw(seed: int) -> ClusterPlan:
     elif wipes and random.random() < 0.3:
         drawn, plan = [Fault(0, "last disk", 0.3, 2.5, (LEADER,), 0.0)], replace(plan, chaos_s=LAST_S)
     drawn.sort(key=lambda fault: fault.at_s)
-    return replace(plan, faults=tuple(replace(fault, number=number) for number, fault in enumerate(drawn)))
+    plan = replace(plan, faults=tuple(replace(fault, number=number) for number, fault in enumerate(drawn)))
+    plan = _with_conditions(Random(f"cluster conditions {seed}"), plan)
+    plan = _with_upkeep(Random(f"cluster upkeep {seed}"), plan)
+    plan = _with_usurper(Random(f"cluster usurp {seed}"), plan)
+    return _with_real_files(Random(f"cluster files {seed}"), plan)
+
+
+def _with_real_files(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """Now and then; such a run has no faults of disks, and a power failure loses nothing."""
+    if random.random() >= 0.08 or plan.wipes:
+        return plan
+    harmless = (fault for fault in plan.faults if fault.kind not in DISK_FAULTS or fault.kind in ("usurp", "slow disk"))
+    faults = tuple(replace(fault, number=number) for number, fault in enumerate(harmless))
+    return replace(plan, real_files=True, faults=faults)
+
+
+def _with_usurper(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """Some runs with a topic that allows unclean elections are about one, with few other faults."""
+    if plan.brokers < 2 or not any(topic.unclean for topic in plan.topics) or random.random() >= 0.3:
+        return plan
+    script = Fault(0, "usurp", 0.5, random.uniform(0.2, 1.5), (), random.random())
+    others = [fault for fault in plan.faults if fault.kind not in SCRIPTS][: random.choice((0, 0, 2))]
+    faults = tuple(replace(fault, number=number) for number, fault in enumerate((script, *others)))
+    return replace(plan, chaos_s=USURP_S, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
+
+
+def _with_conditions(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """What holds for a whole run: compressed batches, many partitions, disks that are slow until all faults end."""
+    topics = tuple(replace(one, codec=random.choice((Codec.NONE, Codec.NONE, Codec.GZIP))) for one in plan.topics)
+    if random.random() < 0.1 and not any(fault.kind in SCRIPTS for fault in plan.faults):
+        topics = (replace(topics[0], partitions=random.randint(5, MANY_PARTITIONS)), *topics[1:])
+    slow: tuple[tuple[int, int], ...] = ()
+    if random.random() < 0.15:
+        longest_ms = random.choice((20, 60, 150))
+        slow = tuple((node, longest_ms) for node in plan.node_ids if random.random() < 0.6)
+    return replace(plan, topics=topics, slow_disks=slow)
+
+
+def _with_upkeep(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """Most runs keep their logs, and most of those delete from some topics what is old or too much."""
+    if random.random() < 0.3:
+        return plan
+    upkeep = Upkeep(
+        interval_s=random.choice((0.1, 0.3, 0.3, 1.0)),
+        segment_bytes=random.choice((200, 400, 1000, 1 << 20)),
+        segment_ms=random.choice((150, 150, 500, DAY_MS)),
+        checkpoint_bytes=random.choice((1, 300, 2000)),
+        index_bytes=random.choice((1, 150, 4096)),
+        strays_ms=random.choice((100, 1000, DAY_MS)),
+        producers_ms=random.choice((1500, DAY_MS, DAY_MS)),
+    )
+    topics = tuple(_with_retention(random, topic) if random.random() < 0.7 else topic for topic in plan.topics)
+    return replace(plan, upkeep=upkeep, topics=topics)
+
+
+def _with_retention(random: Random, topic: TopicPlan) -> TopicPlan:
+    by = random.choice(("age", "size", "both"))
+    return replace(
+        topic,
+        retention_ms=-1 if by == "size" else random.choice((100, 400, 1000, 3000)),
+        retention_bytes=-1 if by == "age" else random.choice((0, 300, 1000)),
+    )
 
 
 def _topics(random: Random, brokers: int, wipes: bool) -> tuple[TopicPlan, ...]:

@@ -12,27 +12,35 @@ import asyncio
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import structlog
 
+from broker.log import LogConfig, manager
+from broker.server import image_follower, role
 from broker.server.api import ReplicaLimits
 from broker.server.process import BrokerProcess
-from metadata.image import PartitionImage
+from metadata.controller.fencing import Fencing
+from metadata.controller.sessions import Session
+from metadata.image import ClusterImage, PartitionImage
 from quorum.process import ControlPlane
 from quorumlog.errors import FatalError
 from simulation.cluster_clients import Clients
-from simulation.cluster_invariants import ClusterWatch, Mark
+from simulation.cluster_history import Mark
+from simulation.cluster_invariants import ClusterWatch
 from simulation.cluster_metadata import Spot
 from simulation.cluster_plan import ClusterPlan
+from simulation.cluster_retention import Kept, Retention, StrayWatch
 from simulation.invariants import Violation
 from simulation.loop import BusyError, Process
+from simulation.real_disk import Folders
 from simulation.world import Host, Trace, World
 
 QUICK: dict[str, Any] = {
@@ -54,6 +62,8 @@ LIMITS = ReplicaLimits(
 SMALL_FETCH_BYTES = 200
 READY_S = 30.0
 EVENTS_MAX = 1_000_000
+CLOCK_RATE_MAX = 2.0
+"""How fast a clock may run in a run, or how slowly, see the fault `skew`."""
 
 
 @dataclass
@@ -93,12 +103,19 @@ class ClusterWorld(World):
             traced=traced,
         )
         self.plan = plan
+        self.network.converts = plan.converts
         self.loop.events_max = EVENTS_MAX
         self.trace = Trace(1_000_000 if traced else 0)
         self.faults: Counter[str] = Counter()
-        self.watch = ClusterWatch(frozenset(topic.name for topic in plan.topics if topic.unclean))
+        retention = {topic.name: Kept(topic.retention_ms, topic.retention_bytes) for topic in plan.topics}
+        self.watch = ClusterWatch(
+            frozenset(topic.name for topic in plan.topics if topic.unclean),
+            self.loop.true_time,
+            plan.forgets_producers_s / CLOCK_RATE_MAX,
+            Retention(retention, exact_clocks=all(fault.kind not in ("jump", "skew") for fault in plan.faults)),
+        )
         self.watch.on_violation = self._break
-        self.watch.note = self.note if traced else None
+        self.watch.note = self.show if traced else None
         self.healed = False
         self.violation: str | None = None
         self.broken = asyncio.Event()
@@ -108,6 +125,15 @@ class ClusterWorld(World):
         """The end of the metadata log that an administrator was told of."""
         self.promised_topics: set[UUID] = set()
         """Those that he was told are created."""
+        strays_s = role.STRAYS_KEPT_MS / 1000 if plan.upkeep is None else plan.upkeep.strays_ms / 1000
+        self._strays = StrayWatch(self.watch.check, self.loop.true_time, strays_s / CLOCK_RATE_MAX)
+        self._folders = Folders() if plan.real_files else None
+        for host in self.hosts.values():
+            if self._folders is not None:
+                host.disks = tuple([self._folders.disk(self.fresh_random(), host.config.node_id) for _ in host.disks])
+            self.at_usual_speed(host)
+            for disk in host.disks:
+                self._strays.attach(disk)
         self.clients = Clients(self)
 
     def _break(self, message: str) -> None:
@@ -149,14 +175,31 @@ class ClusterWorld(World):
             else:
                 disk.process_ends()
 
+    def at_usual_speed(self, host: Host) -> None:
+        """The host's disks sync as fast as they do in this run when no fault slows them.
+
+        At the end all are fast: a follower that syncs more slowly than its partition is written to does not return to
+        the ISR before the writers pause, since it never has all that is committed.
+        """
+        slow = {} if self.healed else dict(self.plan.slow_disks)
+        sync_ms = (0.2, float(slow.get(host.config.node_id, 2)))
+        host.quorum_disk.fsync_ms = sync_ms
+        for disk in host.disks:
+            disk.sync_ms = sync_ms
+
     def wipe(self, host: Host, *, all_of_them: bool) -> None:
         """Empty disks in place of one, or all, of a broker that is down."""
         lost = host.disks if all_of_them else host.disks[:1]
+        kept = [disk for disk in host.disks if disk not in lost]
         for disk in lost:
             self.watch.wiped(host.config.node_id, disk.directory_id)
         host.disks = tuple([self.new_disk() if disk in lost else disk for disk in host.disks])
+        for disk in host.disks:
+            if disk not in kept:
+                self._strays.attach(disk)
         if all_of_them:
             host.quorum_disk = self.new_quorum_disk()
+        self.at_usual_speed(host)
 
     async def _main(self, host: Host) -> None:
         process = host.process
@@ -245,7 +288,8 @@ class ClusterWorld(World):
         silenced = logging.root.manager.disable
         logging.disable()
         try:
-            self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded()))
+            with upkeep_of(self.plan), early_fencing_watched(self):
+                self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded()))
         except BusyError as error:
             self._break(f"L6: {error}")
         finally:
@@ -253,6 +297,8 @@ class ClusterWorld(World):
             self.watch.closed = True
             self.loop.bury()
             self.loop.close()
+            if self._folders is not None:
+                self._folders.remove()
         return ClusterResult(
             self.plan,
             self.violation,
@@ -276,6 +322,49 @@ class ClusterWorld(World):
             self._break(f"{error}" if isinstance(error, Violation) else _described(error))
         with suppress(asyncio.CancelledError):
             broken.cancel()
+
+
+@contextmanager
+def upkeep_of(plan: ClusterPlan) -> Iterator[None]:
+    """The brokers of this run keep their logs as the plan has it: limits that production has no need to change."""
+    upkeep = plan.upkeep
+    if upkeep is None:
+        yield
+        return
+
+    def log_config(image: ClusterImage, topic_id: UUID) -> LogConfig:
+        return replace(
+            as_configured(image, topic_id),
+            segment_size_max=upkeep.segment_bytes,
+            segment_age_max_ms=upkeep.segment_ms,
+            index_interval=upkeep.index_bytes,
+            producer_expiration_ms=upkeep.producers_ms,
+        )
+
+    as_configured = image_follower.log_config
+    with (
+        patch.object(image_follower, "log_config", log_config),
+        patch.object(role, "MAINTENANCE_S", upkeep.interval_s),
+        patch.object(role, "STRAYS_KEPT_MS", upkeep.strays_ms),
+        patch.object(manager, "CHECKPOINT_BYTES", upkeep.checkpoint_bytes),
+    ):
+        yield
+
+
+@contextmanager
+def early_fencing_watched(world: ClusterWorld) -> Iterator[None]:
+    """Whoever is fenced because its process has ended must have no process that serves."""
+
+    def process_ended(self: Fencing, broker_id: int, session: Session, heard_at: float) -> None:
+        broker = world.hosts[broker_id].broker
+        lives = broker is not None and broker._is_open and broker.role.replicas.broker_epoch == session.broker_epoch
+        world.watch.seen["process found to have ended"] += 1
+        world.watch.check(not lives, lambda: f"broker {broker_id} serves, and is taken for a process that has ended")
+        found(self, broker_id, session, heard_at)
+
+    found = Fencing.process_ended
+    with patch.object(Fencing, "process_ended", process_ended):
+        yield
 
 
 def _described(error: BaseException) -> str:

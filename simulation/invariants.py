@@ -49,6 +49,9 @@ from simulation.coverage import TRANSITIONS, Row, row_of
 from simulation.images import CommittedImages
 from simulation.store import QuorumDisk
 
+ALIVE_TIMEOUTS = 6
+"""A leader notices within 2.5 fetch timeouts by its own clock, which may run at half the rate, that a voter is silent;
+messages take the rest."""
 MARK = re.compile(rb"<(\d+)>")
 """How the operations of clients can be told in a payload."""
 
@@ -137,7 +140,7 @@ class DurableDisk:
 class Watch:
     """All invariants of one run of the simulation."""
 
-    def __init__(self, fetch_timeout_ms: int) -> None:
+    def __init__(self, fetch_timeout_ms: int, time_s: Callable[[], float]) -> None:
         self.seen: Counter[str] = Counter()  # how often the rare things happened
         self.transitions: Counter[Row] = Counter()
         self.images = CommittedImages()
@@ -150,6 +153,8 @@ class Watch:
         self.epoch_kept = 0  # the greatest that any disk has ever had
         self.on_violation: Callable[[str], None] = lambda _: None
         self.fetch_timeout_ms = fetch_timeout_ms
+        self.time_s = time_s
+        self._sent_s: dict[ReplicaKey, float] = {}  # when each replica sent its last fetch
         self._leaders: dict[int, int] = {}
         self._votes: dict[tuple[UUID, int], ReplicaKey] = {}
         self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}
@@ -167,12 +172,13 @@ class Watch:
         return self._disk_of[node_id]
 
     def after_a_disaster(self, disks: Sequence[tuple[int, QuorumDisk]], rebuilt: QuorumDisk, generation: int) -> Watch:
-        """The watch of the next generation.  Committed is, at first, what the rebuilt log has in its snapshot."""
-        watch = Watch(self.fetch_timeout_ms)
+        """The watch of the next generation.  Committed is, at first, what the snapshots of the rebuilt disk hold."""
+        watch = Watch(self.fetch_timeout_ms, self.time_s)
         watch.seen, watch.transitions, watch.steps = self.seen, self.transitions, self.steps
         watch.on_violation, watch.generation = self.on_violation, generation
+        held = max([rebuilt.log_start, *(end.offset for end in rebuilt.snapshots)])
         for batch in self.committed.values():
-            if batch.end_offset <= rebuilt.log_start:
+            if batch.end_offset <= held:
                 watch.committed[batch.base_offset] = batch
                 watch.committed_end = batch.end_offset
                 watch.images.commit(batch)
@@ -365,6 +371,16 @@ class Watch:
                     f"I11: {run.node_id} changes the voters at {batch.base_offset} before it committed in its epoch"
                 ),
             )
+            self._majority_is_alive(run, sorted(after))
+
+    def _majority_is_alive(self, run: Run, keys: list[ReplicaKey]) -> None:
+        """I11: a leader changes the voters only if a majority of the new set has sent something to a leader lately."""
+        now_s, bound_s = self.time_s(), ALIVE_TIMEOUTS * self.fetch_timeout_ms / 1000
+        alive = [key for key in keys if key == run.core.key or now_s - self._sent_s.get(key, -bound_s) <= bound_s]
+        self._check(
+            len(alive) > len(keys) // 2,
+            lambda: f"I11: {run.node_id} changes the voters to {keys}; only {alive} sent a fetch in {bound_s:.1f} s",
+        )
 
     @staticmethod
     def _keys(batch: Batch) -> set[ReplicaKey]:
@@ -506,6 +522,8 @@ class Watch:
         disk = self._disk_of.get(node_id)
         if isinstance(request, _OF_AN_EPOCH):
             self._epoch_is_kept(node_id, request.epoch, request)
+        if isinstance(request, Fetch | FetchSnapshot):
+            self._sent_s[request.sender.key] = self.time_s()
         match request:
             case Vote(pre_vote=False, sender=sender, epoch=epoch):
                 self._vote_is_kept(node_id, epoch, sender.key, "stands")

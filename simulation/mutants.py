@@ -18,6 +18,7 @@ from uuid import UUID
 from metadata.image import ClusterImage
 from metadata.snapshot import chunks
 from quorum.applier import Applier
+from quorum.core.contacts import Contacts
 from quorum.core.core import RaftCore
 from quorum.core.election import Elections
 from quorum.core.events import AdvanceHighWatermark, VoterChangeError
@@ -443,6 +444,14 @@ def _addresses_are_not_heard() -> list[Any]:
 @_mutant("a zombie leader keeps deciding")
 def _never_paused() -> list[Any]:
     return [patch.object(Replication, "_update_pause", lambda self, leader, now_ms: None)]
+
+
+@_mutant("leadership circulates among slow disks")
+def _blind_to_slow_disks() -> list[Any]:
+    return [
+        patch.object(Contacts, "_stall_limit_ms", lambda self, leader, now_ms: self.config.fetch_timeout_ms),
+        patch.object(CoreState, "_patience_ms", lambda self, now_ms: 0),
+    ]
 
 
 @_mutant("an answer decided on pending is sent before it commits")

@@ -21,7 +21,8 @@ from google.protobuf.message import Message
 from quorum.core.events import Peer
 from quorum.core.messages import Reply, Request
 from quorum.ports import ControllerHandler, Handler, UnreachableError
-from quorumlog.errors import ConfigError
+from quorum.transport import convert
+from quorumlog.errors import ConfigError, RemoteProtocolError
 from simulation.loop import PROCESS, Process, SimulatedLoop
 
 _FIRST_PORT = 30_000
@@ -43,6 +44,7 @@ class Network:
         self.delay_ms = (0.1, 2.0)  # uniform
         self.loss = self.duplicates = 0.0  # chance of each request, and of each reply, to be lost; to be sent twice
         self.late = (0.0, 0.0)  # chance of each request and reply to be held up, and by at most how many seconds
+        self.converts = False  # quorum messages take the wire format of production, and must arrive as they left
         self.watch_request: Callable[[str, Request], None] = _ignore
         self.watch_reply: Callable[[str, Request, Reply], None] = _ignore
         self.watch_arrival: Callable[[str, Request], None] = _ignore
@@ -111,9 +113,9 @@ class Network:
     async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Stream, Any]:
         process = current_process()
         await asyncio.sleep(self.latency())
-        listener = self._listeners.get((host, port))
         while self.is_cut(process.host, host) or self.is_cut(host, process.host):  # noqa: ASYNC110
             await asyncio.sleep(0.2)  # the SYN is sent again, as TCP does
+        listener = self._listeners.get((host, port)) or self._door((host, port))
         if listener is None or not listener.process.alive:
             raise ConnectionRefusedError(111, f"nobody listens at {host}:{port}")
         ours = Stream(self, process, copy_context(), (process.host, self.free_port()))
@@ -125,6 +127,13 @@ class Network:
         if self.trace is not None:
             self.trace(f"connect {process.host} -> {host}:{port}")
         return ours, protocol
+
+    def _door(self, address: tuple[str, int]) -> Listener | None:
+        """What accepts connections for a transport that serves, and hears nothing that is said over them."""
+        transport = self._transports.get(address)
+        if transport is None or not transport.is_serving:
+            return None
+        return Listener(self, transport.process, transport.context, asyncio.Protocol, *address)
 
     def forget(self, stream: Stream) -> None:
         if stream in self._streams:
@@ -375,7 +384,11 @@ class SimulatedTransport:
         self._serving = False
         self._handler: Handler | None = None
         self._controller_handler: ControllerHandler | None = None
-        self._context = copy_context()
+        self.context = copy_context()
+
+    @property
+    def is_serving(self) -> bool:
+        return self._serving
 
     def serve(self, handler: Handler) -> None:
         self._handler = handler
@@ -394,6 +407,8 @@ class SimulatedTransport:
 
     async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
         network = self.network
+        if network.converts:
+            request = _converted_request(request)
         network.watch_request(self.process.host, request)
 
         async def handle(target: SimulatedTransport) -> Reply:
@@ -405,7 +420,7 @@ class SimulatedTransport:
             return reply
 
         reply: Reply = await self.exchange(to.address, handle, timeout_ms, type(request).__name__, may_repeat=True)
-        return reply
+        return _converted_reply(request, reply) if network.converts else reply
 
     async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
         wire = request.SerializeToString(deterministic=True)
@@ -417,12 +432,16 @@ class SimulatedTransport:
             copy.ParseFromString(wire)
             return await target._controller_handler(method, copy)
 
-        reply: Message = await self.exchange(address, handle, timeout_ms, method)
+        label = f"{method} {crc32(wire):08x}"
+        reply: Message = await self.exchange(address, handle, timeout_ms, method, label)
         return reply
 
-    async def exchange(self, address: str, handle: Any, timeout_ms: int, name: str, *, may_repeat: bool = False) -> Any:
+    async def exchange(
+        self, address: str, handle: Any, timeout_ms: int, name: str, label: str = "", *, may_repeat: bool = False
+    ) -> Any:
         """There and back, each way with its own delay and its own chance to be lost; `handle(transport)` runs at the
-        other end, twice if chance wants it and the request `may_repeat`."""
+        other end, twice if chance wants it and the request `may_repeat`.  label: for the trace, in place of `name`.
+        """
         loop, network = self.network.loop, self.network
         answer = loop.create_future()
         ours = copy_context()
@@ -444,7 +463,7 @@ class SimulatedTransport:
                 result, error = None, problem
             if not network.loses(target.process.host, source, reply=True):
                 if network.trace is not None:
-                    network.trace(f"{name} reply {target.process.host} -> {source}")
+                    network.trace(f"{label or name} reply {target.process.host} -> {source}")
                 loop.call_later(network.request_latency(), deliver, result, error, context=ours.copy())
 
         def arrive() -> None:
@@ -455,8 +474,8 @@ class SimulatedTransport:
             if network.loses(source, target.process.host):
                 return
             if network.trace is not None:
-                network.trace(f"{name} {source} -> {target.process.host}")
-            loop.create_task(at_target(target), context=target._context.copy())
+                network.trace(f"{label or name} {source} -> {target.process.host}")
+            loop.create_task(at_target(target), context=target.context.copy())
 
         def give_up() -> None:
             if not answer.done():
@@ -478,6 +497,31 @@ class SimulatedTransport:
     async def close(self) -> None:
         self._serving = False
         self.network.unbind(self)
+
+
+_CORRELATION_ID = 7
+
+
+def _converted_request(request: Request) -> Request:
+    """What the other end reads.  Raises AssertionError: not what was sent."""
+    name = convert.rpc_of(request).name
+    try:
+        _, converted = convert.request_from_wire(name, convert.request_to_wire(request, _CORRELATION_ID))
+    except RemoteProtocolError as error:
+        raise AssertionError(f"{request} does not pass its own check: {error}") from error
+    assert converted == request, f"{request} arrives as {converted}"
+    return converted
+
+
+def _converted_reply(request: Request, reply: Reply) -> Reply:
+    name = convert.rpc_of(request).name
+    try:
+        wire = convert.reply_to_wire(name, reply, _CORRELATION_ID)
+        converted = convert.reply_from_wire(request, _CORRELATION_ID, wire)
+    except RemoteProtocolError as error:
+        raise AssertionError(f"{reply} does not pass its own check: {error}") from error
+    assert converted == reply, f"{reply} arrives as {converted}"
+    return converted
 
 
 def _ignore(*_: Any) -> None:

@@ -26,6 +26,8 @@ ORDERS = (
     "grow and shrink",
 )
 """Not faults, but what operators do meanwhile."""
+SLOW_DISKS_SHARE = 0.2
+"""How many runs have disks that stay slow, whatever the faults do."""
 KINDS_SHARES = (0.08, 0.2, 0.4)
 """How many of all kinds one run has.  What breaks only when two kinds meet is found where there are few others."""
 LEADER = 0
@@ -67,6 +69,9 @@ class Plan:
     auto_join: bool  # observers make voters of themselves, and voters leave when they are stopped
     disaster: bool  # at the end a majority of the voters' disks is lost, and the quorum rebuilt from what is left
     snapshots: bool  # taken every little while, and the log kept short behind them
+    slow_disks: tuple[int, ...]  # nodes whose disks are slow from the beginning to the end
+    slow_p99: float  # the 99th percentile of their writes, in fetch timeouts
+    slow_p50: float  # their median, in the same unit
     faults: tuple[Fault, ...]
 
     @property
@@ -94,6 +99,9 @@ def draw(seed: int) -> Plan:
         watermark_wait_ms=0,
         auto_join=random.random() < 0.15,
         disaster=random.random() < 0.15,
+        slow_disks=(),
+        slow_p99=0.0,
+        slow_p50=0.0,
         faults=(),
     )
     count = random.choice((0, 3, 8, 15, 30))
@@ -110,7 +118,20 @@ def draw(seed: int) -> Plan:
             if wipes < 0:
                 continue  # more lost disks than a minority is what the quorum does not promise to survive
         faults.append(replace(fault, number=len(faults)))
-    return replace(plan, faults=tuple(faults), watermark_wait_ms=random.choice((0, 5, 5, 100)))
+    plan = replace(plan, faults=tuple(faults), watermark_wait_ms=random.choice((0, 5, 5, 100)))
+    return _draw_slow_disks(random, plan) if random.random() < SLOW_DISKS_SHARE else plan
+
+
+def _draw_slow_disks(random: Random, plan: Plan) -> Plan:
+    """One voter's disk, those of some nodes, or all.
+
+    Such a node would never catch up by small fetches, nor where the log is kept for less time than its disk takes.
+    """
+    ids = plan.node_ids
+    chosen = random.choice(((random.randint(1, plan.voters),), random.sample(ids, random.randint(1, len(ids))), ids))
+    p99 = random.choice((0.25, 1.0, 1.5))
+    slow = replace(plan, slow_disks=tuple(sorted(chosen)), slow_p99=p99, slow_p50=p99 / random.choice((4, 20)))
+    return replace(slow, small_fetches=False, snapshots=False)
 
 
 def _draw_fault(random: Random, plan: Plan, kind: str) -> Fault:

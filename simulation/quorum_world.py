@@ -46,7 +46,7 @@ from simulation.linearizability import Operation
 from simulation.loop import Process, SimulatedLoop
 from simulation.network import Network, SimulatedTransport
 from simulation.plan import FIRST_OBSERVER, Plan
-from simulation.store import QuorumDisk, SimulatedStore
+from simulation.store import Latency, QuorumDisk, SimulatedStore
 from simulation.world import CONTROL_PORT, EPOCH_MS, Trace
 
 CLIENTS = 3
@@ -148,7 +148,8 @@ class QuorumWorld:
         self.random = Random(plan.seed)
         self.trace = Trace(1_000_000 if traced else 0)
         self.traced = traced
-        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note if traced else None)
+        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note)
+        self.network.converts = Random(f"converts {plan.seed}").random() < 0.3
         self.broken = asyncio.Event()
         self.on_candidate: Callable[[Host], None] | None = None  # called in the step in which a node stands
         self.faults: Counter[str] = Counter()
@@ -157,7 +158,7 @@ class QuorumWorld:
         self.acknowledged = self.operations = 0
         self._serve_numbers = count()
         self._serving: dict[int, tuple[Process | None, float]] = {}
-        self.watch = Watch(FETCH_TIMEOUT_MS // 3 if plan.quick else FETCH_TIMEOUT_MS)
+        self.watch = Watch(FETCH_TIMEOUT_MS // 3 if plan.quick else FETCH_TIMEOUT_MS, self.loop.true_time)
         self.watch.on_violation = self._break
         self.hosts: dict[int, Host] = {}
         self._add_hosts()
@@ -199,6 +200,9 @@ class QuorumWorld:
     def new_disk(self, node_id: int) -> QuorumDisk:
         """An empty disk for a node."""
         disk = QuorumDisk(Random(self.random.getrandbits(64)))
+        if node_id in self.plan.slow_disks:
+            timeout_ms = self.watch.fetch_timeout_ms
+            disk.usual = Latency(self.plan.slow_p50 * timeout_ms, self.plan.slow_p99 * timeout_ms)
 
         def durable(write: Any) -> None:
             assert disk.directory_id is not None
@@ -221,8 +225,7 @@ class QuorumWorld:
             one.config = replace(one.config, initial_voters=listed, bootstrap=known if observer else ())
 
     def note(self, line: str) -> None:
-        if self.traced:
-            self.trace.add(f"{self.loop.true_time():.6f} {line}")
+        self.trace.add(f"{self.loop.true_time():.6f} {line}")
 
     def _break(self, message: str) -> None:
         if self.violation is None:
@@ -325,7 +328,7 @@ class QuorumWorld:
                 self.on_candidate(self.hosts[run.node_id])
             if self.traced:
                 for effect in effects:
-                    self.note(f"  n{run.node_id} {effect}")
+                    self.trace.show(f"{self.loop.true_time():.6f}   n{run.node_id} {effect}")
             return effects
 
         core.step = watched  # type: ignore[method-assign,assignment]

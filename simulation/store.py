@@ -8,6 +8,7 @@ transaction that is gone though nobody was told, and its mirror image one that i
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,20 @@ from quorum.standing import MemoryStanding
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 
 HANG_LOOK_S = 0.02
+LATENCY_MAX_P99S = 3.0
+"""No write takes longer than so many times the 99th percentile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long the writes of a slow disk take: log-normal, given by two percentiles."""
+
+    p50_ms: float
+    p99_ms: float
+
+    def draw_ms(self, random: Random) -> float:
+        sigma = math.log(self.p99_ms / self.p50_ms) / 2.326
+        return min(random.lognormvariate(math.log(self.p50_ms), sigma), LATENCY_MAX_P99S * self.p99_ms)
 
 
 @dataclass
@@ -35,6 +50,7 @@ class QuorumDisk:
     batches: list[Batch] = field(default_factory=list)
     locked_by: object | None = None
     fsync_ms: tuple[float, float] = (0.2, 2.0)  # uniform
+    usual: Latency | None = None  # of a disk that is slow for good; a fault may make it slower
     hangs: bool = False  # no write ends
     full: bool = False  # each write fails, and nothing of it is kept
     fails: bool = False  # the next write fails; what is kept of it is for chance to say
@@ -154,7 +170,10 @@ class SimulatedStore:
 
     async def _wait_for_disk(self) -> None:
         disk = self._disk
-        await asyncio.sleep(disk.random.uniform(*disk.fsync_ms) / 1000)
+        took_ms = disk.random.uniform(*disk.fsync_ms)
+        if disk.usual is not None:
+            took_ms = max(took_ms, disk.usual.draw_ms(disk.random))
+        await asyncio.sleep(took_ms / 1000)
         while disk.hangs:  # noqa: ASYNC110
             await asyncio.sleep(HANG_LOOK_S)
 
@@ -235,7 +254,7 @@ class SimulatedStore:
     async def delete_snapshot(self, end: LogEnd) -> None:
         self._disk.snapshots.pop(end, None)
 
-    async def close(self) -> None:
+    async def close(self, *, leave_files: bool = False) -> None:
         if self._disk.locked_by is self:
             self._disk.crash()  # a write that was cancelled is still with the disk
 

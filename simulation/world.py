@@ -42,11 +42,17 @@ class Trace:
         self.count = 0
 
     def add(self, line: str) -> None:
+        """Into the digest, and among the lines."""
         self._digest.update(line.encode() + b"\n")
         self.count += 1
-        self.lines.append(line)
-        if len(self.lines) > 2 * self._kept:
-            del self.lines[: -self._kept]
+        self.show(line)
+
+    def show(self, line: str) -> None:
+        """Among the lines only: detail that follows from the rest, and costs too much to be made in every run."""
+        if self._kept:
+            self.lines.append(line)
+            if len(self.lines) > 2 * self._kept:
+                del self.lines[: -self._kept]
 
     @property
     def digest(self) -> str:
@@ -92,13 +98,13 @@ class World:
     ) -> None:
         """directories: data directories of each broker.  settings: fields of every `NodeConfig`.
 
-        torn: power failures keep by chance some of what was not durable.  traced: every message is noted.
+        torn: power failures keep by chance some of what was not durable.  traced: the lines of the trace are kept.
         """
         self.loop = SimulatedLoop()
         self.random = Random(seed)
-        self.trace = Trace()
+        self.trace = Trace(1000 if traced else 0)
         self.traced = traced
-        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note if traced else None)
+        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note)
         self.wall_offset_s = 0.0
         self._limits = limits
         self._torn = torn
@@ -133,8 +139,11 @@ class World:
         return SimulatedDisk(Random(self.random.getrandbits(64)), torn=self._torn)
 
     def note(self, line: str) -> None:
-        if self.traced:
-            self.trace.add(f"{self.loop.true_time():.6f} {line}")
+        self.trace.add(f"{self.loop.true_time():.6f} {line}")
+
+    def show(self, line: str) -> None:
+        """See `Trace.show`."""
+        self.trace.show(f"{self.loop.true_time():.6f} {line}")
 
     @property
     def voters(self) -> list[Host]:
@@ -177,7 +186,7 @@ class World:
             disk.crash()
 
     async def _main(self, host: Host) -> None:
-        sources = Sources.seeded(self.random.getrandbits(64), self._wall_ms)
+        sources = Sources.seeded(self.random.getrandbits(64), self.wall_ms)
         transport = SimulatedTransport(self.network, str(host.config.control_listen))
         store = SimulatedStore(host.quorum_disk)
         try:
@@ -200,7 +209,7 @@ class World:
     def opening(self, host: Host, plane: ControlPlane, broker: BrokerProcess | None) -> None:
         """Called in a process before anything of it runs; for who wants to watch it."""
 
-    def _wall_ms(self) -> int:
+    def wall_ms(self) -> int:
         return EPOCH_MS + int((self.loop.time() + self.wall_offset_s) * 1000)
 
     # Watching
