@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 
 from bench import (
     broker_failover,
+    broker_kill,
     broker_rates,
     codec,
     controller_failover,
     memory,
     quorum_commit,
+    record_check,
     snapshot,
     spark_rates,
     startup,
@@ -38,11 +40,13 @@ class Bench(NamedTuple):
 
 BENCHES = {
     "broker_failover": Bench(broker_failover.run, broker_failover.present),
+    "broker_kill": Bench(broker_kill.run),
     "broker_rates": Bench(broker_rates.run),
     "codec": Bench(codec.run),
     "controller_failover": Bench(controller_failover.run, controller_failover.present),
     "memory": Bench(memory.run),
     "quorum_commit": Bench(quorum_commit.run, quorum_commit.present),
+    "record_check": Bench(record_check.run),
     "snapshot": Bench(snapshot.run, snapshot.present),
     "spark_rates": Bench(spark_rates.run, spark_rates.present),
     "startup": Bench(startup.run),

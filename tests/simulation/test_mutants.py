@@ -20,6 +20,7 @@ SLOW = {
     "a voter that moved is not found without a leader",
     "a fetch of an older epoch counts",
     "a disk of an older generation is let in",
+    "leadership circulates among slow disks",
 }
 """Takes more seeds than a test has time for: `python -m simulation --mutants`."""
 

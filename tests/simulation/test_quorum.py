@@ -11,7 +11,7 @@ import pytest
 
 from quorum.core.types import Role
 from simulation import mutants
-from simulation.__main__ import Totals, main, play_calmly
+from simulation.__main__ import QUORUM, Totals, main, play_calmly
 from simulation.coverage import ROWS
 from simulation.plan import DISK_FAULTS, LINK_FAULTS, NODE_FAULTS, ORDERS, draw
 from simulation.shrink import shrink
@@ -64,6 +64,13 @@ def output_of(seed: int, hash_seed: int) -> list[str]:
     )
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
     return [line for line in finished.stdout.splitlines() if not line.startswith("seeds ")]  # how long it took
+
+
+def test_the_digest_is_of_what_happened_with_and_without_a_trace() -> None:
+    plan = draw(3)
+    first = play_calmly(plan).digest
+    assert QUORUM.trace(plan).digest == first
+    assert play_calmly(plan.only(set())).digest != first
 
 
 def test_a_seed_replays_in_any_process() -> None:

@@ -6,8 +6,17 @@ import re
 
 import pytest
 
-from pyspark_quorumlog.options import EARLIEST, LATEST, OptionError, Positions, parse_read, parse_write
-from pyspark_quorumlog.plan import Bounds, OffsetRange, check_named, checked_range, resolve, split
+from pyspark_quorumlog.options import (
+    EARLIEST,
+    LATEST,
+    OptionError,
+    Partition,
+    Positions,
+    ReadOptions,
+    parse_read,
+    parse_write,
+)
+from pyspark_quorumlog.plan import Bounds, OffsetRange, check_named, check_order, checked_range, resolve, split
 
 READ = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
 WRITE = {"bootstrap.servers": "h:9092", "topic": "t"}
@@ -137,11 +146,71 @@ def test_timestamps_go_before_offsets() -> None:
     assert options.ending == Positions(None, {("t", 0): 7}, by_time=True, or_latest=True)
 
 
-def test_positions_by_partition_must_fit() -> None:
-    positions = Positions(None, {("t", 0): 5, ("u", 3): 1})
-    with pytest.raises(OptionError, match=r"startingOffsets lacks t-1.*startingOffsets names u-3"):
-        check_named("startingOffsets", positions, [("t", 0), ("t", 1)])
-    check_named("startingOffsets", positions, [("t", 0), ("u", 3)])
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (
+            {"startingOffsets": '{"t":{"0":5},"u":{"3":1}}'},
+            "option startingOffsets lacks t-1: give an offset, or -2 for earliest; option startingOffsets names u-3, "
+            "which this query does not read",
+        ),
+        ({"endingOffsets": '{"t":{"0":5}}'}, "option endingOffsets lacks t-1: give an offset, or -1 for latest"),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":5}}'}, "option startingOffsetsByTimestamp lacks t-1: give ms since"),
+        ({"endingOffsetsByTimestamp": '{"t":{"0":5}}'}, "option endingOffsetsByTimestamp lacks t-1: give ms since"),
+    ],
+)
+def test_positions_by_partition_must_fit(given: dict[str, str], complaint: str) -> None:
+    options = parse_read({**READ, **given})
+    with pytest.raises(OptionError, match=f"^{re.escape(complaint)}"):
+        check_both(options, [("t", 0), ("t", 1)])
+    fitting = {name: '{"t":{"0":5,"1":7}}' for name in given}
+    check_both(parse_read({**READ, **fitting}), [("t", 0), ("t", 1)])
+
+
+def check_both(options: ReadOptions, partitions: list[Partition]) -> None:
+    check_named(options.starting, partitions, EARLIEST)
+    check_named(options.ending, partitions, LATEST)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (
+            {"startingOffsets": '{"t":{"0":3,"1":0}}', "endingOffsets": '{"t":{"0":1,"1":0}}'},
+            "option endingOffsets: t-0 ends at 1, below its start 3",
+        ),
+        (
+            {"startingOffsets": '{"t":{"0":3,"1":1}}', "endingOffsets": '{"t":{"0":3,"1":0}}'},
+            "option endingOffsets: t-1 ends at 0, below its start 1",
+        ),
+        (
+            {"startingTimestamp": "8", "endingTimestamp": "7"},
+            "option endingTimestamp: t-0 ends at 7, below its start 8; option endingTimestamp: t-1 ends at 7, below",
+        ),
+        (
+            {"startingTimestamp": "8", "endingOffsetsByTimestamp": '{"t":{"0":9,"1":6}}'},
+            "option endingOffsetsByTimestamp: t-1 ends at 6, below its start 8",
+        ),
+    ],
+)
+def test_an_end_below_its_start_is_refused(given: dict[str, str], complaint: str) -> None:
+    options = parse_read({**READ, **given})
+    with pytest.raises(OptionError, match=f"^{re.escape(complaint)}"):
+        check_order(options.starting, options.ending, [("t", 0), ("t", 1)])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingOffsets": '{"t":{"0":3,"1":-2}}', "endingOffsets": '{"t":{"0":3,"1":0}}'},
+        {"startingOffsets": '{"t":{"0":3,"1":9}}', "endingOffsets": '{"t":{"0":-1,"1":-1}}'},
+        {"startingTimestamp": "8", "endingTimestamp": "8"},
+        {"startingTimestamp": "8", "endingOffsets": '{"t":{"0":1,"1":1}}'},
+    ],
+)
+def test_an_end_at_its_start_or_of_another_kind_is_accepted(given: dict[str, str]) -> None:
+    options = parse_read({**READ, **given})
+    check_order(options.starting, options.ending, [("t", 0), ("t", 1)])
 
 
 def test_a_time_without_a_record() -> None:
@@ -170,6 +239,8 @@ def test_a_record_that_came_after_the_end_was_asked_for_is_no_loss() -> None:
         (12, 9, (9, 9), ["t-0: start offset 12 is beyond the end, the log holds offsets from 2 to 9 (exclusive)"]),
         (3, 12, (3, 9), ["t-0: end offset 12 is beyond the end, the log holds offsets from 2 to 9 (exclusive)"]),
         (8, 4, (8, 8), []),
+        (2, 1, (2, 2), ["t-0: all below the end offset 1 was deleted, the log holds offsets from 2 to 9 (exclusive)"]),
+        (2, 0, (2, 2), []),
     ],
 )
 def test_what_is_not_there_is_named(first: int, end: int, expected: tuple[int, int], losses: list[str]) -> None:

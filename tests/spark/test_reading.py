@@ -13,6 +13,8 @@ from pyspark_quorumlog.plan import DataLossError, OffsetRange
 from pyspark_quorumlog.reading import read_range
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
+from quorumlog.wire.record_batch import Codec
+from tests.unit.broker_log.framing import body_of, record, sealed
 from tests.unit.client.fake_cluster import ThreadedBrokers
 
 NOW = 1_700_000_000_000
@@ -61,4 +63,19 @@ def test_a_log_that_does_not_reach_the_end_of_the_range_is_named(filled: Threade
     with pytest.raises(
         ClusterError, match=r"t-0: nothing at offset 5 within 0.5 s; the range ends at 6, the watermark"
     ):
+        values(batches)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_batch_that_cannot_be_read_is_named_with_the_way_around_it(cluster: ThreadedBrokers, codec: Codec) -> None:
+    cluster.run(cluster.brokers.create("t", [1]))
+    good, bad = sealed(body_of(record(0), record(1)), 2), sealed(body_of(record(5), record(9)), 2, codec)
+    cluster.run(cluster.brokers.fill("t", 0, good, bad, good))
+    batches = read(cluster, 6)
+    assert next(batches).num_rows == 2
+    said = (
+        r"t-0: the batch of offsets 2 to 3 cannot be read: malformed record at byte 0 of the records; to read without "
+        r"it, read up to offset 2 \(endingOffsets\) and from offset 4 on \(startingOffsets\)"
+    )
+    with pytest.raises(ClusterError, match=said):
         values(batches)

@@ -246,16 +246,56 @@ def test_streams_are_refused(spark: SparkSession, cluster: ThreadedBrokers, tmp_
     read = spark.readStream.format("quorumlog").options(
         subscribe="t", **{"bootstrap.servers": cluster.brokers.bootstrap}
     )
-    with pytest.raises(PySparkException, match=r"streams are not read: .*spark\.read"):
+    with pytest.raises(PySparkException) as refused:
         _run(read.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "other")))
+    assert last_line(refused.value) == (
+        "OptionError: streams are not read: read a batch with spark.read, from given offsets or times"
+    )
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    with pytest.raises(PySparkException, match=r"streams are not written: .*foreachBatch"):
+    with pytest.raises(PySparkException) as refused:
         _run(
             rate.selectExpr("cast(value as string) as value")
             .writeStream.format("quorumlog")
             .options(topic="t", **where)
         )
+    assert last_line(refused.value) == (
+        "OptionError: streams are not written: write each of their batches with foreachBatch and frame.write"
+    )
     assert logged(cluster, "t", 1) == [[]]
+
+
+def last_line(error: PySparkException) -> str:
+    """The last line of the traceback that Spark shows: the error's class, without its modules, and message."""
+    traceback, _, _ = str(error).partition(" SQLSTATE: ")
+    return traceback.strip().splitlines()[-1].removeprefix("pyspark_quorumlog.options.")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"0":5}}'},
+            "OptionError: option startingOffsetsByTimestamp lacks t-1: give ms since 1970",
+        ),
+        (
+            {"startingOffsets": '{"t":{"0":2,"1":0}}', "endingOffsets": '{"t":{"0":1,"1":0}}'},
+            "OptionError: option endingOffsets: t-0 ends at 1, below its start 2",
+        ),
+        (
+            {"startingTimestamp": str(NOW + 1), "endingTimestamp": str(NOW)},
+            f"OptionError: option endingTimestamp: t-0 ends at {NOW}, below its start {NOW + 1}; "
+            f"option endingTimestamp: t-1 ends at {NOW}, below its start {NOW + 1}",
+        ),
+    ],
+)
+def test_positions_that_do_not_fit_are_the_last_line(
+    spark: SparkSession, cluster: ThreadedBrokers, options: dict[str, str], expected: str
+) -> None:
+    cluster.run(cluster.brokers.create("t", [1, 2]))
+    cluster.run(cluster.brokers.fill("t", 0, batch(1, 2, 3)))
+    with pytest.raises(PySparkException) as refused:
+        reader(spark, cluster, **options).collect()
+    assert last_line(refused.value) == expected
 
 
 def _run(stream: DataStreamWriter) -> None:

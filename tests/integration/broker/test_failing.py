@@ -195,6 +195,6 @@ async def test_a_directory_that_hangs_goes_offline_and_the_other_serves_on(
             assert [code == Code.NONE for code in codes] == [homes[index] != hung for index in range(PARTITIONS)]
             assert "the disk hangs" in str(process.role.logs.failed_disks[hung])
             async with asyncio.timeout(WAIT_S):
-                await process.role.logs.maintain(0)
+                await process.role.logs.maintain(0, 0)
         finally:
             released.set()

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from quorumlog.client import cluster as client
 from quorumlog.client.consumer import Consumer
@@ -19,29 +15,16 @@ from quorumlog.client.records import NewRecord, build_batch, decode_batches, end
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster
 from tests.integration.quorum.clusters import TIMEOUT_S, done, kill, node_of, plan, ready, spawn, start, stop
+from tests.integration.small_disk import SIZE_MIB, mount
+from tests.integration.small_disk import small_disk as small_disk
 
 TOPIC = "t"
 PARTITIONS = 6
 BROKER = 11
-SIZE_MIB = 12
 VALUE = b"x" * 20_000
 EPOCH_MS = 1_700_000_000_000
 Records = dict[tuple[int, int], bytes]
 """Partition and offset → value."""
-
-
-def mount(*arguments: str) -> bool:
-    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if os.geteuid() != 0 or not mount("-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", str(folder)):
-        pytest.skip("only root may mount the small file system that this test fills")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @asynccontextmanager

@@ -111,7 +111,7 @@ def test_a_killed_leader_is_explained_from_its_fencing_to_its_return(night: Nigh
     assert election["at"] > created["at"]
     assert election["text"] == (
         "leader 11 in leader epoch 1 (was 12); in sync 11, 13 (was 12, 11, 13), because broker 12 was fenced: no"
-        f" heartbeat came within its session, or it asked to be (offset {election['cause_offset']})"
+        f" heartbeat came in time, or it asked to be (offset {election['cause_offset']})"
     )
     assert (told["topic"], told["partition"], told["history_begins"], told["complete"]) == ("my-t", 0, 0, True)
     shown = night.kctl("explain", "my-t-0")

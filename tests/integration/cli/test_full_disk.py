@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.integration.small_disk import SIZE_MIB, mount
+from tests.integration.small_disk import small_disk as small_disk
 
 from .conftest import END_TIMEOUT_S, Server, StartServer
 
 ANYWHERE = ("--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off")
-SIZE_MIB = 12
 VALUE_BYTES = 4000
 RECORDS = 2 * SIZE_MIB * (1 << 20) // VALUE_BYTES
-
-
-def mount(*arguments: str) -> bool:
-    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of `SIZE_MIB`."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if os.geteuid() != 0 or not mount("-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", str(folder)):
-        pytest.skip("only root may mount the small file system that this test fills")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def fill(server: Server) -> dict[int, bytes]:

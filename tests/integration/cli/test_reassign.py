@@ -105,7 +105,9 @@ def test_a_throttled_one_is_shown_cancelled_and_interrupted(kctl: Kctl, servers:
     assert started.returncode == 0, started.stderr
     offset = json.loads(started.stdout)["offset"]
     (status,) = json.loads(kctl("reassign", "status", "--topic", "b", "-o", "json").stdout)
-    assert set(status) == {"topic", "partition", "adding", "removing", "isr", "bytes_left", "state", "waits_for"}
+    assert set(status) == {
+        "topic", "partition", "adding", "removing", "isr", "bytes_left", "state", "waits_for", "offset", "unconfirmed"
+    }  # fmt: skip
     assert (status["adding"], status["removing"], status["isr"]) == ([13, 14], [11, 12], [11, 12])
     assert (status["state"], status["bytes_left"] > 1_000_000) == ("copying", True)
     assert "100000 bytes a second" in kctl("reassign", "status").stderr
@@ -172,7 +174,7 @@ def _read(descriptor: int) -> bytes:
 @pytest.mark.parametrize(
     ("replicas_wanted", "code", "word"),
     [
-        ([11, 99], 2, "INVALID_REPLICA_ASSIGNMENT"),
+        ([11, 99], 3, "BROKER_ID_NOT_REGISTERED"),
         ([11, 11], 2, "INVALID_PLAN"),
     ],
 )

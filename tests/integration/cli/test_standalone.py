@@ -73,6 +73,7 @@ def test_topics_from_creation_to_deletion(kctl: Kctl) -> None:
     (listed,) = [one for one in json.loads(kctl("topics", "list", "-o", "json").stdout) if one["name"] == "t"]
     assert listed == {
         "name": "t", "topic_id": document["topic_id"], "partitions": 3, "replication_factor": 1, "internal": False,
+        "offset": listed["offset"], "unconfirmed": False,
     }  # fmt: skip
     (described,) = json.loads(kctl("topics", "describe", "t", "-o", "json").stdout)
     assert [(one["partition"], one["leader"], one["isr"]) for one in described["partitions"]] == [
@@ -89,7 +90,7 @@ def test_refusals_have_their_exit_codes(kctl: Kctl) -> None:
         (("topics", "create", "../../etc/x"), 2),
         (("topics", "create", "r", "--replication-factor", "3"), 5),
         (("topics", "create", "r", "--replication-factor", "1", "--config", "nonsense=1"), 2),
-        (("topics", "create", "r", "--assignment", "7"), 2),
+        (("topics", "create", "r", "--assignment", "7"), 3),
         (("produce", "nowhere"), 3),
         (("consume", "nowhere"), 3),
         (("brokers", "describe", "99"), 3),
@@ -185,3 +186,11 @@ def test_nobody_there_is_4() -> None:
     done = run("kctl", "--controllers", "127.0.0.1:1", "--timeout", "0.5", "topics", "list", "-o", "json")
     assert done.returncode == 4
     assert json.loads(done.stderr)["retriable"] is True
+
+
+@pytest.mark.parametrize(("port", "said"), [("kafka", "port for Kafka clients"), ("http", "an HTTP port")])
+def test_another_port_is_not_taken_for_the_control_address(standalone: Server, port: str, said: str) -> None:
+    done = run("kctl", "--controllers", standalone.fields[port], "topics", "list", "-o", "json")
+    assert done.returncode == 2, done.stderr
+    error = json.loads(done.stderr)
+    assert (error["error"], said in error["message"]) == ("NOT_A_NODE", True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 
+import grpc
 import pytest
 
 from quorumlog.runtime import grpc as runtime_grpc
@@ -37,5 +38,24 @@ async def test_connections_leave_descriptors_for_everything_else(monkeypatch: py
         assert 1 <= closed.count(False) <= 20, closed.count(False)
     finally:
         for _, writer in connections:
+            writer.close()
+        await server.stop(None)
+
+
+async def test_silent_connections_do_not_lock_an_operator_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (160, 160))
+    server = runtime_grpc.make_server()
+    port = runtime_grpc.bind(server, Address("127.0.0.1", 0))
+    await server.start()
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+    channel = runtime_grpc.make_channel(f"127.0.0.1:{port}")
+    try:
+        async with asyncio.timeout(8):  # less than a command of kctl waits by default
+            while not await runtime_grpc.connect(channel, 1):
+                pass  # refused: `connect` waits for the next attempt by itself
+        assert channel.get_state() is grpc.ChannelConnectivity.READY
+    finally:
+        await channel.close()
+        for _, writer in silent:
             writer.close()
         await server.stop(None)

@@ -102,7 +102,7 @@ async def test_cut_off_between_its_two_writes_it_says_so_and_is_run_again(
     configs = await three_nodes(tmp_path)
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(recover, "write_identity", cut_off)
+            patch.setattr(recover, "replace_identity", cut_off)
             assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes") == 7
         said = capsys.readouterr()
         assert "run it again" in said.out.splitlines()[-1]
@@ -123,7 +123,7 @@ async def test_where_nobody_looks_for_the_quorum_it_says_how_the_others_find_it(
     await three_nodes(tmp_path)
     if cut_off_before:
         with monkeypatch.context() as patch:
-            patch.setattr(recover, "write_identity", cut_off)
+            patch.setattr(recover, "replace_identity", cut_off)
             await asyncio.to_thread(recovered, tmp_path / "1", "--yes", "--address", "127.0.0.1:2")
     assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes", "--address", "127.0.0.1:2") == 0
     said = capsys.readouterr().out

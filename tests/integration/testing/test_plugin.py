@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,6 +74,7 @@ def test_settings_for_another_process_are_not_the_brokers(monkeypatch: pytest.Mo
 
 def test_a_start_that_is_interrupted_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted:
+        stdin: Any = SimpleNamespace(close=lambda: None)
         stdout: Any = SimpleNamespace(readline=lambda: interrupt(), close=lambda: None)
 
         def kill(self) -> None: ...
@@ -93,3 +98,65 @@ def test_a_start_that_is_interrupted_leaves_no_thread(monkeypatch: pytest.Monkey
 def test_a_broker_that_does_not_start_says_why() -> None:
     with pytest.raises(QuorumlogError, match="did not serve within"), standalone(start_timeout_s=0.01):
         pytest.fail("it cannot have started so soon")
+
+
+KILLED = """
+import os, signal, sys
+from quorumlog.testing import standalone
+
+with standalone() as broker:
+    print(broker.pid, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("is_guard_killed", [False, True], ids=["alone", "with its guard"])
+def test_a_killed_run_leaves_no_broker_and_no_folder(
+    tmp_path: Path, is_guard_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where everything is killed at once, the next run deletes the folder."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "TMPDIR": str(tmp_path)}
+    user = subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+    )
+    with user:
+        assert user.stdout is not None
+        pid = int(user.stdout.readline())
+        guard = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        (folder,) = tmp_path.iterdir()
+        if is_guard_killed:
+            os.kill(guard, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+        user.kill()
+    wait_until_gone(guard)
+    wait_until_gone(pid)
+    assert folder.exists() == is_guard_killed
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with standalone():
+        assert not folder.exists()
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def wait_until_gone(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    select.select([handle], [], [])
+    os.close(handle)
+
+
+def test_only_folders_that_nobody_uses_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    new, other, used = tmp_path / "quorumlog-test-new", tmp_path / "another", tmp_path / "quorumlog-test-used"
+    for folder in (new, other, used / "data"):
+        folder.mkdir(parents=True)
+    (other / "guard.lock").touch()
+    (used / "guard.lock").touch()
+    with standalone() as broker, (used / "data" / "lock").open("w") as lock:
+        (first,) = set(tmp_path.iterdir()) - {new, other, used}
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with standalone():
+            assert {first, new, other, used} < set(tmp_path.iterdir())
+        assert Path(f"/proc/{broker.pid}").exists()

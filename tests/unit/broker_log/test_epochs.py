@@ -59,3 +59,17 @@ def test_a_later_start_keeps_the_epoch_in_force() -> None:
     epochs.drop_before(35)
     assert epochs.entries == ((6, 30),)
     assert epochs.end_of(6) == (6, 35)
+
+
+def test_the_epoch_of_the_last_record_is_known_when_the_record_is_deleted() -> None:
+    epochs = EpochCache([(2, 10), (5, 20)], end_offset=35)
+    epochs.drop_before(35)
+    assert (epochs.last_epoch, epochs.entries) == (5, ((5, 20),))
+    epochs.assign(8, 35)
+    epochs.drop_before(35)
+    assert (epochs.last_epoch, epochs.latest) == (5, 8), "epoch 8 has no record yet"
+    epochs.advance(8, 35, 40)
+    epochs.drop_before(35)
+    assert (epochs.epoch_of(34), epochs.last_epoch) == (5, 8), "the log begins where epoch 8 does"
+    epochs.truncate_to(35)
+    assert epochs.last_epoch == 5

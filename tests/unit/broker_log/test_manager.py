@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from broker.log import LogConfig, LogKey, LogManager, PartitionLog
+from broker.log import LogConfig, LogKey, LogManager, PartitionLog, Refused
 from broker.log.types import folder_name, parse_folder_name
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime import file_disk
@@ -18,6 +19,8 @@ from tests.unit.broker_log.batches import make_batch
 from tests.unit.broker_log.rig import KEY, Rig, append, batches_of, fill
 
 OTHER = LogKey(UUID(int=7), 3, 43)
+HOUR = 3_600_000
+DAY = 24 * HOUR
 
 
 def two_disks(tmp_path: Path) -> list[FileDisk]:
@@ -68,28 +71,47 @@ async def test_strays_are_set_aside_then_deleted(rig: Rig) -> None:
     fill(kept, 5)
     empty = LogKey(UUID(int=9), 0, 1)
     rig.create(key=empty)
-    await rig.logs.set_aside([KEY, empty, LogKey(UUID(int=1), 1, 1)], now_ms=5_000)
+    await rig.logs.set_aside([KEY, empty, LogKey(UUID(int=1), 1, 1)], wall_ms=5_000)
     assert list(rig.logs.logs) == [OTHER]
     (stray,) = os.listdir(rig.folder / "strays")
     assert stray == folder_name(KEY, "topic") + ".5000.0"
-    assert await rig.logs.delete_strays(before_ms=5_000) == 0
-    await rig.restart(clean=False)
+    assert await rig.logs.delete_strays(5_000, kept_ms=1_000) == 0
+    assert await rig.logs.delete_strays(5_999, kept_ms=1_000) == 0
+    await rig.restart(clean=False)  # they are kept for as long again: a restart has observed no time
     assert list(rig.logs.logs) == [OTHER]
-    assert await rig.logs.delete_strays(before_ms=5_001) == 2
+    assert await rig.logs.delete_strays(6_000, kept_ms=1_000) == 0
+    assert await rig.logs.delete_strays(6_999, kept_ms=1_000) == 0
+    assert await rig.logs.delete_strays(7_000, kept_ms=1_000) == 2
     assert os.listdir(rig.folder / "strays") == []
     assert rig.disk.facts.load("stray/") == {}
     assert len(batches_of(rig.logs.logs[OTHER])) == 5
+
+
+async def test_setting_many_logs_aside_and_deleting_them_takes_two_log_lines(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    keys = [LogKey(UUID(int=7), index, 1) for index in range(20)]
+    for key in keys:
+        fill(rig.create(key=key), 1)
+    await rig.logs.flush_all(rig.logs.logs.values())
+    caplog.clear()
+    await rig.logs.set_aside(keys, wall_ms=1)
+    assert await rig.logs.purge_strays() == 20
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split(" directory_id")[0] for line in lines] == ["logs set aside", "strays deleted"]
+    assert all("count=20" in line and line.count(",") == 4 for line in lines), "a few are named"
 
 
 async def test_strays_that_are_kept_go_only_when_they_are_purged(rig: Rig) -> None:
     """One was set aside before it was said that they are to be kept, one after."""
     for key in (KEY, OTHER):
         fill(rig.create(key=key), 5)
-    await rig.logs.set_aside([KEY], now_ms=1)
+    await rig.logs.set_aside([KEY], wall_ms=1)
     await rig.logs.keep_strays()
-    await rig.logs.set_aside([OTHER], now_ms=1, keep=True)
+    await rig.logs.set_aside([OTHER], wall_ms=1, keep=True)
     await rig.restart(clean=False)
-    assert await rig.logs.delete_strays(before_ms=1_000_000) == 0
+    assert await rig.logs.delete_strays(0, kept_ms=0) == 0
     assert [(one.folder, one.is_kept) for one in rig.logs.strays()] == sorted(
         (folder_name(key, "topic"), True) for key in (KEY, OTHER)
     )
@@ -101,7 +123,7 @@ async def test_strays_that_are_kept_go_only_when_they_are_purged(rig: Rig) -> No
 async def test_strays_are_purged_while_another_is_being_set_aside(rig: Rig) -> None:
     fill(rig.create(), 1)
     await rig.logs.flush_all(rig.logs.logs.values())
-    await asyncio.gather(rig.logs.set_aside([KEY], now_ms=1), rig.logs.purge_strays())
+    await asyncio.gather(rig.logs.set_aside([KEY], wall_ms=1), rig.logs.purge_strays())
     assert len(rig.logs.strays()) == len(os.listdir(rig.folder / "strays"))
     await rig.logs.purge_strays()
     assert rig.logs.strays() == os.listdir(rig.folder / "strays") == []
@@ -120,9 +142,9 @@ async def test_a_replica_may_come_back_after_it_was_set_aside(rig: Rig) -> None:
         log = rig.create()
         assert log.end_offset == 0
         fill(log, 5)
-        await rig.logs.set_aside([KEY], now_ms=1)
+        await rig.logs.set_aside([KEY], wall_ms=1)
         assert len(os.listdir(rig.folder / "strays")) == turn + 1
-    assert await rig.logs.delete_strays(before_ms=2) == 3
+    assert await rig.logs.delete_strays(0, kept_ms=0) == 3
 
 
 @pytest.mark.parametrize("calls", range(4))
@@ -148,7 +170,7 @@ async def test_setting_aside_is_finished_after_a_crash(rig: Rig, monkeypatch: py
     for name in ("commit", "rename", "flush"):
         crash_before(name)
     with pytest.raises(KeyboardInterrupt):
-        await rig.logs.set_aside([KEY], now_ms=1)
+        await rig.logs.set_aside([KEY], wall_ms=1)
     monkeypatch.undo()
     await rig.restart(clean=False)
     if calls == 0:  # nothing was written yet
@@ -158,7 +180,7 @@ async def test_setting_aside_is_finished_after_a_crash(rig: Rig, monkeypatch: py
     assert not rig.logs.logs
     assert not rig.logs.failures
     assert len(os.listdir(rig.folder / "strays")) == 1
-    assert await rig.logs.delete_strays(before_ms=2) == 1
+    assert await rig.logs.delete_strays(0, kept_ms=0) == 1
     assert os.listdir(rig.folder / "strays") == []
 
 
@@ -167,7 +189,7 @@ async def test_upkeep_leaves_a_log_alone_that_was_set_aside_before_its_turn(rig:
     fill(log, 30)
     await rig.settle(log)
     log.advance_start_offset(10)
-    setting_aside = asyncio.ensure_future(rig.logs.set_aside([KEY], now_ms=1))
+    setting_aside = asyncio.ensure_future(rig.logs.set_aside([KEY], wall_ms=1))
     upkeep = asyncio.ensure_future(rig.logs.checkpoint([log]))
     await setting_aside
     await upkeep
@@ -180,7 +202,7 @@ async def test_a_damaged_log_can_be_set_aside(rig: Rig) -> None:
     fill(log, 5)
     rig.logs.take_offline(KEY, CorruptStoreError("damaged"))
     assert list(rig.logs.failures) == [KEY]
-    await rig.logs.set_aside([KEY], now_ms=1)
+    await rig.logs.set_aside([KEY], wall_ms=1)
     assert not rig.logs.failures
     assert len(os.listdir(rig.folder / "strays")) == 1
     fill(rig.create(), 2)
@@ -190,14 +212,14 @@ async def test_retention_by_time(rig: Rig) -> None:
     log = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000))
     for number in range(30):
         append(log, [b"x" * 20], timestamps=[100 * number], producer=(5, 0, number))
-    await rig.logs.maintain(now_ms=2_000)
+    await rig.logs.maintain(2_000, 2_000)
     assert log.start_offset == 0  # nothing is committed yet
     log.advance_high_watermark(15)
     await rig.logs.flush_all([log])
-    await rig.logs.maintain(now_ms=2_000)
+    await rig.logs.maintain(2_000, 2_000)
     assert log.start_offset == 9  # timestamps below 1,000 in whole segments
     log.advance_high_watermark(30)
-    await rig.logs.maintain(now_ms=2_700)
+    await rig.logs.maintain(2_700, 2_700)
     assert log.start_offset == 15
     assert [int(path.stem) for path in rig.files(log)] == [15, 18, 21, 24, 27]
     assert log.epochs.entries == ((0, 0),)
@@ -207,7 +229,7 @@ async def test_retention_by_time(rig: Rig) -> None:
     rig.log.config = LogConfig(retention_ms=1_000)
     rig.log.advance_high_watermark(30)
     await rig.logs.flush_all([rig.log])
-    await rig.logs.maintain(now_ms=10**9)
+    await rig.logs.maintain(10**7, 10**7)
     assert rig.log.start_offset == rig.log.end_offset == 30
     assert rig.files(rig.log) == []
     for clean in (False, True):
@@ -223,7 +245,7 @@ async def test_retention_by_size(rig: Rig) -> None:
     for _ in range(30):
         append(log, [b"x" * 20])
     await rig.settle(log)
-    await rig.logs.maintain(now_ms=0)
+    await rig.logs.maintain(0, 0)
     assert 600 <= log.size < 900
     assert log.start_offset > 0
 
@@ -234,15 +256,87 @@ async def test_a_far_timestamp_does_not_delete_others(rig: Rig) -> None:
     for _ in range(10):
         append(log, [b"x" * 20], timestamps=[5_000])
     await rig.settle(log)
-    await rig.logs.maintain(now_ms=5_500)
+    await rig.logs.maintain(5_500, 5_500)
     assert log.start_offset == 0
     without = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000), key=OTHER)
+    append(without, [b"x"], timestamps=[-1], now_ms=3_000)
     append(without, [b"x"], timestamps=[-1], now_ms=5_000)
     await rig.settle(without)
-    await rig.logs.maintain(now_ms=5_900)
+    await rig.logs.maintain(5_900, 10**6)  # records without a timestamp: the wall clock says nothing of their age
     assert without.start_offset == 0
-    await rig.logs.maintain(now_ms=6_100)
-    assert without.start_offset == 1
+    await rig.logs.maintain(6_100, 5_500)
+    assert without.start_offset == 2
+    assert log.start_offset == 0
+
+
+async def retained(rig: Rig) -> PartitionLog:
+    """A log whose records are as old as the wall clock at DAY says that they are: one second."""
+    log = rig.create(LogConfig(segment_size_max=300, retention_ms=7 * DAY))
+    for _ in range(9):
+        append(log, [b"x" * 20], timestamps=[DAY - 1_000])
+    await rig.settle(log)
+    return log
+
+
+async def test_a_wall_clock_that_jumps_ahead_deletes_nothing_for_a_day(rig: Rig) -> None:
+    log = await retained(rig)
+    await rig.logs.maintain(0, DAY)
+    for hours in range(1, 25):
+        await rig.logs.maintain(hours * HOUR, 3_650 * DAY + hours * HOUR)
+        assert log.start_offset == 0
+    await rig.logs.maintain(25 * HOUR, 3_650 * DAY + 25 * HOUR)
+    assert log.start_offset == 9
+
+
+async def test_a_wall_clock_that_jumps_ahead_and_back_deletes_nothing(rig: Rig) -> None:
+    log = await retained(rig)
+    await rig.logs.maintain(0, DAY)
+    await rig.logs.maintain(HOUR, 3_650 * DAY)
+    for hours in range(2, 50):
+        await rig.logs.maintain(hours * HOUR, DAY + hours * HOUR)
+    assert log.start_offset == 0
+
+
+async def test_retention_goes_on_by_the_loops_clock_while_the_wall_clock_is_not_believed(rig: Rig) -> None:
+    log = await retained(rig)
+    log.config = LogConfig(retention_ms=10 * HOUR)
+    await rig.logs.maintain(0, DAY)
+    await rig.logs.maintain(9 * HOUR, 3_650 * DAY)
+    assert log.start_offset == 0
+    await rig.logs.maintain(10 * HOUR, 3_650 * DAY)
+    assert log.start_offset == 9
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_wall_clock_that_is_ahead_at_the_start_deletes_nothing_for_a_day(rig: Rig, clean: bool) -> None:
+    await retained(rig)
+    await rig.logs.maintain(0, DAY)
+    await rig.restart(clean=clean)
+    await rig.settle(rig.log)
+    rig.log.config = LogConfig(retention_ms=7 * DAY)
+    for hours in range(24):
+        await rig.logs.maintain(hours * HOUR, 3_650 * DAY + hours * HOUR)
+        assert rig.log.start_offset == 0
+    await rig.logs.maintain(24 * HOUR, 3_651 * DAY)
+    assert rig.log.start_offset == 9
+
+
+async def test_the_time_that_retention_goes_by_is_written_once_an_hour(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await retained(rig)
+    commit, written = rig.disk.facts.commit, []
+
+    async def noted(changes: dict[str, bytes | None]) -> None:
+        written.extend(value for name, value in changes.items() if name == "clock")
+        await commit(changes)
+
+    monkeypatch.setattr(rig.disk.facts, "commit", noted)
+    for minute in range(121):
+        await rig.logs.maintain(60_000 * minute, DAY + 60_000 * minute)
+    assert written == [b"%d" % (DAY + hours * HOUR) for hours in range(3)]
+    await rig.logs.maintain(60_000 * 121, HOUR)  # set back
+    assert written[-1] == b"%d" % HOUR
 
 
 async def test_a_moved_start_is_kept(rig: Rig) -> None:
@@ -292,10 +386,25 @@ async def test_reset(rig: Rig) -> None:
     assert batches_of(rig.log) == [batch]
 
 
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_reset_log_knows_the_epoch_before_its_start(rig: Rig, clean: bool) -> None:
+    """Without it the log's position could not be compared with a leader's until a record comes."""
+    log = rig.create()
+    fill(log, 30, epoch=3)
+    await rig.settle(log)
+    assert await rig.logs.reset_to(log, 1_000, 7)
+    assert (log.start_offset, log.end_offset, log.epochs.last_epoch) == (1_000, 1_000, 7)
+    await rig.restart(clean=clean)
+    assert (rig.log.start_offset, rig.log.end_offset, rig.log.epochs.last_epoch) == (1_000, 1_000, 7)
+    assert not isinstance(
+        rig.log.append_as_follower(make_batch([b"a"], base_offset=1_000, leader_epoch=7), 9, 0), Refused
+    )
+
+
 async def test_a_reset_that_was_interrupted_is_finished(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     log = rig.create()
     fill(log, 30)
-    monkeypatch.setattr(log, "restart_at", lambda offset: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(log, "restart_at", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         await rig.logs.reset_to(log, 1_000)
     await rig.restart(clean=False)
@@ -318,7 +427,7 @@ async def test_a_reset_leaves_a_log_alone_that_was_set_aside_before_its_turn(rig
     log = rig.create()
     fill(log, 3)
     await rig.settle(log)
-    setting_aside = asyncio.ensure_future(rig.logs.set_aside([KEY], now_ms=1))
+    setting_aside = asyncio.ensure_future(rig.logs.set_aside([KEY], wall_ms=1))
     resetting = asyncio.ensure_future(rig.logs.reset_to(log, 1_000))
     await setting_aside
     assert await resetting is False
@@ -379,7 +488,7 @@ async def test_a_failed_disk_tells_everyone(rig: Rig, monkeypatch: pytest.Monkey
     with pytest.raises(DiskError):
         rig.logs.create(LogKey(UUID(int=8), 0, 0), "t", rig.disk.directory_id, LogConfig())
     assert log.read(0, 100, 1)
-    await rig.logs.maintain(0)
+    await rig.logs.maintain(0, 0)
     await rig.logs.close()
     assert rig.disk.facts.load("clean") == {}
 
@@ -404,7 +513,7 @@ async def test_a_disk_that_fails_at_the_start_is_offline_and_the_others_are_not(
     await logs.flush_all([log])
     with pytest.raises(DiskError):
         logs.create(KEY, "t", disks[0].directory_id, LogConfig())
-    await logs.maintain(0)
+    await logs.maintain(0, 0)
     await logs.set_aside([OTHER], 0)
     await logs.close()
     for disk in disks:
@@ -446,10 +555,10 @@ async def test_what_is_set_aside_on_a_working_disk_goes_although_another_has_fai
     disks[0]._set_failure(error)
     if is_noticed:
         logs.disk_failed(disks[0].directory_id, error)
-        await logs.set_aside([KEY, OTHER], now_ms=1)
+        await logs.set_aside([KEY, OTHER], wall_ms=1)
     else:
         with pytest.raises(DiskError):
-            await logs.set_aside([KEY, OTHER], now_ms=1)
+            await logs.set_aside([KEY, OTHER], wall_ms=1)
     assert list(logs.failed_disks) == [disks[0].directory_id]
     assert os.listdir(tmp_path / "b" / "logs") == []
     assert [stray.directory_id for stray in logs.strays()] == [disks[1].directory_id]
@@ -466,7 +575,7 @@ async def in_two_directories(tmp_path: Path) -> list[FileDisk]:
     append(logs.create(KEY, "t", disks[0].directory_id, LogConfig()), [b"x"])
     await logs.flush_all(logs.logs.values())
     logs.disk_failed(disks[0].directory_id, DiskError("broken"))
-    await logs.set_aside([KEY], now_ms=1)
+    await logs.set_aside([KEY], wall_ms=1)
     log = logs.create(KEY, "t", disks[1].directory_id, LogConfig())
     for _ in range(3):
         append(log, [b"y"])
@@ -489,7 +598,7 @@ async def test_of_a_replica_in_two_directories_the_one_that_the_metadata_names_c
     assert {at: log.end_offset for at, log in logs.doubles[KEY].items()} == {ids[0]: 1, ids[1]: 3}
     logs.settle(KEY, ids[counts])
     assert (logs.logs[KEY].directory_id, logs.logs[KEY].end_offset) == (ids[counts], (1, 3)[counts])
-    await logs.set_doubles_aside(now_ms=2)
+    await logs.set_doubles_aside(wall_ms=2)
     assert [stray.directory_id for stray in logs.strays()] == [ids[1 - counts]]
     append(logs.logs[KEY], [b"z"])
     await logs.flush_all([logs.logs[KEY]])
@@ -527,7 +636,7 @@ async def test_doubles_that_nobody_settled_are_there_again_after_a_stop_and_go_w
     logs = LogManager(disks)
     await logs.open()
     assert not logs.clean_start
-    await logs.set_doubles_aside(now_ms=2)
+    await logs.set_doubles_aside(wall_ms=2)
     assert sorted(stray.directory_id for stray in logs.strays()) == sorted(disk.directory_id for disk in disks)
     assert not logs.doubles
     await logs.close()
@@ -578,7 +687,7 @@ async def test_a_disk_that_hangs_holds_up_none_of_another(tmp_path: Path, monkey
     async with asyncio.timeout(10):
         assert await logs.reset_to(two, 100)
         await logs.lower_truncation_floor(two, 100)
-        await logs.set_aside([OTHER], now_ms=1)
+        await logs.set_aside([OTHER], wall_ms=1)
     assert not upkeep.done()
     healed.set()
     await upkeep
@@ -601,12 +710,53 @@ async def test_many_logs_open_without_being_looked_at(rig: Rig) -> None:
 async def test_expired_producers_are_forgotten(rig: Rig) -> None:
     log = rig.create(LogConfig(producer_expiration_ms=1_000))
     append(log, [b"a"], now_ms=0, producer=(5, 0, 0))
-    await rig.logs.maintain(now_ms=10_000)  # the first look only starts the clock
+    await rig.settle(log)
+    await rig.logs.maintain(10_000, 0)  # silence begins here
     assert log.producers.get(5) is not None
-    await rig.logs.maintain(now_ms=11_001)
+    await rig.logs.maintain(11_000, 0)
+    assert log.producers.get(5) is not None
+    await rig.logs.maintain(11_001, 0)
     assert log.producers.get(5) is None
     await rig.restart(clean=True)
     assert append(rig.log, [b"b"], producer=(5, 0, 1)).first_offset == 1
+
+
+async def test_a_retry_of_a_batch_that_is_not_committed_is_recognised_however_long_it_waits(rig: Rig) -> None:
+    log = rig.create(LogConfig(producer_expiration_ms=1_000))
+    append(log, [b"a"], producer=(5, 0, 0))
+    await rig.settle(log)
+    append(log, [b"b"], producer=(5, 0, 1))
+    for now_ms in (0, 10_000, 20_000):
+        await rig.logs.maintain(now_ms, 0)
+    assert append(log, [b"b"], producer=(5, 0, 1)) == (1, 2, True)
+
+
+async def test_a_retry_shows_that_its_producer_is_alive(rig: Rig) -> None:
+    log = rig.create(LogConfig(producer_expiration_ms=1_000))
+    append(log, [b"a"], producer=(5, 0, 0))
+    await rig.settle(log)
+    await rig.logs.maintain(0, 0)
+    assert append(log, [b"a"], producer=(5, 0, 0)) == (0, 1, True)
+    await rig.logs.maintain(5_000, 0)
+    assert append(log, [b"a"], producer=(5, 0, 0)) == (0, 1, True)
+
+
+async def test_producers_read_again_after_a_truncation_or_a_restart_have_not_been_silent(rig: Rig) -> None:
+    """Whatever the records' own timestamps say."""
+    log = rig.create(LogConfig(producer_expiration_ms=1_000))
+    append(log, [b"a"], producer=(5, 0, 0), timestamps=[1])
+    await rig.settle(log)
+    await rig.logs.maintain(50_000, 50_000)
+    append(log, [b"b"])
+    log.truncate_to(1)
+    assert len(log.producers) == 1
+    await rig.logs.maintain(60_000, 60_000)
+    assert log.producers.get(5) is not None
+    for clean in (True, False):
+        await rig.restart(clean=clean)
+        assert len(rig.log.producers) == 1
+        await rig.logs.maintain(10**12, 10**12)
+        assert append(rig.log, [b"a"], producer=(5, 0, 0)) == (0, 1, True)
 
 
 async def test_checkpoints_shorten_recovery(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -615,7 +765,7 @@ async def test_checkpoints_shorten_recovery(rig: Rig, monkeypatch: pytest.Monkey
     for _ in range(20):
         append(log, [b"x" * 500_000])
     await rig.settle(log)
-    await rig.logs.maintain(now_ms=0)
+    await rig.logs.maintain(0, 0)
     assert log.truncation_floor == log.end_offset
     append(log, [b"after"])
     await rig.kill()

@@ -33,14 +33,13 @@ async def test_a_leader_gives_offsets_and_epoch(rig: Rig) -> None:
 
 
 async def test_what_is_refused_changes_nothing(rig: Rig) -> None:
-    log = rig.create(LogConfig(message_size_max=200, timestamp_ahead_max_ms=1_000))
+    log = rig.create(LogConfig(message_size_max=200))
     append(log, [b"a"])
     assert code_of(log.append_as_leader(make_batch(crc=1), 0, 0)) == Code.CORRUPT_MESSAGE
     assert (
         code_of(log.append_as_leader(make_batch() + make_batch(magic=1), 0, 0)) == Code.UNSUPPORTED_FOR_MESSAGE_FORMAT
     )
     assert code_of(log.append_as_leader(make_batch([b"x" * 300]), 0, 0)) == Code.MESSAGE_TOO_LARGE
-    assert code_of(log.append_as_leader(make_batch(timestamps=[5_000]), 0, now_ms=3_000)) == Code.INVALID_TIMESTAMP
     assert code_of(log.append_as_leader(make_batch(producer=(5, 0, 9)), 0, 0)) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert code_of(log.append_as_leader(b"", 0, 0)) == Code.INVALID_RECORD
     assert log.end_offset == 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -14,6 +15,7 @@ from broker.core.producer_state import (
 )
 
 LAST = 2**31 - 1
+EXPIRATION = 1_000
 
 
 class B(NamedTuple):
@@ -30,7 +32,7 @@ def state_after(*batches: B) -> ProducerState:
     """Batches of ten offsets each, one after the other."""
     state = ProducerState()
     for number, batch in enumerate(batches):
-        state.apply(batch, 10 * number, 10 * number + 10, now_ms=1_000 + number)
+        state.apply(batch, 10 * number, 10 * number + 10)
     return state
 
 
@@ -75,7 +77,7 @@ def test_epochs() -> None:
     assert code_of(state.check(B(10, 10, producer_epoch=2), 0)) is Code.INVALID_PRODUCER_EPOCH
     assert state.check(B(0, 5, producer_epoch=4), 0) == Accept()
     assert code_of(state.check(B(10, 10, producer_epoch=4), 0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    state.apply(B(0, 5, producer_epoch=4), 10, 16, 2_000)
+    state.apply(B(0, 5, producer_epoch=4), 10, 16)
     assert code_of(state.check(B(10, 10, producer_epoch=3), 0)) is Code.INVALID_PRODUCER_EPOCH
     assert state.check(B(6, 6, producer_epoch=4), 0) == Accept()
 
@@ -88,19 +90,51 @@ def test_an_unknown_producer_starts_with_zero() -> None:
 
 def test_unless_this_log_may_have_forgotten_it() -> None:
     assert ProducerState().check(B(10, 19), log_start_offset=1) == Accept()
-    state = state_after(B(0, 9), B(0, 3, producer_id=6))
-    assert state.expire(before_ms=1_001) == 1
+    state = state_after(B(0, 9))
+    assert state.expire(0, EXPIRATION, committed_offset=10) == 0
+    state.apply(B(0, 3, producer_id=6), 10, 14)
+    assert state.expire(EXPIRATION + 1, EXPIRATION, committed_offset=14) == 1
     assert state.get(5) is None
     assert state.get(6) is not None
     assert state.check(B(10, 19), log_start_offset=0) == Accept()
     assert ProducerState.restore(state.snapshot()).check(B(10, 19), log_start_offset=0) == Accept()
 
 
-def test_touching_starts_the_silence_anew() -> None:
+def test_silence_begins_at_the_first_look_and_lasts_longer_than_the_expiration() -> None:
     state = state_after(B(0, 9))
-    state.touch(5_000)
-    assert state.expire(before_ms=5_000) == 0
-    assert state.expire(before_ms=5_001) == 1
+    assert state.expire(5 * EXPIRATION, EXPIRATION, committed_offset=10) == 0
+    assert state.expire(6 * EXPIRATION, EXPIRATION, committed_offset=10) == 0
+    assert state.expire(6 * EXPIRATION + 1, EXPIRATION, committed_offset=10) == 1
+
+
+def test_a_producer_whose_batch_is_not_committed_does_not_expire() -> None:
+    state = state_after(B(0, 9), B(10, 19))
+    for day in range(5):
+        assert state.expire(day * 2 * EXPIRATION, EXPIRATION, committed_offset=19) == 0
+        assert state.check(B(10, 19), 0) == Duplicate(10, 20)
+    committed_at = 9 * EXPIRATION  # its reply may be lost: the retry that follows is recognised as well
+    assert state.expire(committed_at, EXPIRATION, committed_offset=20) == 0
+    assert state.expire(committed_at + EXPIRATION, EXPIRATION, committed_offset=20) == 0
+    assert state.check(B(10, 19), 0) == Duplicate(10, 20)
+    assert state.expire(committed_at + EXPIRATION + 1, EXPIRATION, committed_offset=20) == 1
+
+
+@pytest.mark.parametrize("end_silence", [lambda state: state.apply(B(10, 19), 10, 20), lambda state: state.renew(5)])
+def test_a_batch_and_a_retry_end_the_silence(end_silence: Callable[[ProducerState], None]) -> None:
+    state = state_after(B(0, 9))
+    assert state.expire(0, EXPIRATION, committed_offset=20) == 0
+    end_silence(state)
+    assert state.expire(2 * EXPIRATION, EXPIRATION, committed_offset=20) == 0
+    assert state.expire(3 * EXPIRATION, EXPIRATION, committed_offset=20) == 0
+    assert state.expire(3 * EXPIRATION + 1, EXPIRATION, committed_offset=20) == 1
+
+
+def test_a_restored_state_has_observed_no_silence() -> None:
+    state = state_after(B(0, 9))
+    assert state.expire(0, EXPIRATION, committed_offset=10) == 0
+    state = ProducerState.restore(state.snapshot())
+    assert state.expire(2 * EXPIRATION, EXPIRATION, committed_offset=10) == 0
+    assert state.expire(3 * EXPIRATION + 1, EXPIRATION, committed_offset=10) == 1
 
 
 def test_without_a_producer_id_nothing_is_kept() -> None:

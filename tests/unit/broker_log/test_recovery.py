@@ -333,8 +333,8 @@ async def test_a_folder_that_vanished_is_not_made_anew(rig: Rig) -> None:
         assert not (rig.folder / log.folder).exists()
         await (rig.stop() if clean else rig.kill())
     await rig.start()
-    await rig.logs.set_aside([KEY], now_ms=1)  # what a reassignment does: told to begin anew
-    assert await rig.logs.delete_strays(before_ms=2) == 1
+    await rig.logs.set_aside([KEY], wall_ms=1)  # what a reassignment does: told to begin anew
+    assert await rig.logs.delete_strays(0, kept_ms=0) == 1
     fill(rig.create(), 3)
     await rig.restart(clean=False)
     assert not rig.logs.failures
@@ -396,7 +396,7 @@ async def test_a_replica_that_comes_back_empty_is_not_measured_by_the_one_before
     fill(log, 30)
     await rig.settle(log)
     await write_watermark(rig, log)
-    await rig.logs.set_aside([KEY], now_ms=1)
+    await rig.logs.set_aside([KEY], wall_ms=1)
     rig.create()
     await rig.restart(clean=False)
     assert rig.logs.failures == {}
@@ -470,7 +470,7 @@ async def test_a_damaged_replica_that_is_made_anew_is_trusted(rig: Rig) -> None:
     fill(log, 5)
     await rig.settle(log)
     rig.logs.take_offline(KEY, CorruptStoreError("damage"))
-    await rig.logs.set_aside([KEY], now_ms=1)
+    await rig.logs.set_aside([KEY], wall_ms=1)
     before = fill(rig.create(), 3)
     await rig.settle(rig.log)
     await rig.restart(clean=True)

@@ -75,7 +75,7 @@ async def test_an_empty_log(rig: Rig) -> None:
 async def test_headers_that_lie_cost_a_bounded_number_of_looks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     log = rig.create(LogConfig())
     for _ in range(50):
-        log.append_as_leader(make_batch([b"v"], timestamps=[1], max_timestamp=10**12), 0, 0)
+        log.append_as_leader(make_batch([b"v"], attributes=1, timestamps=[1], max_timestamp=10**12), 0, 0)
     opened = 0
 
     def counted(*arguments: object) -> None:

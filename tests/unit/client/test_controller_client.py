@@ -31,6 +31,7 @@ class FakeNode:
     def __init__(self, *script: Answer) -> None:
         self.script = list(script)
         self.requests: list[Any] = []
+        self.looks = 0  # questions for the quorum
         self.quorum: Any = quorum_pb2.DescribeQuorumReply()
         self.address = ""
 
@@ -44,9 +45,12 @@ class FakeNode:
         return await self._next(request, context)
 
     async def DescribeQuorum(self, request: Any, context: Any) -> Any:
-        self.requests.append(request)
+        self.looks += 1
         if isinstance(self.quorum, grpc.StatusCode):
             await context.abort(self.quorum, "scripted")
+        if isinstance(self.quorum, asyncio.Event):
+            self.quorum.set()
+            await asyncio.Event().wait()
         return self.quorum
 
     async def _next(self, request: Any, context: Any) -> Any:
@@ -115,6 +119,20 @@ async def test_the_first_node_that_answers_is_enough(start: Start) -> None:
     assert request.topics[0].name == "t"
     assert 0 < request.header.timeout_ms <= 10_000
     assert CREATE.header.timeout_ms == 0  # the caller's own stays as it is
+
+
+async def test_one_node_is_asked_once_for_what_it_knows(start: Start) -> None:
+    first = await start(FakeNode(described()))
+    second = await start(FakeNode(described("NOT_CONTROLLER", retriable=True)))
+    request = pb.DescribeTopicsRequest(header=pb.RequestHeader(unconfirmed=True))
+    async with ControllerClient([dead_address(), first.address]) as client:
+        assert len(client.addresses) == 2
+        assert (await client.call_node(first.address, "DescribeTopics", request, 10)).offset == 7
+        with pytest.raises(ClusterError) as refused:
+            await client.call_node(second.address, "DescribeTopics", request, 10)
+        assert (refused.value.code, refused.value.retriable) == ("NOT_CONTROLLER", True)
+    assert [node.requests[0].header.unconfirmed for node in (first, second)] == [True, True]
+    assert len(second.requests) == 1
 
 
 async def test_a_retriable_refusal_is_asked_again_elsewhere(start: Start) -> None:
@@ -188,7 +206,7 @@ async def test_nobody_there() -> None:
             await client.call("CreateTopics", CREATE, 0.3)
         assert (caught.value.code, caught.value.retriable) == ("UNAVAILABLE", True)
         assert "control address" in caught.value.next_step
-        with pytest.raises(ClusterError, match="no answer from 127"):
+        with pytest.raises(ClusterError, match="no node answers: 127"):
             await client.describe_quorum(0.3)
 
 
@@ -296,13 +314,115 @@ async def test_nobody_s_follower_gives_way_to_a_leader_and_to_a_newer_generation
     everybody = [lost.address, dead_address(), stale.address, rebuilt.address]
     async with ControllerClient(everybody) as client:
         assert (await client.describe_quorum(10)).answered_by.node_id == 12
-        lost.requests.clear()
+        lost.looks = 0
         assert (await client.describe_quorum(10)).answered_by.node_id == 12
-        assert lost.requests == [], "who leads is asked first from now on"
+        assert lost.looks == 0, "who leads is asked first from now on"
     async with ControllerClient([lost.address, dead_address()]) as client:
         assert (await client.describe_quorum(10)).answered_by.node_id == 3
     async with ControllerClient([lost.address, stale.address]) as client:
         assert (await client.describe_quorum(10)).answered_by.node_id == 2
+
+
+# Nodes that hang while their connections stand
+
+
+def hung(*script: Answer) -> FakeNode:
+    """Its connections are alive, and nothing is answered."""
+    node = FakeNode(*script or (asyncio.Event(),))
+    node.quorum = asyncio.Event()
+    return node
+
+
+@pytest.fixture
+def quick_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "LOOK_TIMEOUT_S", 0.2)
+
+
+async def test_no_change_is_sent_to_a_node_that_hangs(start: Start, quick_look: None) -> None:
+    stuck, sound = await start(hung()), await start(FakeNode(created()))
+    async with ControllerClient([stuck.address, sound.address]) as client:
+        for _ in range(5):
+            await client.call("CreateTopics", CREATE, 30)
+    assert (stuck.requests, stuck.looks, len(sound.requests)) == ([], 1, 5)
+
+
+async def test_a_node_that_hangs_under_a_change_is_left_by_the_next_one(start: Start) -> None:
+    stuck, sound = await start(FakeNode(created(), asyncio.Event())), await start(FakeNode(created()))
+    async with ControllerClient([stuck.address, sound.address]) as client:
+        await client.call("CreateTopics", CREATE, 30)
+        with pytest.raises(ClusterError) as caught:
+            await client.call("CreateTopics", CREATE, 0.3)
+        assert caught.value.code == "OUTCOME_UNKNOWN", "it was sent, and may have been done"
+        await client.call("CreateTopics", CREATE, 30)
+    assert (len(stuck.requests), len(sound.requests)) == (2, 1)
+
+
+@pytest.mark.parametrize("method", ["CreateTopics", "DescribeTopics"])
+async def test_a_node_that_is_avoided_is_not_asked_while_another_answers(start: Start, method: str) -> None:
+    """Also not when the other has to be asked again: what waits for an election must not end at the node that hangs."""
+    nobody = {"CreateTopics": created, "DescribeTopics": described}[method]("NOT_CONTROLLER", retriable=True)
+    yes = {"CreateTopics": created, "DescribeTopics": described}[method]()
+    request = {"CreateTopics": CREATE, "DescribeTopics": pb.DescribeTopicsRequest()}[method]
+    stuck, sound = await start(hung()), await start(FakeNode(nobody, nobody, nobody, yes))
+    async with ControllerClient([stuck.address, sound.address]) as client:
+        client._avoid(stuck.address)
+        await client.call(method, request, 30)
+    assert (stuck.requests, stuck.looks, len(sound.requests)) == ([], 0, 4)
+
+
+async def test_a_node_that_is_avoided_is_asked_when_no_other_answers(start: Start) -> None:
+    node = await start(FakeNode(created()))
+    async with ControllerClient([node.address, dead_address()]) as client:
+        client._avoid(node.address)
+        await client.call("CreateTopics", CREATE, 30)
+        assert not client._is_avoided(node.address), "it has answered"
+    assert len(node.requests) == 1
+
+
+async def test_a_node_is_avoided_for_a_while_only(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "AVOID_S", 0.0)
+    node, other = await start(FakeNode(created())), await start(FakeNode(created("NOT_CONTROLLER", retriable=True)))
+    async with ControllerClient([node.address, other.address]) as client:
+        client._avoid(node.address)
+        await client.call("CreateTopics", CREATE, 30)
+    assert (len(node.requests), len(other.requests)) == (1, 1)
+
+
+async def test_a_node_that_answers_late_gets_more_time_in_each_round(start: Start, quick_look: None) -> None:
+    """A busy node is slow, and there may be no other."""
+    node = FakeNode(created())
+
+    async def late(request: Any, context: Any) -> Any:
+        node.looks += 1
+        if node.looks < 3:
+            await asyncio.Event().wait()
+        return node.quorum
+
+    node.DescribeQuorum = late  # type: ignore[method-assign]
+    node = await start(node)
+    async with ControllerClient([node.address]) as client:
+        await client.call("CreateTopics", CREATE, 30)
+        await client.call("CreateTopics", CREATE, 30)
+    assert (node.looks, len(node.requests)) == (3, 2), "who has just answered is not asked before a change"
+
+
+async def test_when_every_node_hangs_the_error_says_that_nothing_was_done(start: Start, quick_look: None) -> None:
+    nodes = [await start(hung()) for _ in range(2)]
+    async with ControllerClient([node.address for node in nodes]) as client:
+        with pytest.raises(ClusterError) as caught:
+            await client.call("CreateTopics", CREATE, 1.0)
+    assert (caught.value.code, caught.value.retriable) == ("TIMED_OUT", True)
+    assert [node.requests for node in nodes] == [[], []]
+
+
+async def test_describing_the_quorum_leaves_a_node_that_hangs(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "READ_ATTEMPT_TIMEOUT_S", 0.2)
+    stuck, sound = await start(hung()), await start(FakeNode(created()))
+    sound.quorum = quorum(1, 1, sound.address)
+    async with ControllerClient([stuck.address, sound.address]) as client:
+        for _ in range(3):
+            await client.describe_quorum(10)
+    assert (stuck.looks, sound.looks) == (1, 3)
 
 
 # What a node says of itself
@@ -362,7 +482,7 @@ async def test_one_node_is_asked_for_its_own_view(start: Start) -> None:
     async with ControllerClient([leader.address]) as client:
         reply = await client.describe_quorum_of(other.address, 10)
         assert reply.answered_by.node_id == 2
-        assert leader.requests == [], "not even when that one leads"
+        assert leader.looks == 0, "not even when that one leads"
         with pytest.raises(ClusterError) as caught:
             await client.describe_quorum_of(dead_address(), 10)
     assert (caught.value.code, caught.value.retriable) == ("UNAVAILABLE", True)
@@ -384,4 +504,4 @@ async def test_who_has_described_the_quorum_is_asked_first(start: Start) -> None
     async with ControllerClient([first.address, second.address]) as client:
         await client.describe_quorum(10)
         await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 10)
-    assert (len(first.requests), len(second.requests)) == (1, 2)
+    assert [(node.looks, len(node.requests)) for node in (first, second)] == [(1, 0), (1, 1)]

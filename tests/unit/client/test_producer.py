@@ -7,6 +7,8 @@ import struct
 
 import pytest
 
+from broker.core.errors import Code
+from broker.server.api import ProducerIdResult
 from quorumlog.client import cluster as cluster_module
 from quorumlog.client import partitions
 from quorumlog.client.cluster import Cluster
@@ -38,6 +40,20 @@ async def test_batches_arrive_in_order_and_say_where() -> None:
         assert await values_of(brokers, "t", 0) == [0, 100, 2, 102, 4, 104, 6, 106, 8, 108]
         log = brokers.shared.logs["t", 1]
         assert [parse_header(data).base_sequence for *_, data in log.batches] == [0, 2, 4, 6, 8]
+
+
+async def test_a_broker_without_producer_ids_left_is_not_the_only_one_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        asked: list[int] = []
+
+        async def none_left() -> ProducerIdResult:
+            asked.append(1)
+            return ProducerIdResult(int(Code.COORDINATOR_LOAD_IN_PROGRESS))
+
+        monkeypatch.setattr(brokers.replicas[1], "allocate_producer_id", none_left)
+        for _ in range(2):
+            assert (await cluster.new_producer_id(10))[0] > 0
+        assert asked == [1]
 
 
 async def test_what_is_no_batch_is_refused_and_not_waited_for() -> None:

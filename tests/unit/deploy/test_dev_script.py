@@ -27,6 +27,9 @@ class Machine:
             assert found is not None, name
             (self.tools / name).symlink_to(found)
         self.tool("id", f"echo {user}")
+        self.tool("cc", "exit 0")
+        self.headers = home / "Python.h"
+        self.headers.touch()
         script = (ROOT / "dev").read_text()
         assert "/usr/lib/jvm/" in script
         (home / "dev").write_text(script.replace("/usr/lib/jvm/", f"{home}/jvm/"))
@@ -53,6 +56,9 @@ class Machine:
 case "$*" in
 *sys.version_info\\ *) {version_is_good} ;;
 *ensurepip*) {ensurepip} ;;
+*Python.h*) echo "{self.headers}" ;;
+*'("CC")'*) echo "cc -pthread" ;;
+*python%d.%d-dev*) echo python3.11-dev ;;
 *python%d*) echo python3.11-venv ;;
 *"-m venv"*) echo "python $*" >>"{self.home}/log"
     for folder in "$@"; do :; done
@@ -113,6 +119,53 @@ def test_a_user_without_java_is_told_so(user: Machine) -> None:
     user.tool("java", GOOD_JAVA)
     (user.tools / "java").rename(user.home / "jvm" / "17" / "bin" / "java")  # one that is not on the PATH is found, too
     assert user.run("test").returncode == 0
+
+
+@pytest.mark.parametrize("missing", ["tools/cc", "Python.h"])
+def test_a_user_without_a_compiler_or_headers_is_told_what_to_install(user: Machine, missing: str) -> None:
+    user.tool("python3", user.python())
+    user.tool("java", GOOD_JAVA)
+    (user.home / missing).unlink()
+    done = user.run("test")
+    assert done.returncode == 1
+    assert "apt-get install gcc libc6-dev python3.11-dev" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert user.log == []
+
+
+def test_root_installs_a_compiler_and_headers(root: Machine) -> None:
+    root.headers.unlink()
+    (root.tools / "cc").unlink()
+    root.tool("python3", root.python())
+    root.tool("java", GOOD_JAVA)
+    root.tool(
+        "apt-get",
+        f"""echo "apt-get $*" >>"{root.home}/log"
+case "$*" in *install*gcc*) echo >"{root.headers}" ;; esac""",
+    )
+    assert root.run("setup").returncode == 0
+    assert "apt-get install -y -qq --no-install-recommends gcc libc6-dev python3.11-dev" in root.log
+
+
+def test_the_extension_is_compiled_again_after_a_change_of_its_sources(user: Machine) -> None:
+    user.tool("python3", user.python())
+    user.tool("java", GOOD_JAVA)
+    native = user.home / "quorumlog" / "wire" / "native"
+    native.mkdir(parents=True)
+    sources = [native / "one.c", native / "two.h", user.home / "hatch_build.py"]
+    compiled = native.parent / "_record_scan.abi3.so"
+    for path in (*sources, compiled):
+        path.touch()
+        os.utime(path, (1_000, 1_000))
+    os.utime(compiled, (2_000, 2_000))
+
+    def compiles() -> bool:
+        assert user.run("test").returncode == 0
+        return "python hatch_build.py" in user.log
+
+    assert not compiles()
+    os.utime(sources[1], (3_000, 3_000))
+    assert compiles()
 
 
 def test_the_environment_is_made_once(user: Machine) -> None:

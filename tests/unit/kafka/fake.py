@@ -259,10 +259,8 @@ class AtOnce:
         self.replicas.apply(*decision.records)
         return decision.reply
 
-    async def committed_image(self, timeout_ms: float) -> ClusterImage:
-        return self.replicas.image
-
     def configs_changed(self) -> None: ...
+    def elect_soon(self) -> None: ...
 
 
 DECIDED: dict[str, Any] = {
@@ -270,7 +268,6 @@ DECIDED: dict[str, Any] = {
     "AlterConfigs": alter_configs,
     "AlterReassignments": alter_reassignments,
     "ElectLeaders": elect_leaders,
-    "ListReassignments": describe_reassignments,
 }
 
 
@@ -286,8 +283,12 @@ class FakeController:
             if self.failure is not None:
                 return pb.CreateTopicsReply(result=self.failure)
             return pb.CreateTopicsReply(result=FINE, topics=[self._create(t) for t in request.topics])
+        if method in (*DECIDED, "ListReassignments") and self.failure is not None:
+            return self.failure
+        if method == "ListReassignments":
+            return await describe_reassignments(self.replicas.image, request)
         if method in DECIDED:
-            return await DECIDED[method](AtOnce(self.replicas), request, 1000) if self.failure is None else self.failure
+            return await DECIDED[method](AtOnce(self.replicas), request, 1000)
         assert method == "DeleteTopics", method
         return pb.DeleteTopicsReply(result=FINE, topics=[self._delete(name) for name in request.names])
 

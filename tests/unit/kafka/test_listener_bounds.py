@@ -129,19 +129,67 @@ async def test_a_broken_invariant_reaches_the_process(served: Served, monkeypatc
     assert [str(error) for error in seen] == ["offsets go back"]
 
 
+async def test_a_broken_invariant_after_its_connection_reaches_the_process(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = asyncio.Event()
+
+    async def broken(*_: object) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise AssertionError("offsets go back")
+
+    seen: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: seen.append(context["exception"]))
+    monkeypatch.setattr(served.replicas, "list_offset", broken)
+    topic = {"name": "t", "partitions": [{"partition_index": 0}]}
+    async with RawClient(served.port) as client:
+        client.send(Api.LIST_OFFSETS, 7, {"replica_id": -1, "topics": [topic]})
+        await began.wait()
+    await until(lambda: bool(seen))
+    assert [str(error) for error in seen] == ["offsets go back"]
+
+
 # --- bounds ---
 
 
-async def test_connections_above_the_limit_are_refused_until_others_end(serve: Serve) -> None:
+async def test_a_connection_above_the_limit_takes_the_place_of_the_one_idle_for_longest(serve: Serve) -> None:
     async with serve(KafkaLimits(connections_max=3)) as served:
-        async with RawClient(served.port) as one, RawClient(served.port), RawClient(served.port) as three:
-            await three.ask(Api.METADATA, 12, ALL)
+        async with RawClient(served.port) as one, RawClient(served.port) as silent, RawClient(served.port) as three:
+            for client in (one, three, one):
+                await client.ask(Api.METADATA, 12, ALL)
             async with RawClient(served.port) as four:
-                assert await four.closed()
-            assert (await one.ask(Api.METADATA, 12, ALL)).cluster_id == "test-cluster"
+                await four.ask(Api.METADATA, 12, ALL)
+                assert await silent.closed(), "it never asked for anything"
+                async with RawClient(served.port) as five:
+                    await five.ask(Api.METADATA, 12, ALL)
+                    assert await three.closed(), "it has been idle for longest"
+                    assert (await one.ask(Api.METADATA, 12, ALL)).cluster_id == "test-cluster"
         await until(lambda: served.server.counters.connections == 0)
         await is_well(served)
+        assert served.server.counters.connections_evicted == 2
+        assert served.server.counters.connections_refused == 0
+
+
+async def test_a_connection_above_the_limit_is_refused_while_all_others_are_busy(serve: Serve) -> None:
+    async with serve(KafkaLimits(connections_max=2)) as served:
+        served.replicas.create("t", 1)
+        served.replicas.acknowledge.clear()
+        async with RawClient(served.port) as waiting, RawClient(served.port) as sending:
+            sent = waiting.send_produce("t", 0, batch())
+            await until(lambda: len(served.replicas.produced) == 1)
+            large = codec.request_prefix(Api.PRODUCE, 9, 1, "raw", 2 << 20)
+            sending.writer.write(large + bytes(1 << 20))
+            await until(lambda: served.server.budget.held > 1 << 20)
+            async with RawClient(served.port) as refused:
+                assert await refused.closed()
+            served.replicas.acknowledge_all()
+            assert (await waiting.receive(Api.PRODUCE, 9))[0] == sent
+        await until(lambda: served.server.counters.connections == 0)
         assert served.server.counters.connections_refused == 1
+        await is_well(served)
 
 
 async def test_a_client_that_never_waits_is_not_read_from(serve: Serve) -> None:

@@ -14,6 +14,7 @@ from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.kafka import codec, fetch, produce
 from quorumlog.wire.kafka.buffer import Reader, uvarint
 from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.record_batch import RecordError
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -32,6 +33,7 @@ class ProduceResult:
     error_message: str
     leader_id: int
     leader_epoch: int
+    record_errors: tuple[RecordError, ...]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ PRODUCE_RESULT = st.builds(
     error_message=NAME,
     leader_id=st.integers(-1, 1000),
     leader_epoch=st.integers(-1, 1000),
+    record_errors=st.lists(st.builds(RecordError, st.integers(0, 2**31 - 1), NAME), max_size=3).map(tuple),
 )
 FETCH_RESULT = st.builds(
     FetchResult,
@@ -132,6 +135,8 @@ def test_produce_response(version, results, endpoints) -> None:
         assert (int(got.error_code), got.base_offset) == (sent.error_code, sent.base_offset)
         if version >= 8:
             assert got.error_message == (sent.error_message or None)
+            told = [(error.batch_index, error.batch_index_error_message) for error in got.record_errors]
+            assert told == list(sent.record_errors)
         if version >= 10 and sent.leader_id != -1:
             leader = (got.current_leader.leader_id, got.current_leader.leader_epoch)
             assert leader == (sent.leader_id, sent.leader_epoch)
@@ -140,8 +145,12 @@ def test_produce_response(version, results, endpoints) -> None:
     if version >= 9:
         ours = produce.decode_response(body, version)
         assert [
-            (item.topic, item.index, item.error_code, item.base_offset, item.log_start_offset) for item in ours
-        ] == [(name, index, sent.error_code, sent.base_offset, sent.log_start_offset) for name, index, sent in results]
+            (item.topic, item.index, item.error_code, item.base_offset, item.log_start_offset, item.record_errors)
+            for item in ours
+        ] == [
+            (name, index, sent.error_code, sent.base_offset, sent.log_start_offset, sent.record_errors)
+            for name, index, sent in results
+        ]
 
 
 @given(

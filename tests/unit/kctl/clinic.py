@@ -9,6 +9,7 @@ from typing import Any
 import click
 import pytest
 
+from quorumlog.client import probe as probing
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import doctor_look
 from quorumlog.kctl.context import Context
@@ -214,28 +215,48 @@ class Clinic:
         """In place of `doctor_look.probe`: addresses are made up."""
         for node_id, why in self.silent.items():
             if where in (address(node_id), f"h{node_id}:9092"):
-                return None if why == doctor_look.HANGS else why
+                return None if why == probing.HANGS else why
         return (
             None if any(where == f"h{node_id}:9092" for node_id in self.brokers) else "cannot be reached: no such host"
         )
+
+    async def why_silent(self, where: str, timeout_s: float) -> probing.Silence:
+        """In place of `doctor_look.why_silent`."""
+        return probing.Silence(await self.probe(where, timeout_s) or probing.HANGS)
 
 
 def use(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Context, "client", lambda context: clinic)
     monkeypatch.setattr(doctor_look, "probe", clinic.probe)
+    monkeypatch.setattr(doctor_look, "why_silent", clinic.why_silent)
     for name in ("SECOND_LOOK_S", "ELECTION_S", "ELECTION_LOOK_S"):
         monkeypatch.setattr(doctor_look, name, 0.06)
     monkeypatch.setenv("KCTL_CONTROLLERS", ",".join(map(address, clinic.voters)))
 
 
-def check_commands(text: str) -> None:
-    """Whatever doctor says to type can be typed: the commands and options are there."""
-    for line in re.findall(r"kctl (?!dev`)[^;>():,`]+", text):
-        command: click.Command = cli
-        words = line.split()[1:]
-        while isinstance(command, click.Group):
-            found = command.get_command(click.Context(command), words.pop(0))
-            assert found is not None, line
-            command = found
+def check_commands(finding: dict[str, Any]) -> None:
+    """Whatever doctor says to type can be typed as it is, and `kctl` takes it."""
+    text = f"{finding['cause']}; {finding['next']}"
+    for line in finding["commands"]:
+        assert line in finding["next"], line
+        text = text.replace(line, "")
+        for part in line.split(" | "):
+            command, words = _found(part)
+            command.make_context(command.name, words)  # raises click.UsageError where one is missing or wrong
+    for line in re.findall(r"kctl (?!dev`)[^;>():,`]+", text):  # those that only look
+        command, words = _found(line)
         known = {option for parameter in command.params for option in (*parameter.opts, "--help")}
         assert {word for word in words if word.startswith("--")} <= known, line
+        assert not re.search(r"…|\b[A-Z]{2,}\b", line), f"a placeholder: {line}"
+
+
+def _found(line: str) -> tuple[click.Command, list[str]]:
+    """The command that the words name, and its arguments."""
+    command: click.Command = cli
+    words = line.split()
+    assert words.pop(0) == "kctl", line
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words.pop(0))
+        assert found is not None, line
+        command = found
+    return command, words

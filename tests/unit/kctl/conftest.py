@@ -31,7 +31,7 @@ def diagnose(capsys: pytest.CaptureFixture[str]) -> Diagnose:
         for finding in document["findings"]:
             assert finding["what"]
             assert finding["next"]
-            check_commands(f"{finding['cause']}; {finding['next']}")
+            check_commands(finding)
         assert code == (4 if "UNREACHABLE" in findings else 1 if wrong else 0)
         return findings, code
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import partition_counts
+from quorumlog.kctl import losses, partition_counts
 from quorumlog.kctl.main import run
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
@@ -60,7 +60,8 @@ def records(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     async def lost(*_: object) -> int | None:
         return found[0]
 
-    monkeypatch.setattr(partition_counts, "_lost_records", lost)
+    monkeypatch.setattr(partition_counts, "lost_records", lost)
+    monkeypatch.setattr(losses, "lost_records", lost)
     return found
 
 
@@ -92,7 +93,7 @@ def test_removing_partitions_is_checked_then_confirmed_then_done(
         "changed": True, "offset": 9, "name": "t", "topic_id": "AAECAwQFBgcICQoLDA0ODw", "partitions": 1, "removed": 2,
         "records": 120,
     }  # fmt: skip
-    assert "t-1 to t-2 will be gone for good, with 120 records" in captured.err
+    assert "t-1 to t-2 will be deleted for good, with 120 records" in captured.err
     assert seen == [True, False, False]
 
 
@@ -109,6 +110,52 @@ def test_without_a_yes_nothing_is_removed(
     assert all(asked(client))
 
 
+@pytest.fixture
+def deletion(client: FakeClient, records: list[int | None]) -> FakeClient:
+    deleted = pb.DeletedTopic(name="t", result=OK, topic_id=TOPIC_ID, offset=9)
+    client.replies["DeleteTopics"] = pb.DeleteTopicsReply(result=OK, topics=[deleted])
+    client.replies["DescribeTopics"] = described(3)
+    return client
+
+
+def methods(client: FakeClient) -> list[str]:
+    return [method for method, _ in client.calls]
+
+
+def test_a_topic_is_deleted_without_a_question_where_nobody_can_answer(deletion: FakeClient) -> None:
+    assert run(["topics", "delete", "t"]) == 0
+    assert methods(deletion) == ["DeleteTopics"]
+
+
+def test_on_a_terminal_a_topic_is_deleted_only_after_a_yes(
+    deletion: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.confirm", _no)
+    assert run(["topics", "delete", "t"]) == 130
+    said = capsys.readouterr().err
+    assert "topic t will be deleted, with 3 partitions and 120 records" in said
+    assert "nothing was changed" in said
+    assert methods(deletion) == ["DescribeTopics"]
+    for option in ("--yes", "--dry-run"):
+        assert run(["topics", "delete", "t", option]) == 0
+    monkeypatch.setattr("click.confirm", lambda *_, **__: True)
+    assert run(["topics", "delete", "t"]) == 0
+    assert methods(deletion).count("DeleteTopics") == 3
+
+
+def test_a_topic_that_is_missing_is_refused_without_a_question(
+    deletion: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = pb.Result(error="UNKNOWN_TOPIC_OR_PARTITION", message="no topic is named 't'")
+    deletion.replies["DescribeTopics"].topics[0].result.CopyFrom(missing)
+    deletion.replies["DeleteTopics"].topics[0].result.CopyFrom(missing)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.confirm", _no)
+    assert run(["topics", "delete", "t"]) == 3
+    assert run(["topics", "delete", "t", "--if-exists"]) == 0
+
+
 def _no(*_: object, **__: object) -> None:
     import click
 
@@ -123,7 +170,7 @@ def test_what_partitions_hold_may_not_be_known(
     assert run(["topics", "remove-partitions", "t", "--to", "2", "--dry-run", "-o", "json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["records"] is None
-    assert "t-2 will be gone for good, with all their records" in captured.err
+    assert "t-2 will be deleted for good, with all their records" in captured.err
 
 
 def test_a_refused_removal_warns_of_nothing(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,17 +184,21 @@ def test_configs(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None
     configs = [pb.DescribedConfig(key="a", value="1", source="topic", allowed="a number"),
                pb.DescribedConfig(key="b", value="", source="default", allowed="anything")]  # fmt: skip
     client.replies["DescribeConfigs"] = pb.DescribeConfigsReply(
-        result=OK, resources=[pb.DescribedConfigs(result=OK, configs=configs)]
+        result=OK, offset=7, resources=[pb.DescribedConfigs(result=OK, configs=configs)]
     )
     assert run(["configs", "get", "--topic", "t", "-o", "json"]) == 0
     assert printed(capsys) == [
-        {"name": "a", "value": "1", "source": "topic"}, {"name": "b", "value": "", "source": "default"}
+        {"name": "a", "value": "1", "source": "topic", "offset": 7, "unconfirmed": False},
+        {"name": "b", "value": "", "source": "default", "offset": 7, "unconfirmed": False},
     ]  # fmt: skip
     assert run(["configs", "get", "a", "--broker", "7"]) == 0
     assert "a number" in capsys.readouterr().out
     assert client.calls[1][1].resources[0].name == "7"
-    assert run(["configs", "get", "c", "--cluster"]) == 2
-    assert "there are a, b" in capsys.readouterr().err
+    capsys.readouterr()
+    assert run(["configs", "get", "c", "--cluster", "-o", "json"]) == 3
+    error = json.loads(capsys.readouterr().err)
+    assert (error["error"], error["next"]) == ("CONFIG_NOT_FOUND", "give one of these")
+    assert "there are a, b" in error["message"]
 
     client.replies["AlterConfigs"] = pb.AlterConfigsReply(
         result=OK, offset=4, resources=[pb.AlteredConfigs(result=OK, changed=True)]

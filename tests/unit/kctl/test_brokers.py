@@ -59,7 +59,7 @@ def test_a_brokers_own_word_is_newer_than_its_heartbeats(
     assert (second["answers"], second["problem"]) == (False, "no answer from c:1")
     assert run(["brokers", "list"]) == 0
     captured = capsys.readouterr()
-    assert captured.err == "broker 12: no answer from c:1\n"
+    assert captured.err == "as of offset 40 of the metadata log\nbroker 12: no answer from c:1\n"
     assert len(captured.out.splitlines()) == 3
 
 
@@ -93,20 +93,24 @@ def test_what_a_broker_itself_finds_wrong_is_shown(cluster: FakeClient, capsys: 
     assert (first["answers"], first["problem"]) == (False, "the node that answers with this id is no broker")
 
 
-def test_without_a_controller_the_metadata_of_any_node_must_do(
+def test_without_a_controller_the_nodes_own_metadata_is_shown(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.replies["DescribeBrokers"] = ClusterError("NOT_CONTROLLER", "it is paused", retriable=True)
     reply = registered()
-    cluster.replies["DescribeMetadata"] = node_pb2.DescribeMetadataReply(result=OK, offset=38, brokers=reply.brokers)
+    reply.result.unconfirmed, reply.offset = True, 38
+    for broker in reply.brokers:
+        broker.metadata_offset = -1
+    cluster.replies["DescribeBrokers"] = ClusterError("NOT_CONTROLLER", "it is paused", retriable=True)
+    cluster.replies["h1:1", "DescribeBrokers"] = reply
     assert run(["brokers", "list", "-o", "json"]) == 0
     captured = capsys.readouterr()
-    assert "no controller answers (it is paused); what follows is as of offset 38" in captured.err
+    assert "unconfirmed, as of offset 38 of the metadata log: no active controller confirmed it" in captured.err
     first, second = json.loads(captured.out)
     assert (first["metadata_offset"], first["metadata_lag"], second["metadata_offset"]) == (39, 2, None)
-    cluster.replies["DescribeQuorum"] = ClusterError("UNAVAILABLE", "nobody", retriable=True)
+    assert (first["offset"], second["offset"]) == (38, 38)
+    cluster.replies["h1:1", "DescribeBrokers"] = ClusterError("UNAVAILABLE", "nobody", retriable=True)
     assert run(["brokers", "list", "-o", "json"]) == 4
-    assert json.loads(capsys.readouterr().err)["message"] == "nobody"
+    assert json.loads(capsys.readouterr().err)["message"] == "it is paused"
 
 
 def test_a_refusal_of_the_controller_is_final(cluster: FakeClient) -> None:

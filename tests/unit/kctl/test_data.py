@@ -6,18 +6,21 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumlog.client.consumer import Fetched
 from quorumlog.client.partitioner import partition_of
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.kctl import data
 from quorumlog.kctl.data import MalformedLineError, _LineParser, _lines, _pairs, _split, _Target
 from quorumlog.kctl.exits import exit_code
 from quorumlog.kctl.main import run
+from quorumlog.wire.record_batch import patch
+from tests.unit.broker_log.framing import body_of, record, sealed
 
 T = TypeVar("T")
 
@@ -104,7 +107,7 @@ async def _collect(source: AsyncIterator[list[T]], found: list[T]) -> None:
             RemoteProtocolError("damaged record batch at byte 0: length"),
             "REMOTEPROTOCOL: damaged record batch at byte 0",
         ),
-        (OSError(errno.ENOSPC, "No space left on device"), "IO_ERROR: [Errno 28] No space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device"), "IO_ERROR: No space left on device"),
         (ClusterError("INVALID_CONFIG", "no"), "INVALID_CONFIG: no"),
     ],
 )
@@ -121,3 +124,35 @@ def test_what_ends_one_of_the_readers_is_what_is_said(
     monkeypatch.setattr(data, "_consume", consume)
     assert run(["consume", "t"]) == exit_code(error)
     assert capsys.readouterr().err.startswith(f"kctl: {said}")
+
+
+class OneFetch:
+    """A consumer whose every fetch gives the same bytes."""
+
+    def __init__(self, records: bytes) -> None:
+        self.records = memoryview(records)
+
+    async def fetch(self, *_: object, **__: object) -> Fetched:
+        return Fetched(self.records, 6, 0)
+
+
+async def test_records_before_an_unreadable_batch_are_given_out_before_its_error() -> None:
+    fetched = bytearray(sealed(body_of(record(0), record(1)), 2) + sealed(body_of(record(5), record(9)), 2))
+    patch(fetched, 2, 0, position=len(fetched) // 2)
+    pieces: asyncio.Queue[Any] = asyncio.Queue()
+    await data._read(OneFetch(bytes(fetched)), "t", 3, 0, None, pieces, None)
+    index, records = pieces.get_nowait()
+    assert (index, [one.offset for one in records]) == (3, [0, 1])
+    error = pieces.get_nowait()
+    assert isinstance(error, ClusterError)
+    assert (exit_code(error), error.code) == (1, "CORRUPT_MESSAGE")
+    assert error.message.startswith("t-3: the batch of offsets 2 to 3 cannot be read")
+    assert error.next_step == "kctl consume t --partition 3 --from 4"
+    assert pieces.empty()
+
+
+async def test_unreadable_batch_without_an_end_offers_no_offset_to_go_on_at() -> None:
+    pieces: asyncio.Queue[Any] = asyncio.Queue()
+    await data._read(OneFetch(b"\0" * 70), "t", 0, 0, None, pieces, None)
+    assert pieces.get_nowait() == (0, [])
+    assert pieces.get_nowait().next_step == "kctl explain t-0"

@@ -12,7 +12,7 @@ import pytest
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers, cluster, configs, metadata, partition_counts, reassign, topics, voters
-from quorumlog.kctl.context import Context
+from quorumlog.kctl.context import GRACE_S, Context
 from quorumlog.runtime.addresses import parse_voter
 from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
 from tests.unit.metadata.fake_node import run
@@ -83,6 +83,11 @@ class Slow:
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
         return await self._answer(method, timeout_s)
 
+    addresses = ("h1:1",)
+
+    async def call_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+        return await self._answer(method, timeout_s)
+
     async def ask_any(self, method: str, request: Any, timeout_s: float) -> Any:
         return await self._answer(method, timeout_s)
 
@@ -107,7 +112,9 @@ def body(command: click.Command) -> Body:
     return cast(Body, cast(Any, command.callback).__wrapped__)
 
 
-@pytest.mark.parametrize("silent", [(), ("DescribeBrokers",), ("DescribeQuorum",), ("DescribeNode", "DescribeTopics")])
+@pytest.mark.parametrize(
+    "silent", [(), ("DescribeBrokers",), ("DescribeQuorum",), ("DescribeNode", "DescribeTopics"), ("ChangeVoters",)]
+)
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
@@ -119,12 +126,14 @@ def body(command: click.Command) -> Body:
         (partition_counts.remove_partitions, ("t", 1, True, False, True)),
         (topics.create, ("t", None, None, None, [], False, True)),
         (configs.set_, ([("a", "1")], "t", None, False, False, True)),
-        (reassign.generate, (("t",), (11,), None, None)),
+        (reassign.generate, (("t",), (11,), None, None, None)),
         (reassign.start, (None, ("t",), (11,), None, None, False, False, True)),
         (reassign.status, (None, (), None)),
         (reassign.cancel, (None, ("t",), False, False)),
         (reassign.verify, (None, ("t",), (11,))),
         (cluster.health, (True, True)),
+        (voters.add_voter, (parse_voter("2@h2:1"), False, True, False)),
+        (voters.add_voter, (parse_voter("2@h2:1"), True, False, False)),
         (voters.alter_quorum, ((parse_voter("2@h2:1"),), False, True, False)),
         (metadata.at, (7, ())),
         (metadata.diff, (7, 9, ())),
@@ -143,6 +152,67 @@ def test_all_questions_share_the_time(
         return loop.time() - began
 
     assert 0 < run(test()) <= GIVEN_S + 0.3, "virtual seconds"
+
+
+@pytest.mark.parametrize("timeout_s", [1.0, GIVEN_S])
+def test_a_command_that_does_not_end_by_itself_is_ended(timeout_s: float) -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        context = Context(timeout_s=timeout_s)
+        with pytest.raises(ClusterError) as late:
+            await context.within_limit(asyncio.sleep(1e9))
+        assert (late.value.code, late.value.retriable) == ("TIMED_OUT", True)
+        assert loop.time() - began == pytest.approx(timeout_s + GRACE_S)
+
+    run(test())
+
+
+def test_a_timeout_of_a_step_is_not_mistaken_for_the_commands_timeout() -> None:
+    async def step() -> None:
+        raise TimeoutError("of a step")
+
+    with pytest.raises(TimeoutError, match="of a step"):
+        run(Context(timeout_s=GIVEN_S).within_limit(step()))
+
+
+def test_the_time_before_the_loop_runs_counts() -> None:
+    async def test() -> float:
+        return Context(timeout_s=GIVEN_S, spent_s=3.0).left_s
+
+    assert run(test()) == GIVEN_S - 3.0
+
+
+def test_a_command_that_follows_something_is_not_ended() -> None:
+    async def test() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        context = Context(timeout_s=1.0)
+
+        async def follow() -> None:
+            context.lift_limit()
+            await asyncio.sleep(60)
+
+        await context.within_limit(follow())
+        return loop.time() - began
+
+    assert run(test()) == 60
+
+
+def test_after_an_answer_of_a_person_the_whole_time_is_left() -> None:
+    async def test() -> float:
+        context = Context(timeout_s=GIVEN_S, spent_s=2.0)
+
+        async def confirmed() -> None:
+            loop = asyncio.get_running_loop()
+            loop.now += 100  # type: ignore[attr-defined]  # a prompt holds the loop up
+            context.start_over()
+            await asyncio.sleep(GIVEN_S - 1)
+
+        await context.within_limit(confirmed())
+        return context.left_s
+
+    assert run(test()) == pytest.approx(1.0)
 
 
 def test_the_time_that_a_person_takes_is_not_the_commands() -> None:

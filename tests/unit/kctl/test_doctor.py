@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from quorumlog.client.probe import HANGS, probe
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import doctor_look
 from quorumlog.kctl.doctor_findings import wake
-from quorumlog.kctl.doctor_look import HANGS, Doctor, probe
+from quorumlog.kctl.doctor_look import Doctor
 from quorumlog.kctl.main import run
 from quorumlog.kctl.words import counted, listed, named
 from quorumlog.wire.v1 import node_pb2, quorum_pb2
@@ -59,9 +60,20 @@ def test_advice_is_no_illness(clinic: Clinic, diagnose: Diagnose, capsys: pytest
     findings, code = diagnose()
     assert (code, findings.keys()) == (0, {"REPLICATION_FACTOR_1", "MIN_ISR_IS_ALL", "CORDONED"})
     assert findings["REPLICATION_FACTOR_1"]["partitions"] == ["alone-0", "alone-1"]
-    assert "generate --topic alone --replication-factor 3" in findings["REPLICATION_FACTOR_1"]["next"]
-    assert findings["MIN_ISR_IS_ALL"]["next"] == "kctl configs set min.insync.replicas=1 --topic tight"
+    assert findings["REPLICATION_FACTOR_1"]["commands"] == [
+        "kctl reassign generate --topic alone --replication-factor 2 | kctl reassign start --plan - --wait"
+    ]
+    assert findings["MIN_ISR_IS_ALL"]["next"] == (
+        "start another broker, and have 3 replicas (doctor then gives the command); or, if one replica may confirm "
+        "alone: kctl configs set min.insync.replicas=1 --topic tight"
+    )
     assert findings["CORDONED"]["next"] == "kctl configs unset cordoned --broker 12"
+    del clinic.metadata.configs[:]
+    findings, _ = diagnose()
+    assert findings["MIN_ISR_IS_ALL"]["commands"] == [
+        "kctl reassign generate --topic tight --replication-factor 3 | kctl reassign start --plan - --wait"
+    ]
+    clinic.metadata.configs.add(scope=3, resource="12", key="cordoned", value="true")
     assert run(["doctor"]) == 0
     assert "all is well; 3 to think about" in capsys.readouterr().out
 
@@ -364,11 +376,15 @@ def test_a_dead_broker_is_one_cause_with_its_consequences(clinic: Clinic, diagno
     assert findings.keys() == {"OFFLINE", "FENCED", "UNDER_REPLICATED", "REPLICATION_FACTOR_1"}
     assert len(_all(clinic)) == 4
     assert findings["FENCED"]["cause"] == f"it sends no heartbeats; node 12 at h12:9093: {SILENT}"
-    assert findings["FENCED"]["next"].startswith("start broker 12; its log says why; if it is gone for good: move its")
-    assert findings["FENCED"]["next"].endswith("kctl brokers unregister 12")
+    assert findings["FENCED"]["next"].endswith(
+        "for good: start another broker first (2 are up, 3 are wanted); doctor then says how to replace it"
+    )
     offline = findings["OFFLINE"]
     assert (offline["what"], offline["partitions"]) == ("1 partition without a leader: alone-0", ["alone-0"])
-    assert "there is no other replica; kctl topics delete alone begins anew" in offline["next"]
+    assert offline["commands"] == [
+        "kctl reassign generate --topic alone --drain 12 | kctl reassign start --plan -",
+        "kctl elect-leaders --unclean --topic alone",
+    ]
     under = findings["UNDER_REPLICATED"]
     assert under["what"] == "3 partitions without their replica on broker 12 in sync: t-0..2"
     assert "start another broker first, 2 are up, 3 are wanted" in under["next"]
@@ -381,9 +397,19 @@ def test_with_brokers_to_spare_the_commands_that_move_are_given(
     use(clinic, monkeypatch)
     clinic.topic("t", (11, 12, 13))
     clinic.fence(12)
-    assert diagnose()[0]["UNDER_REPLICATED"]["next"].endswith(
-        "kctl reassign generate --topic t --replication-factor 3 > plan.json; kctl reassign start --plan plan.json"
-    )
+    clinic.topic("u", (12, 14))
+    clinic.metadata.topics[1].partitions[0].isr[:] = [14]
+    clinic.metadata.topics[1].partitions[0].leader = 14
+    findings, _ = diagnose()
+    assert findings["UNDER_REPLICATED"]["commands"] == [
+        "kctl reassign generate --topic t --topic u | kctl reassign start --plan - --wait"
+    ]
+    assert findings["FENCED"]["commands"] == [
+        "kctl reassign generate --drain 12 | kctl reassign start --plan - --wait", "kctl brokers unregister 12",
+    ]  # fmt: skip
+    clinic.topic("alone", (12,))
+    clinic.metadata.topics[2].partitions[0].leader = -1
+    assert diagnose()[0]["FENCED"]["next"].endswith("first decide on 1 partition without a leader, as said there")
 
 
 def test_a_broker_that_runs_but_is_fenced(clinic: Clinic, diagnose: Diagnose) -> None:
@@ -418,9 +444,9 @@ def test_a_partition_that_waits_for_one_of_several(clinic: Clinic, diagnose: Dia
     nobody, waiting = findings
     assert nobody.partitions == ("t-1",)
     assert nobody.cause == "no replica is known to hold all acknowledged records"
-    assert "kctl elect-leaders --unclean --topic t --partition 1" in nobody.next
+    assert nobody.commands == ("kctl elect-leaders --unclean --topic t",)
     assert waiting.cause.startswith("only broker 11 and broker 12 may lead: broker 11 is fenced (connection refused")
-    assert waiting.next.startswith("start one of broker 11 and broker 12; only if that is gone for good: what it alone")
+    assert waiting.next.startswith("start one of broker 11 and broker 12; only if that is gone for good: the records")
     first.isr[:], first.elr[:] = [12], [11]
     assert _all(clinic)[1].cause.startswith("only broker 11 and broker 12 may lead"), "eligible beside the last in sync"
 
@@ -484,11 +510,43 @@ def test_a_lost_replica_is_named_with_what_its_broker_found(clinic: Clinic, diag
     assert findings.keys() == {"LOST_REPLICA"}
     assert findings["LOST_REPLICA"]["what"] == "broker 12 has lost 1 replica: t-0"
     assert findings["LOST_REPLICA"]["cause"] == "a batch at 7 is damaged"
-    assert "kctl reassign start --topic t --brokers …" in findings["LOST_REPLICA"]["next"]
+    assert findings["LOST_REPLICA"]["commands"] == [
+        "kctl reassign generate --topic t --drain 12 --replication-factor 2 | kctl reassign start --plan - --wait",
+        "kctl reassign generate --topic t --replication-factor 3 | kctl reassign start --plan - --wait",
+    ]
     partition.isr[:], partition.leader = [], -1
     findings, _ = diagnose()
     assert findings["LOST_REPLICA"]["next"].startswith("nobody leads to copy it from")
     assert findings["OFFLINE"]["cause"] == "no replica is known to hold all acknowledged records"
+
+
+def test_a_sole_replica_that_returned_without_its_records_is_reported_as_lost(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
+    (partition,) = clinic.topic("t", (12,))
+    partition.leader, partition.isr[:] = -1, []
+    found = diagnose()[0]["OFFLINE"]
+    assert found["what"] == "1 partition lost with the only replica, on broker 12: t-0"
+    assert found["cause"].startswith("broker 12 has returned without its records: with another disk")
+    assert (found["nodes"], found["commands"]) == ([12], ["kctl elect-leaders --unclean --topic t"])
+
+
+def test_a_lost_replica_goes_to_a_broker_to_spare(monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose) -> None:
+    clinic = Clinic(brokers=(11, 12, 13, 14))
+    use(clinic, monkeypatch)
+    (partition,) = clinic.topic("t", (11, 12, 13))
+    clinic.lose(partition, 12)
+    assert diagnose()[0]["LOST_REPLICA"]["commands"] == [
+        "kctl reassign generate --topic t --drain 12 | kctl reassign start --plan - --wait"
+    ]
+
+
+def test_one_step_names_no_more_topics_than_a_command_line_should_have(clinic: Clinic, diagnose: Diagnose) -> None:
+    for number in range(50):
+        clinic.topic(f"t{number:02}", (11,))
+    (command,) = diagnose()[0]["REPLICATION_FACTOR_1"]["commands"]
+    assert command.count("--topic") == 20
+    assert "--topic t19 --replication-factor" in command
 
 
 # Reassignments
@@ -516,7 +574,8 @@ def test_a_reassignment_that_does_not_get_on(clinic: Clinic, diagnose: Diagnose)
     findings, _ = diagnose()
     found = findings["REASSIGNMENT_STUCK"]
     assert found["cause"] == "broker 13 copied nothing in the last seconds; the throttle is 10 bytes/s"
-    assert found["next"].startswith("if that is too little: kctl reassign start --throttle BYTES; or go back: ")
+    assert found["next"].startswith("take the throttle away: kctl reassign start --throttle none; or go back: kctl")
+    assert found["commands"] == ["kctl reassign start --throttle none"]
     assert "kctl reassign cancel --topic t" in found["next"]
     del clinic.metadata.configs[:]
     clinic.asked.clear()
@@ -579,6 +638,7 @@ def test_what_is_urgent_comes_first_and_advice_waits(clinic: Clinic, capsys: pyt
 async def test_a_hundred_silent_nodes_take_as_long_as_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     clinic = Clinic(brokers=tuple(range(11, 111)))
     monkeypatch.setattr(doctor_look, "probe", clinic.probe)
+    monkeypatch.setattr(doctor_look, "why_silent", clinic.why_silent)
     waiting = most = 0
     ask = clinic.describe_quorum_of
 

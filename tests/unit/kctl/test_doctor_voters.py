@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quorumlog.kctl.doctor_look import HANGS
+from quorumlog.client.probe import HANGS
+from quorumlog.kctl.main import run
+from quorumlog.runtime.clock import Sources
 from tests.unit.kctl.clinic import SILENT, Clinic, Diagnose, address, use
 
 
@@ -16,7 +18,64 @@ def test_a_voter_came_back_with_another_disk(clinic: Clinic, diagnose: Diagnose)
     found = findings["VOTER_NEW_DISK"]
     assert found["what"] == "voter 3 is missing: no further voter may fail"
     assert "with another disk than the voter's" in found["cause"]
-    assert "kctl add-voter 3@h3:9093 --replace" in found["next"]
+    assert found["commands"] == ["kctl add-voter 3@h3:9093 --replace"]
+
+
+def test_a_voter_with_another_disk_is_named_before_the_leader_misses_the_old_one(
+    clinic: Clinic, diagnose: Diagnose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clinic.disks[3] = b"\7" * 16  # the leader last heard of the old disk 100 ms ago
+    assert diagnose()[0].keys() == {"VOTER_NEW_DISK"}
+    assert run(["doctor"]) == 1
+    assert "2 of 3 voters;" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("voters", "command"),
+    [
+        ((1,), ["kctl alter-quorum --target 1@h1:9093,11@h11:9093,12@h12:9093 --wait"]),
+        ((1, 2), ["kctl add-voter 11@h11:9093 --wait"]),
+        ((1, 2, 3, 4), ["kctl add-voter 11@h11:9093 --wait"]),
+    ],
+)
+def test_brokers_that_run_are_proposed_as_voters(
+    monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose, voters: tuple[int, ...], command: list[str]
+) -> None:
+    use(Clinic(voters=voters), monkeypatch)
+    (finding,) = diagnose()[0].values()
+    assert finding["commands"] == command
+
+
+def test_without_another_node_an_even_number_of_voters_is_reduced(
+    monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose
+) -> None:
+    clinic = Clinic(voters=(1, 2, 3, 4), brokers=())
+    use(clinic, monkeypatch)
+    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 4"]
+    clinic.silent = {3: SILENT}
+    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 3"], "rather one that is down"
+    use(Clinic(voters=(1, 2), brokers=()), monkeypatch)
+    found = diagnose()[0]["EVEN_VOTERS"]
+    assert found["commands"] == []
+    assert found["next"].startswith("start another node")
+
+
+@pytest.mark.parametrize(("ahead_ms", "told"), [(4_000, None), (-7_500_000, "node 13 is 2 hours behind")])
+def test_clocks_that_differ_are_named(clinic: Clinic, diagnose: Diagnose, ahead_ms: int, told: str | None) -> None:
+    now_ms = Sources.real().wall_ms()
+    for described in clinic.described.values():
+        described.wall_ms = now_ms
+    clinic.described[13].wall_ms = now_ms + ahead_ms
+    findings, code = diagnose()
+    assert findings.keys() == ({"CLOCKS"} if told else set())
+    if told:
+        assert (findings["CLOCKS"]["cause"], findings["CLOCKS"]["nodes"], code) == (told, [13], 1)
+
+
+def test_a_clock_here_that_is_wrong_is_no_finding(clinic: Clinic, diagnose: Diagnose) -> None:
+    for described in clinic.described.values():
+        described.wall_ms = 1_000
+    assert diagnose() == ({}, 0)
 
 
 def test_voters_that_came_back_with_empty_disks_make_no_quorum(clinic: Clinic, diagnose: Diagnose) -> None:

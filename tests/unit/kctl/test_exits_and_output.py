@@ -10,6 +10,8 @@ import pytest
 from metadata.control.errors import Word
 from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
 from quorumlog.kctl.exits import exit_code
+from quorumlog.kctl.main import run
+from quorumlog.kctl.next_steps import next_step_of
 from quorumlog.kctl.output import Output, bytes_value, node_or_none, uuid_text
 
 
@@ -130,3 +132,18 @@ def test_long_text_is_broken_between_words_on_a_terminal_only(
     ]
     assert lines[3] == "   orders-12 orders-12 orders-12 orders-12"
     assert {word for line in lines for word in line.split()} == {"7", "orders-12"}
+
+
+@pytest.mark.parametrize("given", ["", " "])
+def test_an_empty_list_of_controllers_is_wrong_usage(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--controllers", given, "topics", "list"]) == 2
+    assert "--controllers is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "code", ["TOPIC_ALREADY_EXISTS", "INVALID_TOPIC_EXCEPTION", "INVALID_CONFIG", "MESSAGE_TOO_LARGE", "IO_ERROR"]
+)
+def test_an_error_without_a_next_step_of_its_own_has_the_one_of_its_word(code: str) -> None:
+    assert json.loads(Output("json").describe(ClusterError(code, "m")))["next"]
+    assert json.loads(Output("json").describe(ClusterError(code, "m", "its own")))["next"] == "its own"
+    assert json.loads(Output("json").describe(OSError(5, "Input/output error")))["next"] == next_step_of("IO_ERROR")

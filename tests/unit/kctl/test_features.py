@@ -18,7 +18,15 @@ def test_describe(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> Non
     client.replies["DescribeFeatures"] = pb.DescribeFeaturesReply(result=OK, offset=5, features=[feature])
     assert run(["features", "describe", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [
-        {"name": "metadata.version", "level": 1, "lowest": 1, "highest": 2, "limited_by": [11, 12]}
+        {
+            "name": "metadata.version",
+            "level": 1,
+            "lowest": 1,
+            "highest": 2,
+            "limited_by": [11, 12],
+            "offset": 5,
+            "unconfirmed": False,
+        }
     ]
     assert run(["features", "describe"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["metadata.version", "1", "1", "2", "11,12"]

@@ -51,7 +51,7 @@ class Node:
         self.plane: Plane
         self.kept: KeptLog
         self.plane, self.kept = fake_node.run(lived())
-        state = NodeState("follower", False, None, None, {})
+        state = NodeState("follower", False, None, None, {}, 0)
         self.service = NodeService(self.kept, self.plane.replay, lambda: state)
         self.is_up = True
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from metadata.controller import ActiveController, ControllerService, ControllerSettings, MetadataReplay
 from quorum.core.events import Transferred, VoterChange, VoterChangeError, VoterChangeResult
 from quorum.core.types import Batch, ControlRecord, LeaderChange, ReplicaKey, TargetVoters, VoterSet
-from quorum.ports import LeadershipLostError, NotLeaderError
+from quorum.ports import CannotAppendNowError, LeadershipLostError, NotLeaderError
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ async def settle() -> None:
 
 
 class FakeNode:
-    """`commit` says what is committed; `win` and `lose` who leads."""
+    """`commit` says what is committed; `win` and `lose` who leads.  While it is `busy` it appends nothing."""
 
     def __init__(self, node_id: int = 1) -> None:
         self.asked: list[tuple[object, bool]] = []
@@ -57,15 +57,23 @@ class FakeNode:
         self.leader_address: str | None = None
         self.machine: MetadataReplay | None = None
         self.log: list[Batch] = []
+        self.generation = 0
         self.epoch = 0
         self.leading = False
         self.paused = False
+        self.resumed_at = 0.0
+        self.busy = False
+        self.control_addresses: dict[int, str] = {}
+        self.refused = 0  # appends, while it was busy
         self.high_watermark = 0
         self.applied = 0
         self.auto_commit = False
         self.rounds = 0
         self.confirm: asyncio.Event | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    def control_address_of(self, node_id: int) -> str | None:
+        return self.control_addresses.get(node_id)
 
     @property
     def log_end_offset(self) -> int:
@@ -74,6 +82,9 @@ class FakeNode:
     def append(self, epoch: int, payload: bytes, count: int) -> int:
         if not self.leading or epoch != self.epoch:
             raise NotLeaderError
+        if self.busy:
+            self.refused += 1
+            raise CannotAppendNowError("busy")
         return self._add(count, payload, None)
 
     def append_control(self, control: ControlRecord | None = None) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from metadata.image import ClusterImage
-from quorum.core.types import Batch, VoterSet
-from tests.contract.samples import VOTERS
+from quorum.core.messages import DescribeQuorumReply, ErrorCode, ReplicaStatus
+from quorum.core.types import Batch, ReplicaKey, Voter, VoterSet
+from quorumlog.runtime.clock import now_ms
+from tests.contract.samples import KEYS, KNOWN, VOTERS
 from tests.unit.metadata.fake_node import FakeNode, Plane
 
 
@@ -20,6 +22,8 @@ class KeptLog:
         self.snapshots: list[int] = []
         self.reads = 0
         self.voters: tuple[VoterSet, VoterSet | None] = (VOTERS, None)
+        self.observers: tuple[ReplicaKey, ...] = ()
+        self.fetched_ms: dict[int, int] = {}  # by node id: when it fetched last
         self.images: dict[int, ClusterImage] = {0: ClusterImage()}
         self.timestamps: dict[int, int] = {}
         plane.replay.subscribe(self._remember)
@@ -63,6 +67,16 @@ class KeptLog:
     def voters_below(self, offset: int) -> tuple[VoterSet, VoterSet | None]:
         voters, target = self.voters
         return (voters, target) if offset > 0 else (VoterSet(), None)
+
+    def describe(self) -> DescribeQuorumReply:
+        def status(voter: Voter) -> ReplicaStatus:
+            at_ms = self.fetched_ms.get(voter.key.node_id)
+            return ReplicaStatus(voter, 0, 0, None if at_ms is None else now_ms() - at_ms, None)
+
+        voters = tuple(status(voter) for voter in self.voters[0])
+        observers = tuple(status(Voter(key, "")) for key in self.observers)
+        end = self.high_watermark
+        return DescribeQuorumReply(ErrorCode.NONE, KNOWN, KEYS[0], end, end, False, voters, observers, None, None, None)
 
     async def state_below(self, offset: int) -> tuple[int, Any] | None:
         ends = [end for end in self.snapshots if end <= offset]

@@ -45,6 +45,12 @@ def test_from_the_isr(leader: int, isr: tuple[int, ...], alive: set[int], policy
     assert found == elected
 
 
+def test_replicas_that_are_being_added_do_not_raise_the_minimum() -> None:
+    """One settled replica cannot be two in sync: who leaves its ISR is not kept as eligible for that."""
+    growing = PartitionImage(0, 0, (Replica(1), Replica(2)), (1, 2), adding=(2,), leader=1)
+    assert elect(growing, (1,), lambda replica: True, Policy.OFFLINE, min_isr=2) == Elected(1, (1,), ())
+
+
 @pytest.mark.parametrize(
     ("now", "isr", "alive", "lost", "policy", "min_isr", "elected"),
     [

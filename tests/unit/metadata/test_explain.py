@@ -83,16 +83,16 @@ def test_a_night_of_failures_reads_as_a_story() -> None:
         (
             "broker_fenced",
             "leader 2 in leader epoch 1 (was 1); in sync 2, 3 (was 1, 2, 3), because broker 1 was fenced: no heartbeat"
-            f" came within its session, or it asked to be (offset {fences[0]})",
+            f" came in time, or it asked to be (offset {fences[0]})",
         ),
         (
             "broker_fenced",
             "leader 3 in leader epoch 2 (was 2); in sync 3 (was 2, 3); 2 may lead as well, because broker 2 was fenced:"
-            f" no heartbeat came within its session, or it asked to be (offset {fences[1]})",
+            f" no heartbeat came in time, or it asked to be (offset {fences[1]})",
         ),
         (
             "broker_fenced",
-            "no leader in leader epoch 3 (was 3), because broker 3 was fenced: no heartbeat came within its session,"
+            "no leader in leader epoch 3 (was 3), because broker 3 was fenced: no heartbeat came in time,"
             f" or it asked to be (offset {fences[2]})",
         ),
         (

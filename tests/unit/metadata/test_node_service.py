@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata.codec import decode
-from metadata.controller import node_service
+from metadata.controller import node_service, reported_ends
 from metadata.controller.node_service import METHODS, NodeService, NodeState
-from quorum.core.types import TargetVoters, VoterSet
+from metadata.controller.reported_ends import MAX_END_DIRECTORIES, MAX_END_TEXT, MAX_ENDS
+from quorum.core.types import ReplicaKey, TargetVoters, VoterSet
 from quorumlog.errors import RemoteProtocolError
+from quorumlog.runtime.clock import now_ms
+from quorumlog.runtime.space import Space
 from quorumlog.wire.v1 import controller_pb2, metadata_pb2
 from quorumlog.wire.v1 import node_pb2 as pb
 from tests.contract.samples import VOTERS
 from tests.unit.metadata.fake_node import Plane, run, settle
 from tests.unit.metadata.kept_log import KeptLog
+from tests.unit.metadata.test_controller import register
 from tests.unit.metadata.test_history import lived
 
 
@@ -39,8 +45,8 @@ class FakeBroker:
     def progress(self) -> tuple[int, int]:
         return 8, 3
 
-    def failed_directories(self) -> list[str]:
-        return ["/b"]
+    def failed_directories(self) -> dict[str, str]:
+        return {"/b": "no space left"}
 
     def strays(self) -> list[pb.Stray]:
         return [pb.Stray(topic="old", path="/a/old-0")]
@@ -55,7 +61,9 @@ class Node:
 
     def __init__(self, plane: Plane, kept: KeptLog) -> None:
         self.plane, self.kept = plane, kept
-        self.state = NodeState("leader", True, 12, 3000, {"cluster": (True, "c"), "leader": (False, "none")})
+        self.state = NodeState(
+            "leader", True, 12, 3000, {"cluster": (True, "c"), "leader": (False, "none")}, 1_700_000_000_000
+        )
         self.service = NodeService(kept, plane.replay, lambda: self.state)
 
     async def ask(self, method: str, request: Any) -> Any:
@@ -74,6 +82,7 @@ REQUESTS = {
     "ListAppliedBatches": pb.ListAppliedBatchesRequest(),
     "DescribeReplicas": pb.DescribeReplicasRequest(),
     "PurgeStrays": pb.PurgeStraysRequest(dry_run=True),
+    "ReportEnd": pb.ReportEndRequest(node_id=9),
 }
 
 
@@ -393,5 +402,155 @@ def test_no_request_makes_it_raise(method: str, data: bytes) -> None:
     async def test() -> None:
         one = await node()
         assert (await one.ask(method, request)).result.error
+
+    run(test())
+
+
+def test_a_node_reports_the_free_space_and_failures_of_its_disks() -> None:
+    async def test() -> None:
+        one = await node()
+        one.state = one.state._replace(spaces=[Space("/a", 5, 10), Space("/b", 0, 20)])
+        one.service.broker = FakeBroker()
+        reply = await one.ask("DescribeNode", pb.DescribeNodeRequest())
+        assert list(reply.directories) == [
+            pb.Directory(path="/a", free_bytes=5, total_bytes=10),
+            pb.Directory(path="/b", total_bytes=20, problem="no space left"),
+        ]
+        assert list(reply.directories_offline) == ["/b"]
+
+    run(test())
+
+
+def ended(node_id: int, cause: str = "disk full", at_ms: int = 5_000, status: int = 7) -> pb.ReportEndRequest:
+    end = pb.NodeEnd(node_id=77, at_ms=at_ms, exit_status=status, cause=cause, next="make room")
+    end.directories.add(path="/data", free_bytes=0, total_bytes=10)
+    return pb.ReportEndRequest(node_id=node_id, end=end)
+
+
+def observe(one: Node, *node_ids: int) -> None:
+    """Have the quorum know these observers."""
+    one.kept.observers = tuple(ReplicaKey(node_id, UUID(int=node_id)) for node_id in node_ids)
+
+
+async def ends_of(one: Node) -> list[int]:
+    return [end.node_id for end in (await one.ask("DescribeNode", pb.DescribeNodeRequest())).ends]
+
+
+def test_the_last_end_of_another_node_is_kept_until_it_runs_again() -> None:
+    async def test() -> None:
+        one = await node()
+        observe(one, 14, 15)
+        for request in (ended(14, "disk full"), ended(15), ended(14, "disk\nfailed")):
+            assert (await one.ask("ReportEnd", request)).result.error == "NONE"
+        (first, second) = (await one.ask("DescribeNode", pb.DescribeNodeRequest())).ends
+        assert (first.node_id, second.node_id) == (15, 14)  # whatever the report itself says
+        assert (second.cause, second.next, second.exit_status, second.at_ms) == ("disk failed", "make room", 7, 5_000)
+        assert list(second.directories) == [pb.Directory(path="/data", total_bytes=10)]
+        assert (await one.ask("ReportEnd", pb.ReportEndRequest(node_id=14))).result.error == "NONE"
+        assert await ends_of(one) == [15]
+        assert (await one.ask("ReportEnd", ended(one.kept.node_id))).result.error == "NONE"  # it runs: it answers
+        assert await ends_of(one) == [15]
+
+    run(test())
+
+
+def test_only_known_voters_observers_and_brokers_have_an_end() -> None:
+    async def test() -> None:
+        one = await node()
+        one.kept.voters = (VoterSet(VOTERS.voters[2:]), None)  # 3; brokers are 1 and 2
+        observe(one, 14)
+        for node_id in (2, 3, 14):
+            assert (await one.ask("ReportEnd", ended(node_id))).result.error == "NONE"
+        for node_id in range(100, 100 + MAX_ENDS):
+            result = (await one.ask("ReportEnd", ended(node_id))).result
+            assert result.error == "INVALID_REQUEST"
+            assert result.message == f"node 1 knows no voter, observer or broker with id {node_id}"
+        assert await ends_of(one) == [2, 3, 14]
+
+    run(test())
+
+
+def test_an_end_is_forgotten_when_the_node_fetches_again() -> None:
+    async def test() -> None:
+        one = await node()
+        observe(one, 14)
+        one.kept.fetched_ms = {3: now_ms(), 14: now_ms() - 5}
+        for node_id in (2, 3, 14):
+            await one.ask("ReportEnd", ended(node_id))
+        assert await ends_of(one) == [2, 3, 14]
+        await asyncio.sleep(1)
+        one.kept.fetched_ms[3] = now_ms()
+        assert await ends_of(one) == [2, 14]
+        one.kept.fetched_ms[14] = now_ms()
+        assert await ends_of(one) == [2]
+        await one.ask("ReportEnd", ended(14))  # it ends once more
+        assert await ends_of(one) == [2, 14]
+
+    run(test())
+
+
+def test_an_end_is_forgotten_when_the_broker_registers_again() -> None:
+    async def test() -> None:
+        one = await node()
+        one.plane.node.auto_commit = True
+        await one.ask("ReportEnd", ended(2))
+        await one.plane.call("RegisterBroker", register(1))
+        assert await ends_of(one) == [2]
+        await asyncio.sleep(60)  # its session is over
+        reply = await one.plane.call("RegisterBroker", register(2, 1))
+        assert reply.result.error == "NONE"
+        assert await ends_of(one) == []
+
+    run(test())
+
+
+def test_reported_ends_are_bounded() -> None:
+    async def test() -> None:
+        one = await node()
+        observe(one, *range(1_000, 1_000 + MAX_ENDS + 5))
+        for node_id in range(1_000, 1_000 + MAX_ENDS + 5):
+            request = ended(node_id, "x" * 10_000)
+            for number in range(1_000):
+                request.end.directories.add(path=f"/{number}" + "y" * 10_000)
+            await one.ask("ReportEnd", request)
+        ends = (await one.ask("DescribeNode", pb.DescribeNodeRequest())).ends
+        assert [end.node_id for end in ends] == list(range(1_005, 1_005 + MAX_ENDS))
+        assert {(len(end.cause), len(end.directories), len(end.directories[1].path)) for end in ends} == {
+            (MAX_END_TEXT, MAX_END_DIRECTORIES, MAX_END_TEXT)
+        }
+
+    run(test())
+
+
+def test_reports_of_ends_cannot_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[dict[str, Any]] = []
+    log = SimpleNamespace(warning=lambda event, **keys: lines.append({"event": event, **keys}))
+    monkeypatch.setattr(reported_ends, "_log", log)
+
+    async def test() -> None:
+        one = await node()
+        for _ in range(1_000):
+            await one.ask("ReportEnd", ended(2))
+            await one.ask("ReportEnd", ended(1_000))
+        assert len(lines) == reported_ends.LINES
+        await asyncio.sleep(reported_ends.LINES_INTERVAL_S)
+        await one.ask("ReportEnd", ended(3))
+        assert lines[-1] == {
+            "event": "a node reports its end",
+            "node": 3,
+            "status": 7,
+            "cause": "disk full",
+            "lines_suppressed": 1_000 - reported_ends.LINES,
+        }
+
+    run(test())
+
+
+@pytest.mark.parametrize("wrong", [ended(-1), ended(3, at_ms=-1), ended(3, at_ms=2**60), ended(3, status=256)])
+def test_an_impossible_end_is_refused(wrong: pb.ReportEndRequest) -> None:
+    async def test() -> None:
+        one = await node()
+        assert (await one.ask("ReportEnd", wrong)).result.error == "INVALID_REQUEST"
+        assert not (await one.ask("DescribeNode", pb.DescribeNodeRequest())).ends
 
     run(test())

@@ -9,7 +9,7 @@ import pytest
 from metadata.control.brokers import fence
 from metadata.control.errors import Word
 from metadata.control.partitions import Assignment, IsrChange, IsrChanged, Member, alter_partition, assign_directories
-from metadata.records import NO_LEADER, PartitionChange, Reason, Replica
+from metadata.records import NO_LEADER, BrokerChange, PartitionChange, Reason, Replica
 from tests.unit.metadata.builders import Cluster, check_invariants, directory
 
 # ISR changes
@@ -246,6 +246,26 @@ def test_directories_that_cannot_be_assigned(disks: Case) -> None:
     assert stale.reply.word is Word.STALE_BROKER_EPOCH
     many = assign_directories(cluster.image, 5, cluster.epoch(5), [Assignment(topic, 0, directory(5))] * 10_001)
     assert many.reply.word is Word.POLICY_VIOLATION
+
+
+@pytest.mark.parametrize(("failed", "isr", "leader"), [(True, (1,), 1), (False, (5, 1), 5)])
+def test_a_replica_that_is_moved_off_a_failed_directory_leaves_the_isr(
+    disks: Case, failed: bool, isr: tuple[int, ...], leader: int
+) -> None:
+    """What it has on the other directory is not what the ISR counts."""
+    cluster, topic = disks.cluster, disks.topic
+    first = assign_directories(cluster.image, 5, cluster.epoch(5), [Assignment(topic, 0, directory(5))])
+    cluster.apply(first.records)
+    if failed:
+        # As between the report of the failure and what the controller makes of it.
+        cluster.apply([BrokerChange(5, cluster.epoch(5), directories_offline=(directory(5),))])
+    moved = assign_directories(cluster.image, 5, cluster.epoch(5), [Assignment(topic, 0, directory(5, 1))])
+    assert moved.reply.ok
+    cluster.apply(moved.records)
+    partition = cluster.partition(topic, 0)
+    assert (partition.isr, partition.leader, partition.elr) == (isr, leader, ())
+    assert partition.replica(5) == Replica(5, directory(5, 1))
+    check_invariants(cluster.image)
 
 
 def test_a_replica_on_a_directory_that_failed_before_it_was_told_goes_offline(disks: Case) -> None:

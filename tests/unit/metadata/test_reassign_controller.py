@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from metadata.codec import encode
+from metadata.control.brokers import fence
 from metadata.image import PartitionImage
 from metadata.records import NO_LEADER, PartitionChange, Reason
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -197,5 +199,28 @@ def test_a_fenced_broker_that_comes_back_is_looked_at() -> None:
         await plane.call("BrokerHeartbeat", beat(plane, 4))
         await propose(plane, 1, 2, 3, 4)
         assert partition(plane).replica_ids == (3, 4)
+
+    run(test())
+
+
+def test_an_unclean_election_completes_a_reassignment_whose_old_replicas_are_gone() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        topic = pb.NewTopic(
+            name="t", partitions=-1, replication_factor=-1, assignment=[metadata_pb2.IntList(values=[1])]
+        )
+        await plane.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic]))
+        await plane.controller.carry_out(lambda image, again: fence(image, 1), 1_000)
+        assert (await plane.call("AlterReassignments", wanted(2))).result.error == "NONE"
+        assert partition(plane).leader == NO_LEADER
+        election = pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_UNCLEAN)
+        election.partitions.add(topic="t", index=0)
+        runner = asyncio.ensure_future(plane.controller.run())
+        assert (await plane.call("ElectLeaders", election)).partitions[0].leader == 2
+        for _ in range(100):
+            await settle()
+        assert (partition(plane).replica_ids, partition(plane).adding, partition(plane).removing) == ((2,), (), ())
+        runner.cancel()
 
     run(test())

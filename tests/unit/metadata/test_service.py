@@ -184,6 +184,74 @@ def test_nobody_waits_for_a_leader_that_hangs_once_another_leads() -> None:
     run(test())
 
 
+READS = sorted(method for method, spec in METHODS.items() if not spec.changes)
+
+
+def unconfirmed(method: str, cluster_id: str = "") -> Any:
+    request = METHODS[method].request()
+    request.header.unconfirmed, request.header.cluster_id = True, cluster_id
+    return request
+
+
+@pytest.mark.parametrize("method", READS)
+@pytest.mark.parametrize("leader", ["none", "unreachable", "paused"])
+def test_an_unconfirmed_read_is_answered_without_a_controller(method: str, leader: str) -> None:
+    async def test() -> None:
+        plane = await started()
+        end = plane.replay.image.end_offset
+        plane.node.lose(None if leader == "none" else 2, None if leader == "none" else "there:1")
+        plane.node.paused = leader == "paused"
+        plane.node.generation, plane.node.epoch = 3, 17
+        before = asyncio.get_running_loop().time()
+        reply: Any = await plane.service.handle(method, unconfirmed(method))
+        assert (reply.result.error, reply.result.unconfirmed, reply.offset) == ("NONE", True, end)
+        assert (reply.result.generation, reply.result.epoch) == (3, 17)
+        assert asyncio.get_running_loop().time() == before, "without waiting"
+        assert not plane.transport.calls, "without asking another node"
+
+    run(test())
+
+
+@pytest.mark.parametrize("method", READS)
+def test_a_confirmed_read_is_not_marked(method: str) -> None:
+    async def test() -> None:
+        plane = await started()
+        request = METHODS[method].request()
+        reply: Any = await plane.service.handle(method, request)
+        assert (reply.result.error, reply.result.unconfirmed) == ("NONE", False)
+
+    run(test())
+
+
+def test_a_node_that_has_applied_nothing_does_not_answer_an_unconfirmed_read() -> None:
+    async def test() -> None:
+        reply: Any = await follower().service.handle("DescribeTopics", unconfirmed("DescribeTopics"))
+        assert (reply.result.error, reply.result.retriable) == ("NOT_CONTROLLER", True)
+
+    run(test())
+
+
+def test_an_unconfirmed_read_of_another_cluster_is_refused() -> None:
+    async def test() -> None:
+        plane = await started()
+        reply: Any = await plane.service.handle("DescribeTopics", unconfirmed("DescribeTopics", "other"))
+        assert reply.result.error == "INCONSISTENT_CLUSTER_ID"
+
+    run(test())
+
+
+def test_a_change_is_never_answered_unconfirmed() -> None:
+    async def test() -> None:
+        plane = await started()
+        plane.node.lose(None, None)
+        request = new_topic("t")
+        request.header.unconfirmed, request.header.timeout_ms = True, 1000
+        reply: Any = await plane.service.handle("CreateTopics", request)
+        assert reply.result.error == "NOT_CONTROLLER"
+
+    run(test())
+
+
 def test_a_paused_leader_says_why_it_refuses() -> None:
     async def test() -> None:
         plane = await started(1)

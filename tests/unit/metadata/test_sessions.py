@@ -10,6 +10,10 @@ from metadata.records import BrokerChange
 from tests.unit.metadata.builders import Cluster
 
 
+def never_paused() -> float:
+    return 0.0
+
+
 @pytest.fixture
 def cluster() -> Cluster:
     made = Cluster()
@@ -19,7 +23,7 @@ def cluster() -> Cluster:
 
 def test_unfenced_brokers_begin_with_a_fresh_session(cluster: Cluster) -> None:
     cluster.carry_out(lambda image, again: fence(image, 2))
-    sessions = Sessions(cluster.image, 6.0, now=100.0)
+    sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
     assert sessions.get(2) is None
     assert sessions.first_to_expire() == (106.0, 1)
     assert sessions.live(3, 105.9)
@@ -28,7 +32,7 @@ def test_unfenced_brokers_begin_with_a_fresh_session(cluster: Cluster) -> None:
 
 
 def test_a_heartbeat_moves_only_its_own_session(cluster: Cluster) -> None:
-    sessions = Sessions(cluster.image, 6.0, now=100.0)
+    sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
     sessions.touch(1, cluster.epoch(1), 103.0)
     assert sessions.first_to_expire() == (106.0, 2)
     sessions.drop(2)
@@ -39,14 +43,14 @@ def test_a_heartbeat_moves_only_its_own_session(cluster: Cluster) -> None:
 
 
 def test_another_incarnation_inherits_nothing(cluster: Cluster) -> None:
-    sessions = Sessions(cluster.image, 6.0, now=100.0)
+    sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
     sessions.touch(1, 5, 101.0).applied_offset = 50
     assert sessions.touch(1, 5, 102.0).applied_offset == 50
     assert sessions.touch(1, 60, 103.0).applied_offset == -1
 
 
 def test_what_the_others_have_applied(cluster: Cluster) -> None:
-    sessions = Sessions(cluster.image, 6.0, now=100.0)
+    sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
     assert sessions.others_applied(cluster.image, 1) == -1  # not heard from under this controller
     sessions.touch(2, cluster.epoch(2), 101.0).applied_offset = 7
     sessions.touch(3, cluster.epoch(3), 101.0).applied_offset = 9
@@ -59,6 +63,16 @@ def test_what_the_others_have_applied(cluster: Cluster) -> None:
 
 
 def test_renewing(cluster: Cluster) -> None:
-    sessions = Sessions(cluster.image, 6.0, now=100.0)
+    sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
     sessions.renew(160.0)
     assert sessions.first_to_expire() == (166.0, 1)
+
+
+def test_no_session_ends_earlier_than_one_timeout_after_a_pause(cluster: Cluster) -> None:
+    sessions = Sessions(cluster.image, 6.0, 100.0, lambda: 150.0)
+    assert sessions.first_to_expire() == (156.0, 1)
+    assert sessions.live(1, 155.9)
+    assert not sessions.live(1, 156.0)
+    sessions.touch(1, cluster.epoch(1), 151.0)
+    assert sessions.first_to_expire() == (156.0, 2)
+    assert sessions.live(1, 156.9)

@@ -192,6 +192,36 @@ def test_successors_stand_in_turn(successors: tuple[int, ...], delay: int) -> No
     assert bench.core.role.role is Role.PROSPECTIVE
 
 
+def test_a_follower_votes_for_nobody_in_the_epoch_of_its_leader() -> None:
+    bench, _ = following()
+    for candidate in (2, 3):
+        assert bench.ask(bench.vote(candidate, epoch=1)) == VoteReply(ErrorCode.NONE, LED_BY_2, False)
+    assert bench.core.election == Election(1, 2)
+    bench.ask(EndQuorumEpoch(sender(2), bench.core.key, 1, ()))
+    bench.until(500)
+    reply = bench.ask(bench.vote(3, epoch=1))
+    assert isinstance(reply, VoteReply)
+    assert not reply.granted
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_failed_fetches_alone_are_no_reason_to_grant_a_pre_vote(failures: int) -> None:
+    """One link may be down while the leader works: only the fetch timeout says that it is not heard."""
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(batch(1), hw=2)))
+    for _ in range(failures):
+        bench.until(bench.now_ms + 600)
+        (fetch,) = bench.take(Fetch)
+        bench.do(Unanswered(fetch.call, "unreachable"))
+    assert isinstance(bench.core.role, Follower)
+    ahead = bench.vote(3, epoch=1, end=LogEnd(1, 9), pre_vote=True)
+    assert bench.ask(ahead) == VoteReply(ErrorCode.NONE, LED_BY_2, False)
+    bench.until(2000 + 500)
+    answer = bench.ask(ahead)
+    assert isinstance(answer, VoteReply)
+    assert answer.granted
+
+
 def test_a_longer_log_of_an_older_epoch_is_behind() -> None:
     bench, fetch = following()
     bench.do(Answered(fetch.call, reply(batch(1), batch(2))))

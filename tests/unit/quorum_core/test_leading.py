@@ -246,7 +246,9 @@ def test_paused_when_no_majority_fetches() -> None:
     assert not bench.core.paused
     bench.until(start + 2000)  # one of four has fetched, two are needed
     assert bench.core.paused
-    assert isinstance(propose(bench), NotAppended)
+    refusal = propose(bench)
+    assert isinstance(refusal, NotAppended)
+    assert refusal.leads, "it may be accepted later in this epoch"
     bench.fetch(3, 2, max_wait_ms=0)
     assert not bench.core.paused
     assert isinstance(propose(bench), Appended)
@@ -287,15 +289,17 @@ def test_proposals_are_refused_when_too_much_waits_for_the_disk() -> None:
     bench = leading(unwritten_max_bytes=1000)
     bench.slow_disk = True
     assert isinstance(propose(bench, bytes(2000)), Appended)
-    assert isinstance(propose(bench), NotAppended)
+    refusal = propose(bench)
+    assert isinstance(refusal, NotAppended)
+    assert refusal.leads
 
 
 def test_proposals_of_another_epoch() -> None:
     bench = leading()
-    (refusal,) = bench.do(Propose(bench.core.epoch - 1, b"x", 1, 0))
-    assert isinstance(refusal, NotAppended)
-    (refusal,) = bench.do(Propose(bench.core.epoch + 1, b"x", 1, 0))
-    assert isinstance(refusal, NotAppended)
+    for epoch in (bench.core.epoch - 1, bench.core.epoch + 1):
+        (refusal,) = bench.do(Propose(epoch, b"x", 1, 0))
+        assert isinstance(refusal, NotAppended)
+        assert not refusal.leads, "it is never accepted"
 
 
 def test_announcements_keep_their_rhythm() -> None:

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from quorum.core.events import Answer, Asked, ReadSnapshot, Resign, SnapshotRead, SnapshotTaken, TrimLog
+from quorum.core.events import (
+    Answer,
+    Asked,
+    ConfirmRead,
+    ReadConfirmed,
+    ReadSnapshot,
+    Resign,
+    SnapshotRead,
+    SnapshotTaken,
+    TrimLog,
+)
 from quorum.core.messages import ErrorCode, FetchReply, FetchSnapshot, FetchSnapshotReply
 from quorum.core.roles import Leader
 from quorum.core.types import LogEnd
@@ -48,6 +58,7 @@ def reply_to(bench: Bench, request: FetchSnapshot, size: int, data: bytes | None
         ({"epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH),
         ({"epoch": 2}, ErrorCode.UNKNOWN_LEADER_EPOCH),
         ({"sender": sender(1)}, ErrorCode.INVALID_REQUEST),
+        ({"round": 1}, ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_refused_before_anything_is_read(changes: dict[str, object], error: ErrorCode) -> None:
@@ -95,6 +106,25 @@ def test_who_loads_a_snapshot_is_heard_of() -> None:
     assert replicas(bench) == acknowledged
     bench.until(bench.now_ms + 100)
     assert bench.core.paused
+
+
+def test_a_download_confirms_a_read_by_its_round() -> None:
+    """A part carries the round of the leader, and the next request repeats it."""
+    bench = leading()
+    bench.do(ConfirmRead(1))
+    part = reply_to(bench, REQUEST, 50, b"bytes")
+    assert part.round == 1
+    effects = bench.do(Asked(901, replace(REQUEST, position=5, round=part.round)))
+    assert ReadConfirmed(1, TAKEN.offset) in effects
+
+
+def test_a_read_after_a_part_was_sent_needs_a_later_round() -> None:
+    bench = leading()
+    bench.do(ConfirmRead(1))
+    reply_to(bench, REQUEST, 50, b"bytes")
+    bench.do(ConfirmRead(2))
+    effects = bench.do(Asked(901, replace(REQUEST, position=5, round=1)))
+    assert [effect.call for effect in effects if isinstance(effect, ReadConfirmed)] == [1]
 
 
 def replicas(bench: Bench) -> dict[int, int]:

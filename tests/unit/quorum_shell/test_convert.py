@@ -63,9 +63,9 @@ errors = st.sampled_from(m.ErrorCode)
 foundings = st.builds(Voters, cluster_ids, epochs, some_voters).map(lambda record: Batch(0, 0, 1, 7, control=record))
 
 requests = st.one_of(
-    st.builds(m.Vote, senders, keys, epochs, log_ends, st.booleans()),
+    st.builds(m.Vote, senders, keys, epochs, log_ends, st.booleans(), addresses | st.just("")),
     st.builds(m.BeginQuorumEpoch, senders, keys, epochs, addresses),
-    st.builds(m.EndQuorumEpoch, senders, keys, epochs, key_tuples),
+    st.builds(m.EndQuorumEpoch, senders, keys, epochs, key_tuples, st.sampled_from(["", "told to"])),
     st.builds(
         m.Fetch,
         senders,
@@ -78,8 +78,9 @@ requests = st.one_of(
         st.integers(0, 60_000),
         st.integers(1, 2**31),
         addresses,
+        st.integers(0, 2**32 - 1),
     ),
-    st.builds(m.FetchSnapshot, senders, node_ids, epochs, log_ends, offsets, st.integers(1, 2**31)),
+    st.builds(m.FetchSnapshot, senders, node_ids, epochs, log_ends, offsets, st.integers(1, 2**31), offsets),
     st.builds(m.Introduce, senders, initial),
     st.builds(m.DescribeQuorum, senders, addresses | st.just(""), epochs),
 )
@@ -100,7 +101,7 @@ def sample(kind: type[Any]) -> Any:
         m.Introduce: m.Introduce(SENDER, ()),
         m.DescribeQuorum: m.DescribeQuorum(SENDER),
         m.Fetch: fetch(),
-        m.FetchSnapshot: m.FetchSnapshot(SENDER, 1, 3, LogEnd(2, 40), 100, 1000),
+        m.FetchSnapshot: m.FetchSnapshot(SENDER, 1, 3, LogEnd(2, 40), 100, 1000, 9),
     }[kind]
 
 
@@ -127,6 +128,7 @@ replies = st.one_of(
                 st.integers(100 + len(data), 2**40),
                 st.just(100),
                 st.just(data),
+                st.integers(0, 2**40),
             )
         ),
     ),

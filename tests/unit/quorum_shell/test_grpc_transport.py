@@ -153,6 +153,31 @@ async def test_a_call_without_a_deadline_is_ended(served: Fixture, monkeypatch: 
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+class EndedCall:
+    """The context of a call whose client is gone: what gRPC does when such a call is ended with a status."""
+
+    def time_remaining(self) -> float:
+        return 0.01
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise grpc.aio.InternalError("Failed execute_batch")
+
+
+@pytest.mark.parametrize("failure", [None, UnreachableError("gone"), RuntimeError("broken")])
+async def test_a_call_that_ended_while_the_process_was_held_up_is_dropped_in_silence(
+    served: Fixture, failure: Exception | None
+) -> None:
+    async def work() -> None:
+        if failure is not None:
+            raise failure
+        await asyncio.Event().wait()
+
+    ended: Any = EndedCall()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await served.transport._within_deadline(work(), "Vote", ended)
+    assert caught.value.__cause__ is None
+
+
 async def test_a_reply_that_makes_no_sense_is_unreachable_and_counted() -> None:
     async def nonsense(body: bytes, context: Any) -> bytes:
         return b"\xff\xff"

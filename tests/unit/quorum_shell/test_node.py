@@ -43,6 +43,7 @@ class GatedStore:
         self.writes: list[list[StoreWrite]] = []
         self.error: Exception | None = None
         self.closed = False
+        self.left_files = False
 
     async def open(self, node_id: int, cluster_id: str | None) -> StoredQuorum:
         controls = tuple(batch for batch in self.batches if batch.control is not None)
@@ -62,8 +63,9 @@ class GatedStore:
     async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
         return tuple(batch for batch in self.batches if start <= batch.base_offset < end)
 
-    async def close(self) -> None:
+    async def close(self, *, leave_files: bool = False) -> None:
         self.closed = True
+        self.left_files = leave_files
 
 
 class DeafTransport:
@@ -236,6 +238,7 @@ async def test_a_failed_write_ends_the_node_and_fails_what_waits() -> None:
     with pytest.raises(LeadershipLostError):
         await waiting[0]
     assert rig.store.closed
+    assert rig.store.left_files
     assert rig.transport.closed
     with pytest.raises(NotLeaderError):
         rig.node.append(rig.node.epoch, b"y", 1)
@@ -249,6 +252,15 @@ async def test_an_error_of_the_body_comes_out_as_it_is() -> None:
         async with rig.node:
             raise ValueError("the body's own")
     assert rig.store.closed
+    assert not rig.store.left_files
+
+
+async def test_a_disk_that_failed_elsewhere_in_the_process_leaves_the_store_as_it_is() -> None:
+    rig = Rig(SOLE)
+    with pytest.raises(FatalError, match="every data directory"):
+        async with rig.node:
+            raise FatalError("every data directory has failed")
+    assert rig.store.left_files
 
 
 async def test_what_runs_beside_ends_with_the_node_and_its_failure_ends_the_node() -> None:

@@ -10,15 +10,27 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from quorum.core.types import LogEnd, QuorumState
 from quorum.ports import BadSnapshotError, StoreWrite
+from quorum.standing import FILE, FileStanding, Standing
 from quorum.store import SqliteQuorumStore
 from quorum.store import sqlite as sqlite_store
-from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, mark_path, move_away
+from quorum.store.directory import (
+    DATABASE,
+    IDENTITY,
+    LOCK,
+    WAL,
+    find_identity,
+    mark_path,
+    move_away,
+    replace_identity,
+)
 from quorum.store.wal import check_wal
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
@@ -155,13 +167,79 @@ async def test_a_database_open_in_another_program_is_refused(tmp_path: Path) -> 
     assert await opened(tmp_path) == (0, QuorumState())
 
 
-async def test_formatting_that_was_cut_off_is_finished(tmp_path: Path) -> None:
-    (tmp_path / (DATABASE + ".new")).write_bytes(b"half a database")
-    store = make(tmp_path)
+@pytest.mark.parametrize("step", ["create_database", "write_identity", "write_mark"])
+async def test_formatting_that_was_cut_off_is_finished(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "q"
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_store, step, cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            await make(folder).open(1, None)
+    (folder / (DATABASE + ".new")).write_bytes(b"half a database")
+    assert await opened(folder) == (0, QuorumState())
+
+
+@pytest.mark.parametrize("identity", [None, "", "{}", "[]", '{"format": 1, "node_id": "x"}'])
+async def test_a_lost_identity_is_restored_by_the_command_that_its_refusal_names(
+    tmp_path: Path, identity: str | None
+) -> None:
+    store = make(tmp_path / "q")
+    before = await store.open(1, None)
+    await store.close()
+    await FileStanding(str(tmp_path / "q")).save(Standing.VOTER)  # which the mark notes
+    path = tmp_path / "q" / IDENTITY
+    path.unlink() if identity is None else path.write_text(identity)
+    with pytest.raises(CorruptStoreError, match=r"quorum\.json is (missing|damaged)") as refused:
+        await opened(tmp_path / "q")
+    command, _, _ = refused.value.next_step.partition(";")
+    assert command.split()[0] == "cp"
+    shutil.copy(*command.split()[1:])
+    store = make(tmp_path / "q")
+    assert (await store.open(1, None)).directory_id == before.directory_id
+    await store.close()
+
+
+async def test_the_mark_follows_when_a_directory_gets_another_identity(tmp_path: Path) -> None:
+    store = make(tmp_path / "q")
     await store.open(1, None)
     await store.close()
-    (tmp_path / IDENTITY).unlink()  # the last step of formatting
-    assert await opened(tmp_path) == (0, QuorumState())
+    folder = str(tmp_path / "q")
+    identity = find_identity(folder)
+    assert identity is not None
+    replace_identity(folder, replace(identity, directory_id=str(UUID(int=9))))
+    shutil.copy(mark_path(folder), tmp_path / "q" / IDENTITY)
+    assert find_identity(folder) == replace(identity, directory_id=str(UUID(int=9)))
+
+
+async def test_a_missing_standing_is_refused_once_there_was_one(tmp_path: Path) -> None:
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    await store.close()
+    standing = FileStanding(str(tmp_path / "q"))
+    assert await standing.load() is Standing.NEW
+    await standing.save(Standing.LEAVING)
+    (tmp_path / "q" / FILE).unlink()
+    with pytest.raises(CorruptStoreError, match=r"standing\.json is missing, although it existed before") as refused:
+        await standing.load()
+    assert refused.value.next_step.startswith('write {"standing": "voter"} into it')
+    (tmp_path / "q" / FILE).write_text('{"standing": "voter"}')
+    assert await standing.load() is Standing.VOTER
+
+
+async def test_a_missing_identity_is_refused_also_without_the_mark(tmp_path: Path) -> None:
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    await store.close()
+    (tmp_path / "q" / IDENTITY).unlink()
+    os.unlink(mark_path(str(tmp_path / "q")))
+    with pytest.raises(CorruptStoreError, match=r"quorum\.json is missing") as refused:
+        await opened(tmp_path / "q")
+    assert refused.value.next_step.startswith("restore it from a copy; to begin anew, `quorum-node set-aside")
+    assert not (tmp_path / "q" / IDENTITY).exists()
 
 
 @pytest.mark.parametrize("missing", [DATABASE, WAL, IDENTITY])
@@ -468,7 +546,8 @@ async def test_after_a_failed_write_nothing_is_tried_again(tmp_path: Path) -> No
     with pytest.raises(FatalError, match="full"):
         await store.write([StoreWrite(QuorumState(), None, ())])
     await store.close()
-    assert await opened(tmp_path) == (0, QuorumState())
+    shutil.copytree(tmp_path, tmp_path.with_name("copy"))  # this process keeps the lock of the first
+    assert await opened(tmp_path.with_name("copy")) == (0, QuorumState())
 
 
 async def test_damaged_snapshots_are_named_and_the_latest_few_are_kept(tmp_path: Path) -> None:

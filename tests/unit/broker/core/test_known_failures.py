@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.core.epochs import EpochCache
 from broker.core.errors import Code
 from broker.core.partition import (
     Accept,
@@ -47,18 +48,19 @@ class Follower:
         self.log = epochs
         self.state = FollowerState(1, 7, high_watermark)
 
-    def end_of(self, epoch: int) -> tuple[int, int]:
+    @property
+    def epochs(self) -> EpochCache:
         starts: dict[int, int] = {}
         for offset, each in enumerate(self.log):
             starts.setdefault(each, offset)
-        return history(*starts.items(), end=len(self.log))(epoch)
+        return history(*starts.items(), end=len(self.log))
 
     def sent(self, leader_epoch: int = 7) -> SentPosition:
         return SentPosition(leader_epoch, len(self.log), self.log[-1])
 
     def take(self, sent: SentPosition, answer: LeaderReply) -> object:
         """As the fetcher does: cut first, and only a reply without a divergence moves the watermark."""
-        step = self.state.on_reply(sent, answer, 0, len(self.log), self.end_of)
+        step = self.state.on_reply(sent, answer, 0, self.epochs)
         if isinstance(step, TruncateTo):
             del self.log[step.end :]
             self.state.on_truncated(len(self.log))

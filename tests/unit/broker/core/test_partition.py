@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from broker.core.epochs import EpochCache
 from broker.core.errors import Code
 from broker.core.partition import (
     Accept,
@@ -397,6 +398,18 @@ def test_other_acks_are_refused(acks: int) -> None:
     assert Leader().state.admits(acks) is Code.INVALID_REQUIRED_ACKS
 
 
+def test_replicas_being_added_do_not_raise_the_minimum() -> None:
+    """Else a reassignment to more replicas would refuse writes until they have caught up."""
+    leader = Leader(isr=(1,), min_isr=3)
+    assert leader.state.admits(-1) is Code.NOT_ENOUGH_REPLICAS
+    leader.write(4)
+    assert leader.state.verdict(-1, 4) is Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    leader.state.on_assignment(Assignment((1, 2, 3), (1,), 1, 5, 8, adding=(2, 3)), leader.now_ms)
+    assert leader.state.min_isr == 1
+    assert leader.state.admits(-1) is Code.NONE
+    assert leader.state.verdict(-1, 4) is Code.NONE, "committed at once: one of one is in sync"
+
+
 def test_the_minimum_is_never_above_the_replication_factor() -> None:
     assert Leader(min_isr=9).state.admits(-1) is Code.NONE
 
@@ -442,18 +455,9 @@ def test_latest_is_unknown_until_the_watermark_reaches_the_end_at_election() -> 
 # -- positions
 
 
-def history(*epochs: tuple[int, int], end: int):
-    """`end_of` of a log whose epochs start at the given offsets."""
-
-    def end_of(epoch: int) -> tuple[int, int]:
-        if not epochs or epoch > epochs[-1][0]:
-            return (-1, -1)
-        if epoch < epochs[0][0]:
-            return (epoch, epochs[0][1])
-        at = max(i for i, (each, _) in enumerate(epochs) if each <= epoch)
-        return (epochs[at][0], epochs[at + 1][1] if at + 1 < len(epochs) else end)
-
-    return end_of
+def history(*epochs: tuple[int, int], end: int) -> EpochCache:
+    """The history of a log whose epochs start at the given offsets."""
+    return EpochCache(epochs, end)
 
 
 LEADER_HISTORY = history((1, 0), (3, 10), (5, 20), end=30)
@@ -475,11 +479,36 @@ LEADER_HISTORY = history((1, 0), (3, 10), (5, 20), end=30)
     ],
 )
 def test_a_position_is_compared_with_the_leaders_history(offset: int, epoch: int, verdict: object) -> None:
-    assert check_position(offset, epoch, 0, 30, LEADER_HISTORY) == verdict
+    assert check_position(offset, epoch, 0, LEADER_HISTORY, is_replica=False) == verdict
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "verdict"),
+    [(10, 5, Divergence(4, 12)), (10, 4, Code.NONE), (14, 4, Divergence(4, 12)), (14, 6, Code.NONE)],
+)
+def test_divergence_is_judged_by_epoch_not_by_offset_alone(offset: int, epoch: int, verdict: object) -> None:
+    """KIP-279: the leader's epoch 4 ends at 12, where 6 begins; offset 10 alone would fit, whatever its epoch."""
+    assert check_position(offset, epoch, 0, history((4, 0), (6, 12), end=20), is_replica=True) == verdict
+
+
+@pytest.mark.parametrize("is_replica", [True, False])
+def test_an_epoch_above_the_leaders_latest_diverges_at_its_end(is_replica: bool) -> None:
+    assert check_position(25, 6, 0, LEADER_HISTORY, is_replica=is_replica) == Divergence(5, 30)
+
+
+def test_a_replicas_position_without_an_epoch_fits_only_where_both_logs_begin() -> None:
+    def check(offset: int, log_start: int, epochs: EpochCache) -> object:
+        return check_position(offset, -1, log_start, epochs, is_replica=True)
+
+    assert check(0, 0, LEADER_HISTORY) is Code.NONE
+    assert check(25, 0, LEADER_HISTORY) is Code.OFFSET_OUT_OF_RANGE, "within the leader's log, but of which history?"
+    assert check(30, 0, LEADER_HISTORY) is Code.OFFSET_OUT_OF_RANGE
+    assert check(12, 12, LEADER_HISTORY) is Code.OFFSET_OUT_OF_RANGE, "the leader knows which epoch is before its start"
+    assert check(12, 12, history((5, 12), end=30)) is Code.NONE, "neither knows what was before"
 
 
 def test_a_position_below_the_log_start_is_out_of_range() -> None:
-    assert check_position(4, 1, 5, 30, LEADER_HISTORY) is Code.OFFSET_OUT_OF_RANGE
+    assert check_position(4, 1, 5, LEADER_HISTORY, is_replica=True) is Code.OFFSET_OUT_OF_RANGE
 
 
 def test_leader_epochs_of_fetchers() -> None:
@@ -511,50 +540,82 @@ FOLLOWER_HISTORY = history((1, 0), (4, 12), end=25)
 
 def test_a_reply_to_another_question_is_dropped() -> None:
     follower = FollowerState(1, 5, 10)
-    assert follower.on_reply(SENT._replace(leader_epoch=4), reply(), 0, 25, FOLLOWER_HISTORY) == Drop()
-    assert follower.on_reply(SENT, reply(), 0, 24, FOLLOWER_HISTORY) == Drop()
+    assert follower.on_reply(SENT._replace(leader_epoch=4), reply(), 0, FOLLOWER_HISTORY) == Drop()
+    assert follower.on_reply(SENT._replace(offset=24), reply(), 0, FOLLOWER_HISTORY) == Drop()
+    unknown = SENT._replace(last_fetched_epoch=-1)  # from before a restart
+    assert follower.on_reply(unknown, reply(), 0, FOLLOWER_HISTORY) == Drop()
     older = SENT._replace(last_fetched_epoch=1)  # from before a truncation: the log has grown back to 25 since
-    assert follower.on_reply(older, reply(diverging=Divergence(1, 8)), 0, 25, FOLLOWER_HISTORY) == Drop()
+    assert follower.on_reply(older, reply(diverging=Divergence(1, 8)), 0, FOLLOWER_HISTORY) == Drop()
 
 
 def test_divergence_comes_before_the_watermark() -> None:
     follower = FollowerState(1, 5, 10)
     answer = reply(diverging=Divergence(3, 20), high_watermark=25)
-    assert follower.on_reply(SENT, answer, 0, 25, FOLLOWER_HISTORY) == TruncateTo(12), "3 is unknown here: cut 4 off"
+    assert follower.on_reply(SENT, answer, 0, FOLLOWER_HISTORY) == TruncateTo(12), "3 is unknown here: cut 4 off"
     assert follower.high_watermark == 10
 
 
 def test_truncation_goes_to_the_end_that_both_share() -> None:
     follower = FollowerState(1, 5, 10)
-    assert follower.on_reply(SENT, reply(diverging=Divergence(4, 18)), 0, 25, FOLLOWER_HISTORY) == TruncateTo(18)
-    assert follower.on_reply(SENT, reply(diverging=Divergence(1, 40)), 0, 25, FOLLOWER_HISTORY) == TruncateTo(12)
+    assert follower.on_reply(SENT, reply(diverging=Divergence(4, 18)), 0, FOLLOWER_HISTORY) == TruncateTo(18)
+    assert follower.on_reply(SENT, reply(diverging=Divergence(1, 40)), 0, FOLLOWER_HISTORY) == TruncateTo(12)
     follower.on_truncated(8)
     assert follower.high_watermark == 8
 
 
 def test_batches_must_start_where_the_log_ends() -> None:
     follower = FollowerState(1, 5, 10)
-    assert follower.on_reply(SENT, reply(first_offset=25), 0, 25, FOLLOWER_HISTORY) == Accept(20)
-    assert follower.on_reply(SENT, reply(first_offset=24), 0, 25, FOLLOWER_HISTORY) == StandBack(Code.CORRUPT_MESSAGE)
+    assert follower.on_reply(SENT, reply(first_offset=25), 0, FOLLOWER_HISTORY) == Accept(20)
+    assert follower.on_reply(SENT, reply(first_offset=24), 0, FOLLOWER_HISTORY) == StandBack(Code.CORRUPT_MESSAGE)
 
 
 def test_a_log_that_the_leader_no_longer_has_starts_over() -> None:
     follower = FollowerState(1, 5, 10)
     gone = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=100)
-    assert follower.on_reply(SENT, gone, 0, 25, FOLLOWER_HISTORY) == RestartAt(100)
+    assert follower.on_reply(SENT, gone, 0, FOLLOWER_HISTORY) == RestartAt(100)
     odd = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=3)
-    assert follower.on_reply(SENT, odd, 0, 25, FOLLOWER_HISTORY) == StandBack(Code.OFFSET_OUT_OF_RANGE)
+    assert follower.on_reply(SENT, odd, 0, FOLLOWER_HISTORY) == StandBack(Code.OFFSET_OUT_OF_RANGE)
 
 
-def test_an_empty_log_above_the_leaders_end_starts_over() -> None:
+def test_an_empty_log_of_an_unknown_epoch_starts_where_the_leaders_does() -> None:
+    follower = FollowerState(1, 5, 10)
+    empty = EpochCache((), 25)
+    sent = SentPosition(5, 25, -1)
+    refused = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=3)
+    assert follower.on_reply(sent, refused, 25, empty) == RestartAt(3)
+    assert follower.on_reply(sent, refused._replace(diverging=Divergence(4, 3)), 25, empty) == RestartAt(3, epoch=4)
+    silent = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=-1)
+    assert follower.on_reply(sent, silent, 25, empty) == StandBack(Code.OFFSET_OUT_OF_RANGE)
+
+
+def test_a_log_that_diverges_below_its_start_starts_over() -> None:
     """After an unclean election: what the leader lacks is cut off, and nothing that it has was left here."""
     follower = FollowerState(1, 5, 10)
-    above = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=3)
-    assert follower.on_reply(SentPosition(5, 25, -1), above, 25, 25, FOLLOWER_HISTORY) == RestartAt(3)
-    silent = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=-1)
-    assert follower.on_reply(SentPosition(5, 25, -1), silent, 25, 25, FOLLOWER_HISTORY) == StandBack(
-        Code.OFFSET_OUT_OF_RANGE
-    )
+    emptied = history((4, 12), end=25)
+    sent = SentPosition(5, 25, 4)
+    assert follower.on_reply(sent, reply(diverging=Divergence(4, 20), log_start=3), 25, emptied) == RestartAt(3)
+    assert follower.on_reply(sent, reply(diverging=Divergence(3, 18), log_start=3), 13, emptied) == RestartAt(3)
+    assert follower.on_reply(sent, reply(diverging=Divergence(4, 20), log_start=3), 20, emptied) == TruncateTo(20)
+    silent = reply(diverging=Divergence(4, 20), log_start=-1)
+    assert follower.on_reply(sent, silent, 25, emptied) == StandBack(Code.CORRUPT_MESSAGE)
+
+
+@pytest.mark.parametrize(
+    ("diverging", "step"),
+    [
+        (Divergence(3, 20), TruncateTo(12)),
+        (Divergence(3, 30), TruncateTo(12)),
+        (Divergence(4, 20), TruncateTo(20)),
+        (Divergence(0, 7), RestartAt(1)),
+        (Divergence(5, 20), StandBack(Code.CORRUPT_MESSAGE)),
+    ],
+)
+def test_a_follower_cuts_at_its_own_end_of_the_epoch_before_one_that_it_does_not_know(
+    diverging: Divergence, step: object
+) -> None:
+    """The leader's end of such an epoch does not say where the histories part."""
+    follower = FollowerState(1, 5, 10)
+    assert follower.on_reply(SENT, reply(diverging=diverging, log_start=1), 8, FOLLOWER_HISTORY) == step
 
 
 def test_the_followers_watermark_goes_as_far_as_its_log_and_never_back() -> None:

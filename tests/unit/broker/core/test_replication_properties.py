@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from broker.core.epochs import EpochCache
 from broker.core.errors import Code
 from broker.core.partition import (
     Accept,
@@ -113,13 +114,9 @@ class Broker:
     epochs: list[tuple[int, int]] = field(default_factory=list)
     contacts: dict[int, Contact] = field(default_factory=dict)
 
-    def end_of(self, epoch: int) -> tuple[int, int]:
-        if not self.epochs or epoch > self.epochs[-1][0]:
-            return (-1, -1)
-        if epoch < self.epochs[0][0]:
-            return (epoch, self.epochs[0][1])
-        at = max(i for i, (each, _) in enumerate(self.epochs) if each <= epoch)
-        return (self.epochs[at][0], self.epochs[at + 1][1] if at + 1 < len(self.epochs) else len(self.log))
+    @property
+    def history(self) -> EpochCache:
+        return EpochCache(self.epochs, len(self.log))
 
     def assign(self, epoch: int, start: int) -> None:
         if not self.epochs or epoch > self.epochs[-1][0]:
@@ -245,7 +242,7 @@ class World:
         leader = broker.leader
         if leader is None or check_leader_epoch(sent.leader_epoch, leader.leader_epoch) is not Code.NONE:
             return
-        verdict = check_position(sent.offset, sent.last_fetched_epoch, 0, len(broker.log), broker.end_of)
+        verdict = check_position(sent.offset, sent.last_fetched_epoch, 0, broker.history, is_replica=True)
         data: list[tuple[int, int]] = []
         diverging = verdict if isinstance(verdict, Divergence) else None
         if verdict == Code.NONE and diverging is None:
@@ -266,7 +263,7 @@ class World:
         broker = self.brokers[target]
         if broker.follower is None or not broker.up:
             return
-        match broker.follower.on_reply(sent, answer, 0, len(broker.log), broker.end_of):
+        match broker.follower.on_reply(sent, answer, 0, broker.history):
             case TruncateTo(end):
                 broker.truncate(end)
                 broker.follower.on_truncated(end)

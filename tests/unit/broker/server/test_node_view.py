@@ -90,9 +90,8 @@ async def test_replicas_say_their_state_and_where_they_are() -> None:
         hosted("a", 2, role="leader"),
         hosted("a", 3),
     ]
-    replicas = SimpleNamespace(
-        hosted=dict(enumerate(all_of_them)), logs=SimpleNamespace(failed_disks={UUID(int=2), UUID(int=3)})
-    )
+    failed = {UUID(int=2): "full", UUID(int=3): "gone"}
+    replicas = SimpleNamespace(hosted=dict(enumerate(all_of_them)), logs=SimpleNamespace(failed_disks=failed))
     view = NodeView(
         cast(Any, replicas), {UUID(int=1): "/a", UUID(int=2): "/b"}, AppliedBatches(Clock()), Progress(9, 7, 2)
     )
@@ -107,4 +106,4 @@ async def test_replicas_say_their_state_and_where_they_are() -> None:
     assert (offline.problem, offline.end_offset, offline.directory) == ("checksum of batch 3", 0, "")
     assert [each.topic for each in await view.describe_replicas(["b"])] == ["b"]
     assert await view.describe_replicas(["no"]) == []
-    assert view.failed_directories() == ["/b", str(UUID(int=3))]
+    assert view.failed_directories() == {"/b": "full", str(UUID(int=3)): "gone"}

@@ -71,3 +71,19 @@ def test_all_that_moved_is_written_in_bounded_transactions() -> None:
         assert rig.commits[-1] == {last: b"1"}
 
     run(test())
+
+
+def test_the_watermark_of_a_deleted_replica_is_forgotten() -> None:
+    """Else a replica of the same name, begun anew, would be measured by it."""
+
+    async def test() -> None:
+        rig = Rig(2)
+        rig.move()
+        await rig.watermarks.save(rig.unsaved)
+        key = LogKey(TOPIC, 1, 1)
+        rig.hosted.popitem()
+        rig.watermarks.forget(key)
+        await rig.watermarks.save(rig.unsaved)
+        assert rig.commits[-1] == {watermark_fact(key): None}
+
+    run(test())

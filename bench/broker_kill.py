@@ -1,0 +1,141 @@
+"""kill -9 of one of three brokers under writes with acks=all; how long its partitions, and those that it copies, stand.
+
+Three voters and three brokers, real processes on one machine; a topic of 6 partitions with three replicas each and
+min.insync.replicas 2; one writer a partition that sends a record, waits for its acknowledgement and sends the next.
+The broker that is killed leads two of the partitions and follows the others.  Of each kill:
+
+    follower_stall_s  the longest that a writer to a partition of another leader waited: the ISR is one too large
+    leader_stall_s    the same of a partition that the killed broker led
+
+Each is measured with `broker.fence.on.refusal` and without; the rest of the wait is for the session timeout (6 s).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.nodes import LOOK_S, NO_ERROR, TIMEOUT_S, kill, until
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.controller import ControllerClient
+from quorumlog.client.producer import Producer
+from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.kctl import dev_cluster
+from quorumlog.kctl.dev_cluster import BROKER, DevCluster
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+TOPIC = "killed"
+PARTITIONS = 6
+KILLS = 7
+PAUSE_S = 0.02
+SETTLE_S = 2.0
+PORT_BASE = 44_300
+AIM_S = 2.0
+"""Of both, with `broker.fence.on.refusal`."""
+
+
+def run(tiny: bool) -> dict[str, Any]:
+    return asyncio.run(_run(1 if tiny else KILLS))
+
+
+async def _run(kills: int) -> dict[str, Any]:
+    rows = []
+    for enabled in (True, False):
+        async with _cluster(enabled) as stage:
+            await stage.create_topic()
+            killed = [await stage.one_kill(number) for number in range(kills)]
+        row: dict[str, Any] = {"fence_on_refusal": enabled, "kills": kills}
+        for name in ("follower_stall_s", "leader_stall_s"):
+            values = [each[name] for each in killed]
+            row[name], row[f"{name}_max"] = round(median(values), 2), round(max(values), 2)
+        rows.append(row)
+    return {"voters": 3, "brokers": 3, "partitions": PARTITIONS, "aim_s": AIM_S, "results": rows}
+
+
+@dataclass
+class _Stage:
+    cluster: DevCluster
+    client: ControllerClient
+    waits_s: dict[int, float] = field(default_factory=dict)
+    """By partition: the longest wait since the kill."""
+
+    async def create_topic(self) -> None:
+        new = pb.NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3)
+        reply = await self.client.call("CreateTopics", pb.CreateTopicsRequest(topics=[new]), TIMEOUT_S)
+        assert reply.topics[0].result.error == NO_ERROR, reply
+
+    async def leaders(self) -> list[int] | None:
+        """By partition; None unless all replicas of all are in sync and the preferred ones lead."""
+        reply = await self.client.call("DescribeTopics", pb.DescribeTopicsRequest(names=[TOPIC]), TIMEOUT_S)
+        partitions = reply.topics[0].partitions
+        if any(len(each.isr) < 3 or each.leader != each.replicas[0].broker_id for each in partitions):
+            return None
+        return [each.leader for each in partitions]
+
+    async def one_kill(self, number: int) -> dict[str, float]:
+        await until(self._is_whole)
+        leaders = await self.leaders()
+        assert leaders is not None
+        brokers = [node for node in self.cluster.nodes if node.role == BROKER]
+        victim = brokers[number % len(brokers)]
+        bootstrap = [node.listen for node in brokers if node.listen is not None]
+        async with (
+            Cluster(bootstrap) as cluster,
+            Producer(cluster, retry_pause_max_s=0.1) as producer,
+            asyncio.TaskGroup() as group,
+        ):
+            writers = [group.create_task(self._write(producer, index)) for index in range(PARTITIONS)]
+            await asyncio.sleep(SETTLE_S + number * 0.13)  # at another time between two heartbeats
+            self.waits_s.clear()
+            await kill(victim)
+            await until(self._all_have_waited)
+            for writer in writers:
+                writer.cancel()
+        await dev_cluster.start(self.cluster, TIMEOUT_S, lambda line: None)
+        led = [index for index, leader in enumerate(leaders) if leader == victim.id]
+        return {
+            "leader_stall_s": max(self.waits_s[index] for index in led),
+            "follower_stall_s": max(self.waits_s[index] for index in range(PARTITIONS) if index not in led),
+        }
+
+    async def _write(self, producer: Producer, index: int) -> None:
+        while True:
+            began = time.monotonic()
+            record = NewRecord(None, b"value", int(time.time() * 1000))
+            await (await producer.send(TOPIC, index, build_batch([record])))
+            self.waits_s[index] = max(self.waits_s.get(index, 0.0), time.monotonic() - began)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _all_have_waited(self) -> bool:
+        """Every writer goes on, having waited for longer than a write takes."""
+        return len(self.waits_s) == PARTITIONS and min(self.waits_s.values()) > LOOK_S
+
+    async def _is_whole(self) -> bool:
+        if await self.leaders() is not None:
+            return True
+        request = pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_PREFERRED)
+        await self.client.call("ElectLeaders", request, TIMEOUT_S)
+        return False
+
+
+@contextlib.asynccontextmanager
+async def _cluster(fence_on_refusal: bool) -> AsyncIterator[_Stage]:
+    with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
+        cluster = dev_cluster.plan(Path(folder) / "cluster", 3, 3, PORT_BASE, made_dir=True)
+        for node in cluster.nodes:
+            node.command += ["--set", f"broker.fence.on.refusal={str(fence_on_refusal).lower()}"]
+        await dev_cluster.start(cluster, TIMEOUT_S, lambda line: None)
+        try:
+            async with ControllerClient([cluster.controllers.split(",")[0]]) as client:
+                yield _Stage(cluster, client)
+        finally:
+            for node in cluster.nodes:  # they need not hand anything over
+                if node.is_running:
+                    await kill(node)

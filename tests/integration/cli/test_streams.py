@@ -1,0 +1,94 @@
+"""kctl with closed, full, broken and odd standard streams.  Real processes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import END_TIMEOUT_S, Server, command, environment, run
+
+
+def shell(standalone: Server, line: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """A line for the shell, in which `kctl` is the real one."""
+    kctl = shlex.join(command("kctl", "--controllers", standalone.fields["control"]))
+    script = f'kctl() {{ {kctl} "$@"; }}; {line}'
+    return subprocess.run(
+        ["bash", "-c", script], capture_output=True, timeout=END_TIMEOUT_S, check=False,
+        env={**environment(), **variables},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def topic(standalone: Server) -> str:
+    made = run("kctl", "--controllers", standalone.fields["control"], "topics", "create", "odd", "--partitions", "1",
+               "--replication-factor", "1", "--wait")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    return "odd"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kctl topics list >&-",
+        "kctl topics list 2>&-",
+        "kctl topics list >&- 2>&- <&-",
+        "kctl topics list -o json <&-",
+        "kctl --help >&-",
+        "kctl consume odd --from beginning --exit-at-end >&-",
+        "echo x | kctl produce odd >&- 2>&-",
+        "kctl topics delete nothing --if-exists <&-",
+        "set -o pipefail; kctl topics list | true",
+        "set -o pipefail; kctl --help | true",
+        "kctl topics list 2> >(true)",
+    ],
+)
+def test_a_stream_that_the_caller_has_closed_is_no_error(standalone: Server, topic: str, line: str) -> None:
+    done = shell(standalone, line)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("kctl produce odd <&-", 2, "standard input is closed, and what to write is to be read from it"),
+        ("kctl reassign verify --plan - <&-", 2, "standard input is closed, and the plan is to be read from it"),
+        ("kctl topics remove-partitions odd --to 1 <&-", 0, ""),
+        ("kctl topics list > /dev/full", 1, "IO_ERROR: standard output cannot be written: No space left on device"),
+        ("kctl topics list 1< /dev/null", 1, "IO_ERROR: standard output cannot be written: Bad file descriptor"),
+        ("kctl topics nonsense 2>&-", 2, ""),
+        ("kctl topics describe nothing 2> /dev/full", 3, ""),
+        ("kctl --help > /dev/full", 1, "IO_ERROR: No space left on device"),
+        ("kctl topics describe $'caf\\xe9'", 2, "an argument is not valid UTF-8"),
+    ],
+)
+def test_a_stream_that_is_needed_and_cannot_be_used_is_named(
+    standalone: Server, topic: str, line: str, code: int, said: str
+) -> None:
+    done = shell(standalone, line)
+    said_there = done.stderr.decode()
+    assert done.returncode == code, said_there
+    assert said in said_there
+    assert "Traceback" not in said_there
+    assert len(said_there.splitlines()) <= 1 or code == 0
+    assert not said or "(next: " in said_there
+
+
+def test_an_ascii_terminal_is_written_to(standalone: Server, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("grüße 😀\n", encoding="utf-8")
+    written = shell(standalone, f"kctl produce odd {tmp_path / 'lines'}")
+    assert written.returncode == 0, written.stderr
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    for line in ("kctl --help", "kctl topics --help", "kctl topics list", "kctl quorum status"):
+        done = shell(standalone, line, **ascii_only)
+        assert (done.returncode, done.stdout.isascii()) == (0, True), done.stderr
+    text = shell(standalone, "kctl consume odd --from beginning --exit-at-end", **ascii_only)
+    assert b"gr\\xfc\\xdfe \\U0001f600" in text.stdout
+    objects = shell(standalone, "kctl consume odd --from beginning --exit-at-end -o json", **ascii_only)
+    assert json.loads(objects.stdout.splitlines()[-1])["value"] == "grüße 😀"
+    assert objects.stdout.isascii()

@@ -1,0 +1,120 @@
+"""A real broker refuses batches whose records contradict their header, down to records inside compression."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+
+from broker.core.errors import Code
+from quorumlog.wire.kafka import produce
+from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.record_batch import Codec
+from tests.integration.kafka.conftest import Standalone
+from tests.unit.broker_log.batches import varint
+from tests.unit.broker_log.framing import BadBody, bad_bodies, body_of, record, sealed
+from tests.unit.kafka.raw import RawClient
+
+_numbers = count()
+GOOD = sealed(body_of(record(0), record(1)), 2)
+
+
+@pytest.fixture
+async def client(standalone: Standalone) -> AsyncIterator[RawClient]:
+    async with RawClient(standalone.port) as one:
+        yield one
+
+
+async def make_topic(client: RawClient, **configs: str) -> str:
+    name = f"bad-records-{next(_numbers)}"
+    settings = [{"name": key, "value": value} for key, value in configs.items()]
+    new = {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": settings}
+    response = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [new], "timeout": 10_000})
+    assert int(response.topics[0].error_code) == 0, response
+    return name
+
+
+async def producer_id(client: RawClient) -> int:
+    identity = await client.ask(Api.INIT_PRODUCER_ID, 4, {"transactional_id": None, "producer_id": -1})
+    return int(identity.producer_id)
+
+
+async def end_of(client: RawClient, topic: str) -> int:
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    asked = {"replica_id": -1, "topics": [{"name": topic, "partitions": [partition]}]}
+    return int((await client.ask(Api.LIST_OFFSETS, 7, asked)).topics[0].partitions[0].offset)
+
+
+@pytest.mark.parametrize("bad", bad_bodies(), ids=lambda bad: bad.name)
+async def test_bad_records_are_refused_and_the_log_and_the_sequence_stay(client: RawClient, bad: BadBody) -> None:
+    topic, producer = await make_topic(client), await producer_id(client)
+    codecs = list(Codec) if bad.body else [Codec.NONE]
+    for acks in (1, -1):
+        for codec in codecs:
+            data = sealed(bad.body, bad.count, codec, producer=(producer, 0, 0))
+            answer = await client.produce(topic, 0, data, acks=acks)
+            assert (Code(int(answer.error_code)), answer.base_offset) == (Code.INVALID_RECORD, -1), codec
+            assert answer.error_message
+    assert await end_of(client, topic) == 0
+    good = sealed(body_of(record(0)), 1, producer=(producer, 0, 0))
+    assert (await client.produce(topic, 0, good)).base_offset == 0
+
+
+@pytest.mark.parametrize("version", range(produce.FIRST_VERSION, produce.LAST_VERSION + 1))
+async def test_versions_that_carry_record_errors_name_the_record(client: RawClient, version: int) -> None:
+    topic = await make_topic(client)
+    data = sealed(body_of(record(0), record(9)), 2)
+    answer = await client.produce(topic, 0, data, version=version)
+    assert Code(int(answer.error_code)) is Code.INVALID_RECORD
+    if version >= 8:
+        (error,) = answer.record_errors
+        assert error.batch_index == 1
+        assert error.batch_index_error_message == "the offset delta is not the record's position in the batch"
+        assert answer.error_message.startswith("record 1 of 2")
+
+
+async def test_timestamp_and_size_have_their_own_codes(client: RawClient) -> None:
+    topic = await make_topic(client)
+    early = await client.produce(topic, 0, sealed(body_of(record(0, timestamp_delta=-2_000)), 1))
+    assert Code(int(early.error_code)) is Code.INVALID_TIMESTAMP
+    value = bytes(65 << 20)
+    bomb = sealed(body_of(record(0, value=varint(len(value)) + value)), 1, Codec.ZSTD)
+    assert len(bomb) < 100_000
+    large = await client.produce(topic, 0, bomb)
+    assert Code(int(large.error_code)) is Code.MESSAGE_TOO_LARGE
+    assert (await client.produce(topic, 0, GOOD)).base_offset == 0
+
+
+async def test_order_is_kept_between_batches_checked_in_a_thread_and_others(client: RawClient) -> None:
+    topic, producer = await make_topic(client), await producer_id(client)
+    noise = random.Random(7).randbytes(200_000)
+    sent = []
+    for sequence in range(12):
+        value = noise if sequence % 3 == 0 else b"small"
+        codec = list(Codec)[sequence % 5]
+        body = body_of(record(0, value=varint(len(value)) + value))
+        data = sealed(body, 1, codec, producer=(producer, 0, sequence))
+        sent.append(client.send_produce(topic, 0, data, acks=-1))
+    for sequence, correlation_id in enumerate(sent):
+        received, response = await client.receive(Api.PRODUCE, 9)
+        assert received == correlation_id
+        answer = response.responses[0].partition_responses[0]
+        assert (Code(int(answer.error_code)), answer.base_offset) == (Code.NONE, sequence)
+
+
+async def test_topic_without_validation_appends_compressed_batches_unopened(client: RawClient) -> None:
+    topic = await make_topic(client, **{"compression.validation.enable": "false"})
+    bad = body_of(record(5), record(9))
+    assert (await client.produce(topic, 0, sealed(bad, 2, Codec.LZ4))).base_offset == 0
+    answer = await client.produce(topic, 0, sealed(bad, 2))
+    assert Code(int(answer.error_code)) is Code.INVALID_RECORD, "without compression always"
+
+
+async def test_acks_0_with_bad_records_closes_the_connection(standalone: Standalone, client: RawClient) -> None:
+    topic = await make_topic(client)
+    async with RawClient(standalone.port) as other:
+        other.send_produce(topic, 0, sealed(body_of(record(3)), 1), acks=0)
+        assert await other.closed()
+    assert await end_of(client, topic) == 0

@@ -1,0 +1,140 @@
+"""Mutants of broker/core."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+EPOCHS = "broker/core/epochs.py"
+LIFECYCLE = "broker/core/lifecycle.py"
+PARTITION = "broker/core/partition.py"
+SESSION = "broker/core/fetch_session.py"
+
+EPOCH_TESTS = "tests/unit/broker_log/test_epochs.py"
+LIFECYCLE_TESTS = "tests/unit/broker/core/test_lifecycle.py"
+PARTITION_TESTS = "tests/unit/broker/core/test_partition.py"
+SESSION_TESTS = "tests/unit/broker/core/test_fetch_session.py"
+
+MUTANTS = (
+    Mutant(
+        "acks=all is answered for records at the watermark",
+        PARTITION,
+        "if self.high_watermark >= end:\n                return Code.NONE",
+        "if self.high_watermark >= end - 1:\n                return Code.NONE",
+        (f"{PARTITION_TESTS}::test_acks_all_is_answered_when_the_watermark_has_passed",),
+    ),
+    Mutant(
+        "a leader counts what it has not flushed",
+        PARTITION,
+        "        end = self.flushed_end\n        for broker_id in self.isr:",
+        "        end = self.log_end\n        for broker_id in self.isr:",
+        (f"{PARTITION_TESTS}::test_the_leaders_own_unflushed_tail_counts_for_nobody",),
+    ),
+    Mutant(
+        "min.insync.replicas counts replicas that are being added",
+        PARTITION,
+        "min(self.limits.min_isr, len(self.replicas) - len(self.adding))",
+        "min(self.limits.min_isr, len(self.replicas))",
+        (f"{PARTITION_TESTS}::test_replicas_being_added_do_not_raise_the_minimum",),
+    ),
+    Mutant(
+        "divergence is judged by offset alone",
+        PARTITION,
+        "if epoch < last_fetched_epoch or end < fetch_offset:",
+        "if end < fetch_offset:",
+        (f"{PARTITION_TESTS}::test_divergence_is_judged_by_epoch_not_by_offset_alone",),
+    ),
+    Mutant(
+        "a replica's position without an epoch fits anywhere in the leader's log",
+        PARTITION,
+        "fits = fetch_offset == log_start and epochs.epoch_of(log_start - 1) < 0",
+        "fits = fetch_offset <= epochs.end_offset",
+        (f"{PARTITION_TESTS}::test_a_replicas_position_without_an_epoch_fits_only_where_both_logs_begin",),
+    ),
+    Mutant(
+        "an epoch that the leader does not know fits",
+        PARTITION,
+        "epoch, end = epochs.end_of(min(last_fetched_epoch, epochs.latest))\n",
+        "epoch, end = epochs.end_of(last_fetched_epoch)\n    if epoch < 0:\n        return Code.NONE\n",
+        (f"{PARTITION_TESTS}::test_an_epoch_above_the_leaders_latest_diverges_at_its_end",),
+    ),
+    Mutant(
+        "a follower cuts at the leader's end of an epoch that it does not know",
+        PARTITION,
+        "shared = min(end, diverging.end) if epoch == diverging.epoch else end",
+        "shared = min(end, diverging.end) if epoch == diverging.epoch else diverging.end",
+        (f"{PARTITION_TESTS}::test_a_follower_cuts_at_its_own_end_of_the_epoch_before_one_that_it_does_not_know",),
+    ),
+    Mutant(
+        "a log that diverges below its start keeps what it has",
+        PARTITION,
+        "return TruncateTo(end) if end >= log_start else RestartAt(leaders_start)",
+        "return TruncateTo(max(end, log_start))",
+        (
+            f"{PARTITION_TESTS}::test_a_log_that_diverges_below_its_start_starts_over",
+            "tests/simulation/test_emptied_follower.py",
+        ),
+    ),
+    Mutant(
+        "a reply to another last epoch is accepted",
+        PARTITION,
+        "if sent != (self.leader_epoch, log_end, epochs.last_epoch):",
+        "if sent[:2] != (self.leader_epoch, log_end):",
+        (f"{PARTITION_TESTS}::test_a_reply_to_another_question_is_dropped",),
+    ),
+    Mutant(
+        "a follower joins below where its leader began",
+        PARTITION,
+        "            and follower.end >= self.epoch_start\n",
+        "",
+        (f"{PARTITION_TESTS}::test_no_joining_below_the_watermark_or_the_election",),
+    ),
+    Mutant(
+        "a definite refusal leaves its additions in force for ever",
+        PARTITION,
+        "                    ballot.additions.clear()\n",
+        "",
+        (f"{PARTITION_TESTS}::test_a_definite_refusal_frees_the_watermark",),
+    ),
+    Mutant(
+        "an older incarnation's fetch counts",
+        PARTITION,
+        "broker_epoch < max(follower.broker_epoch, self.cluster.broker_epoch(broker_id)):",
+        "broker_epoch < follower.broker_epoch:",
+        (f"{PARTITION_TESTS}::test_a_fetch_of_an_older_incarnation_counts_for_nothing",),
+    ),
+    Mutant(
+        "the epoch of the last record is forgotten when another begins at the log's start",
+        EPOCHS,
+        "index = bisect_left(self._starts, start_offset) - 1",
+        "index = bisect_right(self._starts, start_offset) - 1",
+        (f"{EPOCH_TESTS}::test_the_epoch_of_the_last_record_is_known_when_the_record_is_deleted",),
+    ),
+    Mutant(
+        "a truncation keeps an epoch that begins at the new end",
+        EPOCHS,
+        "while self._starts and self._starts[-1] >= end_offset:",
+        "while self._starts and self._starts[-1] > end_offset:",
+        (f"{EPOCH_TESTS}::test_truncation_forgets_later_epochs",),
+    ),
+    Mutant(
+        "another broker's fetch session is served",
+        SESSION,
+        "if found is None or found.replica_id != replica_id:\n            return",
+        "if found is None:\n            return",
+        (f"{SESSION_TESTS}::test_another_fetchers_session_is_not_found",),
+    ),
+    Mutant(
+        "a session forgets that a partition has records when it is touched",
+        SESSION,
+        "        if key in self.entries:\n            self.ready[key] = None",
+        "        if key in self.ready:\n            self.ready[key] = None",
+        (f"{SESSION_TESTS}::test_only_touched_partitions_are_ready",),
+    ),
+    Mutant(
+        "a second order to stop moves the deadline",
+        LIFECYCLE,
+        "        if self._deadline_ms is None:\n            self._deadline_ms = deadline_ms",
+        "        if True:\n            self._deadline_ms = deadline_ms",
+        (f"{LIFECYCLE_TESTS}::test_a_second_stop_does_not_move_the_deadline",),
+    ),
+)

@@ -1,0 +1,162 @@
+"""Mutants of metadata/control."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+BROKERS = "metadata/control/brokers.py"
+ELECTION = "metadata/control/election.py"
+PARTITIONS = "metadata/control/partitions.py"
+BROKER_TESTS = "tests/unit/metadata/test_brokers.py"
+ELECTION_TESTS = "tests/unit/metadata/test_election.py"
+PARTITION_TESTS = "tests/unit/metadata/test_partitions.py"
+FENCING_TEST = (
+    "tests/unit/metadata/test_background.py"
+    "::test_a_fencing_that_has_begun_is_finished_although_a_heartbeat_comes_between_its_batches"
+)
+REASSIGN_TESTS = "tests/unit/metadata/test_reassign.py"
+
+MUTANTS = (
+    Mutant(
+        "a fenced broker is unfenced before it has applied its fencing",
+        BROKERS,
+        "request.applied_offset > broker.last_offset:",
+        "request.applied_offset > broker.epoch:",
+        (BROKER_TESTS,),
+    ),
+    Mutant(
+        "a broker epoch that this log does not hold yet is taken for another incarnation's",
+        BROKERS,
+        "if broker_epoch >= image.end_offset:",
+        "if broker_epoch > image.end_offset:",
+        (BROKER_TESTS,),
+    ),
+    Mutant(
+        "a new incarnation is unfenced at once",
+        BROKERS,
+        "head = msgspec.structs.replace(request, fenced=True)",
+        "head = msgspec.structs.replace(request, fenced=False)",
+        (BROKER_TESTS,),
+    ),
+    Mutant(
+        "an unclean stop costs a sole replica its place",
+        BROKERS,
+        "if clean or len(partition.replicas) == 1:",
+        "if clean:",
+        (BROKER_TESTS,),
+    ),
+    Mutant(
+        "cached writes that an unclean stop may have lost are counted",
+        BROKERS,
+        "clean = request.previous_broker_epoch == old.epoch",
+        "clean = request.previous_broker_epoch <= old.epoch",
+        (BROKER_TESTS,),
+    ),
+    Mutant(
+        "a broker stops before the others know who leads instead",
+        BROKERS,
+        "others_applied > broker.last_offset:",
+        "others_applied >= broker.last_offset:",
+        (BROKER_TESTS,),
+    ),
+    Mutant(
+        "a broker that still has replicas is unregistered",
+        BROKERS,
+        "elif image.replica_count(broker_id):",
+        "elif image.leader_count(broker_id):",
+        (BROKER_TESTS, "tests/unit/metadata/test_admin_service.py"),
+    ),
+    Mutant(
+        "a block of producer ids is given twice",
+        BROKERS,
+        "record = ProducerIds(broker_id, broker_epoch, first + PRODUCER_ID_BLOCK)",
+        "record = ProducerIds(broker_id, broker_epoch, first + PRODUCER_ID_BLOCK - 1)",
+        (BROKER_TESTS,),
+    ),
+    Mutant(
+        "a fencing of several batches ends with its first",
+        BROKERS,
+        "records, more = batch_with_head(head, departures(image, broker_id, Reason.BROKER_FENCED))\n"
+        "    return Decision(None, records, more)",
+        "records, more = batch_with_head(head, departures(image, broker_id, Reason.BROKER_FENCED))\n"
+        "    return Decision(None, records)",
+        (FENCING_TEST,),
+    ),
+    Mutant(
+        "min.insync counts replicas that are being added",
+        ELECTION,
+        "wanted = min(min_isr, len(order) - len(newcomers))",
+        "wanted = min(min_isr, len(order))",
+        (f"{ELECTION_TESTS}::test_replicas_that_are_being_added_do_not_raise_the_minimum",),
+    ),
+    Mutant(
+        "a replica that is being added is elected uncleanly",
+        ELECTION,
+        "if replica.broker_id not in newcomers and eligible(replica):",
+        "if eligible(replica):",
+        (ELECTION_TESTS, REASSIGN_TESTS),
+    ),
+    Mutant(
+        "a broker that is not eligible is elected",
+        ELECTION,
+        "for each in order if each.broker_id in in_sync and eligible(each)]",
+        "for each in order if each.broker_id in in_sync]",
+        (ELECTION_TESTS,),
+    ),
+    Mutant(
+        "an unclean election keeps the eligible leader replicas",
+        ELECTION,
+        "return Elected(replica.broker_id, (replica.broker_id,), unclean=True)",
+        "return Elected(replica.broker_id, (replica.broker_id,), tuple(former), unclean=True)",
+        (ELECTION_TESTS,),
+    ),
+    Mutant(
+        "a reassigned partition is led from the ELR",
+        ELECTION,
+        "if policy is not Policy.REASSIGNED:",
+        "if policy is not Policy.PREFERRED:",
+        (ELECTION_TESTS, REASSIGN_TESTS),
+    ),
+    Mutant(
+        "a member of an earlier incarnation joins the ISR",
+        PARTITIONS,
+        "elif member.broker_epoch != broker.epoch:",
+        "elif member.broker_epoch > broker.epoch:",
+        (f"{PARTITION_TESTS}::test_a_rebooted_member_is_ineligible_under_its_old_epoch",),
+    ),
+    Mutant(
+        "a broker that is shutting down joins the ISR",
+        PARTITIONS,
+        "elif broker.in_controlled_shutdown:",
+        "elif broker.in_controlled_shutdown and broker.fenced:",
+        (f"{PARTITION_TESTS}::test_a_member_on_its_way_out_is_ineligible",),
+    ),
+    Mutant(
+        "an ISR change of the leader epoch before is accepted",
+        PARTITIONS,
+        "if change.leader_epoch < partition.leader_epoch:",
+        "if change.leader_epoch < partition.leader_epoch - 1:",
+        (PARTITION_TESTS,),
+    ),
+    Mutant(
+        "an ISR change decided on an older partition epoch is accepted",
+        PARTITIONS,
+        "if change.partition_epoch < partition.partition_epoch:",
+        "if change.partition_epoch < partition.partition_epoch - 1:",
+        (PARTITION_TESTS,),
+    ),
+    Mutant(
+        "a replica that is moved off a failed directory stays in the ISR",
+        PARTITIONS,
+        "if works and (stays or replica.directory_id == LOST):",
+        "if works:",
+        (f"{PARTITION_TESTS}::test_a_replica_that_is_moved_off_a_failed_directory_leaves_the_isr",),
+    ),
+    Mutant(
+        "a damaged replica stays eligible",
+        PARTITIONS,
+        "lost=(replica.broker_id,) if works or assignment.directory_id == LOST or not stays else (),",
+        "lost=(replica.broker_id,) if works else (),",
+        (ELECTION_TESTS,),
+    ),
+)

@@ -1,0 +1,146 @@
+"""Mutants of metadata/controller and of the client that calls it."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+ACTIVE = "metadata/controller/active.py"
+BACKGROUND = "metadata/controller/background.py"
+FENCING = "metadata/controller/fencing.py"
+REFUSALS = "metadata/controller/refusals.py"
+SESSIONS = "metadata/controller/sessions.py"
+NODE = "quorum/node.py"
+CLIENT = "quorumlog/client/controller.py"
+ACTIVE_TESTS = "tests/unit/metadata/test_controller.py"
+BACKGROUND_TESTS = "tests/unit/metadata/test_background.py"
+REFUSAL_TESTS = "tests/unit/metadata/test_refusals.py"
+CLIENT_TESTS = "tests/unit/client/test_controller_client.py"
+
+MUTANTS = (
+    Mutant(
+        "a background step that was refused for now does not run again",
+        BACKGROUND,
+        "after_s = RETRY_S",
+        "after_s = None",
+        (f"{BACKGROUND_TESTS}::test_leader_balance_goes_on_after_a_refused_append",),
+    ),
+    Mutant(
+        "a refused registration ends the session before it",
+        ACTIVE,
+        "            if decision.records and not decision.more:\n                epoch",
+        "            if decision.records and not decision.more:\n"
+        "                self._reign.fencing.sessions.drop(request.broker_id)\n                epoch",
+        (f"{BACKGROUND_TESTS}::test_a_refused_registration_leaves_the_session_of_the_incarnation_before",),
+    ),
+    Mutant(
+        "what appends nothing is answered without proof of the leadership",
+        ACTIVE,
+        "if not appended:\n                    await self._node.confirm_read(int(timeout_ms))",
+        "if appended:\n                    await self._node.confirm_read(int(timeout_ms))",
+        (f"{ACTIVE_TESTS}::test_a_leader_that_is_not_confirmed_answers_only_that",),
+    ),
+    Mutant(
+        "a controller that was held up fences everybody",
+        FENCING,
+        "self.sessions.renew(now)",
+        "pass",
+        (f"{ACTIVE_TESTS}::test_a_controllers_own_pause_fences_nobody",),
+    ),
+    Mutant(
+        "sessions end during a pause of the leadership",
+        SESSIONS,
+        "return max(session.last_contact, self._resumed_at()) + self._timeout",
+        "return session.last_contact + self._timeout",
+        (
+            f"{BACKGROUND_TESTS}::test_a_pause_in_which_no_broker_was_heard_gives_everybody_a_whole_session",
+            "tests/simulation/test_outage.py::test_no_broker_is_fenced_after_an_outage",
+        ),
+    ),
+    Mutant(
+        "a leader does not remember the end of its pause",
+        NODE,
+        "        self._resumed_at = asyncio.get_running_loop().time()",
+        "        pass",
+        ("tests/simulation/test_outage.py::test_no_broker_is_fenced_after_an_outage",),
+    ),
+    Mutant(
+        "a fencing that takes several batches stops when a heartbeat comes between",
+        FENCING,
+        "self._under_way = (broker_id, why) if decision.more else None",
+        "self._under_way = None",
+        (
+            f"{BACKGROUND_TESTS}"
+            "::test_a_fencing_that_has_begun_is_finished_although_a_heartbeat_comes_between_its_batches",
+        ),
+    ),
+    Mutant(
+        "a heartbeat after the evidence does not count",
+        FENCING,
+        "if self.sessions.get(broker_id) is session and session.last_contact == heard_at:",
+        "if self.sessions.get(broker_id) is session:",
+        (f"{REFUSAL_TESTS}::test_a_heartbeat_after_the_evidence_counts_more",),
+    ),
+    Mutant(
+        "a heartbeat during the last round is overlooked",
+        REFUSALS,
+        "if is_silent():  # a heartbeat may have come during the last round",
+        "if True:",
+        (f"{REFUSAL_TESTS}::test_a_heartbeat_during_the_last_round_ends_the_examination",),
+    ),
+    Mutant(
+        "evidence counts from the time at which it is reported",
+        FENCING,
+        "self._gone[broker_id] = (session, heard_at)",
+        "self._gone[broker_id] = (session, session.last_contact)",
+        (f"{REFUSAL_TESTS}::test_evidence_from_before_the_last_heartbeat_fences_nobody",),
+    ),
+    Mutant(
+        "a time-out is taken for a refusal",
+        REFUSALS,
+        "if answer is not Answer.REFUSED:",
+        "if answer is Answer.ACCEPTED:",
+        (f"{REFUSAL_TESTS}::test_an_address_that_hangs_is_no_evidence",),
+    ),
+    Mutant(
+        "refusals with something else between them add up",
+        REFUSALS,
+        "                refused = 0\n",
+        "",
+        (f"{REFUSAL_TESTS}::test_the_rounds_begin_anew_after_anything_else",),
+    ),
+    Mutant(
+        "an address counts that has never accepted",
+        REFUSALS,
+        "found = [await self._accepting(where) for where in wanted]",
+        "found = [await self._accepting(where) or where for where in wanted]",
+        (REFUSAL_TESTS,),
+    ),
+    Mutant(
+        "one address that refuses is enough",
+        REFUSALS,
+        "if len(wanted) > 1 and found[0] is not None and any(found[1:]):",
+        "if any(found):",
+        (REFUSAL_TESTS,),
+    ),
+    Mutant(
+        "examinations go on after the reign",
+        REFUSALS,
+        "background.on_stop(self._stop)",
+        "pass",
+        (f"{REFUSAL_TESTS}::test_after_the_reign_nobody_is_tried",),
+    ),
+    Mutant(
+        "a client sends a change to a node that hangs",
+        CLIENT,
+        "if reason.code in _SILENT:\n                self._avoid(address)\n                return reason",
+        "if reason.code in _SILENT:\n                self._avoid(address)",
+        (f"{CLIENT_TESTS}::test_no_change_is_sent_to_a_node_that_hangs",),
+    ),
+    Mutant(
+        "a client asks a node that hangs although another answers",
+        CLIENT,
+        "        self._avoided.clear()",
+        "        pass",
+        (f"{CLIENT_TESTS}::test_a_node_that_is_avoided_is_not_asked_while_another_answers",),
+    ),
+)

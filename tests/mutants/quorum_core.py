@@ -1,0 +1,319 @@
+"""Mutants of quorum/core."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+CONTACTS = "quorum/core/contacts.py"
+CORE = "quorum/core/core.py"
+ELECTION = "quorum/core/election.py"
+HANDOVER = "quorum/core/handover.py"
+LATENCY = "quorum/core/latency.py"
+MEMBERSHIP = "quorum/core/membership.py"
+READS = "quorum/core/reads.py"
+REPLICATION = "quorum/core/replication.py"
+SNAPSHOTS = "quorum/core/snapshots.py"
+STATE = "quorum/core/state.py"
+
+ALL = ("tests/unit/quorum_core", "tests/scenarios")
+
+MUTANTS = (
+    Mutant(
+        "a pre-vote is granted after a single failed fetch",
+        ELECTION,
+        "granted = follower.gone or not follower.heard",
+        "granted = follower.gone or not follower.heard or follower.fetch.failures > 0",
+        ("tests/unit/quorum_core/test_following.py::test_failed_fetches_alone_are_no_reason_to_grant_a_pre_vote",),
+    ),
+    Mutant(
+        "a prospective voter grants a pre-vote to one that is behind in (log end, id)",
+        ELECTION,
+        "granted = (request.log_end, candidate) > (self.log.last, self.key)",
+        "granted = request.log_end >= self.log.last",
+        ALL,
+    ),
+    Mutant(
+        "a vote is given to a log that is behind",
+        ELECTION,
+        "if self.election.leader_id is not None or request.log_end < self.log.last:",
+        "if self.election.leader_id is not None:",
+        ALL,
+    ),
+    Mutant(
+        "a vote is given in an epoch that has a leader",
+        ELECTION,
+        "if self.election.leader_id is not None or request.log_end < self.log.last:",
+        "if request.log_end < self.log.last:",
+        ("tests/unit/quorum_core/test_following.py::test_a_follower_votes_for_nobody_in_the_epoch_of_its_leader",),
+    ),
+    Mutant(
+        "a candidate counts its own vote before it is durable",
+        ELECTION,
+        "if own and self._durable_write >= standing.vote_write:",
+        "if own:",
+        ALL,
+    ),
+    Mutant(
+        "a voter whose disk hangs stands",
+        ELECTION,
+        "if self._disk_stalled(now_ms):",
+        "if False and self._disk_stalled(now_ms):",
+        ALL,
+    ),
+    Mutant(
+        "a farewell of a leader that has resigned is forgotten",
+        ELECTION,
+        "if self._farewell is not None and self._farewell[0] == epoch:\n                return True",
+        "if self._farewell is not None and self._farewell[0] > epoch:\n                return True",
+        ALL,
+    ),
+    Mutant(
+        "an unlisted voter stands at once after a farewell",
+        ELECTION,
+        "is_first = successors[:1] == (self.key,)",
+        "is_first = self.key not in successors[1:]",
+        ALL,
+    ),
+    Mutant(
+        "the second successor stands at once after a farewell",
+        ELECTION,
+        "delay = min(longest, (longest >> last) << (place - 1))",
+        "delay = 0",
+        ALL,
+    ),
+    Mutant(
+        "a paused leader stands above the epoch of a node that is ahead",
+        ELECTION,
+        "if waited and not leader.paused and leader.handover is None",
+        "if waited and leader.handover is None",
+        (
+            "tests/unit/quorum_core/test_contacts.py::test_a_paused_leader_does_not_lead_anew_above_a_node_that_is_ahead",
+        ),
+    ),
+    Mutant(
+        "a leader that is outrun stands at once",
+        ELECTION,
+        "waited = now_ms - leader.outrun_ms >= self.config.fetch_timeout_ms",
+        "waited = True",
+        ALL,
+    ),
+    Mutant(
+        "a slow voter is a successor like any other",
+        ELECTION,
+        "(voter != first, voter in slow, -ends[voter], voter)",
+        "(voter != first, -ends[voter], voter)",
+        ALL,
+    ),
+    Mutant(
+        "a voter with a slow disk waits for ever",
+        ELECTION,
+        "if follower.patient or follower.gone or not self._patience_ms(now_ms):",
+        "if follower.gone or not self._patience_ms(now_ms):",
+        ALL,
+    ),
+    Mutant(
+        "a voter that waits for faster ones refuses their pre-votes",
+        ELECTION,
+        "follower.patient, follower.heard = True, False",
+        "follower.patient = True",
+        ALL,
+    ),
+    Mutant(
+        "a follower that heard its leader again is still patient",
+        REPLICATION,
+        "follower.heard, follower.patient = True, False",
+        "follower.heard = True",
+        (
+            "tests/unit/quorum_core/test_latency.py::test_a_follower_that_hears_its_leader_again_waits_again_the_next_time",
+        ),
+    ),
+    Mutant(
+        "a follower that downloads does not hear its leader",
+        SNAPSHOTS,
+        "follower.heard, follower.patient = True, False",
+        "follower.patient = False",
+        ("tests/unit/quorum_core/test_latency.py::test_a_part_of_a_snapshot_is_a_sign_of_the_leader",),
+    ),
+    Mutant(
+        "a request that waited while the leader was held up counts as contact",
+        CONTACTS,
+        "is_current = request.round >= leader.trusted_round",
+        "is_current = True",
+        ALL,
+    ),
+    Mutant(
+        "a waiting FetchSnapshot counts as contact after the leader was held up",
+        SNAPSHOTS,
+        "            self._hear(leader, progress, request, now_ms)\n",
+        "            self._hear(leader, progress, request, now_ms)\n            progress.last_fetch_ms = now_ms\n",
+        ALL,
+    ),
+    Mutant(
+        "a download that goes on after a hold-up is not contact",
+        SNAPSHOTS,
+        "follower.round = max(follower.round, reply.round)",
+        "pass",
+        ALL,
+    ),
+    Mutant(
+        "a change of the voters believes an answer that waited",
+        MEMBERSHIP,
+        "                work.probes.clear()\n",
+        "",
+        ALL,
+    ),
+    Mutant(
+        "a fetch that waited measures a newcomer",
+        REPLICATION,
+        "        if is_current:\n            self._note_lag",
+        "        if True:\n            self._note_lag",
+        ("tests/unit/quorum_core/test_contacts.py::test_a_newcomer_is_measured_by_fetches_of_the_new_round_only",),
+    ),
+    Mutant(
+        "an observer is not told of the round after a hold-up",
+        REPLICATION,
+        "if request.round < leader.trusted_round:",
+        "if False:",
+        ALL,
+    ),
+    Mutant(
+        "another disk at a voter's address leaves the voter alive",
+        CONTACTS,
+        "leader.displaced[voter.key] = now_ms",
+        "pass",
+        ALL,
+    ),
+    Mutant(
+        "a leader's announcement is repeated to a voter that fetches",
+        CONTACTS,
+        "announcement.due_ms = now_ms + self.config.fetch_timeout_ms // 2",
+        "pass",
+        ALL,
+    ),
+    Mutant(
+        "a leader whose disk hangs leads for ever where all disks are slow",
+        CONTACTS,
+        "min(4 * min(others), most)",
+        "4 * min(others)",
+        ALL,
+    ),
+    Mutant(
+        "a silent voter counts as one with a fast disk",
+        CONTACTS,
+        "for key in self.other_voters if self._is_live(leader, key, now_ms)]",
+        "for key in self.other_voters if key in leader.replicas]",
+        ALL,
+    ),
+    Mutant(
+        "a process that was held up has a slow disk",
+        LATENCY,
+        "took_ms = now_ms - max(submitted_ms, self._steady_since_ms)",
+        "took_ms = now_ms - submitted_ms",
+        ALL,
+    ),
+    Mutant(
+        "a process that was held up blames its disk",
+        CORE,
+        "            self._latency.held_up(now_ms)\n",
+        "",
+        ("tests/unit/quorum_core/test_latency.py::test_a_fetch_after_a_hold_up_does_not_blame_the_disk",),
+    ),
+    Mutant(
+        "a disk is slow for ever",
+        LATENCY,
+        "return self._peak_ms >> (now_ms - self._peak_at_ms) // HALVING_MS",
+        "return self._peak_ms",
+        ALL,
+    ),
+    Mutant(
+        "a slow candidate gives its own election no more time",
+        STATE,
+        "longer = min(2 * write_ms, 2 * self.config.fetch_timeout_ms) if self._is_slow(write_ms) else 0",
+        "longer = 0",
+        ("tests/unit/quorum_core/test_latency.py::test_a_candidate_gives_its_election_the_time_of_its_writes",),
+    ),
+    Mutant(
+        "a candidacy with a hung disk has no end",
+        STATE,
+        "longer = min(2 * write_ms, 2 * self.config.fetch_timeout_ms)",
+        "longer = 100 * write_ms",
+        ("tests/unit/quorum_core/test_latency.py::test_a_candidate_gives_its_election_the_time_of_its_writes",),
+    ),
+    Mutant(
+        "a voter without a leader and with a slow disk does not wait",
+        STATE,
+        "return now_ms + timeout + self._draw(timeout) + self._patience_ms(now_ms)",
+        "return now_ms + timeout + self._draw(timeout)",
+        ("tests/unit/quorum_core/test_latency.py::test_a_voter_without_a_leader_waits_for_faster_ones",),
+    ),
+    Mutant(
+        "a new leader commits records of older epochs by counting",
+        REPLICATION,
+        "if offset > leader.epoch_start:",
+        "if offset >= leader.epoch_start:",
+        ALL,
+    ),
+    Mutant(
+        "a leader counts what its disk has not confirmed",
+        REPLICATION,
+        "                self.log.durable_end\n                if voter.key == self.key",
+        "                self.log.end\n                if voter.key == self.key",
+        ALL,
+    ),
+    Mutant(
+        "a fetch leaves before everything is durable",
+        REPLICATION,
+        "if follower.gone or not follower.fetch.is_due(now_ms) or not self._all_durable:",
+        "if follower.gone or not follower.fetch.is_due(now_ms):",
+        ALL,
+    ),
+    Mutant(
+        "a read shares a round that a reply has carried",
+        READS,
+        "if leader.round <= leader.told_round:",
+        "if leader.round < leader.told_round:",
+        ALL,
+    ),
+    Mutant(
+        "a handover does not wait for the successor's log",
+        HANDOVER,
+        "if leader.replicas[to].end >= self.log.end:",
+        "if leader.replicas[to].end >= self.high_watermark:",
+        ALL,
+    ),
+    Mutant(
+        "leadership is handed to a preferred voter before the own epoch has committed",
+        HANDOVER,
+        "if wanted is not None and self.high_watermark > leader.epoch_start and not leader.paused:",
+        "if wanted is not None and not leader.paused:",
+        ("tests/unit/quorum_core/test_contacts.py::test_a_preference_waits_for_the_own_epoch_to_commit",),
+    ),
+    Mutant(
+        "a preferred voter that lost leadership early is preferred at once",
+        HANDOVER,
+        "if now_ms - since_ms < self.config.steady_ms:",
+        "if False:",
+        ALL,
+    ),
+    Mutant(
+        "a follower that is refused forgets which leader it lost",
+        ELECTION,
+        'self._become_follower(self.epoch, leader_id, address, now_ms, f"{reason}; back to leader {leader_id}")',
+        'self._become_unattached(self.epoch, now_ms, f"{reason}; back to leader {leader_id}")',
+        ALL,
+    ),
+    Mutant(
+        "a restarted leader leads its epoch on",
+        CORE,
+        "if leader_id == self.key.node_id and self.is_voter:",
+        "if False:",
+        ALL,
+    ),
+    Mutant(
+        "an epoch is told before it is durable",
+        STATE,
+        "if self._raised is None or self._raised[0] <= self._durable_write:",
+        "if True:",
+        ALL,
+    ),
+)

@@ -1,0 +1,155 @@
+"""Mutants of quorum/store and of the facts that share its way to end."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+DIRECTORY = "quorum/store/directory.py"
+FACTS = "quorumlog/runtime/sqlite_facts.py"
+SNAPSHOTS = "quorum/store/snapshots.py"
+STORE = "quorum/store/sqlite.py"
+WAL = "quorum/store/wal.py"
+
+CONTRACT_TESTS = "tests/contract/test_store.py"
+FACTS_TESTS = "tests/unit/runtime/test_sqlite_facts.py"
+FAILURE_TESTS = "tests/unit/quorum_shell/test_store_failures.py"
+FORMAT_TESTS = "tests/unit/quorum_shell/test_store_formats.py"
+SNAPSHOT_CONTRACT_TESTS = "tests/contract/test_store_snapshots.py"
+STORE_TESTS = "tests/unit/quorum_shell/test_sqlite_store.py"
+TRIMMING_TESTS = "tests/unit/quorum_shell/test_store_trimming.py"
+
+MUTANTS = (
+    Mutant(
+        "commits of the quorum's log are not synced",
+        STORE,
+        '"synchronous=FULL", "wal_auto',
+        '"synchronous=NORMAL", "wal_auto',
+        (f"{FAILURE_TESTS}::test_a_write_is_synced_before_it_returns",),
+    ),
+    Mutant(
+        "a store that has failed is closed",
+        STORE,
+        "await self._release(leave_files=leave_files or self._failure is not None)",
+        "await self._release(leave_files=leave_files)",
+        (f"{FAILURE_TESTS}::test_after_a_failed_sync_database_wal_and_mark_stay_as_they_are",),
+    ),
+    Mutant(
+        "a store that has failed is marked clean",
+        STORE,
+        "if not leave_files and self._failure is None:",
+        "if not leave_files:",
+        (f"{FAILURE_TESTS}::test_a_snapshot_that_cannot_be_written_leaves_the_directory_as_it_is",),
+    ),
+    Mutant(
+        "the stop is marked clean before the log is folded",
+        STORE,
+        "            await self._run(_fold)\n            await asyncio",
+        "            await asyncio",
+        (f"{FAILURE_TESTS}::test_a_failed_sync_at_the_end_is_no_clean_stop",),
+    ),
+    Mutant(
+        "a failed opening closes the database",
+        STORE,
+        "await self._release(leave_files=not is_refused)",
+        "await self._release(leave_files=False)",
+        (f"{FAILURE_TESTS}::test_a_failed_sync_while_opening_leaves_what_a_killed_process_left",),
+    ),
+    Mutant(
+        "damage that is found by reading is forgotten",
+        STORE,
+        "        except CorruptStoreError as error:\n            self._failure = error\n            raise",
+        "        except CorruptStoreError:\n            raise",
+        (f"{FAILURE_TESTS}::test_damage_that_is_found_by_reading_leaves_the_directory_as_it_is",),
+    ),
+    Mutant(
+        "a directory without its identity gets another one",
+        STORE,
+        " or was_opened(self._directory):",
+        ":",
+        (f"{STORE_TESTS}::test_a_missing_identity_is_refused_also_without_the_mark",),
+    ),
+    Mutant(
+        "an opened directory is not marked as open",
+        STORE,
+        "run_in_executor(None, self._lock.mark_open)",
+        "run_in_executor(None, self._lock.mark_closed)",
+        (f"{STORE_TESTS}::test_k17_nothing_missing_is_made_anew_after_a_crash",),
+    ),
+    Mutant(
+        "an empty write-ahead log is a good one after a crash",
+        WAL,
+        "if in_use and size < _HEADER.size + _FRAME.size:",
+        "if False:",
+        (f"{STORE_TESTS}::test_k17_a_wal_that_was_cut_to_nothing_is_no_empty_one_after_a_crash",),
+    ),
+    Mutant(
+        "a damaged frame in the middle of the write-ahead log is a torn tail",
+        WAL,
+        "if later is not None:",
+        "if False:",
+        (FORMAT_TESTS,),
+    ),
+    Mutant(
+        "the checksum of the quorum state is not looked at",
+        STORE,
+        "if not isinstance(data, bytes) or crc32c(data) != crc:\n            raise self._corrupt(\"the quorum state's",
+        "if not isinstance(data, bytes):\n            raise self._corrupt(\"the quorum state's",
+        (f"{STORE_TESTS}::test_a_changed_byte_in_a_batch_or_the_state_is_noticed",),
+    ),
+    Mutant(
+        "a gap in the log is not noticed",
+        STORE,
+        "if base_offset != end or count < 1:",
+        "if count < 1:",
+        (f"{STORE_TESTS}::test_a_database_that_contradicts_itself_is_refused",),
+    ),
+    Mutant(
+        "a log whose beginning no snapshot holds is opened",
+        STORE,
+        "if stored.log_start > 0 and not ends:",
+        "if False:",
+        (SNAPSHOT_CONTRACT_TESTS,),
+    ),
+    Mutant(
+        "what is below the log's start is still read",
+        STORE,
+        "(max(start if first is None else first, self._log_start), end),",
+        "(start if first is None else first, end),",
+        (f"{TRIMMING_TESTS}::test_it_is_deleted_beside_what_goes_on",),
+    ),
+    Mutant(
+        "a snapshot gets its name before it is synced",
+        SNAPSHOTS,
+        "                os.fsync(file.fileno())\n        except",
+        "        except",
+        (f"{FAILURE_TESTS}::test_a_snapshot_is_synced_before_it_gets_its_name",),
+    ),
+    Mutant(
+        "a directory that is in use is opened twice",
+        DIRECTORY,
+        "fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        (f"{STORE_TESTS}::test_a_directory_in_use_names_the_process",),
+    ),
+    Mutant(
+        "a recovered directory's mark keeps the identity of before",
+        DIRECTORY,
+        "_save_mark(directory, {**_read_mark(directory), **asdict(identity)})",
+        "pass",
+        (f"{STORE_TESTS}::test_the_mark_follows_when_a_directory_gets_another_identity",),
+    ),
+    Mutant(
+        "facts whose commit failed are closed",
+        FACTS,
+        "                if self._is_whole:\n",
+        "                if True:\n",
+        (f"{FACTS_TESTS}::test_after_a_failed_sync_facts_and_wal_stay_as_they_are",),
+    ),
+    Mutant(
+        "facts on a failed disk are closed",
+        FACTS,
+        "if not leave_files and self._connection_lock",
+        "if self._connection_lock",
+        (f"{FACTS_TESTS}::test_facts_stay_as_they_are_when_another_file_of_the_directory_fails",),
+    ),
+)

@@ -1,0 +1,156 @@
+"""Mutants of the check of produced records, and of clients that meet a bad batch."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+PRODUCED = "broker/log/produced.py"
+CHECKS = "broker/server/record_checks.py"
+MANAGER = "broker/server/replica_manager.py"
+LOG = "broker/log/partition_log.py"
+RECORDS = "quorumlog/client/records.py"
+KCTL = "quorumlog/kctl/data.py"
+RUN = "quorumlog/runtime/run.py"
+
+PRODUCED_TESTS = "tests/unit/broker_log/test_produced.py"
+CHECK_TESTS = "tests/unit/broker/server/test_record_checks.py"
+WAITING_TESTS = "tests/unit/broker/server/test_checked_produces.py"
+CODEC_TESTS = "tests/properties/test_records_codec.py"
+KCTL_TESTS = "tests/unit/kctl/test_data.py"
+RUN_TESTS = "tests/unit/runtime/test_run.py"
+
+MUTANTS = (
+    Mutant(
+        "records without compression are appended unchecked",
+        PRODUCED,
+        "                return refused(framing)\n            max_timestamps.append",
+        "                continue\n            max_timestamps.append",
+        (f"{PRODUCED_TESTS}::test_bad_records_without_compression_are_refused",),
+    ),
+    Mutant(
+        "each batch of a produce may inflate to the bound of all",
+        PRODUCED,
+        "size_max -= len(body)",
+        "size_max -= 0",
+        (f"{PRODUCED_TESTS}::test_batches_of_one_produce_share_the_bound",),
+    ),
+    Mutant(
+        "a small produce may inflate to any size",
+        PRODUCED,
+        "return min(largest, max(INFLATED_FLOOR,",
+        "return max(largest, max(INFLATED_FLOOR,",
+        (f"{PRODUCED_TESTS}::test_bound_of_what_a_produce_may_inflate_to",),
+    ),
+    Mutant(
+        "a wrong max timestamp is stored as it came",
+        PRODUCED,
+        "            max_timestamps.append(framing.max_timestamp)\n",
+        "            max_timestamps.append(header.max_timestamp)\n",
+        (f"{PRODUCED_TESTS}::test_wrong_max_timestamp_is_corrected_and_the_checksum_with_it",),
+    ),
+    Mutant(
+        "a corrected header keeps the checksum of the wrong one",
+        LOG,
+        "                seal(data, header, position)\n",
+        "                patch(data, offset, leader_epoch, position)\n",
+        (f"{PRODUCED_TESTS}::test_wrong_max_timestamp_is_corrected_and_the_checksum_with_it",),
+    ),
+    Mutant(
+        "a produce overtakes an earlier one whose records are being checked",
+        CHECKS,
+        "            if queue is None:\n                return True\n",
+        "            return True\n",
+        (f"{CHECK_TESTS}::test_large_batch_is_checked_in_a_thread_and_later_ones_wait_behind_it",),
+    ),
+    Mutant(
+        "checks are appended in the order in which they end",
+        CHECKS,
+        "(queue[0].is_checked or queue[0].future.done()):",
+        "any(one.is_checked or one.future.done() for one in queue):",
+        (f"{CHECK_TESTS}::test_checks_that_end_out_of_order_are_appended_in_order",),
+    ),
+    Mutant(
+        "a produce is appended after it was answered with a time-out",
+        CHECKS,
+        "            if not produce.future.done():\n                self._hand_over(produce)\n",
+        "            self._hand_over(produce)\n",
+        (f"{CHECK_TESTS}::test_produce_whose_time_is_up_is_refused_and_not_appended",),
+    ),
+    Mutant(
+        "the check of a produce that was answered with a time-out keeps its batches",
+        CHECKS,
+        "            self._waiting.pop(produce, None)\n",
+        "",
+        (f"{CHECK_TESTS}::test_check_of_an_answered_produce_does_not_keep_its_batches",),
+    ),
+    Mutant(
+        "checks of records wait for the threads that flush the disks",
+        CHECKS,
+        "run_in_executor(self._threads,",
+        "run_in_executor(None,",
+        (f"{CHECK_TESTS}::test_disk_that_keeps_all_threads_of_the_loop_delays_no_check",),
+    ),
+    Mutant(
+        "a produce whose append fails after its check is never answered",
+        CHECKS,
+        "produce.future.set_result(ProduceResult(int(Code.UNKNOWN_SERVER_ERROR),",
+        "print(ProduceResult(int(Code.UNKNOWN_SERVER_ERROR),",
+        (f"{CHECK_TESTS}::test_append_that_fails_after_a_check_is_answered_and_reported",),
+    ),
+    Mutant(
+        "a broken invariant after the check of a produce is not reported",
+        CHECKS,
+        "            asyncio.get_running_loop().call_exception_handler(context)\n",
+        "",
+        (f"{CHECK_TESTS}::test_append_that_fails_after_a_check_is_answered_and_reported",),
+    ),
+    Mutant(
+        "a broken invariant in a callback is only logged",
+        RUN,
+        "isinstance(error, AssertionError) and not task.done()",
+        "False",
+        (f"{RUN_TESTS}::test_a_broken_invariant_in_a_callback_ends_the_process",),
+    ),
+    Mutant(
+        "any number of checks run at once",
+        CHECKS,
+        "while self._waiting and self._running < self._limits.record_check_threads:",
+        "while self._waiting:",
+        (f"{CHECK_TESTS}::test_checks_that_end_out_of_order_are_appended_in_order",),
+    ),
+    Mutant(
+        "a small batch with compression is appended whatever its records are",
+        CHECKS,
+        "                produce.batches = checked\n                return None\n",
+        "                return None\n",
+        (f"{CHECK_TESTS}::test_small_batch_with_bad_records_is_refused_at_once",),
+    ),
+    Mutant(
+        "any number of produces wait for the check of their records",
+        MANAGER,
+        "if self._checks.produces + (self._parked_produces if acks else 0) >=",
+        "if (self._parked_produces if acks else 0) >=",
+        (f"{WAITING_TESTS}::test_waiting_produces_count_against_the_bound",),
+    ),
+    Mutant(
+        "a broker that closes leaves produces that wait for a check unanswered",
+        MANAGER,
+        "        self._checks.refuse_all(Code.NOT_LEADER_OR_FOLLOWER)\n",
+        "",
+        (f"{WAITING_TESTS}::test_closing_answers_what_waits_for_a_check",),
+    ),
+    Mutant(
+        "a client skips records whose offset delta is beyond their batch",
+        RECORDS,
+        "if not previous < delta <= header.last_offset_delta:",
+        "if not previous < delta:",
+        (f"{CODEC_TESTS}::test_batch_that_contradicts_its_header_is_named_by_both",),
+    ),
+    Mutant(
+        "kctl consume drops the records before an unreadable batch",
+        KCTL,
+        "            await pieces.put((index, records))\n            await pieces.put(error.of",
+        "            await pieces.put((index, []))\n            await pieces.put(error.of",
+        (f"{KCTL_TESTS}::test_records_before_an_unreadable_batch_are_given_out_before_its_error",),
+    ),
+)

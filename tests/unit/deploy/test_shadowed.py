@@ -1,0 +1,82 @@
+"""Commands, as they are installed, while a user's folder or module has the name of one of our packages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from quorumlog.entry import ROOMS
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+def run(program: str, *arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """What the installed script does, with `path` before everything else on the module path."""
+    module, _, function = SCRIPTS[program].partition(":")
+    script = f"import sys; from {module} import {function}; sys.exit({function}())"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", script, *arguments],
+        env={**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("form", ["folder", "module"])
+@pytest.mark.parametrize("name", ROOMS)
+@pytest.mark.parametrize("program", ["quorum-node", "broker"])
+def test_a_foreign_package_is_named(tmp_path: Path, program: str, name: str, form: str) -> None:
+    theirs = tmp_path / name if form == "folder" else tmp_path / f"{name}.py"
+    if form == "folder":
+        theirs.mkdir()
+        (theirs / "__init__.py").touch()
+    else:
+        theirs.touch()
+    finished = run(program, "run", "--standalone", "--data-dir", str(tmp_path / "data"), path=tmp_path)
+    assert finished.returncode == 2
+    assert finished.stderr == (
+        f"{program}: {theirs} shadows quorumlog's package {name} ({ROOT / name}): it comes first on the module "
+        f"path (next: take {tmp_path} out of PYTHONPATH, start from another folder, or rename it)\n"
+    )
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("program", ["quorum-node", "broker"])
+def test_a_folder_without_init_and_its_own_module_shadow_nothing(tmp_path: Path, program: str) -> None:
+    for name in ROOMS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").touch()
+    finished = run(program, "--version", path=tmp_path)
+    assert (finished.returncode, finished.stdout.split(",")[0]) == (0, program)
+
+
+@pytest.mark.parametrize("module", ["quorum.cli", "broker.cli"])
+def test_a_server_run_as_a_module_names_the_package_too(tmp_path: Path, module: str) -> None:
+    (tmp_path / "metadata.py").touch()
+    finished = subprocess.run(
+        [sys.executable, "-m", module, "run", "--standalone"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 2
+    assert f"{tmp_path / 'metadata.py'} shadows quorumlog's package metadata" in finished.stderr
+
+
+def test_kctl_needs_none_of_these_packages_and_finds_ours_for_what_it_starts(tmp_path: Path) -> None:
+    for name in ROOMS:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
+    finished = run("kctl", "metadata", "dump", str(tmp_path / "nothing"), path=tmp_path)
+    assert "wrong one" not in finished.stderr
+    assert finished.stderr.startswith("kctl: ")
+    assert str(tmp_path / "nothing") in finished.stderr
+    assert run("kctl", "--version", path=tmp_path).returncode == 0

@@ -1,0 +1,84 @@
+"""The guard of a test's broker, and what is said of a broker that does not serve."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from quorumlog import testing
+from quorumlog.errors import QuorumlogError
+from quorumlog.testing import STOP_TIMEOUT_S, guard
+
+ROOT = str(Path(__file__).parents[3])
+
+
+class Stubborn:
+    """A program that ends `signals` signals after the first, if at all."""
+
+    def __init__(self, signals: int) -> None:
+        self.signals = signals
+        self.waits: list[float] = []
+
+    def terminate(self) -> None:
+        self.signals -= 1
+
+    kill = terminate
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        assert timeout_s is not None, "it would wait without end"
+        self.waits.append(timeout_s)
+        if self.signals > 0:
+            raise subprocess.TimeoutExpired("program", timeout_s)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("signals", "status", "waits"),
+    [
+        (1, 0, [STOP_TIMEOUT_S]),
+        (2, 0, [STOP_TIMEOUT_S, guard.KILL_TIMEOUT_S]),
+        (3, 1, [STOP_TIMEOUT_S, guard.KILL_TIMEOUT_S]),
+    ],
+    ids=["stops", "is killed", "hangs"],
+)
+def test_the_guard_waits_a_bounded_time_for_its_program(signals: int, status: int, waits: list[float]) -> None:
+    program: Any = Stubborn(signals)
+    assert guard._stop(program) == status
+    assert program.waits == waits
+
+
+def test_the_guard_runs_without_a_warning_and_deletes_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    ours, parents = os.pipe()  # open until the program has ended by itself
+    try:
+        finished = subprocess.run(
+            [sys.executable, "-m", "quorumlog.testing.guard", str(folder), sys.executable, "-c", "print('served')"],
+            stdin=ours,
+            capture_output=True,
+            env={**os.environ, "PYTHONPATH": ROOT},
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(ours)
+        os.close(parents)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    pid, line = finished.stdout.split()
+    assert int(pid) > 0
+    assert line == "served"
+    assert not folder.exists()
+
+
+def test_a_broker_that_ends_at_once_is_not_reported_as_late() -> None:
+    process: Any = SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO(b"7\n"))
+    with pytest.raises(QuorumlogError, match=r"(?s)^the broker ended before it served; its last lines:\n.*refused$"):
+        testing._ready(process, io.BytesIO(b"x" * 10_000 + b"\nbroker: the port is refused"), 600.0)
+    assert not process.stdin.closed
