@@ -23,13 +23,11 @@ from uuid import UUID
 
 import structlog
 
-from broker.log import LogConfig, manager
-from broker.server import image_follower, role
 from broker.server.api import ReplicaLimits
 from broker.server.process import BrokerProcess
 from metadata.controller.fencing import Fencing
 from metadata.controller.sessions import Session
-from metadata.image import ClusterImage, PartitionImage
+from metadata.image import PartitionImage
 from quorum.process import ControlPlane
 from quorumlog.errors import FatalError
 from simulation.cluster_clients import Clients
@@ -91,7 +89,7 @@ class ClusterWorld(World):
         settings = {**QUICK, "replica_lag_max_bytes": plan.lag_max_bytes}
         if plan.snapshots:
             settings |= {"metadata_snapshot_log_bytes": 2000, "metadata_snapshot_interval_ms": 1000}
-        limits = replace(LIMITS, fetch_partition_bytes=SMALL_FETCH_BYTES) if plan.small_fetches else LIMITS
+        limits = limits_of(plan)
         super().__init__(
             plan.seed,
             plan.voters,
@@ -125,7 +123,7 @@ class ClusterWorld(World):
         """The end of the metadata log that an administrator was told of."""
         self.promised_topics: set[UUID] = set()
         """Those that he was told are created."""
-        strays_s = role.STRAYS_KEPT_MS / 1000 if plan.upkeep is None else plan.upkeep.strays_ms / 1000
+        strays_s = limits.strays_kept_ms / 1000
         self._strays = StrayWatch(self.watch.check, self.loop.true_time, strays_s / CLOCK_RATE_MAX)
         self._folders = Folders() if plan.real_files else None
         for host in self.hosts.values():
@@ -288,10 +286,14 @@ class ClusterWorld(World):
         silenced = logging.root.manager.disable
         logging.disable()
         try:
-            with upkeep_of(self.plan), early_fencing_watched(self):
+            with early_fencing_watched(self):
                 self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded()))
+            for broken in self.loop.broken_invariants():
+                self._break(_described(broken))
         except BusyError as error:
             self._break(f"L6: {error}")
+        except AssertionError as error:
+            self._break(_described(error))
         finally:
             logging.disable(silenced)
             self.watch.closed = True
@@ -324,31 +326,21 @@ class ClusterWorld(World):
             broken.cancel()
 
 
-@contextmanager
-def upkeep_of(plan: ClusterPlan) -> Iterator[None]:
-    """The brokers of this run keep their logs as the plan has it: limits that production has no need to change."""
-    upkeep = plan.upkeep
-    if upkeep is None:
-        yield
-        return
-
-    def log_config(image: ClusterImage, topic_id: UUID) -> LogConfig:
-        return replace(
-            as_configured(image, topic_id),
-            segment_size_max=upkeep.segment_bytes,
-            segment_age_max_ms=upkeep.segment_ms,
-            index_interval=upkeep.index_bytes,
-            producer_expiration_ms=upkeep.producers_ms,
-        )
-
-    as_configured = image_follower.log_config
-    with (
-        patch.object(image_follower, "log_config", log_config),
-        patch.object(role, "MAINTENANCE_S", upkeep.interval_s),
-        patch.object(role, "STRAYS_KEPT_MS", upkeep.strays_ms),
-        patch.object(manager, "CHECKPOINT_BYTES", upkeep.checkpoint_bytes),
-    ):
-        yield
+def limits_of(plan: ClusterPlan) -> ReplicaLimits:
+    """Return the limits of the brokers of a run: those of production, but for shorter intervals."""
+    limits = replace(LIMITS, fetch_partition_bytes=SMALL_FETCH_BYTES) if plan.small_fetches else LIMITS
+    if (upkeep := plan.upkeep) is None:
+        return limits
+    return replace(
+        limits,
+        maintenance_interval_ms=round(upkeep.interval_s * 1000),
+        strays_kept_ms=upkeep.strays_ms,
+        log_checkpoint_bytes=upkeep.checkpoint_bytes,
+        segment_size_max=upkeep.segment_bytes,
+        segment_age_max_ms=upkeep.segment_ms,
+        index_interval_bytes=upkeep.index_bytes,
+        producer_expiration_ms=upkeep.producers_ms,
+    )
 
 
 @contextmanager

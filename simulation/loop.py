@@ -169,9 +169,14 @@ class SimulatedLoop(base_events.BaseEventLoop):
         task = _NumberedTask(coro, loop=self, name="" if name is None else str(name), context=context)
         self.graveyard.append(task)
         if len(self.graveyard) > self._prune_at:
-            self.graveyard = [one for one in self.graveyard if not one.done()]
+            self.graveyard = [one for one in self.graveyard if not one.done() or _is_unheard(one)]
             self._prune_at = max(_GRAVEYARD_MIN, 2 * len(self.graveyard))
         return task
+
+    def broken_invariants(self) -> list[AssertionError]:
+        """Return the AssertionErrors that ended tasks and that nobody has looked at.  Production ends on those, too."""
+        failures = [task.exception() for task in self.graveyard if _is_unheard(task)]
+        return [one for one in failures if isinstance(one, AssertionError)]
 
     def create_future(self) -> asyncio.Future[Any]:
         return _NumberedFuture(loop=self)
@@ -220,7 +225,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
             self._current = process
             try:
                 context.run(callback, *args)
-            except (SystemExit, KeyboardInterrupt):
+            except (SystemExit, KeyboardInterrupt, AssertionError):  # a broken invariant ends the run
                 raise
             except BaseException as error:  # as asyncio's own
                 self.call_exception_handler({"message": f"exception in {callback}", "exception": error})
@@ -323,6 +328,11 @@ class SimulatedLoop(base_events.BaseEventLoop):
                 _close(coroutine)
         self._runnable.clear()
         self._timers.clear()
+
+
+def _is_unheard(task: asyncio.Task[Any]) -> bool:
+    """Return whether the task has failed and nobody has asked how it ended."""
+    return task.done() and bool(task._log_traceback)
 
 
 def _whose(callback: Any) -> str:

@@ -522,6 +522,10 @@ class QuorumWorld:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         try:
             self.loop.run_until_complete(Process(self.loop, "world").start(self._guarded()))
+            for broken in self.loop.broken_invariants():
+                self._break(f"{type(broken).__name__}: {broken}")
+        except AssertionError as error:
+            self._break(f"{type(error).__name__}: {error}")
         finally:
             self.watch.closed = True
             self.loop.bury()

@@ -8,7 +8,7 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is the l
               write_caching, producer_expiration_ms, …)      # one topic's settings, frozen; all have defaults
 
     class LogManager:
-        LogManager(disks: Sequence[Disk])
+        LogManager(disks: Sequence[Disk], checkpoint_bytes)
         async open() -> None                    # loads and recovers; a damaged replica lands in `failures`, not here
         async close() -> None                   # flushes, writes the clean-shutdown marker
         logs: Mapping[LogKey, PartitionLog]     # what is hosted, also what `create` made and nothing was appended to

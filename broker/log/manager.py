@@ -54,7 +54,6 @@ STRAYS = "strays"
 CLEAN = "clean"
 DAMAGED = "damaged/"
 OPENED = "opened"
-CHECKPOINT_BYTES = 8 << 20  # about as much is read again for each log after a stop that was not clean
 NAMES_LOGGED_MAX = 5
 INDEX_MEMORY_MAX = 64 << 20  # of segments that grow no more, over all logs
 
@@ -90,7 +89,8 @@ class Stray(NamedTuple):
 class LogManager:
     """See the package's docstring for the interface."""
 
-    def __init__(self, disks: Sequence[Disk]) -> None:
+    def __init__(self, disks: Sequence[Disk], checkpoint_bytes: int = 8 << 20) -> None:
+        """checkpoint_bytes: appended to a log between two checkpoints; a start after an unclean stop reads them."""
         self.on_failure: Callable[[UUID, DiskError], None] | None = None
         self.on_log_failure: Callable[[LogKey, CorruptStoreError], None] | None = None
         self.clean_start = True
@@ -109,6 +109,7 @@ class LogManager:
         self._deleting = asyncio.Lock()  # strays: asked for by maintenance and by people
         self._stray_since: dict[tuple[UUID, str], int] = {}  # when `delete_strays` first saw it
         self._clock = RetentionClock()
+        self._checkpoint_bytes = checkpoint_bytes
 
     @property
     def logs(self) -> Mapping[LogKey, PartitionLog]:
@@ -374,7 +375,10 @@ class LogManager:
                 log.expire_producers(now_ms)
                 if (start_offset := log.retained_start(now_ms, wall_ms)) > log.start_offset:
                     log.advance_start_offset(start_offset)
-                if log.start_offset != log.written_start_offset or log.appended_since_checkpoint >= CHECKPOINT_BYTES:
+                if (
+                    log.start_offset != log.written_start_offset
+                    or log.appended_since_checkpoint >= self._checkpoint_bytes
+                ):
                     due.append(log)
             try:
                 await self._clock.save(disk, wall_ms)

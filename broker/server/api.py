@@ -205,6 +205,20 @@ class ReplicaLimits:
     """The ISR is looked at each replica.lag.time.max.ms / this."""
     checkpoint_interval_ms: int = 5_000
     """How often changed watermarks are written to the data directories' facts."""
+    maintenance_interval_ms: int = 60_000
+    """How often logs are maintained: retention, checkpoints, expiry of producers, deletion of strays."""
+    strays_kept_ms: int = 60_000
+    """How long a replica that was set aside is kept before maintenance deletes it."""
+    log_checkpoint_bytes: int = 8 << 20
+    """Appended to a log between two checkpoints.  A start after an unclean stop reads about as much of each log."""
+    segment_size_max: int = 2**31 - 1
+    """No segment grows larger, whatever the topic's segment.bytes."""
+    segment_age_max_ms: int = 2**63 - 1
+    """No segment grows for longer, whatever the topic's segment.ms."""
+    index_interval_bytes: int = 4096
+    """Bytes of a log for each entry of its index."""
+    producer_expiration_ms: int = 24 * 60 * 60 * 1000
+    """An idempotent producer that is silent for longer is forgotten."""
     producer_id_low_water: int = 1_000
     """The next block of producer ids is asked for when fewer are left.  So this many new producers can begin at a
     broker while no controller is active; further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""

@@ -31,6 +31,7 @@ from broker.core.fetch_session import PartitionKey
 from broker.core.partition import Assignment, FollowerState, LeaderState, Limits
 from broker.log import LogConfig, LogKey, PartitionLog
 from broker.log.turns import Turn
+from broker.server.api import ReplicaLimits
 from broker.server.fetchers import Fetchers
 from broker.server.hosted import Hosted
 from broker.server.isr import IsrKeeper
@@ -437,7 +438,7 @@ class ImageFollower:
     def _config(self, topic_id: UUID, image: ClusterImage) -> LogConfig:
         found = self._log_configs.get(topic_id)
         if found is None:
-            found = self._log_configs[topic_id] = log_config(image, topic_id)
+            found = self._log_configs[topic_id] = log_config(image, topic_id, self._replicas.limits)
         return found
 
     def _limits(self, topic_id: UUID, image: ClusterImage) -> Limits:
@@ -529,15 +530,17 @@ def _assignment(partition: PartitionImage) -> Assignment:
     )
 
 
-def log_config(image: ClusterImage, topic_id: UUID) -> LogConfig:
-    """A topic's settings as its log takes them."""
+def log_config(image: ClusterImage, topic_id: UUID, limits: ReplicaLimits) -> LogConfig:
+    """Return a topic's settings as its log takes them."""
     value = partial(image.topic_config, topic_id)
     return LogConfig(
-        segment_size_max=int(value("segment.bytes")),
-        segment_age_max_ms=int(value("segment.ms")),
+        segment_size_max=min(int(value("segment.bytes")), limits.segment_size_max),
+        segment_age_max_ms=min(int(value("segment.ms")), limits.segment_age_max_ms),
         retention_ms=int(value("retention.ms")),
         retention_size=int(value("retention.bytes")),
         message_size_max=int(value("max.message.bytes")),
         write_caching=value("write.caching") == "true",
         compressed_records_checked=value("compression.validation.enable") == "true",
+        producer_expiration_ms=limits.producer_expiration_ms,
+        index_interval=limits.index_interval_bytes,
     )

@@ -41,9 +41,6 @@ log = get_logger("broker")
 
 CLEAN_EPOCH = "broker/clean_epoch"
 """Fact: the broker epoch under which this directory was closed cleanly."""
-MAINTENANCE_S = 60.0
-STRAYS_KEPT_MS = 60_000
-"""How long a replica that was set aside is kept before it is deleted."""
 ASSIGN_TIMEOUT_MS = 5_000
 ASSIGN_RETRY_S = 1.0
 ASSIGN_MAX_ITEMS = 5_000
@@ -88,7 +85,7 @@ class BrokerRole:
         # A follower that waits in a long poll for longer than a lagging one is borne would seem to have fallen silent.
         limits = replace(limits, fetcher_wait_ms=min(limits.fetcher_wait_ms, max(1, config.lag_max_ms // 3)))
         self.config = config
-        self.logs = LogManager(disks)
+        self.logs = LogManager(disks, limits.log_checkpoint_bytes)
         self.progress = Progress()
         self._sources = sources
         self._disks = tuple(disks)
@@ -339,12 +336,13 @@ class BrokerRole:
     # -- maintenance and marks
 
     async def _maintain(self) -> None:
+        limits = self.replicas.limits
         while True:
-            await asyncio.sleep(MAINTENANCE_S)
+            await asyncio.sleep(limits.maintenance_interval_ms / 1000)
             try:
                 await self.logs.maintain(now_ms(), self._sources.wall_ms())
                 if self.follower.strays_known:
-                    await self.logs.delete_strays(now_ms(), STRAYS_KEPT_MS)
+                    await self.logs.delete_strays(now_ms(), limits.strays_kept_ms)
             except DiskError as error:
                 log.error("maintenance failed", cause=str(error))
 

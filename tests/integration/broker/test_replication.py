@@ -17,7 +17,6 @@ from broker.core.fetch_session import FetcherSession
 from broker.log import Appended
 from broker.server import fetchers
 from broker.server.api import FetchPartition, FetchPlan, FetchResult, ProduceResult, ReplicaLimits
-from broker.server.role import STRAYS_KEPT_MS
 from metadata.control.errors import Word
 from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
@@ -430,18 +429,18 @@ async def test_a_topic_made_again_under_its_name_while_a_holder_was_down_shows_n
 
 
 async def test_what_was_set_aside_is_deleted_after_its_grace_and_not_before(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
 ) -> None:
+    kept_ms = ReplicaLimits().strays_kept_ms
     topic_id = cluster.controller.create("t", (1, 2, 3))
     await written(await leading(cluster, 1, "t"), "t", b"a")
     strays = cluster[3].root / "strays"
     cluster.controller.delete(topic_id)
     await cluster.until(lambda: len(list(strays.iterdir())) == 1, "set aside")
-    assert await cluster[3].role.logs.delete_strays(0, STRAYS_KEPT_MS) == 0
-    assert await cluster[3].role.logs.delete_strays(STRAYS_KEPT_MS - 1, STRAYS_KEPT_MS) == 0
+    assert await cluster[3].role.logs.delete_strays(0, kept_ms) == 0
+    assert await cluster[3].role.logs.delete_strays(kept_ms - 1, kept_ms) == 0
     await cluster[3].stop()
-    monkeypatch.setattr("broker.server.role.MAINTENANCE_S", 0.05)
-    monkeypatch.setattr("broker.server.role.STRAYS_KEPT_MS", 0)
+    cluster.limits = ReplicaLimits(maintenance_interval_ms=50, strays_kept_ms=0)
     await cluster[3].start()
     await cluster.until(lambda: list(strays.iterdir()) == [], "deleted")
 

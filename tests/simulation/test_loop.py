@@ -1,0 +1,62 @@
+"""The simulated loop: a broken invariant ends the run, wherever it was raised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from simulation import cluster_world, quorum_world
+from simulation.cluster_plan import draw as draw_cluster
+from simulation.loop import SimulatedLoop
+from simulation.plan import draw as draw_quorum
+
+
+@pytest.fixture
+def loop() -> Iterator[SimulatedLoop]:
+    made = SimulatedLoop()
+    yield made
+    made.bury()
+    made.close()
+
+
+def broken() -> None:
+    raise AssertionError("an invariant is broken")
+
+
+def test_an_assertion_in_a_callback_ends_the_run(loop: SimulatedLoop) -> None:
+    loop.call_later(1.0, broken)
+    with pytest.raises(AssertionError, match="an invariant is broken"):
+        loop.run_until_complete(asyncio.sleep(2.0))
+
+
+def test_other_exceptions_in_a_callback_are_only_reported(loop: SimulatedLoop) -> None:
+    seen: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: seen.append(context))
+    loop.call_soon(lambda: 1 // 0)
+    loop.run_until_complete(asyncio.sleep(1.0))
+    assert len(seen) == 1
+
+
+def test_an_assertion_that_ended_a_task_unheard_is_reported(loop: SimulatedLoop) -> None:
+    async def fails(error: Exception) -> None:
+        raise error
+
+    async def main() -> None:
+        errors = (AssertionError("unheard"), AssertionError("heard"), ValueError("no invariant"))
+        tasks = [loop.create_task(fails(error)) for error in errors]
+        await asyncio.wait(tasks)
+        assert str(tasks[1].exception()) == "heard"
+
+    loop.run_until_complete(main())
+    assert [str(one) for one in loop.broken_invariants()] == ["unheard"]
+
+
+def test_a_broken_invariant_is_a_violation_of_either_kind_of_run() -> None:
+    cluster = cluster_world.ClusterWorld(draw_cluster(0))
+    cluster.loop.call_later(1.0, broken)
+    assert "an invariant is broken" in str(cluster.play().violation)
+    quorum = quorum_world.QuorumWorld(draw_quorum(0))
+    quorum.loop.call_later(1.0, broken)
+    assert "an invariant is broken" in str(quorum.play().violation)
