@@ -15,8 +15,8 @@ from quorumlog.runtime.config import BROKER, NodeConfig
 from quorumlog.runtime.run import Process
 
 if TYPE_CHECKING:
-    from quorum.farewell import Farewell
-    from quorum.generations import OutlivedError
+    from quorum.ports import OutlivedError
+    from quorumlog_server.farewell import Farewell
 
 
 def main() -> None:
@@ -52,9 +52,9 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 async def _run_broker(config: NodeConfig, process: Process) -> None:
-    from quorum.farewell import Farewell
-    from quorum.process import run_again_if_rebuilt
     from quorumlog.runtime.clock import Sources
+    from quorumlog_server.control_plane import run_again_if_rebuilt
+    from quorumlog_server.farewell import Farewell
 
     farewell = Farewell(config, Sources.real())
     process.on_end = farewell.end

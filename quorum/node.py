@@ -68,13 +68,13 @@ from quorum.core.messages import (
 from quorum.core.roles import Leader
 from quorum.core.types import Batch, Role, StoredQuorum, VoterSet
 from quorum.exchange import Exchange
-from quorum.generations import outlived
 from quorum.log_disk import LogDisk
 from quorum.node_metrics import NodeMetrics
 from quorum.ports import (
     CannotAppendNowError,
     LeadershipLostError,
     NotLeaderError,
+    OutlivedError,
     QuorumStore,
     Transport,
     UnreachableError,
@@ -370,7 +370,8 @@ class QuorumNode(Inquirer):
                 self._tell_changed()
             case Refused(message, newer_generation):
                 if newer_generation is not None:
-                    raise outlived(self.core, message, newer_generation)
+                    core = self.core
+                    raise OutlivedError(message, core.generation, newer_generation, core.log.end, core.is_voter)
                 raise ConfigError(message)
             case VotersChanged() | Transferred() | ReadConfirmed() | ReadRefused():
                 self._questions.answer(effect)

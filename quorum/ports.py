@@ -16,6 +16,7 @@ from quorum.core.events import Peer
 from quorum.core.messages import Reply, Request
 from quorum.core.types import Batch, LogBase, LogEnd, QuorumState, StoredQuorum
 from quorum.snapshot_file import SnapshotInfo
+from quorumlog.errors import ConfigError
 
 __all__ = [
     "BadSnapshotError",
@@ -24,6 +25,7 @@ __all__ = [
     "Handler",
     "LeadershipLostError",
     "NotLeaderError",
+    "OutlivedError",
     "QuorumStore",
     "SnapshotMissingError",
     "StoreWrite",
@@ -60,6 +62,20 @@ class CannotAppendNowError(Exception):
 
 class LeadershipLostError(Exception):
     """`QuorumNode.committed`: the epoch ended first; whether the records are committed some day is unknown."""
+
+
+class OutlivedError(ConfigError):
+    """The quorum of this disk was rebuilt: the quorum's generation is `newer`, that of the disk is `generation`.
+
+    log_end: end of the disk's log.  was_voter: the disk is in the last voter set that it knows.
+    """
+
+    def __init__(self, message: str, generation: int, newer: int, log_end: int, was_voter: bool) -> None:
+        super().__init__(message)
+        self.generation = generation
+        self.newer = newer
+        self.log_end = log_end
+        self.was_voter = was_voter
 
 
 class UnreachableError(Exception):

@@ -15,12 +15,12 @@ from typing import NoReturn
 import quorumlog
 from quorumlog.errors import ConfigError
 
-ROOMS = ("quorum", "metadata", "broker")
+ROOMS = ("quorum", "metadata", "broker", "quorumlog_server")
 
 
 def quorum_node() -> None:
     """Run `quorum-node` and end the process with its exit status."""
-    _run("quorum-node", "quorum.cli")
+    _run("quorum-node", "quorumlog_server.quorum_node")
 
 
 def broker() -> None:

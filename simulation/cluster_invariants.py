@@ -29,7 +29,7 @@ from broker.server.process import BrokerProcess
 from broker.server.replica_manager import ReplicaManager
 from metadata.control.election import min_isr_of
 from metadata.image import ClusterImage
-from quorum.process import ControlPlane
+from quorumlog_server.control_plane import ControlPlane
 from simulation.cluster_history import READ_BYTES, History, Mark, batches_in, batches_of
 from simulation.cluster_metadata import Election, Follower, MetadataWatch, Proposed, Spot
 from simulation.cluster_retention import Retention

@@ -28,8 +28,8 @@ from broker.server.process import BrokerProcess
 from metadata.controller.fencing import Fencing
 from metadata.controller.sessions import Session
 from metadata.image import PartitionImage
-from quorum.process import ControlPlane
 from quorumlog.errors import FatalError
+from quorumlog_server.control_plane import ControlPlane
 from simulation.cluster_clients import Clients
 from simulation.cluster_history import Mark
 from simulation.cluster_invariants import ClusterWatch

@@ -21,8 +21,8 @@ from random import Random
 from metadata.records import ConfigScope
 from quorum.core.events import AddVoter
 from quorum.core.types import Batch
-from quorum.recover import Found, choose, image_of, plan_rebuild
 from quorumlog.runtime.clock import Sources
+from quorumlog_server.recover import Found, choose, image_of, plan_rebuild
 from simulation.aftermath import SETTLE_S, Aftermath
 from simulation.invariants import Violation
 from simulation.linearizability import Operation

@@ -33,13 +33,12 @@ from metadata.records import Config, ConfigScope
 from quorum.core.config import RaftConfig
 from quorum.core.events import Effect, Event
 from quorum.core.types import Batch, Role, VoterSet
-from quorum.generations import OutlivedError
 from quorum.node import QuorumNode
-from quorum.ports import NotLeaderError, UnreachableError
+from quorum.ports import NotLeaderError, OutlivedError, UnreachableError
 from quorum.snapshots import SnapshotPolicy
-from quorum.volunteer import Volunteer
 from quorumlog.errors import FatalError
 from quorumlog.runtime.clock import Sources, now_ms
+from quorumlog_server.volunteer import Volunteer
 from simulation.coverage import Row
 from simulation.invariants import Run, Violation, Watch
 from simulation.linearizability import Operation
@@ -265,7 +264,7 @@ class QuorumWorld:
         host.process = host.run = host.node = host.replay = host.controller = None
 
     async def _main(self, host: Host, process: Process) -> None:
-        """The program: what `quorum/process.py` wires together, without brokers and the service in front."""
+        """Run the parts that `quorumlog_server/control_plane.py` wires together, without the controller service."""
         sources = Sources.seeded(self.random.getrandbits(64), self._wall_ms)
         transport = SimulatedTransport(self.network, host.address)
         replay = Replay()
@@ -303,7 +302,7 @@ class QuorumWorld:
             self.loop.call_soon(self.start, host.node_id, context=Context())
 
     def _outlive(self, host: Host, failure: OutlivedError) -> None:
-        """As `quorum/generations.py`: who was no voter begins anew, with an empty disk; a voter is refused."""
+        """As in `quorumlog_server/generations.py`: an observer starts again with an empty disk; a voter is refused."""
         self.note(f"{host.name} ends: {failure}")
         self.watch.seen["old generation refused"] += 1
         host.outlived = True

@@ -19,8 +19,8 @@ from quorum.codec import MalformedError
 from quorum.core.types import Batch, LogBase, LogEnd, QuorumState
 from quorum.ports import BadSnapshotError, SnapshotMissingError, StoredQuorum, StoreWrite
 from quorum.snapshot_file import SnapshotInfo, SnapshotParser
-from quorum.standing import MemoryStanding
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
+from quorumlog_server.standing import MemoryStanding
 
 HANG_LOOK_S = 0.02
 LATENCY_MAX_P99S = 3.0

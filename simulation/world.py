@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from broker.server.api import ReplicaLimits
 from broker.server.process import BrokerProcess
-from quorum.process import ControlPlane
 from quorumlog.runtime.addresses import DEFAULT_LISTENER, Address, InitialVoter
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import BROKER, QUORUM_NODE, KafkaListener, NodeConfig
+from quorumlog_server.control_plane import ControlPlane
 from simulation.disk import SimulatedDisk
 from simulation.loop import Process, SimulatedLoop
 from simulation.network import Network, SimulatedTransport

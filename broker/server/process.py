@@ -26,7 +26,6 @@ from broker.server.node_view import NodeView
 from broker.server.role import BrokerRole, RoleConfig
 from metadata.records import Endpoint
 from quorum.ports import QuorumStore, Transport
-from quorum.process import ControlPlane, make_store, quorum_directory
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.errors import StoreRefusedError
 from quorumlog.runtime.addresses import NamedAddress
@@ -37,6 +36,7 @@ from quorumlog.runtime.file_disk import SYNC_ONE_BY_ONE_MAX, FileDisk
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
+from quorumlog_server.control_plane import ControlPlane, make_store, quorum_directory
 
 log = get_logger("broker")
 

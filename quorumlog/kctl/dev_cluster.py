@@ -39,7 +39,7 @@ READY_POLL_S = 0.05
 
 VOTER = "voter"
 BROKER = "broker"
-_MODULES = {VOTER: "quorum.cli", BROKER: "broker.cli"}
+_MODULES = {VOTER: "quorumlog_server.quorum_node", BROKER: "broker.cli"}
 
 Say = Callable[[str], None]
 
@@ -120,6 +120,8 @@ def load(directory: Path) -> DevCluster | None:
     try:
         document: Any = json.loads(path.read_text())
         nodes = [Node(**node) for node in document["nodes"]]
+        for node in nodes:
+            node.command[3:4] = [_MODULES[node.role]]  # an older release may have written another module name
         base = document.get("port_base")
         return DevCluster(
             str(directory),

@@ -1,7 +1,7 @@
-"""What `quorum.dump` reads from a quorum directory or a snapshot, as it comes out of that process.
+"""Runs `quorumlog_server.dump` on a quorum directory or a snapshot, and parses its output.
 
-The formats on disk are the servers', whose rooms kctl does not import; so it runs their reader, as `kctl dev` runs
-their servers, and takes messages from it that kctl knows anyway.
+Only the servers' packages know the formats on disk, and kctl imports none of them.  So it runs their reader as a
+process, and receives messages of node.proto.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Dump:
     """`async with`, then `async for`.  Raises ClusterError with what the reader says."""
 
     def __init__(self, path: str, topics: Sequence[str]) -> None:
-        self._command = [sys.executable, "-P", "-m", "quorum.dump", path, *topics]
+        self._command = [sys.executable, "-P", "-m", "quorumlog_server.dump", path, *topics]
         self._process: asyncio.subprocess.Process
 
     async def __aenter__(self) -> Dump:

@@ -26,7 +26,7 @@ POLICY = SnapshotPolicy(log_bytes=1500, retain_bytes=3000)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot every few records, and only what is needed is kept."""
     smoke.quiet()
-    monkeypatch.setattr("quorum.process.SnapshotPolicy", lambda **settings: POLICY)
+    monkeypatch.setattr("quorumlog_server.control_plane.SnapshotPolicy", lambda **settings: POLICY)
 
 
 async def create(world: World, name: str) -> None:
@@ -214,7 +214,7 @@ def test_restarts_go_on_from_the_snapshot_and_leaders_are_elected(seed: int) -> 
 
 def test_damaged_snapshots_are_passed_over_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = SnapshotPolicy(log_bytes=1500, retain_bytes=16_000)
-    monkeypatch.setattr("quorum.process.SnapshotPolicy", lambda **settings: policy)
+    monkeypatch.setattr("quorumlog_server.control_plane.SnapshotPolicy", lambda **settings: policy)
     world = World(3)
 
     async def scenario() -> None:

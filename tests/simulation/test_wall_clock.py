@@ -74,7 +74,7 @@ def test_a_wall_clock_that_jumps_ahead_costs_no_history_of_the_metadata(
     jump_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = SnapshotPolicy(log_bytes=1500)
-    monkeypatch.setattr("quorum.process.SnapshotPolicy", lambda **settings: policy)
+    monkeypatch.setattr("quorumlog_server.control_plane.SnapshotPolicy", lambda **settings: policy)
     quiet()
     world = World(5, voters=1, brokers=1, settings=QUICK)
     disk = world.hosts[1].quorum_disk

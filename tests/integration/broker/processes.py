@@ -10,11 +10,11 @@ from typing import Any
 
 from broker.server.process import BrokerProcess, make_broker_process
 from metadata.image import PartitionImage
-from quorum.process import ControlPlane, make_control_plane
 from quorumlog.runtime.addresses import Address, InitialVoter
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
 from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog_server.control_plane import ControlPlane, make_control_plane
 
 WAIT_S = 30.0
 ANY_PORT = Address("127.0.0.1", 0)

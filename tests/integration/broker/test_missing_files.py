@@ -22,13 +22,13 @@ from broker.core.errors import Code
 from broker.server.api import FetchPartition, FetchPlan
 from broker.server.process import BrokerProcess, make_broker_process
 from quorum.core.types import Role
-from quorum.process import ControlPlane, make_control_plane
 from quorumlog.errors import QuorumlogError
 from quorumlog.kctl.context import wait_until
 from quorumlog.runtime.addresses import Address, parse_target
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
 from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog_server.control_plane import ControlPlane, make_control_plane
 
 ROOT = Path(__file__).parents[3]
 REFUSED, REPAIRED, SAID, OFFLINE = "refused", "repaired", "repaired, and said", "replica offline"

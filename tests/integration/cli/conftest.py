@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 END_TIMEOUT_S = 60
-MODULES = {"broker": "broker.cli", "quorum-node": "quorum.cli", "kctl": "quorumlog.kctl.main"}
+MODULES = {"broker": "broker.cli", "quorum-node": "quorumlog_server.quorum_node", "kctl": "quorumlog.kctl.main"}
 
 
 def environment() -> dict[str, str]:

@@ -150,7 +150,7 @@ def test_config_for_somebody_who_has_seen_enough() -> None:
 
 
 def test_servers_do_not_import_what_they_do_not_need() -> None:
-    code = "import broker.cli, broker.server.process, quorum.cli, sys; print(*sys.modules)"
+    code = "import broker.cli, broker.server.process, quorumlog_server.quorum_node, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, env=environment()
     )

@@ -41,7 +41,8 @@ class Nodes:
         with (self._folder / f"{node_id}.log").open("ab") as log:
             self._processes[node_id] = await asyncio.create_subprocess_exec(
                 *self._lan.inside(node_id),
-                *(sys.executable, "-P", "-m", "quorum.cli", "run", "--node-id", str(node_id), "--http", "off"),
+                *(sys.executable, "-P", "-m", "quorumlog_server.quorum_node", "run"),
+                *("--node-id", str(node_id), "--http", "off"),
                 *("--data-dir", str(self._folder / str(node_id))),
                 *("--listen", f"0.0.0.0:{CONTROL_PORT}", "--advertise", f"{self._lan.address(node_id)}:{CONTROL_PORT}"),
                 *("--initial-voters", voters),

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from quorum.process import ControlPlane, make_control_plane
 from quorumlog.errors import ConfigError, StoreRefusedError
 from quorumlog.runtime.addresses import Address, InitialVoter
 from quorumlog.runtime.clock import Sources
@@ -19,6 +18,7 @@ from quorumlog.runtime.config import QUORUM_NODE, NodeConfig
 from quorumlog.runtime.grpc import make_channel
 from quorumlog.runtime.metrics import Metrics
 from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog_server.control_plane import ControlPlane, make_control_plane
 
 SETTINGS: dict[str, Any] = {"quorum_election_timeout_ms": 300, "quorum_fetch_timeout_ms": 600}
 

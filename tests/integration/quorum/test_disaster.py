@@ -26,7 +26,7 @@ async def tool(*arguments: str) -> tuple[int, str]:
     """Run quorum-node as a person would; its exit status and all that it said."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORUMLOG_")}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "quorum.cli", *arguments),
+        *(sys.executable, "-P", "-m", "quorumlog_server.quorum_node", *arguments),
         env={**environment, "PYTHONPATH": str(ROOT)},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

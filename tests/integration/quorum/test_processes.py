@@ -39,7 +39,7 @@ class Voters:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUMLOG_")}
         voters = ",".join(f"{number}@{address}" for number, address in self.addresses.items())
         self.processes[node_id] = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "quorum.cli", "run", "--http", "off"),
+            *(sys.executable, "-P", "-m", "quorumlog_server.quorum_node", "run", "--http", "off"),
             *("--data-dir", str(self._folder / str(node_id)), "--node-id", str(node_id)),
             *("--listen", self.addresses[node_id], "--initial-voters", voters),
             stdout=asyncio.subprocess.PIPE,

@@ -13,13 +13,13 @@ import pytest
 from metadata.codec import decode, encode
 from metadata.image import ClusterImage
 from metadata.records import NO_LEADER, Partition, Record, Replica, Topic
-from quorum import recover
-from quorum.cli import run
-from quorum.process import ControlPlane
-from quorum.recover import EPOCH_JUMP, PRODUCER_ID_JUMP, rebuilt_partitions
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.addresses import Address, InitialVoter
 from quorumlog.runtime.config import NodeConfig
+from quorumlog_server import recover
+from quorumlog_server.control_plane import ControlPlane
+from quorumlog_server.quorum_node import run
+from quorumlog_server.recover import EPOCH_JUMP, PRODUCER_ID_JUMP, rebuilt_partitions
 from tests.integration.quorum import test_snapshots
 from tests.integration.quorum.test_control_plane import brokers, configure, free_ports, plane, ready, register
 from tests.integration.quorum.test_snapshots import same

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 from quorum.core.types import Role
-from quorum.process import ControlPlane, make_store
 from quorum.snapshot_file import snapshot_name
 from quorum.snapshots import SnapshotPolicy
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.runtime.addresses import Address, InitialVoter
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
+from quorumlog_server.control_plane import ControlPlane, make_store
 from tests.integration.quorum.test_control_plane import configure, create, free_ports, ready, register
 
 POLICY = SnapshotPolicy(log_bytes=1000, retain_bytes=2000)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from quorum.farewell import Farewell
-from quorum.process import make_control_plane
 from quorumlog.runtime import space
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.last_end import FAILED, End
 from quorumlog.runtime.metrics import Metrics
 from quorumlog.wire.v1 import node_pb2
+from quorumlog_server.control_plane import make_control_plane
+from quorumlog_server.farewell import Farewell
 from tests.integration.quorum.test_control_plane import configure, free_ports, ready
 
 AT_MS = 5_000

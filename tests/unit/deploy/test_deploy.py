@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from broker.cli import make_parser as broker_parser
-from quorum.cli import make_parser as node_parser
 from quorumlog.runtime import config as configuration
 from quorumlog.runtime.config import NodeConfig
+from quorumlog_server.quorum_node import make_parser as node_parser
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 PARSERS = {"quorum-node": node_parser, "broker": broker_parser}

@@ -11,9 +11,9 @@ import pytest
 
 import quorumlog
 from broker.cli import make_parser as broker_parser
-from quorum.cli import make_parser as node_parser
 from quorumlog.kctl.main import cli
 from quorumlog.runtime import config as configuration
+from quorumlog_server.quorum_node import make_parser as node_parser
 
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text()

@@ -57,7 +57,7 @@ def test_a_folder_without_init_and_its_own_module_shadow_nothing(tmp_path: Path,
     assert (finished.returncode, finished.stdout.split(",")[0]) == (0, program)
 
 
-@pytest.mark.parametrize("module", ["quorum.cli", "broker.cli"])
+@pytest.mark.parametrize("module", ["quorumlog_server.quorum_node", "broker.cli"])
 def test_a_server_run_as_a_module_names_the_package_too(tmp_path: Path, module: str) -> None:
     (tmp_path / "metadata.py").touch()
     finished = subprocess.run(

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from broker.cli import make_parser as broker_parser
-from quorum.cli import make_parser as node_parser
 from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
 from quorumlog.kctl import dev_cluster, processes
 from quorumlog.kctl.dev_cluster import DevCluster, Node
 from quorumlog.kctl.main import run as kctl
 from quorumlog.runtime import config as configuration
+from quorumlog_server.quorum_node import make_parser as node_parser
 
 SLEEPER = "import sys; sys.stdin.read()"
 
@@ -34,7 +34,8 @@ def test_the_plan_has_ids_ports_and_commands_that_the_servers_accept(tmp_path: P
     assert len(set(ports)) == len(ports) == 3 * 2 + 3 * 3
     for node in cluster.nodes:
         role, parser = ("quorum-node", node_parser()) if node.role == "voter" else ("broker", broker_parser())
-        assert node.command[:4] == [sys.executable, "-P", "-m", "quorum.cli" if node.role == "voter" else "broker.cli"]
+        module = "quorumlog_server.quorum_node" if node.role == "voter" else "broker.cli"
+        assert node.command[:4] == [sys.executable, "-P", "-m", module]
         config = configuration.load(role, parser.parse_args(node.command[4:]), {})
         assert (config.node_id, config.cluster_id) == (node.id, cluster.cluster_id)
     assert len(cluster.controllers.split(",")) == len(cluster.bootstrap.split(",")) == 3
@@ -65,6 +66,14 @@ def test_the_record_survives_and_a_broken_one_is_named(tmp_path: Path) -> None:
         (tmp_path / "cluster.json").write_text(broken)
         with pytest.raises(ConfigError, match=r"cluster\.json"):
             dev_cluster.load(tmp_path)
+
+
+def test_a_cluster_of_an_older_release_starts_with_todays_module_names(tmp_path: Path) -> None:
+    cluster = dev_cluster.plan(tmp_path, 1, 1, 22_000, made_dir=True)
+    cluster.save()
+    path = tmp_path / "cluster.json"
+    path.write_text(path.read_text().replace("quorumlog_server.quorum_node", "quorum.cli"))
+    assert dev_cluster.load(tmp_path) == cluster
 
 
 def test_other_ports_than_those_that_a_cluster_has_are_refused(

@@ -18,7 +18,6 @@ import pytest
 
 from quorum.core.types import LogEnd, QuorumState
 from quorum.ports import BadSnapshotError, StoreWrite
-from quorum.standing import FILE, FileStanding, Standing
 from quorum.store import SqliteQuorumStore
 from quorum.store import sqlite as sqlite_store
 from quorum.store.directory import (
@@ -34,6 +33,7 @@ from quorum.store.directory import (
 from quorum.store.wal import check_wal
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
+from quorumlog_server.standing import FILE, FileStanding, Standing
 from tests.contract.samples import CLUSTER, data, founding, leader_change, snapshot_bytes, state
 
 FRAME = 24 + 4096

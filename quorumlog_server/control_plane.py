@@ -28,20 +28,20 @@ from metadata.image import ClusterImage
 from metadata.records import ConfigScope, Record
 from quorum.core.config import RaftConfig
 from quorum.core.types import Role
-from quorum.generations import OutlivedError, through_generations
 from quorum.node import QuorumNode
-from quorum.ports import QuorumStore, Transport
+from quorum.ports import OutlivedError, QuorumStore, Transport
 from quorum.snapshots import SnapshotPolicy
-from quorum.standing import FileStanding, MemoryStanding, StandingStore
 from quorum.store import SqliteQuorumStore
 from quorum.transport.grpc import GrpcTransport
-from quorum.volunteer import Volunteer
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import BROKER, NodeConfig
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
 from quorumlog.runtime.space import SpaceSamples
+from quorumlog_server.generations import through_generations
+from quorumlog_server.standing import FileStanding, MemoryStanding, StandingStore
+from quorumlog_server.volunteer import Volunteer
 
 QUORUM_FOLDER = "quorum"
 """Folder of the quorum store, in the first data directory."""

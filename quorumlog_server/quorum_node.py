@@ -17,8 +17,8 @@ from quorumlog.runtime.config import QUORUM_NODE, NodeConfig
 from quorumlog.runtime.run import Process
 
 if TYPE_CHECKING:
-    from quorum.farewell import Farewell
-    from quorum.generations import OutlivedError
+    from quorum.ports import OutlivedError
+    from quorumlog_server.farewell import Farewell
 
 
 def main() -> None:
@@ -102,10 +102,10 @@ def _format(parsed: argparse.Namespace) -> int:
 
 
 def _recover(parsed: argparse.Namespace) -> int:
-    from quorum.process import QUORUM_FOLDER
-    from quorum.recover import recover
     from quorumlog.runtime.addresses import parse_target
     from quorumlog.runtime.clock import Sources
+    from quorumlog_server.control_plane import QUORUM_FOLDER
+    from quorumlog_server.recover import recover
 
     def confirm() -> bool:
         return parsed.yes or input("go on? Type yes: ").strip() == "yes"
@@ -127,8 +127,8 @@ def _recover(parsed: argparse.Namespace) -> int:
 
 
 def _set_aside(parsed: argparse.Namespace) -> int:
-    from quorum.process import QUORUM_FOLDER
     from quorum.store.directory import move_away
+    from quorumlog_server.control_plane import QUORUM_FOLDER
 
     try:
         kept = move_away(os.path.join(parsed.data_dir, QUORUM_FOLDER), "set-aside")
@@ -139,8 +139,8 @@ def _set_aside(parsed: argparse.Namespace) -> int:
 
 
 async def _format_store(config: NodeConfig) -> None:
-    from quorum.process import make_store
     from quorumlog.runtime.clock import Sources
+    from quorumlog_server.control_plane import make_store
 
     if _is_formatted(config):
         raise StoreRefusedError(
@@ -152,8 +152,8 @@ async def _format_store(config: NodeConfig) -> None:
 
 
 def _is_formatted(config: NodeConfig) -> bool:
-    from quorum.process import quorum_directory
     from quorum.store.directory import mark_path
+    from quorumlog_server.control_plane import quorum_directory
 
     folder = quorum_directory(config)
     return os.path.exists(mark_path(folder)) or (os.path.isdir(folder) and bool(os.listdir(folder)))
@@ -183,9 +183,9 @@ def _serve(config: NodeConfig, environ: Mapping[str, str]) -> int:
 
 
 async def _run_node(config: NodeConfig, process: Process) -> None:
-    from quorum.farewell import Farewell
-    from quorum.process import run_again_if_rebuilt
     from quorumlog.runtime.clock import Sources
+    from quorumlog_server.control_plane import run_again_if_rebuilt
+    from quorumlog_server.farewell import Farewell
 
     farewell = Farewell(config, Sources.real())
     process.on_end = farewell.end
@@ -193,9 +193,9 @@ async def _run_node(config: NodeConfig, process: Process) -> None:
 
 
 async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, before: OutlivedError | None) -> None:
-    from quorum.process import make_control_plane
     from quorumlog.runtime.clock import Sources
     from quorumlog.runtime.metrics import Metrics
+    from quorumlog_server.control_plane import make_control_plane
 
     metrics = Metrics()
     plane = make_control_plane(config, Sources.real())

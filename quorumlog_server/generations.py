@@ -17,31 +17,11 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 
-from quorum.core.core import RaftCore
+from quorum.ports import OutlivedError
 from quorum.store.directory import move_away
-from quorumlog.errors import ConfigError
 from quorumlog.runtime.logging import get_logger
 
 _log = get_logger("quorum")
-
-
-class OutlivedError(ConfigError):
-    """The quorum that this node's disk belongs to was rebuilt: it is at `newer`, the disk at `generation`.
-
-    log_end: of the disk.  was_voter: in the last voter set that it knows.
-    """
-
-    def __init__(self, message: str, generation: int, newer: int, log_end: int, was_voter: bool) -> None:
-        super().__init__(message)
-        self.generation = generation
-        self.newer = newer
-        self.log_end = log_end
-        self.was_voter = was_voter
-
-
-def outlived(core: RaftCore, message: str, newer: int) -> OutlivedError:
-    """What `core` ends its node with when it has heard of the `newer` generation."""
-    return OutlivedError(message, core.generation, newer, core.log.end, core.is_voter)
 
 
 async def through_generations(

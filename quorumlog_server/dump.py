@@ -1,7 +1,7 @@
-"""Reads a quorum directory or a snapshot, offline: `python -m quorum.dump PATH`, which `kctl metadata dump` runs.
+"""Reads a quorum directory or a snapshot, offline: `python -m quorumlog_server.dump PATH`.
 
-kctl knows no server room, so the reading is a program of its own, and what it has found goes to its standard output as
-frames: kind (1 byte), length (4 bytes, big-endian), content.
+`kctl metadata dump` runs this program, because kctl imports no package of the servers.  The program writes its findings
+to standard output as frames: kind (1 byte), length (4 bytes, big-endian), content.
 
     I  JSON: what is being read            N  DescribeMetadataReply: names of the topics where the log begins
     B  MetadataBatch of the log            S  DescribeMetadataReply: the state that a snapshot holds

@@ -26,9 +26,9 @@ from uuid import UUID
 from google.protobuf.message import Message
 
 from quorum.core.core import RaftCore
-from quorum.standing import Standing, StandingStore
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog_server.standing import Standing, StandingStore
 
 ASK_TIMEOUT_MS = 30_000
 """Of a request to be added; the controller waits meanwhile until the newcomer has caught up."""

@@ -15,10 +15,10 @@ import pytest
 from quorum.core.core import RaftCore
 from quorum.core.types import Batch, ReplicaKey, Voter, Voters, VoterSet
 from quorum.core.voters import VoterHistory
-from quorum.standing import FILE, FileStanding, MemoryStanding, Standing
-from quorum.volunteer import WAIT_MAX_S, Volunteer
 from quorumlog.errors import CorruptStoreError, FatalError
 from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog_server.standing import FILE, FileStanding, MemoryStanding, Standing
+from quorumlog_server.volunteer import WAIT_MAX_S, Volunteer
 from tests.unit.metadata.fake_node import run, settle
 
 OWN = ReplicaKey(4, UUID(int=4))
@@ -183,7 +183,7 @@ def test_what_is_in_its_way_is_said_once_until_it_is_something_else(monkeypatch:
     def info(what: str, **fields: object) -> None:
         said.append((what, fields.get("next")))
 
-    monkeypatch.setattr("quorum.volunteer._log", SimpleNamespace(info=info))
+    monkeypatch.setattr("quorumlog_server.volunteer._log", SimpleNamespace(info=info))
 
     async def test() -> None:
         rig = Rig(1, 2, 3)
@@ -348,7 +348,7 @@ async def test_a_disk_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quorum.standing.os.fsync", full)
+    monkeypatch.setattr("quorumlog_server.standing.os.fsync", full)
     with pytest.raises(FatalError, match="ENOSPC"):
         await FileStanding(str(tmp_path)).save(Standing.VOTER)
     assert await FileStanding(str(tmp_path)).load() is Standing.NEW

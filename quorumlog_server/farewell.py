@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from quorum.process import ControlPlane
 from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.clock import Sources
@@ -20,6 +19,7 @@ from quorumlog.runtime.logging import get_logger, rfc3339
 from quorumlog.runtime.run import in_words
 from quorumlog.runtime.space import Space
 from quorumlog.wire.v1 import node_pb2 as pb
+from quorumlog_server.control_plane import ControlPlane
 
 REPORT_S = 1.0
 PEERS_MAX = 16

@@ -1,4 +1,4 @@
-"""`quorum.dump`: a quorum directory or a snapshot is read as it is, never changed; where it is damaged it says so."""
+"""`quorumlog_server.dump` reads quorum directories and snapshots, changes nothing, and names damage."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from metadata.image import ClusterImage
 from metadata.records import Feature
 from metadata.snapshot import chunks
 from quorum.core.types import LogEnd
-from quorum.dump import FRAME, dump
 from quorum.ports import StoreWrite
 from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL
 from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError, StoreRefusedError
 from quorumlog.wire.v1 import node_pb2
+from quorumlog_server.dump import FRAME, dump
 from tests.contract.samples import CLUSTER, base, data, founding, leader_change, snapshot_bytes, state
 from tests.unit.metadata.test_snapshot import example
 from tests.unit.quorum_shell.test_sqlite_store import crashed, flip, make
@@ -245,7 +245,7 @@ def frames(output: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def program(*arguments: str) -> tuple[int, list[tuple[bytes, bytes]]]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-P", "-m", "quorum.dump", *arguments]
+    command = [sys.executable, "-P", "-m", "quorumlog_server.dump", *arguments]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False, timeout=60)
     return done.returncode, list(frames(done.stdout))
 
