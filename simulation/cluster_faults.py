@@ -9,7 +9,7 @@ from simulation.cluster_orders import Orders
 from simulation.cluster_plan import CONTROLLER, FIRST_BROKER, FOLLOWER, LEADER
 from simulation.cluster_world import ClusterWorld
 from simulation.havoc import Havoc
-from simulation.plan import Fault
+from simulation.plan import ALL_LINKS, Fault
 from simulation.world import Host
 
 ORDERLY_S = 3.0
@@ -45,6 +45,7 @@ class ClusterHavoc(Havoc):
             "split": self._split,
             "flap": self._flap,
             "reset": self._reset,
+            ALL_LINKS: self._all_links,
             "kill": self._kill,
             "power": self._power,
             "power all": self._power,
@@ -126,6 +127,10 @@ class ClusterHavoc(Havoc):
         side = {host.name for host in self._hosts(fault)}.union(self.world.clients.names[::2])
         names = self.world.host_names
         await self.without(fault.length_s, [(a, b) for a in names for b in names if (a in side) != (b in side)])
+
+    async def _all_links(self, fault: Fault) -> None:
+        nodes = [host.name for host in self.world.hosts.values()]
+        await self.all_links(fault, nodes, self.world.clients.names)
 
     async def _reset(self, fault: Fault) -> None:
         """Every connection to the host, or from it, breaks; new ones can be made at once."""

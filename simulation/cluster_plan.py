@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from quorumlog.wire.record_batch import Codec
-from simulation.plan import Fault
+from simulation.plan import ALL_LINKS, Fault, with_all_links
 
 FIRST_BROKER = 11
 
@@ -63,7 +63,9 @@ ORDERS = (
     "unregister",
     "transfer",
 )
-KINDS = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
+MIXED = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
+"""Kinds of which any run may have some."""
+KINDS = (*MIXED, ALL_LINKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def draw(seed: int) -> ClusterPlan:
         faults=(),
     )
     count = random.choice((0, 2, 5, 10, 20))
-    possible = [kind for kind in KINDS if kind not in SCRIPTS]
+    possible = [kind for kind in MIXED if kind not in SCRIPTS]
     kinds = [kind for kind in possible if random.random() < 0.35] or [random.choice(possible)]
     drawn = [_draw_fault(random, plan, random.choice(kinds)) for _ in range(count)]
     if wipes:
@@ -206,7 +208,9 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_conditions(Random(f"cluster conditions {seed}"), plan)
     plan = _with_upkeep(Random(f"cluster upkeep {seed}"), plan)
     plan = _with_usurper(Random(f"cluster usurp {seed}"), plan)
-    return _with_real_files(Random(f"cluster files {seed}"), plan)
+    plan = _with_real_files(Random(f"cluster files {seed}"), plan)
+    faults = with_all_links(Random(f"cluster all links {seed}"), plan.faults, plan.chaos_s)
+    return replace(plan, faults=faults)
 
 
 def _with_real_files(random: Random, plan: ClusterPlan) -> ClusterPlan:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from itertools import permutations
 from typing import Any, Protocol
 
 from simulation.network import Network
@@ -43,6 +45,8 @@ class Havoc:
     """One a run.  `rage`, then `heal`.  Subclasses fill `deeds`: what to do for each kind of fault."""
 
     LATE_S = 2.0
+    ALL_CUT = 0.6
+    SLOW_MAX_MS = 1000
 
     def __init__(self, attacked: Attacked) -> None:
         self._attacked = attacked
@@ -103,6 +107,14 @@ class Havoc:
         await self.lasts(length_s)
         for link in links:
             network.heal(*link)
+
+    async def all_links(self, fault: Fault, nodes: Sequence[str], clients: Sequence[str]) -> None:
+        """Cut every link between all nodes at once, the clients' too or not, or make every link very slow."""
+        if fault.amount >= self.ALL_CUT:
+            await self.weathered(replace(fault, kind="slow", amount=fault.amount * self.SLOW_MAX_MS))
+            return
+        names = [*nodes, *clients] if fault.amount >= self.ALL_CUT / 2 else nodes
+        await self.without(fault.length_s, list(permutations(names, 2)))
 
     async def flapping(self, fault: Fault, links: Sequence[tuple[str, str]]) -> None:
         """Cut and whole in turns, `amount` seconds each."""

@@ -14,7 +14,7 @@ from quorum.core.types import Role
 from quorum.node import QuorumNode
 from simulation.havoc import Havoc
 from simulation.loop import Process
-from simulation.plan import LEADER, Fault
+from simulation.plan import ALL_LINKS, LEADER, Fault
 from simulation.quorum_world import CLIENTS, Host, QuorumWorld
 
 BURST = 5
@@ -43,6 +43,7 @@ class Nemesis(Havoc):
             "split": self._split,
             "no replies": self._no_replies,
             "flap": self._flap,
+            ALL_LINKS: self._all_links,
             "kill": self._kill,
             "kill all": self._kill,
             "restart": self._restart,
@@ -130,6 +131,10 @@ class Nemesis(Havoc):
 
     async def _flap(self, fault: Fault) -> None:
         await self.flapping(fault, self._links_of(self._host(fault).name, fault.amount))
+
+    async def _all_links(self, fault: Fault) -> None:
+        nodes = [host.name for host in self.world.hosts.values()]
+        await self.all_links(fault, nodes, [f"c{one}" for one in range(1, CLIENTS + 1)])
 
     # Nodes
 

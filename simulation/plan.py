@@ -6,12 +6,16 @@ is shrunk, and how a shrunk one is replayed (`--seed N --faults 3,7`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 FIRST_OBSERVER = 11
 
 LINK_FAULTS = ("slow", "loss", "duplicate", "late", "cut", "one way", "isolate", "split", "no replies", "flap")
+ALL_LINKS = "all links"
+ALL_LINKS_SHARE = 0.1
+"""In how many runs all links are cut or slow at once, besides what else is drawn."""
 NODE_FAULTS = ("kill", "kill all", "restart", "pause", "pause all", "skew", "burst", "zombie", "move")
 DISK_FAULTS = ("torn write", "fsync fails", "slow disk", "disk hangs", "disk full", "wipe")
 ORDERS = (
@@ -32,7 +36,7 @@ KINDS_SHARES = (0.08, 0.2, 0.4)
 """How many of all kinds one run has.  What breaks only when two kinds meet is found where there are few others."""
 LEADER = 0
 """Stands for whichever node leads when the fault begins."""
-KINDS = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
+KINDS = (*LINK_FAULTS, ALL_LINKS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,23 @@ def draw(seed: int) -> Plan:
                 continue  # more lost disks than a minority is what the quorum does not promise to survive
         faults.append(replace(fault, number=len(faults)))
     plan = replace(plan, faults=tuple(faults), watermark_wait_ms=random.choice((0, 5, 5, 100)))
-    return _draw_slow_disks(random, plan) if random.random() < SLOW_DISKS_SHARE else plan
+    if random.random() < SLOW_DISKS_SHARE:
+        plan = _draw_slow_disks(random, plan)
+    return replace(plan, faults=with_all_links(Random(f"all links {seed}"), plan.faults, plan.chaos_s))
+
+
+def with_all_links(random: Random, faults: tuple[Fault, ...], chaos_s: float) -> tuple[Fault, ...]:
+    """Add the fault "all links" to some runs."""
+    if random.random() >= ALL_LINKS_SHARE:
+        return faults
+    length_s = random.choice((random.uniform(0.1, 1.0), random.uniform(1.0, 4.0)))
+    return with_more(faults, [Fault(0, ALL_LINKS, random.uniform(0.2, chaos_s), length_s, (), random.random())])
+
+
+def with_more(faults: tuple[Fault, ...], more: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Add faults in the order of their times, and number all of them."""
+    ordered = sorted((*faults, *more), key=lambda fault: fault.at_s)
+    return tuple(replace(fault, number=number) for number, fault in enumerate(ordered))
 
 
 def _draw_slow_disks(random: Random, plan: Plan) -> Plan:
