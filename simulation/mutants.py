@@ -28,6 +28,7 @@ from quorum.core.messages import VoteReply
 from quorum.core.replication import Replication
 from quorum.core.roles import Candidate, Leader, Prospective
 from quorum.core.state import CoreState, Purpose
+from quorum.core.timeouts import Timeouts
 from quorum.core.types import Batch, Election, LogEnd, ReplicaKey, TargetVoters
 from quorum.core.voters import VoterHistory
 from quorum.node import QuorumNode
@@ -93,40 +94,42 @@ _mutant = mutant_of(MUTANTS)
 
 def _commit_with(own_end: Callable[[Any], int], own_epoch_only: bool) -> Callable[[Any, Leader], None]:
     def commit(self: Any, leader: Leader) -> None:
-        voters = self.history.current
+        state = self._state
+        voters = state.history.current
         ends = sorted(
             (
-                own_end(self) if voter.key == self.key else getattr(leader.replicas.get(voter.key), "end", 0)
+                own_end(state) if voter.key == state.key else getattr(leader.replicas.get(voter.key), "end", 0)
                 for voter in voters
             ),
             reverse=True,
         )
         offset = ends[voters.majority - 1]
         if not own_epoch_only or offset > leader.epoch_start:
-            self._advance_watermark(offset)
+            state.advance_watermark(offset)
 
     return commit
 
 
 @_mutant("no own-epoch rule")
 def _no_own_epoch_rule() -> list[Any]:
-    return [patch.object(Replication, "_commit", _commit_with(lambda core: int(core.log.durable_end), False))]
+    return [patch.object(Replication, "_commit", _commit_with(lambda state: int(state.log.durable_end), False))]
 
 
 @_mutant("acknowledges before fsync")
 def _ack_before_fsync() -> list[Any]:
-    return [patch.object(CoreState, "_all_durable", property(lambda self: True))]
+    return [patch.object(CoreState, "all_durable", property(lambda self: True))]
 
 
 @_mutant("sole voter commits before fsync")
 def _commits_before_fsync() -> list[Any]:
     def announce(self: Any) -> None:
-        if self.high_watermark > self._announced:
-            self._announced = self.high_watermark
-            self._effects.append(AdvanceHighWatermark(self.high_watermark))
+        state = self._state
+        if state.high_watermark > self._announced:
+            self._announced = state.high_watermark
+            state.effects.append(AdvanceHighWatermark(state.high_watermark))
 
     return [
-        patch.object(Replication, "_commit", _commit_with(lambda core: int(core.log.end), True)),
+        patch.object(Replication, "_commit", _commit_with(lambda state: int(state.log.end), True)),
         patch.object(Replication, "_announce_watermark", announce),
     ]
 
@@ -157,7 +160,7 @@ def _after_is_ignored() -> list[Any]:
 
 @_mutant("votes without persistence")
 def _vote_is_not_kept() -> list[Any]:
-    return [patch.object(CoreState, "_after_election", property(lambda self: None))]
+    return [patch.object(CoreState, "after_election", property(lambda self: None))]
 
 
 @_mutant("votes twice in an epoch")
@@ -165,9 +168,10 @@ def _votes_twice() -> list[Any]:
     original = Elections._grants_vote
 
     def grants(self: Any, request: Any, now_ms: int) -> bool:
-        if self.election.voted_for not in (None, self.key) and self.election.leader_id is None:
-            self.election = Election(self.epoch)
-            self._checked = (self.election, self.high_watermark)
+        state = self._state
+        if state.election.voted_for not in (None, state.key) and state.election.leader_id is None:
+            state.election = Election(state.epoch)
+            self._checked = (state.election, state.high_watermark)
         return original(self, request, now_ms)
 
     return [patch.object(Elections, "_grants_vote", grants)]
@@ -211,7 +215,7 @@ def _old_replies_count() -> list[Any]:
     original = RaftCore._on_reply
 
     def on_reply(self: Any, number: int, call: Any, reply: Any, now_ms: int) -> None:
-        standing, granted = self.role, isinstance(reply, VoteReply) and reply.granted
+        standing, granted = self._state.role, isinstance(reply, VoteReply) and reply.granted
         late = call.purpose is Purpose.VOTE and call.role is not standing
         if granted and late and isinstance(standing, Prospective | Candidate) and call.voter in standing.ballots:
             standing.ballots[call.voter].granted = True
@@ -226,12 +230,12 @@ def _old_replies_count() -> list[Any]:
 
 @_mutant("no directory id check")
 def _no_directory_check() -> list[Any]:
-    original = CoreState._refuse_stranger
+    original = CoreState.refuse_stranger
 
     def refuse(self: Any, sender: Any, target: Any) -> Any:
         return original(self, sender, None)
 
-    return [patch.object(CoreState, "_refuse_stranger", refuse)]
+    return [patch.object(CoreState, "refuse_stranger", refuse)]
 
 
 @_mutant("a wiped voter is formatted into its old place")
@@ -256,15 +260,16 @@ def _no_divergence() -> list[Any]:
 
 def _cut_to(where: Callable[[Any, LogEnd], int]) -> list[Any]:
     def cut_back(self: Any, diverging: LogEnd) -> bool:
-        to = where(self, diverging)
-        if not self.log.start <= to < self.log.end or self.log.splits_a_batch(to):
+        state = self._state
+        to = where(state, diverging)
+        if not state.log.start <= to < state.log.end or state.log.splits_a_batch(to):
             return False
-        draft = self._open_draft()
+        draft = state.open_draft()
         draft.truncate_to = to
-        self.log.truncate(to)
-        self.high_watermark = min(self.high_watermark, to)
-        self._checked = (self.election, self.high_watermark)
-        self.history.truncate(to)
+        state.log.truncate(to)
+        state.high_watermark = min(state.high_watermark, to)
+        self._checked = (state.election, state.high_watermark)
+        state.history.truncate(to)
         return True
 
     return [patch.object(Replication, "_cut_back", cut_back)]
@@ -272,15 +277,15 @@ def _cut_to(where: Callable[[Any, LogEnd], int]) -> list[Any]:
 
 @_mutant("cuts its log below the watermark")
 def _cuts_an_epoch() -> list[Any]:
-    def start_of_epoch(core: Any, diverging: LogEnd) -> int:
-        return int(core.log.end_of_epoch(diverging.epoch - 1).offset) or 1
+    def start_of_epoch(state: Any, diverging: LogEnd) -> int:
+        return int(state.log.end_of_epoch(diverging.epoch - 1).offset) or 1
 
     return _cut_to(start_of_epoch)
 
 
 @_mutant("cuts its log to its own watermark")
 def _cuts_to_watermark() -> list[Any]:
-    return _cut_to(lambda core, _: max(1, int(core.high_watermark)))
+    return _cut_to(lambda state, _: max(1, int(state.high_watermark)))
 
 
 # Membership
@@ -294,7 +299,7 @@ def _two_changes_at_once() -> list[Any]:
 @_mutant("changes the voters before it has committed in its epoch")
 def _changes_too_early() -> list[Any]:
     def may_step(self: Any, leader: Leader, now_ms: int) -> bool:
-        return leader.handover is None and self.history.target is not None
+        return leader.handover is None and self._state.history.target is not None
 
     original = Membership._refuse_change
 
@@ -322,11 +327,12 @@ def _one_great_step() -> list[Any]:
 @_mutant("a leader that is no voter counts itself")
 def _counts_itself() -> list[Any]:
     def commit(self: Any, leader: Leader) -> None:
-        voters = self.history.current
-        ends = [getattr(leader.replicas.get(voter.key), "end", 0) for voter in voters if voter.key != self.key]
-        offset = sorted([*ends, self.log.durable_end], reverse=True)[voters.majority - 1]
+        state = self._state
+        voters = state.history.current
+        ends = [getattr(leader.replicas.get(voter.key), "end", 0) for voter in voters if voter.key != state.key]
+        offset = sorted([*ends, state.log.durable_end], reverse=True)[voters.majority - 1]
         if offset > leader.epoch_start:
-            self._advance_watermark(offset)
+            state.advance_watermark(offset)
 
     return [patch.object(Replication, "_commit", commit)]
 
@@ -374,7 +380,7 @@ def _snapshot_is_behind() -> list[Any]:
 
 @_mutant("an epoch is told before it is durable")
 def _epoch_leaks() -> list[Any]:
-    return [patch.object(CoreState, "_epoch_to_tell", property(lambda self: None))]
+    return [patch.object(CoreState, "epoch_to_report", property(lambda self: None))]
 
 
 @_mutant("a fetch of an older epoch counts")
@@ -382,22 +388,22 @@ def _old_fetches_count() -> list[Any]:
     original = Replication._on_fetch
 
     def on_fetch(self: Any, call: int, request: Any, now_ms: int) -> None:
-        original(self, call, replace(request, epoch=self.epoch, round=0), now_ms)
+        original(self, call, replace(request, epoch=self._state.epoch, round=0), now_ms)
 
     return [patch.object(Replication, "_on_fetch", on_fetch)]
 
 
 @_mutant("a disk of an older generation is let in")
 def _generations_are_not_compared() -> list[Any]:
-    refuse, learn = CoreState._refuse_stranger, Elections._learn
+    refuse, learn = CoreState.refuse_stranger, Elections._learn
 
     def refuse_stranger(self: Any, sender: Any, target: Any) -> Any:
         return refuse(self, replace(sender, generation=self.generation), target)
 
     def believe(self: Any, known: Any, now_ms: int) -> Any:
-        return learn(self, replace(known, generation=self.generation), now_ms)
+        return learn(self, replace(known, generation=self._state.generation), now_ms)
 
-    return [patch.object(CoreState, "_refuse_stranger", refuse_stranger), patch.object(Elections, "_learn", believe)]
+    return [patch.object(CoreState, "refuse_stranger", refuse_stranger), patch.object(Elections, "_learn", believe)]
 
 
 @_mutant("goes back to a leader that has resigned")
@@ -422,7 +428,7 @@ def _targets_are_forgotten() -> list[Any]:
     original = Membership._may_step
 
     def may_step(self: Any, leader: Leader, now_ms: int) -> bool:
-        set_here = leader.change is not None or self.history.changed_at > leader.epoch_start
+        set_here = leader.change is not None or self._state.history.changed_at > leader.epoch_start
         return set_here and original(self, leader, now_ms)
 
     return [patch.object(Membership, "_may_step", may_step)]
@@ -449,8 +455,8 @@ def _never_paused() -> list[Any]:
 @_mutant("leadership circulates among slow disks")
 def _blind_to_slow_disks() -> list[Any]:
     return [
-        patch.object(Contacts, "_stall_limit_ms", lambda self, leader, now_ms: self.config.fetch_timeout_ms),
-        patch.object(CoreState, "_patience_ms", lambda self, now_ms: 0),
+        patch.object(Contacts, "_stall_limit_ms", lambda self, leader, now_ms: self._state.config.fetch_timeout_ms),
+        patch.object(Timeouts, "patience_ms", lambda self, now_ms: 0),
     ]
 
 
@@ -491,10 +497,11 @@ def _applies_early() -> list[Any]:
     original = Replication._announce_watermark
 
     def announce(self: Any) -> None:
+        state = self._state
         original(self)
-        if self.log.durable_end > self._announced:
-            self._announced = self.log.durable_end
-            self._effects.append(AdvanceHighWatermark(self._announced))
+        if state.log.durable_end > self._announced:
+            self._announced = state.log.durable_end
+            state.effects.append(AdvanceHighWatermark(self._announced))
 
     return [patch.object(Replication, "_announce_watermark", announce)]
 

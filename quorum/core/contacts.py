@@ -15,11 +15,11 @@ from __future__ import annotations
 from quorum.core.latency import STALL_TIMEOUTS_MAX
 from quorum.core.messages import Fetch, FetchSnapshot
 from quorum.core.roles import Errand, Leader, Progress
-from quorum.core.state import CoreState
+from quorum.core.transitions import Transitions
 from quorum.core.types import ReplicaKey
 
 
-class Contacts(CoreState):
+class Contacts(Transitions):
     """Tracks which replicas are alive, as seen by a leader."""
 
     def _hear(self, leader: Leader, progress: Progress, request: Fetch | FetchSnapshot, now_ms: int) -> bool:
@@ -30,7 +30,7 @@ class Contacts(CoreState):
         progress.round = max(progress.round, request.round)
         announcement = leader.announcements.get(request.sender.key)
         if announcement is not None:
-            announcement.due_ms = now_ms + self.config.fetch_timeout_ms // 2
+            announcement.due_ms = now_ms + self._state.config.fetch_timeout_ms // 2
         self._update_pause(leader, now_ms)
         return is_current
 
@@ -60,16 +60,17 @@ class Contacts(CoreState):
         return progress
 
     def _forget_silent_observers(self, leader: Leader) -> None:
-        if len(leader.replicas) < self.config.observers_max:
+        state = self._state
+        if len(leader.replicas) < state.config.observers_max:
             return
-        voters = self.history.current
+        voters = state.history.current
         observers = [key for key in leader.replicas if key not in voters and key not in leader.parked]
         if observers:
             del leader.replicas[min(observers, key=lambda key: (leader.replicas[key].last_fetch_ms or 0, key))]
 
     def _note_disk(self, leader: Leader, key: ReplicaKey, address: str, now_ms: int) -> None:
         """Note a disk that runs at the address of a voter with another disk: that voter is not alive."""
-        voter = self.history.current.by_id(key.node_id)
+        voter = self._state.history.current.by_id(key.node_id)
         if voter is not None and voter.key != key and voter.address == address:
             leader.displaced[voter.key] = now_ms
 
@@ -78,7 +79,8 @@ class Contacts(CoreState):
 
         The leader itself is alive.
         """
-        if key == self.key:
+        state = self._state
+        if key == state.key:
             return True
         progress = leader.replicas.get(key)
         if progress is None or progress.last_fetch_ms is None:
@@ -86,28 +88,33 @@ class Contacts(CoreState):
         displaced_ms = leader.displaced.get(key)
         if displaced_ms is not None and displaced_ms >= progress.last_fetch_ms:
             return False
-        return now_ms - progress.last_fetch_ms < self.config.fetch_timeout_ms
+        return now_ms - progress.last_fetch_ms < state.config.fetch_timeout_ms
 
     def _stall_limit_ms(self, leader: Leader, now_ms: int) -> int:
         """For how long the oldest write of a leader may wait; see `latency.py`."""
-        timeout = self.config.fetch_timeout_ms
-        others = [leader.replicas[key].write_ms for key in self.other_voters if self._is_live(leader, key, now_ms)]
+        state = self._state
+        timeout = state.config.fetch_timeout_ms
+        others = [leader.replicas[key].write_ms for key in state.other_voters if self._is_live(leader, key, now_ms)]
         most = STALL_TIMEOUTS_MAX * timeout
         return max(timeout, min(4 * min(others), most)) if others else most
 
-    def _is_stalled(self, leader: Leader, now_ms: int) -> bool:
-        """Whether the leader's disk has kept a write waiting for too long."""
-        return bool(self._writes) and now_ms - self._writes[0][1] >= self._stall_limit_ms(leader, now_ms)
+    def _stalled_ms(self, leader: Leader, now_ms: int) -> int | None:
+        """Return for how long a write has waited for the leader's disk, if that is too long; else None."""
+        oldest_ms = self._state.oldest_write_ms
+        if oldest_ms is None or now_ms - oldest_ms < self._stall_limit_ms(leader, now_ms):
+            return None
+        return now_ms - oldest_ms
 
     # The majority
 
     def _majority_contact_ms(self, leader: Leader) -> int | None:
         """Return when a majority was heard last; None when this node alone is a majority."""
-        needed = self.history.current.majority - (1 if self.is_voter else 0)
+        state = self._state
+        needed = state.history.current.majority - (1 if state.is_voter else 0)
         if needed == 0:
             return None
         contacts = []
-        for voter in self.other_voters:
+        for voter in state.other_voters:
             progress = leader.replicas.get(voter)
             last = progress.last_fetch_ms if progress is not None else None
             contacts.append(leader.since_ms if last is None else last)
@@ -116,8 +123,9 @@ class Contacts(CoreState):
 
     def _update_pause(self, leader: Leader, now_ms: int) -> None:
         """Pause from the moment that no majority was heard within the fetch timeout, until one is heard again."""
+        state = self._state
         contact = self._majority_contact_ms(leader)
-        before, leader.paused = leader.paused, contact is not None and now_ms - contact >= self.config.fetch_timeout_ms
+        before, leader.paused = leader.paused, contact is not None and now_ms - contact >= state.config.fetch_timeout_ms
         if before != leader.paused:
-            self.seek = Errand(now_ms)  # a pause begins by asking at once
+            state.seek = Errand(now_ms)  # a pause begins by asking at once
             leader.unreached.clear()

@@ -4,7 +4,9 @@ Theory of operation.  One task owns the core and calls `step` for everything tha
 that has become durable, a proposal, time.  `step` never waits and never fails: it changes the state, and returns what
 is to be done, in order.  The parts stack up by what they need from each other:
 
-    CoreState     fields, durability, requests in flight, the transitions between roles     state.py
+    CoreState     fields, durability, requests in flight; held by all of the following        state.py
+    Timeouts      back-offs and deadlines; held likewise                                    timeouts.py
+    Transitions   the transitions between roles                                             transitions.py
     Contacts      which replicas are alive, and whether a majority is                     contacts.py
     Snapshots     the log's start, snapshots given and taken                                snapshots.py
     Replication   proposals, fetches on both ends, the high watermark                       replication.py
@@ -58,6 +60,7 @@ from quorum.core.events import (
 )
 from quorum.core.founding import Founding
 from quorum.core.handover import EndedReign
+from quorum.core.log_index import LogIndex
 from quorum.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -72,6 +75,7 @@ from quorum.core.messages import (
     FetchSnapshotReply,
     Introduce,
     IntroduceReply,
+    Knowledge,
     LeadershipEnd,
     ReplicaStatus,
     Reply,
@@ -84,12 +88,15 @@ from quorum.core.roles import (
     Errand,
     Follower,
     Leader,
+    Newborn,
     Prospective,
     Resigned,
+    RoleState,
     Unattached,
 )
 from quorum.core.state import Call, Purpose
-from quorum.core.types import Election, ReplicaKey, StoredQuorum, Voter
+from quorum.core.types import Election, LogEnd, ReplicaKey, StoredQuorum, Voter
+from quorum.core.voters import VoterHistory
 
 IDLE_TICK_MS = 10_000
 """A tick is asked for this often even when nothing is due."""
@@ -98,52 +105,53 @@ STRANGERS_MAX = 100
 
 
 class RaftCore(Founding):
-    """See the module's text.  Public fields are for reading: `epoch`, `election`, `leader`, `role`, `high_watermark`,
-    `log`, `history`, `cluster_id`, `generation`, `is_voter`, `met`, `key`, `deadline_ms`."""
+    """One node of the quorum.  Its properties are for reading."""
 
     def __init__(self, config: RaftConfig, stored: StoredQuorum, random: Random, now_ms: int) -> None:
         super().__init__(config, stored, random, now_ms)
+        self._strangers: set[str] = set()  # addresses where another cluster answers, already reported
         self._now_ms = now_ms
         self._idle_ms = now_ms
         self._boot(stored, now_ms)
-        self._checked = (self.election, self.high_watermark)
+        self._checked = (self._state.election, self._state.high_watermark)
 
     # Boot
 
     def _boot(self, stored: StoredQuorum, now_ms: int) -> None:
         """Take up what the disk holds.  What was led is not led again; what was voted for stays voted for."""
+        state = self._state
         refusal = self._refuse_stored(stored)
         if refusal is not None:
-            return self._refuse(refusal)
-        if not self.met:
+            return state.refuse(refusal)
+        if not state.met:
             return self._begin_founding(now_ms)
-        assert self.cluster_id is not None
-        self._effects.append(Joined(self.cluster_id))
-        if self.log.last.epoch > self.epoch:
-            self.election = Election(self.log.last.epoch)
-            self._save_election()
-        leader_id = self.election.leader_id
-        leader = self.history.current.by_id(leader_id) if leader_id is not None else None
-        if leader_id == self.key.node_id and self.is_voter:
-            reason = f"led epoch {self.epoch} before it was started again"
-            return self._become_resigned((), self._first_deadline(now_ms), now_ms, reason)
-        if leader is not None and leader_id != self.key.node_id:
+        assert state.cluster_id is not None
+        state.effects.append(Joined(state.cluster_id))
+        if state.log.last.epoch > state.epoch:
+            state.election = Election(state.log.last.epoch)
+            state.save_election()
+        leader_id = state.election.leader_id
+        leader = state.history.current.by_id(leader_id) if leader_id is not None else None
+        if leader_id == state.key.node_id and state.is_voter:
+            reason = f"led epoch {state.epoch} before it was started again"
+            return self._become_resigned((), self._timeouts.first_deadline(now_ms), now_ms, reason)
+        if leader is not None and leader_id != state.key.node_id:
             address = leader.address
-            return self._become_follower(self.epoch, leader.key.node_id, address, now_ms, "by its own state")
-        return self._become(Unattached(self._first_deadline(now_ms)), now_ms, "started")
+            return self._become_follower(state.epoch, leader.key.node_id, address, now_ms, "by its own state")
+        return self._become(Unattached(self._timeouts.first_deadline(now_ms)), now_ms, "started")
 
     def _refuse_stored(self, stored: StoredQuorum) -> str | None:
-        config, state = self.config, stored.state
+        config, state = self._state.config, stored.state
         if stored.node_id != config.node_id:
             return f"the directory belongs to node {stored.node_id}, this is node {config.node_id}"
         if None not in (config.cluster_id, state.cluster_id) and config.cluster_id != state.cluster_id:
             return f"the directory belongs to cluster {state.cluster_id}, this node to cluster {config.cluster_id}"
-        record = self.history.record
-        if self.met and (record is None or record.cluster_id != state.cluster_id):
+        record = self._state.history.record
+        if self._state.met and (record is None or record.cluster_id != state.cluster_id):
             named = record.cluster_id if record is not None else None
             return f"the log is of cluster {named}, the quorum state of cluster {state.cluster_id}"
-        voters, target = self.history.below(state.applied_offset)
-        if self.met and (voters, target) != (state.voters, state.target_voters):
+        voters, target = self._state.history.below(state.applied_offset)
+        if self._state.met and (voters, target) != (state.voters, state.target_voters):
             return f"the quorum state holds the voters {state.voters}, the log below {state.applied_offset} {voters}"
         return None
 
@@ -154,49 +162,52 @@ class RaftCore(Founding):
 
         `now_ms` must come from one monotonic clock.  The first step also returns what the start itself called for.
         """
+        state = self._state
         before_ms, self._now_ms = self._now_ms, max(now_ms, self._now_ms)
         now_ms = self._now_ms
-        if now_ms - before_ms >= self.config.fetch_timeout_ms * 3 // 2:
-            self._latency.held_up(now_ms)
-            if isinstance(self.role, Leader):
-                self._distrust_what_waited(self.role)
+        if now_ms - before_ms >= state.config.fetch_timeout_ms * 3 // 2:
+            state.latency.held_up(now_ms)
+            if isinstance(state.role, Leader):
+                self._distrust_what_waited(state.role)
         self._idle_ms = now_ms + IDLE_TICK_MS
-        if self.refused is None:
+        if state.refused is None:
             self._dispatch(event, now_ms)
-            if self.refused is None:
+            if state.refused is None:
                 self._pursue(now_ms)
         else:
-            self._refuse_work(event, self.refused)
+            self._refuse_work(event, state.refused)
         self._announce_watermark()
-        self._close_draft(now_ms)
+        state.close_draft(now_ms)
         self._check_invariants()
-        assert not isinstance(event, Tick) or self.deadline_ms > now_ms, f"idle tick at {now_ms} as {self.role}"
-        effects, self._effects = self._effects, []
+        assert not isinstance(event, Tick) or self.deadline_ms > now_ms, f"idle tick at {now_ms} as {state.role}"
+        effects, state.effects = state.effects, []
         return effects
 
     def _refuse_work(self, event: Event, reason: str) -> None:
         """A node that takes no part still answers whoever asks it for something."""
+        state = self._state
         match event:
             case Propose():
-                self._effects.append(NotAppended(reason, leads=False))
+                state.effects.append(NotAppended(reason, leads=False))
             case ConfirmRead(call):
-                self._effects.append(ReadRefused(call, reason))
+                state.effects.append(ReadRefused(call, reason))
             case Transfer(call):
-                self._effects.append(Transferred(call, VoterChangeError.NOT_LEADER, reason))
+                state.effects.append(Transferred(call, VoterChangeError.NOT_LEADER, reason))
             case ChangeVoters(call):
                 self._tell_change(call, Verdict(VoterChangeError.NOT_LEADER, reason))
 
     def _dispatch(self, event: Event, now_ms: int) -> None:
+        state = self._state
         match event:
             case Tick():
                 self._on_tick(now_ms)
             case Asked(call, request):
                 self._on_request(call, request, now_ms)
             case Answered(number, reply):
-                if (call_ := self._calls.pop(number, None)) is not None:
+                if (call_ := state.calls.pop(number, None)) is not None:
                     self._on_reply(number, call_, reply, now_ms)
             case Unanswered(number):
-                if (call_ := self._calls.pop(number, None)) is not None:
+                if (call_ := state.calls.pop(number, None)) is not None:
                     self._on_no_reply(number, call_, now_ms)
             case Written(write_id):
                 self._on_written(write_id, now_ms)
@@ -220,6 +231,7 @@ class RaftCore(Founding):
                 assert_never(event)
 
     def _on_request(self, call: int, request: Request, now_ms: int) -> None:
+        state = self._state
         match request:
             case Vote():
                 self._on_vote(call, request, now_ms)
@@ -234,38 +246,37 @@ class RaftCore(Founding):
             case Introduce():
                 self._on_introduce(call, request, now_ms)
             case DescribeQuorum():
-                error = self._refuse_stranger(request.sender, None)
+                error = state.refuse_stranger(request.sender, None)
                 if error is ErrorCode.NONE:
                     self._note_address(request.sender.key, request.address)
                     self._hear_seeker(request, now_ms)
-                self._answer(call, self.describe(now_ms, error))
+                state.answer(call, self.describe(now_ms, error))
             case _:
                 assert_never(request)
-        if self.newborn is not None and isinstance(request, Vote | BeginQuorumEpoch):
-            self._hear_of(self.newborn, request.sender.key, failed_only=False, now_ms=now_ms)
+        if state.newborn is not None and isinstance(request, Vote | BeginQuorumEpoch):
+            self._hear_of(state.newborn, request.sender.key, failed_only=False, now_ms=now_ms)
 
     def _on_written(self, write_id: int, now_ms: int) -> None:
-        assert write_id < self._next_write, f"write {write_id} was never asked for"
-        self._durable_write = max(self._durable_write, write_id)
-        while self._writes and self._writes[0][0] <= write_id:
-            self._latency.note(self._writes.popleft()[1], now_ms)
-        self.log.written(write_id)
-        if self.newborn is not None and self.newborn.write is not None and self.newborn.write <= write_id:
-            self._on_settled(self.newborn, now_ms)
+        state = self._state
+        state.written(write_id, now_ms)
+        newborn = state.newborn
+        if newborn is not None and newborn.write is not None and newborn.write <= write_id:
+            self._on_settled(newborn, now_ms)
         self._count_votes(now_ms)
-        if isinstance(self.role, Leader):
-            self._commit(self.role)
+        if isinstance(state.role, Leader):
+            self._commit(state.role)
 
     # Replies.  An errand takes only the reply to its latest request, in the same stay in the same role.
 
     def _errand_of(self, call: Call) -> Errand | None:
+        state = self._state
         if call.purpose is Purpose.INTRODUCE:
-            return self._introduction(self.newborn, call.to.address) if self.newborn is not None else None
-        if call.role is not self.role:
+            return self._introduction(state.newborn, call.to.address) if state.newborn is not None else None
+        if call.role is not state.role:
             return None
         if call.purpose is Purpose.SEEK:
-            return self.seek
-        match self.role:
+            return state.seek
+        match state.role:
             case Follower() as follower:
                 return follower.fetch
             case Prospective() | Candidate() as standing:
@@ -277,15 +288,16 @@ class RaftCore(Founding):
         return None
 
     def _on_reply(self, number: int, call: Call, reply: Reply, now_ms: int) -> None:
+        state = self._state
         self._learn(reply.known, now_ms)
-        if reply.error is ErrorCode.INCONSISTENT_CLUSTER_ID and self.met:
+        if reply.error is ErrorCode.INCONSISTENT_CLUSTER_ID and state.met:
             self._note_stranger(call.to.address, reply.known.cluster_id)
-        if call.purpose is Purpose.PROBE and self.refused is None:
+        if call.purpose is Purpose.PROBE and state.refused is None:
             return self._on_probe_reply(number, call, reply, now_ms)
         errand = self._errand_of(call)
-        if self.refused is not None or errand is None or errand.call != number:
+        if state.refused is not None or errand is None or errand.call != number:
             return None
-        role = self.role
+        role = state.role
         match reply, role:
             case VoteReply(), Prospective() | Candidate() if call.voter is not None:
                 self._on_vote_reply(role, call.voter, reply, now_ms)
@@ -300,32 +312,34 @@ class RaftCore(Founding):
                 self._farewell_ended(role, call.voter, heard, now_ms)
             case DescribeQuorumReply(), _ if call.purpose is Purpose.SEEK:
                 self._seek_ended(call.to, True, now_ms)
-            case IntroduceReply(), _ if self.newborn is not None and call.purpose is Purpose.INTRODUCE:
-                self._on_introduce_reply(self.newborn, call.to, reply, now_ms)
+            case IntroduceReply(), _ if state.newborn is not None and call.purpose is Purpose.INTRODUCE:
+                self._on_introduce_reply(state.newborn, call.to, reply, now_ms)
             case _:
                 self._on_no_reply(number, call, now_ms)  # a reply of another kind is none
         return None
 
     def _note_stranger(self, address: str, cluster_id: str | None) -> None:
         """Another cluster answers where this node looks for its own: only a person can say which of them is wrong."""
+        state = self._state
         if address in self._strangers or len(self._strangers) >= STRANGERS_MAX:
             return
         self._strangers.add(address)
-        self._effects.append(
-            Odd(f"{address} belongs to cluster {cluster_id}, this node to {self.cluster_id}: it follows nobody there")
+        state.effects.append(
+            Odd(f"{address} belongs to cluster {cluster_id}, this node to {state.cluster_id}: it follows nobody there")
         )
 
     def _on_no_reply(self, number: int, call: Call, now_ms: int) -> None:
+        state = self._state
         if call.purpose is Purpose.PROBE:
             return self._on_probe_reply(number, call, None, now_ms)
         errand = self._errand_of(call)
         if errand is None or errand.call != number:
             return None
-        role = self.role
+        role = state.role
         if call.purpose is Purpose.SEEK:
             self._seek_ended(call.to, False, now_ms)
-        elif call.purpose is Purpose.INTRODUCE and self.newborn is not None:
-            self._introduce_failed(self.newborn, call.to, now_ms)
+        elif call.purpose is Purpose.INTRODUCE and state.newborn is not None:
+            self._introduce_failed(state.newborn, call.to, now_ms)
         elif isinstance(role, Follower):
             self._fetch_failed(role, now_ms)
         elif call.voter is not None:
@@ -341,67 +355,69 @@ class RaftCore(Founding):
     # Time
 
     def _on_tick(self, now_ms: int) -> None:
+        state = self._state
         self._expire_transfer(now_ms)
-        match self.role:
+        match state.role:
             case Leader() as leader:
                 self._update_pause(leader, now_ms)
-                if self._is_stalled(leader, now_ms):
-                    waited = now_ms - self._writes[0][1]
-                    self._resign(now_ms, f"the disk has not answered for {waited} ms")
+                stalled_ms = self._stalled_ms(leader, now_ms)
+                if stalled_ms is not None:
+                    self._resign(now_ms, f"the disk has not answered for {stalled_ms} ms")
                 else:
                     self._expire_parked(leader, now_ms)
             case Follower() as follower if now_ms >= follower.deadline_ms and self._waits_for_shell(follower):
-                follower.deadline_ms = self._fetch_deadline(now_ms)
+                follower.deadline_ms = self._timeouts.fetch_deadline(now_ms)
             case Follower() as follower if now_ms >= follower.deadline_ms:
                 reason = f"leader {follower.leader_id} " + ("has resigned" if follower.gone else "is not heard")
                 if self._waits_for_faster(follower, now_ms):
-                    follower.deadline_ms = now_ms + self._patience_ms(now_ms)
-                elif self.may_stand:
+                    follower.deadline_ms = now_ms + self._timeouts.patience_ms(now_ms)
+                elif state.may_stand:
                     self._stand(now_ms, reason)
                 else:
-                    self._become_unattached(self.epoch, now_ms, reason)
+                    self._become_unattached(state.epoch, now_ms, reason)
             case Unattached() | Prospective() | Candidate() as standing:
                 if standing.deadline_ms is not None and now_ms >= standing.deadline_ms:
                     self._on_election_timeout(standing, now_ms)
             case Resigned() as resigned if resigned.deadline_ms is not None and now_ms >= resigned.deadline_ms:
                 resigned.deadline_ms = None
-                if self.is_sole_voter:
+                if state.is_sole_voter:
                     self._stand(now_ms, "no other voter")
                 else:
-                    before = self.epoch
+                    before = state.epoch
                     self._become_unattached(before + 1, now_ms, "no successor was heard of")
-                    self._note_raised(before)
+                    state.note_new_epoch(before)
 
     @property
     def deadline_ms(self) -> int:
         """When the next `Tick` is wanted; a `Tick` at that time always moves it."""
-        if self.refused is not None:
+        if self._state.refused is not None:
             return self._idle_ms
         times = [time for time in self._timers() if time is not None]
         return min(times, default=self._idle_ms)
 
     def _timers(self) -> list[int | None]:
+        state = self._state
         times: list[int | None] = [self._idle_ms]
         if self._transfer is not None:
             times.append(self._transfer.deadline_ms)
-        if self.newborn is not None:
-            return times + self._newborn_timers(self.newborn)
+        if state.newborn is not None:
+            return times + self._newborn_timers(state.newborn)
         if self._is_seeking():
-            times.append(self.seek.wakes_ms)
-        match self.role:
+            times.append(state.seek.wakes_ms)
+        match state.role:
             case Leader() as leader:
                 times += [errand.wakes_ms for errand in leader.announcements.values()]
                 times += [leader.expiry_ms, leader.owed_ms]
                 times += self._change_timers(leader, self._now_ms)
                 times += self._handover_timers(leader, self._now_ms)
-                timeout = self.config.fetch_timeout_ms
+                timeout = state.config.fetch_timeout_ms
                 if not leader.paused and (contact := self._majority_contact_ms(leader)) is not None:
                     times.append(contact + timeout)
-                if self._writes:
-                    times.append(self._writes[0][1] + self._stall_limit_ms(leader, self._now_ms))
+                if state.oldest_write_ms is not None:
+                    times.append(state.oldest_write_ms + self._stall_limit_ms(leader, self._now_ms))
             case Follower() as follower:
                 times.append(follower.deadline_ms)
-                if self._all_durable and not follower.gone:
+                if state.all_durable and not follower.gone:
                     times.append(follower.fetch.wakes_ms)
             case Prospective() | Candidate() as standing:
                 times.append(standing.deadline_ms)
@@ -415,13 +431,14 @@ class RaftCore(Founding):
 
     def _pursue(self, now_ms: int) -> None:
         """Send the requests that are due and answer the fetches that have news."""
-        if self.newborn is not None:
-            return self._introduce(self.newborn, now_ms)
-        match self.role:
+        state = self._state
+        if state.newborn is not None:
+            return self._introduce(state.newborn, now_ms)
+        match state.role:
             case Leader() as leader:
                 self._pursue_changes(leader, now_ms)
                 self._pursue_handover(leader, now_ms)
-                if self.role is not leader:
+                if state.role is not leader:
                     return self._pursue(now_ms)
                 self._announce(leader, now_ms)
                 self._confirm_reads(leader)
@@ -436,33 +453,104 @@ class RaftCore(Founding):
             self._look_around(now_ms)
         return None
 
+    # The state, for reading
+
+    @property
+    def config(self) -> RaftConfig:
+        return self._state.config
+
+    @property
+    def key(self) -> ReplicaKey:
+        return self._state.key
+
+    @property
+    def log(self) -> LogIndex:
+        return self._state.log
+
+    @property
+    def history(self) -> VoterHistory:
+        return self._state.history
+
+    @property
+    def snapshot(self) -> LogEnd | None:
+        return self._state.snapshot
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self._state.cluster_id
+
+    @property
+    def generation(self) -> int:
+        return self._state.generation
+
+    @property
+    def election(self) -> Election:
+        return self._state.election
+
+    @property
+    def epoch(self) -> int:
+        return self._state.epoch
+
+    @property
+    def role(self) -> RoleState:
+        return self._state.role
+
+    @property
+    def leader(self) -> Peer | None:
+        return self._state.leader
+
+    @property
+    def known(self) -> Knowledge:
+        return self._state.known
+
+    @property
+    def high_watermark(self) -> int:
+        return self._state.high_watermark
+
+    @property
+    def met(self) -> bool:
+        return self._state.met
+
+    @property
+    def newborn(self) -> Newborn | None:
+        return self._state.newborn
+
+    @property
+    def is_voter(self) -> bool:
+        return self._state.is_voter
+
+    @property
+    def refused(self) -> str | None:
+        return self._state.refused
+
     # Descriptions
 
     def describe(self, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> DescribeQuorumReply:
         """What this node knows of the quorum; ages are before `now_ms`.  With an error, only what every reply says."""
-        if isinstance(self.role, Leader):
-            self._update_pause(self.role, now_ms)
+        state = self._state
+        if isinstance(state.role, Leader):
+            self._update_pause(state.role, now_ms)
         statuses: list[ReplicaStatus] = []
         observers: list[ReplicaStatus] = []
-        replicas = self.role.replicas if isinstance(self.role, Leader) and error is ErrorCode.NONE else {}
+        replicas = state.role.replicas if isinstance(state.role, Leader) and error is ErrorCode.NONE else {}
         end = self.last_end
-        for voter in self.history.current if self.met and error is ErrorCode.NONE else ():
+        for voter in state.history.current if state.met and error is ErrorCode.NONE else ():
             statuses.append(self._status(voter, now_ms))
         for key in sorted(replicas):
-            if key not in self.history.current:
+            if key not in state.history.current:
                 observers.append(self._status(Voter(key, replicas[key].address), now_ms))
         return DescribeQuorumReply(
             error,
-            self.known,
-            answered_by=self.key,
-            high_watermark=self.high_watermark,
-            log_end_offset=self.log.end,
+            state.known,
+            answered_by=state.key,
+            high_watermark=state.high_watermark,
+            log_end_offset=state.log.end,
             paused=self.paused,
             voters=tuple(statuses),
             observers=tuple(observers),
-            target_voters=self.history.target,
-            last_leader_change_reason=self.last_change_reason,
-            last_leader_change_ms=None if self.last_change_ms is None else now_ms - self.last_change_ms,
+            target_voters=state.history.target,
+            last_leader_change_reason=state.last_change_reason,
+            last_leader_change_ms=None if state.last_change_ms is None else now_ms - state.last_change_ms,
             target_step=self.target_step,
             target_problem=self.target_problem,
             last_leadership_end=None if end is None else _ended(end, now_ms),
@@ -470,11 +558,12 @@ class RaftCore(Founding):
 
     def address_of(self, node_id: int) -> str | None:
         """As a leader, the address that this node named in its latest fetch; None: it has not fetched."""
-        if not isinstance(self.role, Leader):
+        state = self._state
+        if not isinstance(state.role, Leader):
             return None
         fetching = [
             (progress.last_fetch_ms, progress.address)
-            for key, progress in self.role.replicas.items()
+            for key, progress in state.role.replicas.items()
             if key.node_id == node_id and progress.last_fetch_ms is not None
         ]
         return max(fetching)[1] if fetching else None
@@ -482,22 +571,24 @@ class RaftCore(Founding):
     @property
     def paused(self) -> bool:
         """Whether this is a leader that no majority fetches from (design §4.6)."""
-        return isinstance(self.role, Leader) and self.role.paused
+        state = self._state
+        return isinstance(state.role, Leader) and state.role.paused
 
     def _status(self, replica: Voter, now_ms: int) -> ReplicaStatus:
         """Of this node, what it has; of the others, what a leader knows; else nothing, shown as never heard."""
-        if replica.key == self.key:
-            end = self.log.durable_end
-            leads = isinstance(self.role, Leader)
-            return ReplicaStatus(replica, end, self.log.end - end, 0 if leads else None, 0 if leads else None)
-        progress = self.role.replicas.get(replica.key) if isinstance(self.role, Leader) else None
+        state = self._state
+        if replica.key == state.key:
+            end = state.log.durable_end
+            leads = isinstance(state.role, Leader)
+            return ReplicaStatus(replica, end, state.log.end - end, 0 if leads else None, 0 if leads else None)
+        progress = state.role.replicas.get(replica.key) if isinstance(state.role, Leader) else None
         if progress is None:
-            return ReplicaStatus(replica, 0, self.log.end, None, None)
+            return ReplicaStatus(replica, 0, state.log.end, None, None)
         fetched, caught_up = progress.last_fetch_ms, progress.last_caught_up_ms
         return ReplicaStatus(
             replica,
             progress.end,
-            max(0, self.log.end - progress.end),
+            max(0, state.log.end - progress.end),
             None if fetched is None else now_ms - fetched,
             None if caught_up is None else now_ms - caught_up,
         )
@@ -505,19 +596,20 @@ class RaftCore(Founding):
     # Invariants
 
     def _check_invariants(self) -> None:
-        (before, watermark), now = self._checked, self.election
-        self._checked = (now, self.high_watermark)
+        state = self._state
+        (before, watermark), now = self._checked, state.election
+        self._checked = (now, state.high_watermark)
         assert now.epoch >= before.epoch, f"epoch went from {before.epoch} back to {now.epoch}"
         if now.epoch == before.epoch:
             assert before.voted_for in (None, now.voted_for), f"vote of epoch {now.epoch} changed: {before} -> {now}"
             assert before.leader_id in (None, now.leader_id), f"leader of epoch {now.epoch} changed: {before} -> {now}"
-        log = self.log
-        assert self.high_watermark >= watermark, f"high watermark {watermark} -> {self.high_watermark}"
-        assert self.high_watermark <= log.end, f"high watermark {self.high_watermark} above log end {log.end}"
+        log = state.log
+        assert state.high_watermark >= watermark, f"high watermark {watermark} -> {state.high_watermark}"
+        assert state.high_watermark <= log.end, f"high watermark {state.high_watermark} above log end {log.end}"
         assert log.start <= log.durable_end <= log.end, f"durable {log.durable_end} of {log.start}..{log.end}"
-        assert log.last.epoch <= now.epoch or self.refused, f"log epoch {log.last.epoch} above {now.epoch}"
-        key = self.key
-        match self.role:
+        assert log.last.epoch <= now.epoch or state.refused, f"log epoch {log.last.epoch} above {now.epoch}"
+        key = state.key
+        match state.role:
             case Leader() as leader:
                 assert now.leader_id == key.node_id, f"leads, but {now}"
                 assert now.voted_for == key, f"leads without its own vote: {now}"
@@ -530,9 +622,10 @@ class RaftCore(Founding):
                 assert now.leader_id is None, f"stands, but {now}"
             case Resigned():
                 assert now.leader_id == key.node_id, f"resigned, but {now}"
-        assert self.may_stand or isinstance(self.role, Unattached | Follower | Leader | Resigned), f"{key}: {self.role}"
-        if self.newborn is not None:
-            assert isinstance(self.role, Unattached), f"newborn as {self.role}"
+        is_standing = isinstance(state.role, Prospective | Candidate)
+        assert state.may_stand or not is_standing, f"{key}: {state.role}"
+        if state.newborn is not None:
+            assert isinstance(state.role, Unattached), f"newborn as {state.role}"
             # It may have voted before it was started again, with nothing in its log.
             assert now.voted_for == before.voted_for, f"newborn votes: {before} -> {now}"
 

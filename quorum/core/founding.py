@@ -30,62 +30,60 @@ from quorum.core.types import FOUNDING_EPOCH, Batch, ReplicaKey, Voter, Voters, 
 class Founding(Membership):
     """What a newborn does, and how every node answers it."""
 
-    newborn: Newborn | None = None
-
-    @property
-    def _expected_cluster_id(self) -> str | None:
-        return self.cluster_id or self.config.cluster_id
-
     def _begin_founding(self, now_ms: int) -> None:
-        founders = self.config.founders
+        state = self._state
+        founders = state.config.founders
         ids = [node_id for node_id, _ in founders]
-        if founders and (len(set(ids)) < len(ids) or self.key.node_id not in ids):
-            return self._refuse(f"node {self.key.node_id} must be in its voter list exactly once: {_names(founders)}")
-        addresses = [address for node_id, address in founders if node_id != self.key.node_id]
-        self.newborn = Newborn({address: Errand(now_ms) for address in addresses})
+        if founders and (len(set(ids)) < len(ids) or state.key.node_id not in ids):
+            return state.refuse(f"node {state.key.node_id} must be in its voter list exactly once: {_names(founders)}")
+        addresses = [address for node_id, address in founders if node_id != state.key.node_id]
+        state.newborn = Newborn({address: Errand(now_ms) for address in addresses})
         return None
 
     def _introduce(self, newborn: Newborn, now_ms: int) -> None:
+        state = self._state
         if newborn.write is not None:
             return
-        founders = self.config.founders
-        request = Introduce(self._sender, founders)
+        founders = state.config.founders
+        request = Introduce(state.sender, founders)
         if not founders:
             peers = self._addresses()
-            if peers and self.seek.is_due(now_ms):
-                self._ask(self.seek, Purpose.INTRODUCE, peers[self._draw(len(peers))], request, now_ms)
+            if peers and state.seek.is_due(now_ms):
+                state.ask(state.seek, Purpose.INTRODUCE, peers[self._timeouts.draw(len(peers))], request, now_ms)
             elif not peers:
-                self.seek.due_ms = None
+                state.seek.due_ms = None
             return
         for node_id, address in founders:
             errand = newborn.errands.get(address)
             if errand is not None and errand.is_due(now_ms):
-                self._ask(errand, Purpose.INTRODUCE, Peer(node_id, address), request, now_ms)
+                state.ask(errand, Purpose.INTRODUCE, Peer(node_id, address), request, now_ms)
         self._found(newborn, founders, now_ms)
 
     def _newborn_timers(self, newborn: Newborn) -> list[int | None]:
+        state = self._state
         if newborn.write is not None:
             return []
-        if not self.config.founders:
-            return [self.seek.wakes_ms]
+        if not state.config.founders:
+            return [state.seek.wakes_ms]
         return [errand.wakes_ms for errand in newborn.errands.values()]
 
     def _introduction(self, newborn: Newborn, address: str) -> Errand:
         """The errand that a request to `address` belongs to."""
-        return newborn.errands.get(address, self.seek)
+        return newborn.errands.get(address, self._state.seek)
 
     def _on_introduce_reply(self, newborn: Newborn, to: Peer, reply: IntroduceReply, now_ms: int) -> None:
+        state = self._state
         errand = self._introduction(newborn, to.address)
         errand.call = None
         errand.failures = 0
-        errand.due_ms = now_ms + self.config.retry_backoff_max_ms // 2
+        errand.due_ms = now_ms + state.config.retry_backoff_max_ms // 2
         newborn.answers.pop(to.address, None)
         if newborn.write is not None:
             return None
-        expected, met = self._expected_cluster_id, reply.known.cluster_id
-        founders = self.config.founders
+        expected, met = state.expected_cluster_id, reply.known.cluster_id
+        founders = state.config.founders
         if None not in (expected, met) and expected != met and (founders or not reply.newborn):
-            return self._refuse(
+            return state.refuse(
                 f"this node belongs to cluster {expected}, node {reply.key.node_id} at {to.address} to cluster {met}: "
                 "give it the addresses of its own cluster, or another data dir"
             )
@@ -94,10 +92,10 @@ class Founding(Membership):
         if not founders or reply.error is not ErrorCode.NONE:
             return None
         if reply.key.node_id != to.node_id:
-            return self._refuse(f"{to.address} is voter {to.node_id} by the list, but node {reply.key.node_id} answers")
+            return state.refuse(f"{to.address} is voter {to.node_id} by the list, but node {reply.key.node_id} answers")
         theirs = tuple(sorted(reply.initial_voters))
         if theirs != founders:
-            return self._refuse(
+            return state.refuse(
                 f"node {reply.key.node_id} at {to.address} was given another voter list: "
                 f"{_names(theirs)} there, {_names(founders)} here; start all of them with the same --initial-voters"
             )
@@ -108,38 +106,40 @@ class Founding(Membership):
         errand = self._introduction(newborn, to.address)
         errand.call = None
         errand.failures += 1
-        errand.due_ms = now_ms + self._backoff_ms(errand.failures)
+        errand.due_ms = now_ms + self._timeouts.backoff_ms(errand.failures)
         newborn.answers.pop(to.address, None)
 
     def _found(self, newborn: Newborn, founders: tuple[tuple[int, str], ...], now_ms: int) -> None:
         """Found the cluster, if that falls to this node and every other founder is known to be newborn."""
-        if newborn.write is not None or self.refused is not None or self.key.node_id != founders[0][0]:
+        state = self._state
+        if newborn.write is not None or state.refused is not None or state.key.node_id != founders[0][0]:
             return None
         if newborn.answers.keys() != newborn.errands.keys():
             return None
-        expected = {reply.known.cluster_id for reply in newborn.answers.values()} | {self._expected_cluster_id}
+        expected = {reply.known.cluster_id for reply in newborn.answers.values()} | {state.expected_cluster_id}
         named = sorted(cluster_id for cluster_id in expected if cluster_id is not None)
         if len(named) > 1:
-            return self._refuse(f"the voters were given different cluster ids: {', '.join(named)}")
-        cluster_id = named[0] if named else self.config.new_cluster_id
+            return state.refuse(f"the voters were given different cluster ids: {', '.join(named)}")
+        cluster_id = named[0] if named else state.config.new_cluster_id
         if cluster_id is None:
-            return self._refuse("this node is to found the cluster, but was given no cluster id for it")
+            return state.refuse("this node is to found the cluster, but was given no cluster id for it")
         keys = {node_id: newborn.answers[address].key for node_id, address in founders if address in newborn.answers}
-        keys[self.key.node_id] = self.key
+        keys[state.key.node_id] = state.key
         voters = VoterSet(tuple(Voter(keys[node_id], address) for node_id, address in founders))
         record = Voters(cluster_id, 0, voters)
         newborn.founded = True
         self._settle(
-            newborn, Batch(0, FOUNDING_EPOCH, 1, now_ms + self.config.wall_offset_ms, control=record), cluster_id, 0
+            newborn, Batch(0, FOUNDING_EPOCH, 1, now_ms + state.config.wall_offset_ms, control=record), cluster_id, 0
         )
         return None
 
     def _take_place(self, newborn: Newborn, reply: IntroduceReply) -> None:
         """Take the place that a founded cluster has for this disk: voter, observer, or observer for a lost voter."""
+        state = self._state
         cluster_id, founding = reply.known.cluster_id, reply.founding
         if cluster_id is None or len(reply.voters) == 0:
             return None  # has not found its own place yet
-        if not self.config.founders or founding is None:
+        if not state.config.founders or founding is None:
             # Without a founding no one has the log's beginning any more: what a snapshot says of the voters holds.
             return self._observe(newborn, reply, cluster_id)
         if not isinstance(founding.control, Voters):
@@ -148,66 +148,70 @@ class Founding(Membership):
         position = (founding.base_offset, founding.epoch, founding.count)
         if position != (0, FOUNDING_EPOCH, 1) or record.cluster_id != cluster_id:
             return None
-        if self.key in record.voters:
+        if state.key in record.voters:
             return self._settle(newborn, founding, cluster_id, record.generation)
         return self._observe(newborn, reply, cluster_id)
 
     def _observe(self, newborn: Newborn, reply: IntroduceReply, cluster_id: str) -> None:
         """Join as an observer; if a voter of this id has another disk, somebody shall be told."""
-        voter = reply.voters.by_id(self.key.node_id)
-        newborn.replaced = voter.key if voter is not None and voter.key != self.key else None
+        state = self._state
+        voter = reply.voters.by_id(state.key.node_id)
+        newborn.replaced = voter.key if voter is not None and voter.key != state.key else None
         self._settle(newborn, None, cluster_id, reply.known.generation)
 
     def _settle(self, newborn: Newborn, founding: Batch | None, cluster_id: str, generation: int) -> None:
         """Make the place durable; `_on_settled` takes it."""
-        self.cluster_id, self.generation = cluster_id, generation
-        self._save_election()
+        state = self._state
+        state.cluster_id, state.generation = cluster_id, generation
+        state.save_election()
         if founding is not None:
-            self._append(founding)
-        newborn.write = self._election_write
+            state.append(founding)
+        newborn.write = state.election_write
 
     def _on_settled(self, newborn: Newborn, now_ms: int) -> None:
-        assert self.cluster_id is not None
-        self.met, self.newborn = True, None
-        self._effects.append(Joined(self.cluster_id, newborn.replaced))
-        deadline = self._first_deadline(now_ms)
+        state = self._state
+        assert state.cluster_id is not None
+        state.met, state.newborn = True, None
+        state.effects.append(Joined(state.cluster_id, newborn.replaced))
+        deadline = self._timeouts.first_deadline(now_ms)
         if newborn.founded:
             deadline = now_ms  # the others wait for it: they know nothing before
-        place = "voter" if self.is_voter else "observer"
-        self._become(Unattached(deadline), now_ms, f"joined cluster {self.cluster_id} as {place}")
+        place = "voter" if state.is_voter else "observer"
+        self._become(Unattached(deadline), now_ms, f"joined cluster {state.cluster_id} as {place}")
 
     # Answers
 
     def _on_introduce(self, call: int, request: Introduce, now_ms: int) -> None:
-        own, theirs = self._expected_cluster_id, request.sender.cluster_id
+        state = self._state
+        own, theirs = state.expected_cluster_id, request.sender.cluster_id
         error = ErrorCode.NONE
         if None not in (own, theirs) and own != theirs:
             error = ErrorCode.INCONSISTENT_CLUSTER_ID
-        newborn = self.newborn
-        self._answer(
+        newborn = state.newborn
+        state.answer(
             call,
             IntroduceReply(
                 error,
-                self.known,
-                self.key,
+                state.known,
+                state.key,
                 newborn=newborn is not None and newborn.write is None,
-                initial_voters=self.config.founders,
-                founding=self.history.founding if self.met else None,
-                voters=self.history.current if self.met else VoterSet(),
+                initial_voters=state.config.founders,
+                founding=state.history.founding if state.met else None,
+                voters=state.history.current if state.met else VoterSet(),
             ),
         )
         if newborn is not None:
             self._hear_of(newborn, request.sender.key, failed_only=True, now_ms=now_ms)
-        elif isinstance(self.role, Leader) and error is ErrorCode.NONE:  # an empty disk says at which address it is
+        elif isinstance(state.role, Leader) and error is ErrorCode.NONE:  # an empty disk says at which address it is
             address = dict(request.initial_voters).get(request.sender.key.node_id, "")
-            self._note_disk(self.role, request.sender.key, address, now_ms)
+            self._note_disk(state.role, request.sender.key, address, now_ms)
 
     def _hear_of(self, newborn: Newborn, key: ReplicaKey, *, failed_only: bool, now_ms: int) -> None:
         """A founder is up: ask it without waiting out the pause.
 
         Only after a failure when it has merely introduced itself, or two newborns would ask each other without end.
         """
-        address = dict(self.config.founders).get(key.node_id)
+        address = dict(self._state.config.founders).get(key.node_id)
         errand = newborn.errands.get(address) if address is not None else None
         if errand is not None and (errand.failures > 0 or not failed_only):
             errand.due_ms = now_ms

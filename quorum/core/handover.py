@@ -66,10 +66,11 @@ class Handovers(Elections):
     # Asked to
 
     def _on_transfer(self, event: Transfer, now_ms: int) -> None:
-        leader = self.role
+        state = self._state
+        leader = state.role
         error, message, to = self._choose(event, now_ms)
         if to is None:
-            self._effects.append(Transferred(event.call, error, message))
+            state.effects.append(Transferred(event.call, error, message))
             return
         assert isinstance(leader, Leader)
         deadline = now_ms + max(event.timeout_ms, 1)
@@ -78,7 +79,8 @@ class Handovers(Elections):
 
     def _choose(self, event: Transfer, now_ms: int) -> tuple[VoterChangeError, str, ReplicaKey | None]:
         """Whom to hand over to; or nobody, and what to answer."""
-        leader = self.role
+        state = self._state
+        leader = state.role
         if not isinstance(leader, Leader):
             return VoterChangeError.NOT_LEADER, "this node does not lead", None
         self._update_pause(leader, now_ms)
@@ -86,18 +88,18 @@ class Handovers(Elections):
             return VoterChangeError.PAUSED, "no majority fetches from this leader: it could not be elected", None
         if leader.handover is not None or self._transfer is not None:
             return VoterChangeError.CHANGE_PENDING, "leadership is being handed over already", None
-        if event.to == self.key.node_id:
+        if event.to == state.key.node_id:
             return VoterChangeError.NONE, f"node {event.to} leads already", None
         if event.to is not None:
-            voter = self.history.current.by_id(event.to)
+            voter = state.history.current.by_id(event.to)
             if voter is None:
                 return VoterChangeError.VOTER_NOT_FOUND, f"node {event.to} is no voter", None
             if not self._is_ready(leader, voter.key, now_ms):
                 return VoterChangeError.NOT_CAUGHT_UP, self._why_not_ready(leader, voter.key, now_ms), None
             return VoterChangeError.NONE, "", voter.key
-        if not self.other_voters:
+        if not state.other_voters:
             return VoterChangeError.LAST_VOTER, "there is no other voter", None
-        ready = [key for key in self.other_voters if self._is_ready(leader, key, now_ms)]
+        ready = [key for key in state.other_voters if self._is_ready(leader, key, now_ms)]
         if not ready:
             return VoterChangeError.NOT_CAUGHT_UP, "no other voter is caught up and fetches", None
         return VoterChangeError.NONE, "", max(ready, key=lambda key: (leader.replicas[key].end, -key.node_id))
@@ -107,7 +109,7 @@ class Handovers(Elections):
         if not self._is_live(leader, key, now_ms):
             return False
         caught_up_ms = leader.replicas[key].last_caught_up_ms
-        return caught_up_ms is not None and now_ms - caught_up_ms < self.config.fetch_timeout_ms
+        return caught_up_ms is not None and now_ms - caught_up_ms < self._state.config.fetch_timeout_ms
 
     def _why_not_ready(self, leader: Leader, key: ReplicaKey, now_ms: int) -> str:
         progress = leader.replicas.get(key)
@@ -116,41 +118,43 @@ class Handovers(Elections):
         displaced_ms = leader.displaced.get(key)
         if displaced_ms is not None and displaced_ms >= progress.last_fetch_ms:
             return f"node {key.node_id} has another disk now than {key}"
-        lag = max(0, self.log.end - progress.end)
+        lag = max(0, self._state.log.end - progress.end)
         return f"node {key.node_id} lags by {lag} records and last fetched {now_ms - progress.last_fetch_ms} ms ago"
 
     # Handing over
 
     def _begin_handover(self, leader: Leader, to: ReplicaKey, now_ms: int, reason: str) -> None:
-        leader.handover = Handover(to, now_ms + self.config.election_timeout_ms, reason)
+        leader.handover = Handover(to, now_ms + self._state.config.election_timeout_ms, reason)
 
     def _pursue_handover(self, leader: Leader, now_ms: int) -> None:
         """Resign once the successor has the whole log; call it off if it does not get there."""
+        state = self._state
         if leader.handover is None:
             self._begin_preferred(leader, now_ms)
         handover = leader.handover
         if handover is None:
             return None
         to = handover.to
-        if leader.paused or to not in self.history.current or now_ms >= handover.deadline_ms:
+        if leader.paused or to not in state.history.current or now_ms >= handover.deadline_ms:
             leader.handover = None
             self._note_failure(to.node_id, now_ms)
             return self._end_transfer(VoterChangeError.NOT_CAUGHT_UP, self._why_not_ready(leader, to, now_ms))
-        if leader.replicas[to].end >= self.log.end:
-            self._given = (self.epoch, to.node_id)
+        if leader.replicas[to].end >= state.log.end:
+            self._given = (state.epoch, to.node_id)
             if self._transfer is not None:
-                self._transfer.epoch = self.epoch
+                self._transfer.epoch = state.epoch
             self._resign(now_ms, handover.reason, first=to)
         return None
 
     def _begin_preferred(self, leader: Leader, now_ms: int) -> None:
-        wanted = None if self.key.node_id in self.preferred else self._preferred_successor(leader, now_ms)
-        if wanted is not None and self.high_watermark > leader.epoch_start and not leader.paused:
+        state = self._state
+        wanted = None if state.key.node_id in self.preferred else self._preferred_successor(leader, now_ms)
+        if wanted is not None and state.high_watermark > leader.epoch_start and not leader.paused:
             self._begin_handover(leader, wanted, now_ms, f"hands over to the preferred node {wanted.node_id}")
 
     def _preferred_successor(self, leader: Leader, now_ms: int) -> ReplicaKey | None:
         for node_id in self.preferred:
-            voter = self.history.current.by_id(node_id)
+            voter = self._state.history.current.by_id(node_id)
             unsteady = self._unsteady.get(node_id)
             if voter is None or (unsteady is not None and now_ms < unsteady.until_ms):
                 continue
@@ -161,7 +165,7 @@ class Handovers(Elections):
     def _handover_timers(self, leader: Leader, now_ms: int) -> list[int | None]:
         if leader.handover is not None:
             return [leader.handover.deadline_ms]
-        if not self.preferred or self.key.node_id in self.preferred:
+        if not self.preferred or self._state.key.node_id in self.preferred:
             return []
         waits = [self._unsteady[node_id].until_ms for node_id in self.preferred if node_id in self._unsteady]
         return [until for until in waits if until > now_ms]
@@ -170,13 +174,14 @@ class Handovers(Elections):
 
     def _end_transfer(self, error: VoterChangeError, message: str) -> None:
         if self._transfer is not None:
-            self._effects.append(Transferred(self._transfer.call, error, message))
+            self._state.effects.append(Transferred(self._transfer.call, error, message))
             self._transfer = None
 
     def _expire_transfer(self, now_ms: int) -> None:
+        state = self._state
         if self._transfer is not None and now_ms >= self._transfer.deadline_ms:
-            if isinstance(self.role, Leader):
-                self.role.handover = None
+            if isinstance(state.role, Leader):
+                state.role.handover = None
             self._end_transfer(
                 VoterChangeError.TIMED_OUT, f"no new leader was heard of; node {self._transfer.to} may yet"
             )
@@ -188,13 +193,14 @@ class Handovers(Elections):
 
     def _note_end(self, now_ms: int, reason: str) -> None:
         """Note how the leadership ended that this node took part in; what the leader said of it is worth most."""
+        state = self._state
         before, leader_id = self._led, None
-        match self.role:
+        match state.role:
             case Leader():
-                leader_id = self.key.node_id
+                leader_id = state.key.node_id
             case Follower() as follower:
                 leader_id = follower.leader_id
-        self._led = (self.epoch, leader_id) if leader_id is not None else None
+        self._led = (state.epoch, leader_id) if leader_id is not None else None
         if before is None or before == self._led:
             return
         if self._farewell is not None and self._farewell[0] == before[0] and self._farewell[1]:
@@ -203,11 +209,12 @@ class Handovers(Elections):
 
     def _watch_leaders(self, now_ms: int) -> None:
         """Note who leads since when, who lost it early, and what became of a handover."""
-        epoch, leader_id = self.election.epoch, self.election.leader_id
+        state = self._state
+        epoch, leader_id = state.election.epoch, state.election.leader_id
         if self._reign is not None and epoch > self._reign[0]:
             _, before, since_ms = self._reign
             self._reign = None
-            if now_ms - since_ms < self.config.steady_ms:
+            if now_ms - since_ms < state.config.steady_ms:
                 self._note_failure(before, now_ms)
             else:
                 self._unsteady.pop(before, None)
@@ -225,12 +232,13 @@ class Handovers(Elections):
             else:
                 other = f"node {leader_id} leads epoch {epoch}, not node {transfer.to}"
                 self._end_transfer(VoterChangeError.OUTCOME_UNKNOWN, other)
-        elif transfer is not None and transfer.epoch is None and not isinstance(self.role, Leader):
+        elif transfer is not None and transfer.epoch is None and not isinstance(state.role, Leader):
             self._end_transfer(VoterChangeError.NOT_LEADER, f"node {leader_id} leads epoch {epoch} meanwhile")
 
     def _note_failure(self, node_id: int, now_ms: int) -> None:
         """Leave this node alone for a while, however much it is preferred."""
+        state = self._state
         found = self._unsteady.get(node_id)
         failures = found.failures + 1 if found is not None else 1
-        wait_ms = min(self.config.preference_wait_max_ms, self.config.preference_wait_ms << min(failures - 1, 10))
+        wait_ms = min(state.config.preference_wait_max_ms, state.config.preference_wait_ms << min(failures - 1, 10))
         self._unsteady[node_id] = Unsteady(failures, now_ms + wait_ms)

@@ -66,8 +66,9 @@ class Membership(Handovers):
     @property
     def target_step(self) -> str | None:
         """Of a leader: what it is doing towards the target, in words; None when nothing is under way."""
-        step = self.role.step if isinstance(self.role, Leader) else None
-        if step is None or self.history.target is None:
+        state = self._state
+        step = state.role.step if isinstance(state.role, Leader) else None
+        if step is None or state.history.target is None:
             return None
         doing = "is committing" if step.end is not None else "is checking"
         match step.change:
@@ -87,7 +88,7 @@ class Membership(Handovers):
         refusal = self._refuse_change(event, now_ms)
         if refusal is not None:
             return self._tell_change(event.call, refusal)
-        leader = self.role
+        leader = self._state.role
         assert isinstance(leader, Leader)
         if leader.change is not None:
             overridden = Verdict(VoterChangeError.OUTCOME_UNKNOWN, "another target was set before this one was reached")
@@ -98,14 +99,15 @@ class Membership(Handovers):
 
     def _refuse_change(self, event: ChangeVoters, now_ms: int) -> Verdict | None:
         """What must hold before any change is looked at."""
-        leader = self.role
+        state = self._state
+        leader = state.role
         if not isinstance(leader, Leader):
             return Verdict(VoterChangeError.NOT_LEADER, "this node does not lead")
         self._update_pause(leader, now_ms)
         if leader.paused:
             return Verdict(VoterChangeError.PAUSED, *self._paused_words())
-        if self.high_watermark <= leader.epoch_start:
-            message = f"the leader has not committed a record of its epoch {self.epoch} yet"
+        if state.high_watermark <= leader.epoch_start:
+            message = f"the leader has not committed a record of its epoch {state.epoch} yet"
             return Verdict(VoterChangeError.NOT_COMMITTED_YET, message, "try again in a moment")
         targets = isinstance(event.change, SetTarget | CancelTarget)
         may_override = targets and not event.dry_run
@@ -113,23 +115,24 @@ class Membership(Handovers):
             return Verdict(VoterChangeError.CHANGE_PENDING, "another change is under way", "try again when it is done")
         if leader.handover is not None:
             return Verdict(VoterChangeError.CHANGE_PENDING, "leadership is being handed over", "try again in a moment")
-        target = self.history.target
+        target = state.history.target
         if target is not None and not targets:
-            message = f"the voters are being changed from {names(self.history.current)} to {names(target)}"
+            message = f"the voters are being changed from {names(state.history.current)} to {names(target)}"
             advice = "wait (`kctl alter-quorum --wait`), set another target, or `kctl alter-quorum --cancel`"
             return Verdict(VoterChangeError.TARGET_IN_PROGRESS, message, advice)
         if self._is_uncommitted and not targets:
-            message = f"the last change, to voters {names(self.history.current)}, is not committed yet"
+            message = f"the last change, to voters {names(state.history.current)}, is not committed yet"
             return Verdict(VoterChangeError.CHANGE_PENDING, message, "try again when it is")
         return None
 
     def _paused_words(self) -> tuple[str, str]:
-        timeout = self.config.fetch_timeout_ms
+        timeout = self._state.config.fetch_timeout_ms
         return f"no majority of the voters has fetched within {timeout} ms", "see that a majority of them runs"
 
     @property
     def _is_uncommitted(self) -> bool:
-        return self.history.changed_at >= self.high_watermark
+        state = self._state
+        return state.history.changed_at >= state.high_watermark
 
     def _distrust_what_waited(self, leader: Leader) -> None:
         """Ask and measure anew for changes under way: an answer that waited does not show who is alive, either."""
@@ -140,8 +143,9 @@ class Membership(Handovers):
                 work.measured_from = work.expiry_ms = None
 
     def _tell_change(self, call: int, verdict: Verdict, *, changed: bool = False, offset: int = 0) -> None:
-        voters, target = self.history.current, self.history.target
-        self._effects.append(VotersChanged(call, VoterChangeResult(*verdict, changed, offset, voters, target)))
+        state = self._state
+        voters, target = state.history.current, state.history.target
+        state.effects.append(VotersChanged(call, VoterChangeResult(*verdict, changed, offset, voters, target)))
 
     # Working on it
 
@@ -152,13 +156,14 @@ class Membership(Handovers):
             self._advance_change(leader, leader.step, now_ms)
         if leader.step is None and self._may_step(leader, now_ms):
             self._begin_step(leader, now_ms)
-        if not self.is_voter and not self._is_uncommitted:
+        if not self._state.is_voter and not self._is_uncommitted:
             self._resign(now_ms, "is no voter any more")
 
     def _advance_change(self, leader: Leader, work: Change, now_ms: int) -> None:
+        state = self._state
         if work.end is not None:
-            reached = not work.sets_target or self.history.target is None
-            if reached and self.high_watermark >= max(work.end, self.history.changed_at + 1):
+            reached = not work.sets_target or state.history.target is None
+            if reached and state.high_watermark >= max(work.end, state.history.changed_at + 1):
                 self._end_change(leader, work, None, now_ms)
             elif work.call is not None and now_ms >= work.deadline_ms:
                 unknown = Verdict(
@@ -188,23 +193,25 @@ class Membership(Handovers):
                 work.change, SetTarget | CancelTarget
             )
             self._append_control(leader, outcome, now_ms)
-            work.end = self.log.end
+            work.end = state.log.end
 
     def _append_control(self, leader: Leader, record: ControlRecord, now_ms: int) -> None:
-        timestamp_ms = now_ms + self.config.wall_offset_ms
-        self._append(Batch(self.log.end, self.epoch, 1, timestamp_ms, control=record))
+        state = self._state
+        timestamp_ms = now_ms + state.config.wall_offset_ms
+        state.append(Batch(state.log.end, state.epoch, 1, timestamp_ms, control=record))
         if isinstance(record, TargetVoters):
             leader.step_failures, leader.step_due_ms, self.target_problem = 0, None, None
             if leader.step is not None and leader.step.end is None:
                 leader.step = None  # it was on the way to something else
         if isinstance(record, Voters):
             known = leader.announcements
-            later = now_ms + self.config.fetch_timeout_ms // 2  # a newcomer fetches already
-            leader.announcements = {key: known.get(key) or Errand(later) for key in self.other_voters}
+            later = now_ms + state.config.fetch_timeout_ms // 2  # a newcomer fetches already
+            leader.announcements = {key: known.get(key) or Errand(later) for key in state.other_voters}
 
     def _tell_dry_run(self, leader: Leader, work: Change, record: ControlRecord) -> None:
+        state = self._state
         leader.change = None
-        voters, target = self.history.current, self.history.target
+        voters, target = state.history.current, state.history.target
         if isinstance(record, Voters):
             voters = record.voters
         if isinstance(record, TargetVoters):
@@ -212,15 +219,16 @@ class Membership(Handovers):
         message = f"would lead to voters {names(target if target is not None else voters)}"
         assert work.call is not None, f"a dry run of nobody's: {work}"
         result = VoterChangeResult(VoterChangeError.NONE, message, "", False, 0, voters, target)
-        self._effects.append(VotersChanged(work.call, result))
+        state.effects.append(VotersChanged(work.call, result))
 
     def _end_change(self, leader: Leader, work: Change, verdict: Verdict | None, now_ms: int) -> None:
         """The work is over: with a verdict, or committed."""
+        state = self._state
         if work is leader.step:
             leader.step = None
             if verdict is not None and verdict.error is not VoterChangeError.NONE:
                 self.target_problem = verdict.message
-                base, most = self.config.step_backoff_ms, self.config.step_backoff_max_ms
+                base, most = state.config.step_backoff_ms, state.config.step_backoff_max_ms
                 leader.step_due_ms = now_ms + min(most, base << min(leader.step_failures, 10))
                 leader.step_failures += 1
             else:
@@ -231,10 +239,10 @@ class Membership(Handovers):
         leader.change = None
         if verdict is not None:
             return self._tell_change(work.call, verdict, offset=work.end or 0)
-        target = self.history.target
+        target = state.history.target
         aim = f"; the target is {names(target)}" if target is not None else ""
-        done = Verdict(VoterChangeError.NONE, f"voters {names(self.history.current)}{aim}")
-        self._tell_change(work.call, done, changed=True, offset=self.history.changed_at + 1)
+        done = Verdict(VoterChangeError.NONE, f"voters {names(state.history.current)}{aim}")
+        self._tell_change(work.call, done, changed=True, offset=state.history.changed_at + 1)
         return None
 
     # The leader's own steps
@@ -245,21 +253,22 @@ class Membership(Handovers):
         if leader.change is not None and not leader.change.sets_target:
             return False
         waits = leader.step_due_ms is not None and now_ms < leader.step_due_ms
-        return not waits and self.high_watermark > leader.epoch_start
+        return not waits and self._state.high_watermark > leader.epoch_start
 
     def _begin_step(self, leader: Leader, now_ms: int) -> None:
         """The next step towards the target, if there is one; else a voter that has moved."""
-        current, target = self.history.current, self.history.target
+        state = self._state
+        current, target = state.history.current, state.history.target
         change: AddVoter | RemoveVoter | UpdateVoter | None
         if target is not None:
             live = self._live(leader, current, now_ms)
-            change = next_change(current, target, self.history.target_started_size, self.key, live)
+            change = next_change(current, target, state.history.target_started_size, state.key, live)
             if change is None:
                 return self._append_control(leader, TargetVoters(None), now_ms)
         else:
             change = self._moved_voter(leader, now_ms)
         if change is not None:
-            leader.step = Change(None, change, False, now_ms + self.config.step_timeout_ms)
+            leader.step = Change(None, change, False, now_ms + state.config.step_timeout_ms)
             self._advance_change(leader, leader.step, now_ms)
         return None
 
@@ -268,11 +277,12 @@ class Membership(Handovers):
 
         Of several another one after each failure: it may be nowhere to be reached, or where the next one was.
         """
+        state = self._state
         moved: list[UpdateVoter] = []
-        for voter in self.history.current:
+        for voter in state.history.current:
             address = voter.address
-            if voter.key == self.key:
-                address = self.config.address
+            if voter.key == state.key:
+                address = state.config.address
             elif self._is_live(leader, voter.key, now_ms):
                 address = leader.replicas[voter.key].address
             if address != voter.address:
@@ -292,14 +302,14 @@ class Membership(Handovers):
             case SetTarget() as change:
                 return self._decide_target(leader, work, change, now_ms)
             case CancelTarget():
-                if self.history.target is None:
+                if self._state.history.target is None:
                     return Verdict(VoterChangeError.NONE, "no target is being worked towards")
                 return TargetVoters(None)
 
     def _decide_add(
         self, leader: Leader, work: Change, change: AddVoter, now_ms: int
     ) -> Verdict | ControlRecord | None:
-        current = self.history.current
+        current = self._state.history.current
         present = current.by_id(change.node_id)
         named = (None, present.key.directory_id) if present is not None else ()
         same = present is not None and present.address == change.address and change.directory_id in named
@@ -347,10 +357,11 @@ class Membership(Handovers):
         return "if the old disk is lost for good: the same with --replace"
 
     def _decide_remove(self, leader: Leader, change: RemoveVoter, now_ms: int) -> Verdict | ControlRecord:
-        current = self.history.current
+        state = self._state
+        current = state.history.current
         voter = current.by_id(change.node_id)
         if voter is None or change.directory_id not in (None, voter.key.directory_id):
-            if self.history.was_voter(change.node_id, change.directory_id):
+            if state.history.was_voter(change.node_id, change.directory_id):
                 return Verdict(VoterChangeError.NONE, f"node {change.node_id} was a voter, and is none already")
             which = f" with directory id {change.directory_id}" if change.directory_id is not None else ""
             message = f"node {change.node_id}{which} is not among the voters {names(current)}"
@@ -362,7 +373,7 @@ class Membership(Handovers):
         return refuse_without_majority(after, self._live(leader, current, now_ms)) or self._voters(after)
 
     def _decide_update(self, work: Change, change: UpdateVoter, now_ms: int) -> Verdict | ControlRecord | None:
-        current = self.history.current
+        current = self._state.history.current
         voter = current.by_id(change.key.node_id)
         if voter is None or voter.key != change.key:
             return Verdict(VoterChangeError.VOTER_NOT_FOUND, f"{change.key} is not among the voters {names(current)}")
@@ -378,9 +389,10 @@ class Membership(Handovers):
     def _decide_target(
         self, leader: Leader, work: Change, change: SetTarget, now_ms: int
     ) -> Verdict | ControlRecord | None:
+        state = self._state
         if (wrong := _refuse_target(change)) is not None:
             return wrong
-        current = self.history.current
+        current = state.history.current
         voters: list[Voter] = []
         live = set(self._live(leader, current, now_ms))
         waiting = False
@@ -399,16 +411,16 @@ class Membership(Handovers):
         if waiting:
             return None
         target = VoterSet(tuple(sorted(voters, key=lambda voter: voter.key.node_id)))
-        if target == self.history.target:
+        if target == state.history.target:
             return Verdict(VoterChangeError.NONE, f"{names(target)} is the target already")
-        if self.history.target is None and target == current:
+        if state.history.target is None and target == current:
             return Verdict(VoterChangeError.NONE, f"the voters are {names(target)} already")
         return refuse_without_majority(target, live) or TargetVoters(target)
 
     # What it looks at
 
     def _voters(self, voters: VoterSet) -> Voters:
-        record = self.history.record
+        record = self._state.history.record
         assert record is not None, "leads without a founding record"
         return replace(record, voters=voters)
 
@@ -416,7 +428,7 @@ class Membership(Handovers):
         return {voter.key for voter in voters if self._is_live(leader, voter.key, now_ms)}
 
     def _refuse_address(self, node_id: int, address: str) -> Verdict | None:
-        for voter in self.history.current:
+        for voter in self._state.history.current:
             if voter.address == address and voter.key.node_id != node_id:
                 message = f"{address} is the address of voter {voter.key.node_id}"
                 return Verdict(VoterChangeError.INVALID_REQUEST, message, f"give the address of node {node_id}")
@@ -426,8 +438,9 @@ class Membership(Handovers):
         self, work: Change, node_id: int, address: str, directory_id: UUID | None, now_ms: int
     ) -> ReplicaKey | Verdict | None:
         """Which disk answers at `address`; None while that is being asked."""
-        if (node_id, address) == (self.key.node_id, self.config.address):
-            found = self.key
+        state = self._state
+        if (node_id, address) == (state.key.node_id, state.config.address):
+            found = state.key
         else:
             probe = work.probes.setdefault(address, Probe(now_ms))
             if probe.reply is None:
@@ -447,12 +460,13 @@ class Membership(Handovers):
         return found
 
     def _refuse_newcomer(self, reply: IntroduceReply, node_id: int, address: str) -> Verdict | None:
+        state = self._state
         if reply.key.node_id != node_id:
             message = f"node {reply.key.node_id} answers at {address}, not node {node_id}"
             return Verdict(VoterChangeError.WRONG_NODE, message, "see `kctl quorum status` for who is where")
         theirs = reply.known.cluster_id
-        if theirs not in (None, self.cluster_id):
-            message = f"node {node_id} at {address} belongs to cluster {theirs}, not {self.cluster_id}"
+        if theirs not in (None, state.cluster_id):
+            message = f"node {node_id} at {address} belongs to cluster {theirs}, not {state.cluster_id}"
             return Verdict(
                 VoterChangeError.WRONG_CLUSTER, message, "give a node of this cluster, see `kctl quorum status`"
             )
@@ -468,19 +482,20 @@ class Membership(Handovers):
 
         A fetch that was parked before says nothing about now, so it is answered, to make the newcomer fetch again.
         """
+        state = self._state
         progress = leader.replicas.get(key)
         if work.measured_from is None:
             work.measured_from = (now_ms, progress.fetches if progress is not None else 0)
             parked = leader.parked.get(key)
             if parked is not None and parked.read_id is None:
                 del leader.parked[key]
-                self._answer(parked.call, self._reply(leader))
+                state.answer(parked.call, self._reply(leader))
         from_ms, fetches = work.measured_from
         if progress is not None and progress.caught_up_fetch > fetches:
             work.expiry_ms = None
             return None
         heard_ms = progress.last_fetch_ms if progress is not None else None
-        work.expiry_ms = max(from_ms, heard_ms or 0) + self.config.fetch_timeout_ms
+        work.expiry_ms = max(from_ms, heard_ms or 0) + state.config.fetch_timeout_ms
         if now_ms >= work.expiry_ms:
             message = self._why_not_ready(leader, key, now_ms)
             return Verdict(VoterChangeError.NOT_CAUGHT_UP, message, "wait until it has caught up, then try again")
@@ -489,14 +504,15 @@ class Membership(Handovers):
     # Asking addresses
 
     def _ask_probes(self, work: Change, now_ms: int) -> None:
+        state = self._state
         for address, probe in work.probes.items():
             if probe.is_due(now_ms):
-                request = Introduce(self._sender, ())
-                self._ask(probe, Purpose.PROBE, Peer(None, address), request, now_ms)
+                request = Introduce(state.sender, ())
+                state.ask(probe, Purpose.PROBE, Peer(None, address), request, now_ms)
 
     def _on_probe_reply(self, number: int, call: Call, reply: Reply | None, now_ms: int) -> None:
         """An address has answered, or (None) has not."""
-        leader = self.role
+        leader = self._state.role
         if not isinstance(leader, Leader):
             return
         for work in (leader.change, leader.step):
@@ -509,7 +525,8 @@ class Membership(Handovers):
                 self._note_disk(leader, reply.key, call.to.address, now_ms)
             else:
                 probe.failures += 1
-                probe.due_ms = now_ms + self._backoff_ms(probe.failures) if probe.failures < PROBES_MAX else None
+                is_last = probe.failures >= PROBES_MAX
+                probe.due_ms = None if is_last else now_ms + self._timeouts.backoff_ms(probe.failures)
 
     def _change_timers(self, leader: Leader, now_ms: int) -> list[int | None]:
         times: list[int | None] = []
@@ -526,7 +543,7 @@ class Membership(Handovers):
     # The end of a reign
 
     def _become(self, role: RoleState, now_ms: int, reason: str) -> None:
-        before, self.target_problem = self.role, None
+        before, self.target_problem = self._state.role, None
         super()._become(role, now_ms, reason)
         if not isinstance(before, Leader) or before.change is None or before.change.call is None:
             return

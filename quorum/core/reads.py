@@ -24,38 +24,40 @@ class Reads(Replication):
     """Confirms reads as leader."""
 
     def _on_confirm_read(self, event: ConfirmRead, now_ms: int) -> None:
-        leader = self.role
+        state = self._state
+        leader = state.role
         if not isinstance(leader, Leader):
-            known = self.leader
+            known = state.leader
             who = f"node {known.node_id} leads" if known is not None else "no leader is known"
-            self._effects.append(ReadRefused(event.call, f"not the leader; {who}"))
+            state.effects.append(ReadRefused(event.call, f"not the leader; {who}"))
             return
         self._update_pause(leader, now_ms)
-        if not leader.paused and len(leader.waiting_reads) >= self.config.reads_max:
-            self._effects.append(ReadRefused(event.call, f"{len(leader.waiting_reads)} reads wait already"))
+        if not leader.paused and len(leader.waiting_reads) >= state.config.reads_max:
+            state.effects.append(ReadRefused(event.call, f"{len(leader.waiting_reads)} reads wait already"))
             return
         if leader.round <= leader.told_round:
             leader.round += 1
-        offset = max(self.high_watermark, leader.epoch_start + 1)
+        offset = max(state.high_watermark, leader.epoch_start + 1)
         leader.waiting_reads.append(WaitingRead(event.call, leader.round, offset))
 
     def _confirm_reads(self, leader: Leader) -> None:
         """Answer the reads whose round a majority has fetched in; none while paused."""
+        state = self._state
         if leader.paused:
             return self._refuse_reads(
-                leader, f"paused: no majority has fetched within {self.config.fetch_timeout_ms} ms"
+                leader, f"paused: no majority has fetched within {state.config.fetch_timeout_ms} ms"
             )
         if not leader.waiting_reads:
             return None
         rounds = [
-            leader.round if voter.key == self.key else self._round_of(leader, voter.key)
-            for voter in self.history.current
+            leader.round if voter.key == state.key else self._round_of(leader, voter.key)
+            for voter in state.history.current
         ]
-        confirmed = sorted(rounds, reverse=True)[self.history.current.majority - 1]
+        confirmed = sorted(rounds, reverse=True)[state.history.current.majority - 1]
         waiting: list[WaitingRead] = []
         for read in leader.waiting_reads:
-            if read.round <= confirmed and self.high_watermark >= read.offset:
-                self._effects.append(ReadConfirmed(read.call, read.offset))
+            if read.round <= confirmed and state.high_watermark >= read.offset:
+                state.effects.append(ReadConfirmed(read.call, read.offset))
             else:
                 waiting.append(read)
         leader.waiting_reads = waiting
@@ -63,11 +65,11 @@ class Reads(Replication):
 
     def _refuse_reads(self, leader: Leader, reason: str) -> None:
         for read in leader.waiting_reads:
-            self._effects.append(ReadRefused(read.call, reason))
+            self._state.effects.append(ReadRefused(read.call, reason))
         leader.waiting_reads = []
 
     def _become(self, role: RoleState, now_ms: int, reason: str) -> None:
-        before = self.role
+        before = self._state.role
         super()._become(role, now_ms, reason)
         if isinstance(before, Leader):
             self._refuse_reads(before, f"leads no more: {reason}")

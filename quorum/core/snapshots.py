@@ -22,8 +22,10 @@ there was either committed, and is in the snapshot, or was not the leader's.
 
 from __future__ import annotations
 
+from random import Random
 from typing import NamedTuple
 
+from quorum.core.config import RaftConfig
 from quorum.core.contacts import Contacts
 from quorum.core.events import (
     ControlApplied,
@@ -41,7 +43,7 @@ from quorum.core.events import (
 from quorum.core.messages import ErrorCode, Fetch, FetchSnapshot, FetchSnapshotReply
 from quorum.core.roles import Download, Errand, Follower, Leader
 from quorum.core.state import Purpose
-from quorum.core.types import LogBase, LogEnd, TargetVoters, Voters
+from quorum.core.types import LogBase, LogEnd, StoredQuorum, TargetVoters
 
 SnapshotEvent = SnapshotTaken | TrimLog | SnapshotRead | SnapshotPart | SnapshotLoaded | SnapshotFailed
 
@@ -54,11 +56,22 @@ class _PutOff(NamedTuple):
     due_ms: int
 
 
+class SnapshotRequest(NamedTuple):
+    """A FetchSnapshot that waits for the shell to read the bytes."""
+
+    call: int
+    request: FetchSnapshot
+
+
 class Snapshots(Contacts):
     """Both ends of FetchSnapshot, and the log's start."""
 
-    _next_snapshot_read = 1
     _put_off: _PutOff | None = None
+
+    def __init__(self, config: RaftConfig, stored: StoredQuorum, random: Random, now_ms: int) -> None:
+        super().__init__(config, stored, random, now_ms)
+        self._next_snapshot_read = 1
+        self._snapshot_reads: dict[int, SnapshotRequest] = {}  # by read id
 
     def _on_snapshot_event(self, event: SnapshotEvent, now_ms: int) -> None:
         match event:
@@ -78,123 +91,132 @@ class Snapshots(Contacts):
     # Ours
 
     def _on_snapshot_taken(self, event: SnapshotTaken) -> None:
+        state = self._state
         offset = event.snapshot.offset
-        assert offset <= self.high_watermark, f"snapshot at {offset}, above the high watermark {self.high_watermark}"
-        if self.snapshot is None or offset > self.snapshot.offset:
-            self.snapshot = event.snapshot
+        assert offset <= state.high_watermark, f"snapshot at {offset}, above the high watermark {state.high_watermark}"
+        if state.snapshot is None or offset > state.snapshot.offset:
+            state.snapshot = event.snapshot
 
     def _on_trim_log(self, event: TrimLog) -> None:
         """Let the log start at the end of one of our snapshots; nothing happens if it has moved on already."""
+        state = self._state
         offset = event.snapshot.offset
-        if self.snapshot is None or not self.log.start < offset <= min(self.snapshot.offset, self.log.durable_end):
+        if state.snapshot is None or not state.log.start < offset <= min(state.snapshot.offset, state.log.durable_end):
             return
-        epoch = self.log.epoch_at(offset - 1)
-        if epoch != event.snapshot.epoch or offset > self.high_watermark:
+        epoch = state.log.epoch_at(offset - 1)
+        if epoch != event.snapshot.epoch or offset > state.high_watermark:
             return
-        voters, target = self.history.in_force_below(offset)
+        voters, target = state.history.in_force_below(offset)
         base = LogBase(event.snapshot, voters, target)
-        self._open_draft().base = base
-        self.log.trim(offset)
-        self.history.trim(base)
+        state.open_draft().base = base
+        state.log.trim(offset)
+        state.history.trim(base)
 
     # Leader
 
     def _snapshot_for(self, request: Fetch) -> LogEnd | None:
         """The snapshot to load, for a fetcher that the log alone does not help."""
-        if self.snapshot is None:
+        state = self._state
+        if state.snapshot is None:
             return None
-        lost = request.offset < self.log.start or request.last_fetched_epoch < self.log.base_epoch
-        return self.snapshot if lost or request.offset == 0 else None
+        lost = request.offset < state.log.start or request.last_fetched_epoch < state.log.base_epoch
+        return state.snapshot if lost or request.offset == 0 else None
 
     def _on_fetch_snapshot(self, call: int, request: FetchSnapshot, now_ms: int) -> None:
+        state = self._state
         error = self._refuse_reader(request)
         if error is not ErrorCode.NONE:
-            return self._answer(call, FetchSnapshotReply(error, self.known, request.snapshot))
-        leader = self.role
+            return state.answer(call, FetchSnapshotReply(error, state.known, request.snapshot))
+        leader = state.role
         assert isinstance(leader, Leader)
         progress = leader.replicas.get(request.sender.key)
         if progress is not None:
             self._hear(leader, progress, request, now_ms)
         read_id = self._next_snapshot_read
         self._next_snapshot_read += 1
-        self._snapshot_reads[read_id] = (call, request)
-        max_bytes = max(1, min(request.max_bytes, self.config.fetch_max_bytes))
-        self._effects.append(ReadSnapshot(read_id, request.snapshot, request.position, max_bytes))
+        self._snapshot_reads[read_id] = SnapshotRequest(call, request)
+        max_bytes = max(1, min(request.max_bytes, state.config.fetch_max_bytes))
+        state.effects.append(ReadSnapshot(read_id, request.snapshot, request.position, max_bytes))
         return None
 
     def _refuse_reader(self, request: Fetch | FetchSnapshot) -> ErrorCode:
         """The checks of whoever wants something of the leader's log, up to and including that this node leads."""
-        error = self._refuse_stranger(request.sender, None)
+        state = self._state
+        error = state.refuse_stranger(request.sender, None)
         if error is not ErrorCode.NONE:
             return error
-        if request.target_id not in (None, self.key.node_id):
+        if request.target_id not in (None, state.key.node_id):
             return ErrorCode.INVALID_VOTER_KEY
-        if not self.met:
+        if not state.met:
             return ErrorCode.NEWBORN
-        if request.epoch < self.epoch:
+        if request.epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if request.epoch > self.epoch:
+        if request.epoch > state.epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
-        if not isinstance(self.role, Leader):
+        if not isinstance(state.role, Leader):
             return ErrorCode.NOT_LEADER
-        if request.sender.key == self.key or request.round > self.role.round:
+        if request.sender.key == state.key or request.round > state.role.round:
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
     def _on_snapshot_read(self, event: SnapshotRead) -> None:
+        state = self._state
         call, request = self._snapshot_reads.pop(event.read_id)
         end, position = request.snapshot, request.position
-        round_ = self._round_to_tell(self.role) if isinstance(self.role, Leader) else 0
+        round_ = self._round_to_tell(state.role) if isinstance(state.role, Leader) else 0
         if event.data is None:
-            reply = FetchSnapshotReply(ErrorCode.SNAPSHOT_NOT_FOUND, self.known, end, round=round_)
+            reply = FetchSnapshotReply(ErrorCode.SNAPSHOT_NOT_FOUND, state.known, end, round=round_)
         elif not event.data:
             missing = ErrorCode.POSITION_OUT_OF_RANGE
-            reply = FetchSnapshotReply(missing, self.known, end, event.size, position, round=round_)
+            reply = FetchSnapshotReply(missing, state.known, end, event.size, position, round=round_)
         else:
-            reply = FetchSnapshotReply(ErrorCode.NONE, self.known, end, event.size, position, event.data, round_)
-        self._answer(call, reply)
+            reply = FetchSnapshotReply(ErrorCode.NONE, state.known, end, event.size, position, event.data, round_)
+        state.answer(call, reply)
 
     # Follower
 
     def _take_offer(self, follower: Follower, snapshot: LogEnd, now_ms: int) -> bool:
         """Begin to download it, or leave it for now; False if no correct leader could offer it."""
-        if not self.high_watermark < snapshot.offset or not self.log.last.epoch <= self.epoch >= snapshot.epoch:
+        state = self._state
+        if not state.high_watermark < snapshot.offset or not state.log.last.epoch <= state.epoch >= snapshot.epoch:
             return False
         put_off = self._put_off
         if put_off is not None and put_off.snapshot == snapshot and now_ms < put_off.due_ms:
             return True
         follower.download = Download(snapshot)
-        self._effects.append(ReceiveSnapshot(snapshot))
+        state.effects.append(ReceiveSnapshot(snapshot))
         return True
 
     def _fetch_part(self, follower: Follower, download: Download, now_ms: int) -> None:
         """Ask for the next bytes, unless the shell is still busy with the last."""
+        state = self._state
         if download.position is None:
             follower.fetch.due_ms = None
             return
         request = FetchSnapshot(
-            sender=self._sender,
+            sender=state.sender,
             target_id=follower.leader_id,
-            epoch=self.epoch,
+            epoch=state.epoch,
             snapshot=download.snapshot,
             position=download.position,
-            max_bytes=self.config.fetch_max_bytes,
+            max_bytes=state.config.fetch_max_bytes,
             round=follower.round,
         )
-        self._ask(follower.fetch, Purpose.FETCH, follower.leader, request, now_ms)
+        state.ask(follower.fetch, Purpose.FETCH, follower.leader, request, now_ms)
 
     def _on_fetch_snapshot_reply(
         self, follower: Follower, request: FetchSnapshot, reply: FetchSnapshotReply, now_ms: int
     ) -> None:
+        state = self._state
         follower.fetch.call = None
-        if reply.error is ErrorCode.NOT_LEADER and reply.known.epoch == self.epoch:
+        if reply.error is ErrorCode.NOT_LEADER and reply.known.epoch == state.epoch:
             follower.gone = True
-            self.seek = Errand(now_ms)
+            state.seek = Errand(now_ms)
             return None
         download = follower.download
         if download is None or download.snapshot != request.snapshot or download.position != request.position:
             return self._download_failed(follower, now_ms)
-        if reply.known.epoch != self.epoch:
+        if reply.known.epoch != state.epoch:
             return self._download_failed(follower, now_ms)
         follower.round = max(follower.round, reply.round)
         if reply.error is ErrorCode.POSITION_OUT_OF_RANGE and 0 < reply.size <= request.position:
@@ -210,13 +232,13 @@ class Snapshots(Contacts):
         follower.heard, follower.patient = True, False
         follower.fetch.failures = 0
         follower.fetch.due_ms = None
-        follower.deadline_ms = self._fetch_deadline(now_ms)
+        follower.deadline_ms = self._timeouts.fetch_deadline(now_ms)
         download.position, download.size = None, reply.size
-        self._effects.append(StoreSnapshotPart(download.snapshot, request.position, reply.data))
+        state.effects.append(StoreSnapshotPart(download.snapshot, request.position, reply.data))
         return None
 
     def _on_snapshot_part(self, event: SnapshotPart, now_ms: int) -> None:
-        follower = self.role
+        follower = self._state.role
         if not isinstance(follower, Follower) or follower.download is None:
             return None
         download = follower.download
@@ -231,19 +253,20 @@ class Snapshots(Contacts):
     def _load(self, follower: Follower, download: Download) -> None:
         download.position, download.loading = None, True
         follower.fetch.due_ms = None
-        self._effects.append(LoadSnapshot(download.snapshot))
+        self._state.effects.append(LoadSnapshot(download.snapshot))
 
     def _on_snapshot_failed(self, event: SnapshotFailed, now_ms: int) -> None:
-        follower = self.role
+        follower = self._state.role
         download = follower.download if isinstance(follower, Follower) else None
         if isinstance(follower, Follower) and download is not None and download.snapshot == event.snapshot:
             self._cannot_have(event.snapshot, now_ms)
             self._download_failed(follower, now_ms)
 
     def _cannot_have(self, snapshot: LogEnd, now_ms: int) -> None:
+        state = self._state
         before = self._put_off
         failures = 1 if before is None or before.snapshot != snapshot else before.failures + 1
-        base, most = self.config.download_backoff_ms, self.config.download_backoff_max_ms
+        base, most = state.config.download_backoff_ms, state.config.download_backoff_max_ms
         self._put_off = _PutOff(snapshot, failures, now_ms + min(most, base << min(failures - 1, 10)))
 
     def _download_failed(self, follower: Follower, now_ms: int) -> None:
@@ -251,7 +274,7 @@ class Snapshots(Contacts):
         follower.download = None
         follower.fetch.call = None
         follower.fetch.failures += 1
-        follower.fetch.due_ms = now_ms + self._backoff_ms(follower.fetch.failures)
+        follower.fetch.due_ms = now_ms + self._timeouts.backoff_ms(follower.fetch.failures)
 
     def _waits_for_shell(self, follower: Follower) -> bool:
         """Whether a part is being stored, or the whole being loaded: the leader cannot be heard meanwhile."""
@@ -259,30 +282,27 @@ class Snapshots(Contacts):
 
     def _on_snapshot_loaded(self, event: SnapshotLoaded, now_ms: int) -> None:
         """The log is empty at the snapshot's end, if this is still what the follower waits for."""
-        follower, base = self.role, event.base
+        state = self._state
+        follower, base = state.role, event.base
         if not isinstance(follower, Follower) or follower.download is None:
             return None
         if follower.download.snapshot != base.end or not follower.download.loading:
             return None
         follower.download = self._put_off = None
         follower.fetch.due_ms = now_ms
-        follower.deadline_ms = self._fetch_deadline(now_ms)
-        if not self._is_ours(base.voters):
-            return self._refuse(
+        follower.deadline_ms = self._timeouts.fetch_deadline(now_ms)
+        if not state.is_ours(base.voters):
+            return state.refuse(
                 f"the leader's snapshot is of cluster {base.voters.cluster_id}, generation {base.voters.generation}; "
-                f"this node belongs to cluster {self.cluster_id}, generation {self.generation}"
+                f"this node belongs to cluster {state.cluster_id}, generation {state.generation}"
             )
-        assert base.end.offset > self.high_watermark, f"snapshot {base.end}, high watermark {self.high_watermark}"
-        draft = self._open_draft()
+        assert base.end.offset > state.high_watermark, f"snapshot {base.end}, high watermark {state.high_watermark}"
+        draft = state.open_draft()
         assert not draft.batches, f"snapshot loaded after {draft}"
-        draft.truncate_to, draft.base = self.log.start, base
-        self.log.reset(base.end)
-        self.history.reset(base)
-        self.snapshot = base.end
-        self.high_watermark = base.end.offset
-        self._effects += [ControlApplied(base.voters), ControlApplied(TargetVoters(base.target))]
+        draft.truncate_to, draft.base = state.log.start, base
+        state.log.reset(base.end)
+        state.history.reset(base)
+        state.snapshot = base.end
+        state.high_watermark = base.end.offset
+        state.effects += [ControlApplied(base.voters), ControlApplied(TargetVoters(base.target))]
         return None
-
-    def _is_ours(self, record: Voters) -> bool:
-        known = (record.cluster_id, record.generation <= self.generation)
-        return known == (self.cluster_id, True) and len(record.voters) > 0

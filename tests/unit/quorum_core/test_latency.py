@@ -193,7 +193,7 @@ def test_a_fetch_after_a_hold_up_does_not_blame_the_disk() -> None:
 def with_latency(write_ms: int, seed: int) -> Bench:
     """A node whose disk took so long for a write until now."""
     bench = Bench(seed=seed)
-    bench.core._latency.note(0, write_ms)
+    bench.core._state.latency.note(0, write_ms)
     bench.now_ms = write_ms
     return bench
 

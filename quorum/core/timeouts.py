@@ -1,0 +1,63 @@
+"""When to stop waiting: back-offs after failures, and the deadlines of elections and fetches.
+
+Every deadline is drawn anew each time that it is armed, so that nodes do not act in the same millisecond for long.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from quorum.core.config import RaftConfig
+from quorum.core.state import CoreState
+
+
+def is_slow(write_ms: int, config: RaftConfig) -> bool:
+    """Whether a disk whose writes take so long is slow; see `latency.py`."""
+    return write_ms * 4 >= config.election_timeout_ms
+
+
+class Timeouts:
+    """Draws the deadlines and pauses of one node."""
+
+    def __init__(self, state: CoreState, random: Random) -> None:
+        self._state = state
+        self._config = state.config
+        self._random = random
+
+    def draw(self, below_ms: int) -> int:
+        """Return a number that is uniform over 0..below_ms - 1."""
+        return int(self._random.random() * below_ms)
+
+    def backoff_ms(self, failures: int) -> int:
+        """Return how long to wait after so many failures in a row."""
+        base = self._config.retry_backoff_ms
+        return min(self._config.retry_backoff_max_ms, base << min(max(failures - 1, 0), 6)) + self.draw(base)
+
+    def patience_ms(self, now_ms: int) -> int:
+        """Return how long this voter lets others with faster disks stand first: until each has tried twice."""
+        timeout = self._config.fetch_timeout_ms
+        return timeout + timeout // 4 if is_slow(self._state.write_ms(now_ms), self._config) else 0
+
+    def election_deadline(self, now_ms: int) -> int | None:
+        """Return when to begin the next election; None for an observer, which never does."""
+        if not self._state.may_stand:
+            return None
+        timeout = self._config.election_timeout_ms
+        return now_ms + timeout + self.draw(timeout) + self.patience_ms(now_ms)
+
+    def first_deadline(self, now_ms: int) -> int | None:
+        """Return the same for the first election after a start: a sole voter need not wait for anyone."""
+        return now_ms if self._state.is_sole_voter else self.election_deadline(now_ms)
+
+    def standing_deadline(self, now_ms: int) -> int:
+        """Return when to give up an election that this node begins."""
+        timeout, write_ms = self._config.election_timeout_ms, self._state.write_ms(now_ms)
+        # This node's vote, and then those of others, must become durable meanwhile.
+        longer = min(2 * write_ms, 2 * self._config.fetch_timeout_ms) if is_slow(write_ms, self._config) else 0
+        return now_ms + timeout + self.draw(timeout) + longer
+
+    def fetch_deadline(self, now_ms: int) -> int:
+        """Return when to give up a leader that does not answer."""
+        timeout = self._config.fetch_timeout_ms
+        idle = 0 if self._state.is_voter else self._config.observer_wait_ms
+        return now_ms + idle + timeout + self.draw(timeout // 4)
