@@ -24,9 +24,9 @@ from uuid import UUID
 
 from broker.core.partition import FollowerState, LeaderState
 from broker.log import LogKey, PartitionLog
-from broker.server.hosted import Hosted
+from broker.replica.replica import Hosted
+from broker.replica.replica_manager import ReplicaManager
 from broker.server.process import BrokerProcess
-from broker.server.replica_manager import ReplicaManager
 from metadata.control.election import min_isr_of
 from metadata.image import ClusterImage
 from quorumlog_server.control_plane import ControlPlane

@@ -15,11 +15,11 @@ from broker.core.errors import Code
 from broker.core.partition import UNKNOWN_END, Answer, FollowerState, LeaderState
 from broker.core.producer_state import ACCEPT, ProducerState
 from broker.log import Appended, LogManager, PartitionLog
-from broker.server import fetch_service
-from broker.server.fetch_service import FetchService
-from broker.server.fetchers import Fetcher
-from broker.server.hosted import Hosted
-from broker.server.image_follower import ImageFollower
+from broker.replica import fetch
+from broker.replica.fetch import FetchService
+from broker.replica.fetchers import Fetcher
+from broker.replica.image import ImageFollower
+from broker.replica.replica import Hosted
 from broker.server.role import BrokerRole
 from metadata.control import brokers, partitions, reassign
 from metadata.image import BrokerImage, ClusterImage, PartitionImage
@@ -54,7 +54,7 @@ def _no_divergence() -> list[Any]:
     def check(fetch_offset: int, last_epoch: int, log_start: int, epochs: Any, *, is_replica: bool) -> Code:
         return Code.NONE if log_start <= fetch_offset <= epochs.end_offset else Code.OFFSET_OUT_OF_RANGE
 
-    return [patch.object(fetch_service, "check_position", check)]
+    return [patch.object(fetch, "check_position", check)]
 
 
 @_mutant("divergence is applied after the watermark")

@@ -12,9 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from broker.core.errors import Code
-from broker.kafka.connection import Caller, HangUp, Pending, Reply, log
-from broker.kafka.metadata import node_endpoints
-from broker.server.api import (
+from broker.kafka.api import (
     CONSUMER,
     FULL_FETCH_NO_SESSION,
     NO_EPOCH,
@@ -27,6 +25,8 @@ from broker.server.api import (
     ProduceResult,
     Replicas,
 )
+from broker.kafka.connection import Caller, HangUp, Pending, Reply, log
+from broker.kafka.metadata import node_endpoints
 from quorumlog.wire.kafka import fetch, produce
 
 _TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53

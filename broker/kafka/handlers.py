@@ -1,6 +1,6 @@
 """Which requests this broker answers, and how each is passed on.
 
-Handlers convert and decide nothing (see `broker/server/api.py`).  One that needs no wait answers at once, without a
+Handlers convert and decide nothing (see `broker/kafka/api.py`).  One that needs no wait answers at once, without a
 task; the rest are coroutines.  Versions: `offered` is what ApiVersions says; what is accepted beyond it is for our own
 brokers, whose fetches name topics by id.
 """
@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from broker.core.errors import Code
 from broker.kafka import admin, configs, data, partitions, reassignments
+from broker.kafka.api import NO_EPOCH, Replicas
 from broker.kafka.connection import Caller, HangUp, Pending, Reply
 from broker.kafka.limits import KafkaLimits
 from broker.kafka.metadata import MetadataResponses, node_endpoints, wanted_topics
-from broker.server.api import NO_EPOCH, Replicas
 from quorumlog.wire.kafka import codec, fetch, produce
 from quorumlog.wire.kafka.codec import Api
 

@@ -7,7 +7,7 @@
     log/<folder>          the log's state (`state.py`), written at checkpoints
     folder/<folder>       the folder exists
     damaged/<folder>      damage was found in it, and what: it is read in full before it is trusted again
-    watermark/<log>       everything below it was durable and committed (written by `broker.server.watermarks`)
+    watermark/<log>       everything below it was durable and committed (written by `broker.replica.watermarks`)
     stray/<name>          a folder that was set aside: when, and whether it has been moved yet
     clock                 what retention took for the wall time not long ago
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 from broker.core.lifecycle import Beat, End, Lifecycle, Register, Stage, Wait
-from broker.server.isr import Call
-from broker.server.vigil import Vigil
+from broker.replica.isr import Call
+from broker.replica.progress import Progress
+from broker.server.stall_detector import Vigil
 from metadata.records import METADATA_VERSION_MAX, METADATA_VERSION_MIN, Endpoint
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.clock import now_ms
@@ -38,16 +39,6 @@ class Identity:
     directory_ids: tuple[UUID, ...]
     rack: str | None = None
     previous_epoch: int = -1
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far this broker is with the metadata; the image follower keeps it."""
-
-    received_offset: int = 0
-    applied_offset: int = 0
-    pending_changes: int = 0
-    directories_offline: list[UUID] = field(default_factory=list)
 
 
 class LifecycleRunner:

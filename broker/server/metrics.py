@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core.partition import LeaderState
-from broker.kafka.server import KafkaServer
+from broker.kafka.listener import KafkaServer
 from broker.server.role import BrokerRole
 from quorumlog.runtime.metrics import Metrics
 

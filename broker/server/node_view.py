@@ -3,65 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from broker.log.manager import STRAYS
 from broker.log.turns import Turn
 from broker.log.types import parse_folder_name
-from broker.server.hosted import Hosted
-from broker.server.lifecycle import Progress
-from broker.server.replica_manager import ReplicaManager
+from broker.replica.progress import AppliedBatches, Progress
+from broker.replica.replica import Hosted
+from broker.replica.replica_manager import ReplicaManager
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.v1 import node_pb2 as pb
-
-BATCHES_KEPT = 10_000
-"""Latest batches of the metadata log whose times are remembered (design §5)."""
-
-
-class AppliedBatches:
-    """When each batch was received and carried out, in ms of the wall clock.
-
-    kept_from: nothing is known (any more) of batches that end at or below it, unless `since` has them.
-    """
-
-    def __init__(self, wall_ms: Callable[[], int]) -> None:
-        self._wall_ms = wall_ms
-        self._completed: deque[tuple[int, int, int]] = deque(maxlen=BATCHES_KEPT)  # end, received, completed
-        self._waiting: deque[tuple[int, int]] = deque(maxlen=BATCHES_KEPT)  # end, received
-        self.kept_from = 0
-
-    def begin(self, end_offset: int) -> None:
-        """What comes next begins here: the batches before came to an earlier process, or as a snapshot."""
-        self.kept_from = max(self.kept_from, end_offset)
-
-    def received(self, end_offset: int) -> None:
-        if len(self._waiting) == BATCHES_KEPT:
-            self.kept_from = max(self.kept_from, self._waiting[0][0])
-        self._waiting.append((end_offset, self._wall_ms()))
-
-    def completed(self, end_offset: int) -> None:
-        """Everything below `end_offset` is carried out."""
-        now = self._wall_ms()
-        while self._waiting and self._waiting[0][0] <= end_offset:
-            end, received = self._waiting.popleft()
-            if len(self._completed) == BATCHES_KEPT:
-                self.kept_from = max(self.kept_from, self._completed[0][0])
-            self._completed.append((end, received, now))
-
-    def since(self, from_offset: int) -> list[pb.AppliedBatch]:
-        """Those that end above `from_offset`, ascending; those not carried out yet among them."""
-        done = [
-            pb.AppliedBatch(end_offset=end, received_ms=received, completed_ms=completed)
-            for end, received, completed in self._completed
-            if end > from_offset
-        ]
-        return done + [
-            pb.AppliedBatch(end_offset=end, received_ms=received)
-            for end, received in self._waiting
-            if end > from_offset
-        ]
 
 
 class NodeView:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from broker.server.isr import Call
+from broker.replica.isr import Call
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 RETRY_MIN_S = 0.05

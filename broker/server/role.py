@@ -18,16 +18,16 @@ from uuid import UUID
 
 from broker.core.errors import Code
 from broker.core.fetch_session import PartitionKey
+from broker.kafka.api import ProducerIdResult, ReplicaLimits
 from broker.log import LogKey, LogManager
-from broker.server.api import ProducerIdResult, ReplicaLimits
-from broker.server.fetchers import Fetchers
-from broker.server.image_follower import ImageFollower
-from broker.server.isr import Call, IsrKeeper
-from broker.server.lifecycle import Identity, LifecycleRunner, Progress, offline_all
-from broker.server.node_view import AppliedBatches
+from broker.replica.fetchers import Fetchers
+from broker.replica.image import ImageFollower
+from broker.replica.isr import Call, IsrKeeper
+from broker.replica.progress import AppliedBatches, Progress
+from broker.replica.replica_manager import ReplicaManager
+from broker.replica.watermarks import Watermarks
+from broker.server.lifecycle import Identity, LifecycleRunner, offline_all
 from broker.server.producer_ids import ProducerIdPool
-from broker.server.replica_manager import ReplicaManager
-from broker.server.watermarks import Watermarks
 from metadata.controller.replay import Subscriber
 from metadata.image import ClusterImage
 from metadata.records import LOST, Endpoint

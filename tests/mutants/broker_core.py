@@ -9,7 +9,7 @@ LIFECYCLE = "broker/core/lifecycle.py"
 PARTITION = "broker/core/partition.py"
 SESSION = "broker/core/fetch_session.py"
 
-EPOCH_TESTS = "tests/unit/broker_log/test_epochs.py"
+EPOCH_TESTS = "tests/unit/broker/core/test_epochs.py"
 LIFECYCLE_TESTS = "tests/unit/broker/core/test_lifecycle.py"
 PARTITION_TESTS = "tests/unit/broker/core/test_partition.py"
 SESSION_TESTS = "tests/unit/broker/core/test_fetch_session.py"

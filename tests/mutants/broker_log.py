@@ -7,7 +7,7 @@ from tests.mutants import Mutant
 LOG = "broker/log/partition_log.py"
 MANAGER = "broker/log/manager.py"
 RECOVERY = "broker/log/recovery.py"
-UNIT = "tests/unit/broker_log"
+UNIT = "tests/unit/broker/log"
 DURABILITY = f"{UNIT}/test_durability.py"
 
 MUTANTS = (

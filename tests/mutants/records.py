@@ -5,16 +5,16 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 PRODUCED = "broker/log/produced.py"
-CHECKS = "broker/server/record_checks.py"
-MANAGER = "broker/server/replica_manager.py"
+CHECKS = "broker/replica/record_checks.py"
+MANAGER = "broker/replica/replica_manager.py"
 LOG = "broker/log/partition_log.py"
 RECORDS = "quorumlog/client/records.py"
 KCTL = "quorumlog/kctl/data.py"
 RUN = "quorumlog/runtime/run.py"
 
-PRODUCED_TESTS = "tests/unit/broker_log/test_produced.py"
-CHECK_TESTS = "tests/unit/broker/server/test_record_checks.py"
-WAITING_TESTS = "tests/unit/broker/server/test_checked_produces.py"
+PRODUCED_TESTS = "tests/unit/broker/log/test_produced.py"
+CHECK_TESTS = "tests/unit/broker/replica/test_record_checks.py"
+WAITING_TESTS = "tests/unit/broker/replica/test_checked_produces.py"
 CODEC_TESTS = "tests/properties/test_records_codec.py"
 KCTL_TESTS = "tests/unit/kctl/test_data.py"
 RUN_TESTS = "tests/unit/runtime/test_run.py"

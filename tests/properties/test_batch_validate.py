@@ -16,7 +16,7 @@ from quorumlog.wire.record_batch import (
     patch,
     validate_batches,
 )
-from tests.unit.broker_log.batches import make_batch
+from tests.unit.broker.log.batches import make_batch
 
 SIZE_MAX = 2_000
 values = st.lists(st.binary(max_size=40), min_size=1, max_size=5)

@@ -21,7 +21,7 @@ from broker.log import Appended, LogConfig, LogKey, LogManager, PartitionLog
 from quorumlog.wire.record_batch import BatchHeader, parse_header, patch
 from simulation.disk import SimulatedDisk
 from tests.contract.conftest import run_simulated
-from tests.unit.broker_log.batches import make_batch
+from tests.unit.broker.log.batches import make_batch
 
 KEY = LogKey(UUID(int=1), 0, 5)
 

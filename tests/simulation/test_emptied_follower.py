@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.log import PartitionLog
-from broker.server.hosted import Hosted
+from broker.replica.replica import Hosted
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch

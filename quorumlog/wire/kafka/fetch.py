@@ -54,7 +54,7 @@ _REPLICA_STATE: Final = struct.Struct(">BBiqB")
 
 
 class PartitionLike(Protocol):
-    """`broker.server.api.FetchPartition`, which this package may not import."""
+    """`broker.kafka.api.FetchPartition`, which this package may not import."""
 
     @property
     def topic_id(self) -> UUID | None: ...
@@ -84,7 +84,7 @@ class ForgottenLike(Protocol):
 
 
 class ResultLike(Protocol):
-    """`broker.server.api.FetchResult`."""
+    """`broker.kafka.api.FetchResult`."""
 
     @property
     def topic_id(self) -> UUID | None: ...

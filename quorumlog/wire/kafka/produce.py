@@ -78,7 +78,7 @@ class NodeEndpoint(NamedTuple):
 
 
 class ResultLike(Protocol):
-    """`broker.server.api.ProduceResult`, which this package may not import."""
+    """`broker.kafka.api.ProduceResult`, which this package may not import."""
 
     @property
     def error_code(self) -> int: ...

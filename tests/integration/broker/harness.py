@@ -16,10 +16,10 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from broker.kafka.server import KafkaServer
-from broker.server.api import ReplicaLimits
-from broker.server.hosted import Hosted
-from broker.server.replica_manager import ReplicaManager
+from broker.kafka.api import ReplicaLimits
+from broker.kafka.listener import KafkaServer
+from broker.replica.replica import Hosted
+from broker.replica.replica_manager import ReplicaManager
 from broker.server.role import BrokerRole, RoleConfig
 from metadata.control import brokers as control_brokers
 from metadata.control.decision import Decision

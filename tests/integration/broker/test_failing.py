@@ -14,7 +14,7 @@ from harness import batch
 from processes import ANY_PORT, WAIT_S
 
 from broker.core.errors import Code
-from broker.server.api import FetchPartition, FetchPlan
+from broker.kafka.api import FetchPartition, FetchPlan
 from broker.server.process import BrokerProcess, make_broker_process
 from metadata.records import UNASSIGNED
 from quorumlog.errors import FatalError

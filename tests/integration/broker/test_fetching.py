@@ -12,7 +12,7 @@ import pytest
 from harness import Broker, Cluster, batch
 
 from broker.core.errors import Code
-from broker.server.api import FetchPartition, FetchPlan, FetchReply, ForgottenPartition, ReplicaLimits
+from broker.kafka.api import FetchPartition, FetchPlan, FetchReply, ForgottenPartition, ReplicaLimits
 
 ALL = -1
 COUNT = 4

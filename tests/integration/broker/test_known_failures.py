@@ -13,9 +13,9 @@ from test_replication import fetch, leading, write, written
 
 from broker.core.errors import Code
 from broker.core.fetch_session import SessionRequest
-from broker.server.api import ReplicaLimits
-from broker.server.fetchers import Fetcher
-from broker.server.hosted import Hosted
+from broker.kafka.api import ReplicaLimits
+from broker.replica.fetchers import Fetcher
+from broker.replica.replica import Hosted
 from quorumlog.wire.kafka.fetch import FetchedPartition, FetchedReply
 
 

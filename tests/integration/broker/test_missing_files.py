@@ -19,7 +19,7 @@ from processes import ANY_PORT, WAIT_S
 from structlog.testing import capture_logs
 
 from broker.core.errors import Code
-from broker.server.api import FetchPartition, FetchPlan
+from broker.kafka.api import FetchPartition, FetchPlan
 from broker.server.process import BrokerProcess, make_broker_process
 from quorum.core.types import Role
 from quorumlog.errors import QuorumlogError

@@ -13,7 +13,7 @@ from harness import Broker, Cluster, batch, values_of
 
 from broker.core.errors import Code
 from broker.core.fetch_session import PartitionKey
-from broker.server.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
+from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
 from metadata.control.partitions_count import NewPartitions, add_partitions, remove_partitions
 
 BROKERS = (1, 2, 3)

@@ -14,9 +14,9 @@ from harness import Broker, Cluster, batch, values_of
 
 from broker.core.errors import Code
 from broker.core.fetch_session import FetcherSession
+from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult, ReplicaLimits
 from broker.log import Appended
-from broker.server import fetchers
-from broker.server.api import FetchPartition, FetchPlan, FetchResult, ProduceResult, ReplicaLimits
+from broker.replica import fetchers
 from metadata.control.errors import Word
 from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError

@@ -11,8 +11,8 @@ import pytest
 from harness import Cluster, batch
 
 from broker.core.errors import Code
+from broker.kafka.api import LATEST_TIMESTAMP
 from broker.log import turns
-from broker.server.api import LATEST_TIMESTAMP
 from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.control.partitions_count import remove_partitions
 from metadata.records import ConfigScope

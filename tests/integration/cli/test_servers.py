@@ -155,7 +155,7 @@ def test_servers_do_not_import_what_they_do_not_need() -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, env=environment()
     )
     modules = set(done.stdout.split())
-    assert "broker.kafka.server" in modules
+    assert "broker.kafka.listener" in modules
     assert not {"click", "rich", "pyspark", "numba", "numpy", "pyarrow", "simulation"} & modules
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from quorumlog.wire.record_batch import Codec
-from tests.unit.broker_log.framing import BadBody, bad_bodies, body_of, record, sealed
-from tests.unit.kafka.raw import RawClient
+from tests.unit.broker.kafka.raw import RawClient
+from tests.unit.wire.framing import BadBody, bad_bodies, body_of, record, sealed
 
 from .conftest import Server
 

@@ -16,7 +16,7 @@ from broker.kafka.handlers import VERSIONS
 from quorumlog.wire import record_batch
 from quorumlog.wire.kafka.codec import Api
 from tests.integration.kafka.conftest import Standalone
-from tests.unit.kafka.raw import RawClient, batch, opaque_batch
+from tests.unit.broker.kafka.raw import RawClient, batch, opaque_batch
 
 _numbers = count()
 

@@ -18,7 +18,7 @@ from quorumlog.wire import record_batch
 from quorumlog.wire.kafka import fetch
 from quorumlog.wire.kafka.codec import Api
 from tests.integration.kafka.clients import AioKafka, Client, Confluent, KafkaPython, Received, Sent
-from tests.unit.kafka.conftest import serving
+from tests.unit.broker.kafka.conftest import serving
 
 pytestmark = pytest.mark.filterwarnings('ignore:Overriding the "event_loop_policy"')
 

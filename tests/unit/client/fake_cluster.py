@@ -14,12 +14,12 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
-from broker.kafka.server import KafkaServer
+from broker.kafka.listener import KafkaServer
 from metadata.image import ClusterImage
 from metadata.records import Endpoint, Partition, PartitionChange, Reason, RenewTopic, Replica, Topic
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.records import Record, decode_batches
-from tests.unit.kafka.fake import FakeController, FakeLog, FakeReplicas
+from tests.unit.broker.kafka.fake import FakeController, FakeLog, FakeReplicas
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from broker.core.errors import Code
-from broker.server.api import ProducerIdResult
+from broker.kafka.api import ProducerIdResult
 from quorumlog.client import cluster as cluster_module
 from quorumlog.client import partitions
 from quorumlog.client.cluster import Cluster

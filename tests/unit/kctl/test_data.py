@@ -20,7 +20,7 @@ from quorumlog.kctl.data import MalformedLineError, _LineParser, _lines, _pairs,
 from quorumlog.kctl.exits import exit_code
 from quorumlog.kctl.main import run
 from quorumlog.wire.record_batch import patch
-from tests.unit.broker_log.framing import body_of, record, sealed
+from tests.unit.wire.framing import body_of, record, sealed
 
 T = TypeVar("T")
 

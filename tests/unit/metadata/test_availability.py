@@ -11,7 +11,7 @@ import pytest
 
 from broker.core.errors import Code
 from broker.core.partition import ACKS_ALL, Assignment, LeaderState, Limits
-from broker.server.replica_manager import Brokers
+from broker.replica.replica_manager import Brokers
 from metadata.control.brokers import fence
 from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.control.partitions_count import NewPartitions, add_partitions, remove_partitions

@@ -21,8 +21,8 @@ from broker.core.fetch_session import (
     Wish,
     next_session_epoch,
 )
+from broker.kafka.api import FetchPartition, ForgottenPartition
 from broker.kafka.limits import KafkaLimits
-from broker.server.api import FetchPartition, ForgottenPartition
 from quorumlog.wire.kafka import fetch
 
 TOPIC = UUID(int=7)

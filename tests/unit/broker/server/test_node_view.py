@@ -7,9 +7,9 @@ from typing import Any, cast
 from uuid import UUID
 
 from broker.log import LogKey
-from broker.server.hosted import Hosted
-from broker.server.lifecycle import Progress
-from broker.server.node_view import BATCHES_KEPT, AppliedBatches, NodeView
+from broker.replica.progress import BATCHES_KEPT, AppliedBatches, Progress
+from broker.replica.replica import Hosted
+from broker.server.node_view import NodeView
 from metadata.image import PartitionImage
 from metadata.records import Replica
 

@@ -1,0 +1,279 @@
+"""What the Kafka handlers and the replica manager say to each other.
+
+Handlers convert: a frame into one of the requests here, a result here into a frame.  They decide nothing.  Error codes
+are the protocol's numbers (`broker.core.errors.Code`); 0 is success.  End offsets are exclusive.
+
+Rules for handlers:
+
+- `ReplicaManager.start_produce` appends to each partition in the order of its calls, so calling it in the order in
+  which requests arrived on a connection keeps a producer's order; its future is awaited afterwards.
+- A fetch session lives in the manager: a handler passes a broker's `session_id`/`session_epoch` on as they came
+  (consumers are given none), and answers with the `session_id` and exactly the `results` of the reply, in their order.
+- A batch in `FetchResult.records` is shared memory of the log: read it, never write it, and do not keep it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
+
+from quorumlog.wire.record_batch import RecordError
+
+if TYPE_CHECKING:
+    from metadata.image import ClusterImage
+
+CONSUMER = -1
+"""`replica_id` of a fetch that does not come from a broker."""
+
+NO_EPOCH = -1
+NO_OFFSET = -1
+NO_SESSION = 0
+"""`session_id` of a fetch outside any session."""
+FULL_FETCH_NO_SESSION = -1
+"""`session_epoch`: a full fetch, open no session (and close the one named)."""
+FULL_FETCH_NEW_SESSION = 0
+"""`session_epoch`: a full fetch, open a session for what it lists."""
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+LAST_TIERED_TIMESTAMP = -5
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResult:
+    """The answer for one partition.
+
+    base_offset: of the first record (also when it is a duplicate: of the original); -1 with an error, except after
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, whose data may be there.
+    error_message: what and why, for protocol versions that carry it; empty = None.
+    record_errors: the records that are to blame, where single records are.
+    leader_id, leader_epoch: whom to ask instead, with NOT_LEADER_OR_FOLLOWER; -1 = unknown.
+    """
+
+    error_code: int
+    base_offset: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    log_append_time_ms: int = -1
+    error_message: str = ""
+    leader_id: int = -1
+    leader_epoch: int = NO_EPOCH
+    record_errors: tuple[RecordError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """One partition of a fetch.  The topic goes by name (versions below 13) or id (above); the other is None.
+
+    current_leader_epoch: what the fetcher takes for the leader epoch; -1 = does not say.
+    last_fetched_epoch: leader epoch of the record before `fetch_offset`; -1 = none or does not say.
+    log_start_offset: a follower's log start; -1 for consumers.
+    """
+
+    topic_id: UUID | None
+    topic: str | None
+    index: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = NO_EPOCH
+    last_fetched_epoch: int = NO_EPOCH
+    log_start_offset: int = NO_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenPartition:
+    topic_id: UUID | None
+    topic: str | None
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """A whole fetch request.
+
+    replica_id: `CONSUMER`, or the fetching broker's id with its broker epoch.
+    max_wait_ms: capped by the manager.  min_bytes <= 0 answers at once.
+    session_id, session_epoch: as they came (KIP-227); the defaults mean a full fetch with no session.
+    """
+
+    partitions: tuple[FetchPartition, ...]
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    replica_id: int = CONSUMER
+    broker_epoch: int = NO_EPOCH
+    session_id: int = NO_SESSION
+    session_epoch: int = FULL_FETCH_NO_SESSION
+    forgotten: tuple[ForgottenPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """The answer for one partition.
+
+    topic_id, topic: as asked for; the other one is filled in when the image knows it.
+    records: whole batches, the first always whole even above max_bytes; empty = nothing new.
+    last_stable_offset: the high watermark, until there are transactions.
+    diverging_epoch, diverging_end: set (not -1) when the fetcher must truncate before it goes on (KIP-595).
+    """
+
+    topic_id: UUID | None
+    topic: str | None
+    index: int
+    error_code: int
+    high_watermark: int = NO_OFFSET
+    last_stable_offset: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    records: bytes | memoryview = b""
+    diverging_epoch: int = NO_EPOCH
+    diverging_end: int = NO_OFFSET
+    leader_id: int = -1
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReply:
+    """error_code: of the request as a whole (session errors); then `results` is empty."""
+
+    error_code: int
+    session_id: int = NO_SESSION
+    results: tuple[FetchResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetResult:
+    """offset and timestamp are -1 when no record is at or after the timestamp asked for."""
+
+    error_code: int
+    offset: int = NO_OFFSET
+    timestamp: int = -1
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEndResult:
+    """OffsetsForLeaderEpoch: the largest epoch <= the one asked for and its end offset; -1, -1 when unknown."""
+
+    error_code: int
+    leader_epoch: int = NO_EPOCH
+    end_offset: int = NO_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdResult:
+    error_code: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLimits:
+    """Every bound of the data plane, in one place."""
+
+    max_wait_ms: int = 30_000
+    """Longest that a fetch is parked, whatever it asks for."""
+    produce_timeout_max_ms: int = 120_000
+    parked_fetches: int = 10_000
+    """Parked fetches; one more is answered at once with what there is."""
+    parked_produces: int = 100_000
+    """Produces that wait for replication; one more is refused before it is appended, with REQUEST_TIMED_OUT, which all
+    clients take as a reason to try again."""
+    inline_check_bytes: int = 16 << 10
+    inline_check_inflated_bytes: int = 256 << 10
+    """A produce whose batches with compression are at most so large, and inflate to at most so much, is checked on the
+    event loop, in well under a millisecond with all codecs but gzip; a larger one in a thread."""
+    record_check_threads: int = 2
+    """Larger ones that are checked at once, each in a thread; the others wait."""
+    record_check_wait_ms: int = 30_000
+    """How long a produce may wait until its records are checked.  Then it is refused with REQUEST_TIMED_OUT."""
+    time_lookups: int = 2
+    """Look-ups by time, which open batches, at once; the others wait.  They share the threads that flush the disks."""
+    fetch_response_max_bytes: int = 64 << 20
+    sessions: int = 1_000
+    session_idle_ms: int = 120_000
+    """A session idle for less is never evicted to make room."""
+    fetch_partition_bytes: int = 1 << 20
+    fetcher_response_bytes: int = 16 << 20
+    fetcher_wait_ms: int = 500
+    fetcher_timeout_ms: int = 5_000
+    """On top of the wait: how long a fetcher waits for its leader before it drops the connection."""
+    fetcher_backoff_min_ms: int = 50
+    fetcher_backoff_max_ms: int = 1_000
+    isr_check_divisor: int = 2
+    """The ISR is looked at each replica.lag.time.max.ms / this."""
+    checkpoint_interval_ms: int = 5_000
+    """How often changed watermarks are written to the data directories' facts."""
+    maintenance_interval_ms: int = 60_000
+    """How often logs are maintained: retention, checkpoints, expiry of producers, deletion of strays."""
+    strays_kept_ms: int = 60_000
+    """How long a replica that was set aside is kept before maintenance deletes it."""
+    log_checkpoint_bytes: int = 8 << 20
+    """Appended to a log between two checkpoints.  A start after an unclean stop reads about as much of each log."""
+    segment_size_max: int = 2**31 - 1
+    """No segment grows larger, whatever the topic's segment.bytes."""
+    segment_age_max_ms: int = 2**63 - 1
+    """No segment grows for longer, whatever the topic's segment.ms."""
+    index_interval_bytes: int = 4096
+    """Bytes of a log for each entry of its index."""
+    producer_expiration_ms: int = 24 * 60 * 60 * 1000
+    """An idempotent producer that is silent for longer is forgotten."""
+    producer_id_low_water: int = 1_000
+    """The next block of producer ids is asked for when fewer are left.  So this many new producers can begin at a
+    broker while no controller is active; further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""
+
+
+class Replicas(Protocol):
+    """What handlers call.  `broker.replica.replica_manager.ReplicaManager` is it."""
+
+    @property
+    def image(self) -> ClusterImage:
+        """The metadata that this broker has carried out."""
+        ...
+
+    def start_produce(
+        self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int
+    ) -> asyncio.Future[ProduceResult]:
+        """Check and append, in the order of the calls; the future answers under the rule of `acks`.
+
+        Never raises, is never cancelled by us.  Batches with compression may be appended later than the call returns.
+        `batches` is not kept after the future is done, except by a check of records that runs in a thread just then (at
+        most `record_check_threads`).  A caller that goes away just drops the future.
+        """
+        ...
+
+    async def produce(self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int) -> ProduceResult:
+        """`start_produce`, awaited."""
+        ...
+
+    async def fetch(self, request: FetchPlan) -> FetchReply:
+        """Long poll, for consumers and followers.  A cancel leaves nothing behind."""
+        ...
+
+    async def list_offset(
+        self, topic: str, index: int, timestamp: int, current_leader_epoch: int = NO_EPOCH
+    ) -> ListOffsetResult: ...
+
+    def epoch_end(
+        self, topic: str, index: int, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
+    ) -> EpochEndResult: ...
+
+    async def allocate_producer_id(self) -> ProducerIdResult:
+        """A producer id that nobody else has, epoch 0; COORDINATOR_LOAD_IN_PROGRESS (retriable) when none came."""
+        ...
+
+
+@dataclass(slots=True)
+class ReplicaCounters:
+    """What the metrics read."""
+
+    produced_bytes: int = 0
+    produced_batches: int = 0
+    fetched_bytes: int = 0
+    replicated_bytes: int = 0
+    reassignment_in_bytes: int = 0
+    reassignment_out_bytes: int = 0
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    truncations: int = 0

@@ -1,0 +1,255 @@
+"""The Kafka listeners of a broker.
+
+Owns the listening sockets and the connections; what a request means is in `handlers.py`, what the data is in
+`broker/replica`.  Runs on the running loop, makes no task but those of the requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any
+
+from broker.kafka.api import Replicas
+from broker.kafka.connection import Connection, Dispatch, log
+from broker.kafka.handlers import Handlers
+from broker.kafka.limits import KafkaLimits, MemoryBudget
+from quorumlog.runtime.addresses import NamedAddress, cannot_listen, listen_refused, parse_named
+from quorumlog.runtime.logging import LineBudget
+
+EVICTION_LOOKS_MAX = 64
+"""Connections of each kind that are looked at for one to close; a flood must not cost the loop a walk through all."""
+
+ControllerCall = Callable[[str, Any], Awaitable[Any]]
+"""`await call("CreateTopics", controller_pb2 request) -> reply`: `ControlPlane.service.call`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundListener:
+    """port: the one that was bound, when 0 was asked for."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(slots=True)
+class ListenerCounters:
+    """What the metrics read."""
+
+    connections: int = 0
+    connections_refused: int = 0
+    connections_evicted: int = 0
+
+
+class KafkaServer:
+    """`bind()`, `start()`, `close()`, each once; a client is answered with the endpoints of the listener that it asked.
+
+    Args:
+        listeners: `[NAME=]HOST:PORT`, parsed or as text.
+        controller_call: reaches the active controller.
+        wait_for_metadata: returns when the broker's image has reached an offset; so that a client finds the topic that
+            it has just created through this broker.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        controller_call: ControllerCall,
+        listeners: Sequence[NamedAddress | str],
+        *,
+        node_id: int,
+        cluster_id: str,
+        limits: KafkaLimits | None = None,
+        wait_for_metadata: Callable[[int], Awaitable[object]] | None = None,
+    ) -> None:
+        limits = limits if limits is not None else KafkaLimits()
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.limits = replace(limits, connections_max=max(1, min(limits.connections_max, descriptors // 2)))
+        allowance = limits.held_max_bytes // (2 * self.limits.connections_max)
+        self.budget = MemoryBudget(limits.held_max_bytes, allowance, self._on_crowded)
+        self.counters = ListenerCounters()
+        self.handlers = Handlers(
+            replicas,
+            controller_call,
+            node_id=node_id,
+            cluster_id=cluster_id,
+            limits=self.limits,
+            wait_for_metadata=wait_for_metadata,
+            reply_room=self.budget.room,
+        )
+        self._listeners = [parse_named(item) if isinstance(item, str) else item for item in listeners]
+        self._connections: dict[Connection, None] = {}
+        self._silent: dict[Connection, None] = {}
+        """Those that have not sent a request, the oldest first."""
+        self._resting: dict[Connection, None] = {}
+        """Those whose requests are all answered, the one that has rested longest first."""
+        self._evicted: set[Connection] = set()
+        """Aborted, but their transports have not said yet that they are closed."""
+        self._servers: list[asyncio.Server] = []
+        self._bound: list[BoundListener] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._crowded: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self._started = False
+        self._closing = False
+        self._lines: LineBudget | None = None
+
+    # --- for connections ---
+
+    @property
+    def lines(self) -> LineBudget:
+        assert self._lines is not None, "start() comes first"
+        return self._lines
+
+    @property
+    def dispatch(self) -> Dispatch:
+        return self.handlers.dispatch
+
+    def admit(self, connection: Connection) -> bool:
+        if self._closing or not self._started:
+            return False
+        if len(self._connections) >= self.limits.connections_max and not self._evict():
+            self.counters.connections_refused += 1
+            self.lines.warning("connection refused", peer=connection.peer, limit=self.limits.connections_max)
+            return False
+        self._connections[connection] = self._silent[connection] = None
+        self.counters.connections = len(self._connections)
+        self._idle.clear()
+        return True
+
+    def gone(self, connection: Connection) -> None:
+        self._forget(connection)
+        self._evicted.discard(connection)
+        if not self._connections and not self._evicted:
+            self._idle.set()
+
+    def at_work(self, connection: Connection) -> None:
+        """A request of a connection that was at rest has arrived."""
+        self._silent.pop(connection, None)
+        self._resting.pop(connection, None)
+
+    def at_rest(self, connection: Connection) -> None:
+        """The last request of a connection has been answered."""
+        if connection in self._connections:
+            self._resting[connection] = None
+
+    def _evict(self) -> bool:
+        """Close one idle connection; False if none is found at once.
+
+        Those that have never sent a request go first, so that a flood of silent connections costs clients nothing.
+        """
+        candidates = chain(islice(self._silent, EVICTION_LOOKS_MAX), islice(self._resting, EVICTION_LOOKS_MAX))
+        victim = next((connection for connection in candidates if connection.is_idle), None)
+        if victim is None:
+            return False
+        self.counters.connections_evicted += 1
+        self.lines.warning("idle connection closed for a new one", peer=victim.peer, limit=self.limits.connections_max)
+        self._forget(victim)
+        self._evicted.add(victim)
+        victim.abort()
+        return True
+
+    def _forget(self, connection: Connection) -> None:
+        for kept in (self._connections, self._silent, self._resting):
+            kept.pop(connection, None)
+        self.counters.connections = len(self._connections)
+
+    # --- life ---
+
+    @property
+    def endpoints(self) -> list[BoundListener]:
+        """What was bound, in the order of the listeners given; empty before `bind`."""
+        return list(self._bound)
+
+    async def bind(self) -> None:
+        """Listen on all addresses, or on none.  Nobody is served before `start`: connections are dropped until then.
+
+        Listening at once is what finds a taken port: sockets that are only bound may share it (SO_REUSEADDR), and
+        uvloop does not report the failure of a later listen.
+
+        Raises: ConfigError naming every address that is taken or not ours.
+        """
+        loop = asyncio.get_running_loop()
+        self._lines = LineBudget(log, loop.time)
+        problems: list[str] = []
+        for listener in self._listeners:
+            try:
+                server = await loop.create_server(
+                    self._factory(listener.name), listener.address.host, listener.address.port
+                )
+            except OSError as error:
+                problems.append(cannot_listen(listener, error))
+                continue
+            self._servers.append(server)
+            port = int(server.sockets[0].getsockname()[1])
+            self._bound.append(BoundListener(listener.name, listener.address.host, port))
+        if problems:
+            await self.close()
+            raise listen_refused(*problems)
+
+    async def start(self) -> None:
+        """Serve; binds first where that was not done.
+
+        Raises: ConfigError, as `bind`.
+        """
+        if not self._bound:
+            await self.bind()
+        loop = asyncio.get_running_loop()
+        self._started = True
+        self._sweeper = loop.call_later(self.limits.sweep_ms / 1000, self._sweep)
+        for bound in self._bound:
+            log.info("listening", listener=bound.name, host=bound.host, port=bound.port)
+
+    def _factory(self, name: str) -> Callable[[], Connection]:
+        return lambda: Connection(self, name)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self._connections):
+            connection.sweep(now)
+        self._sweeper = loop.call_later(self.limits.sweep_ms / 1000, self._sweep)
+
+    def _on_crowded(self) -> None:
+        if self._crowded is None and not self._closing:
+            loop = asyncio.get_running_loop()
+            self._crowded = loop.call_later(self.limits.crowded_stall_ms / 2000, self._make_way)
+
+    def _make_way(self) -> None:
+        """While some wait for room for their frames: close those whose frames hardly grow."""
+        self._crowded = None
+        if self.budget.is_crowded:
+            now = asyncio.get_running_loop().time()
+            for connection in self.budget.growing():
+                connection.make_way(now)
+            self._on_crowded()
+
+    async def close(self) -> None:
+        """Stop listening, give up long polls, let begun requests be answered for a while, close.  Idempotent."""
+        self._closing = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        if self._crowded is not None:
+            self._crowded.cancel()
+            self._crowded = None
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.finish()
+            connection.cancel_waits()
+        try:
+            async with asyncio.timeout(self.limits.close_ms / 1000):
+                await self._idle.wait()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+            await self._idle.wait()
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()

@@ -1,0 +1,592 @@
+"""The follower's side: copies from leaders.  One fetcher for each leader broker, one session for all partitions.
+
+Theory of operation
+-------------------
+A fetcher's round: send what changed in the session, wait (long poll), append what came, flush all of it under one
+barrier, and only then tell the leader, by the next fetch's offsets, that it is on this disk.  So a fetch offset is a
+*flushed* end (write.caching topics excepted: their log counts as flushed when appended), and nothing needs an
+acknowledgement of its own.
+
+A reply is judged, partition by partition, by `FollowerState.on_reply` against what was asked: late replies, of another
+leader epoch or position, change nothing.
+
+When a partition is added, or its position changes, while a fetch is parked at the leader, the next request of the
+session goes out at once on the fetcher's other connection; the leader then answers the parked one.  A new leader thus
+hears from its followers within a round trip, not within the long poll.
+
+A replica that a reassignment is adding copies at the cluster's throttle, all such replicas of this broker together.
+What it has copied is counted when it is there; while too much has been, such partitions are left out of the fetch.  Not
+those that have caught up: they are about to join the ISR, or have, and writes would wait for them.
+
+Failures: a partition that its leader refuses is left out for a short while; a connection that fails, or a session that
+the leader does not know, means a full fetch, after a back-off that doubles up to a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.core.errors import Code
+from broker.core.fetch_session import NO_SESSION, FetcherSession, PartitionKey, SessionRequest, Wish
+from broker.core.partition import (
+    UNKNOWN_END,
+    Accept,
+    Divergence,
+    FollowerState,
+    LeaderReply,
+    RestartAt,
+    SentPosition,
+    StandBack,
+    TruncateTo,
+)
+from broker.core.throttle import Throttle
+from broker.kafka.api import FetchPartition, ForgottenPartition
+from broker.log import PartitionLog, Refused
+from broker.log.turns import Turn
+from broker.replica.replica import Hosted
+from broker.replica.replica_manager import ReplicaManager
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.errors import ClusterError, CorruptStoreError, RemoteProtocolError
+from quorumlog.runtime.clock import now_ms
+from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.kafka import fetch as wire
+from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.record_batch import parse_header
+
+log = get_logger("broker")
+
+Resolve = Callable[[int], "tuple[str, int] | None"]
+"""Broker id → host and port of its inter-broker listener, None while the image does not know it."""
+
+FLUSH_WAIT_S = 1.0
+"""How long a round waits for its flush: a directory that hangs must not hold up what is copied to the others."""
+
+_PASSING = frozenset(
+    {
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Refusals that only say that one side has the newer metadata."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """A request under way."""
+
+    request: SessionRequest
+    reply: asyncio.Task[memoryview]
+    line: int
+
+
+class Fetcher:
+    """Copies from one leader broker, as long as there is something to copy; owned by `Fetchers`."""
+
+    def __init__(self, leader_id: int, replicas: ReplicaManager, resolve: Resolve, brake: Brake) -> None:
+        self.leader_id = leader_id
+        self._replicas = replicas
+        self._brake = brake
+        self._limits = replicas.limits
+        self._resolve = resolve
+        self._session = FetcherSession()
+        self._hosted: dict[PartitionKey, Hosted] = {}
+        self._standing_back: dict[PartitionKey, asyncio.TimerHandle] = {}
+        self._held: dict[PartitionKey, None] = {}
+        """Being added, and left out until the throttle allows more."""
+        self._in_step: set[PartitionKey] = set()
+        """Being added, and at the leader's watermark."""
+        self._news = asyncio.Event()
+        self._lines: list[KafkaConnection | None] = [None, None]
+        self._address: tuple[str, int] | None = None
+        self._rounds: deque[_Round] = deque()
+        self._failures = 0
+        self._refusals: dict[PartitionKey, int] = {}
+        """How often in a row a partition was refused."""
+        self._refused_session = False
+        self._stopping = False
+
+    def __len__(self) -> int:
+        return len(self._hosted)
+
+    # -- what to copy
+
+    def add(self, hosted: Hosted) -> None:
+        """Copy this partition from its flushed end; also when its position or leader epoch has changed."""
+        key = hosted.partition
+        self._hosted[key] = hosted
+        timer = self._standing_back.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        self._want(key, hosted)
+
+    def remove(self, key: PartitionKey) -> None:
+        if self._hosted.pop(key, None) is None:
+            return
+        timer = self._standing_back.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        self._refusals.pop(key, None)
+        self._held.pop(key, None)
+        self._in_step.discard(key)
+        self._session.drop(key)
+        self._news.set()
+
+    def reconsider(self, key: PartitionKey) -> None:
+        """Whether this partition is being added may have changed."""
+        if key in self._held:
+            self._want(key, self._hosted[key])
+
+    def release(self) -> None:
+        """The throttle allows more, or is another."""
+        held, self._held = list(self._held), {}
+        for key in held:
+            if key not in self._standing_back:
+                self._want(key, self._hosted[key])
+
+    def _is_joining(self, hosted: Hosted) -> bool:
+        own_id, image = self._replicas.broker_id, hosted.image
+        return own_id in image.adding and own_id not in image.isr
+
+    def _want(self, key: PartitionKey, hosted: Hosted) -> None:
+        partition_log, follower = hosted.log, hosted.follower
+        if partition_log is None or follower is None:
+            return
+        if partition_log.flushed_offset < partition_log.end_offset:
+            self._session.drop(key)
+            self._replicas.ensure_flush(hosted)  # which calls `add` when it is done
+            return
+        size_max = self._limits.fetch_partition_bytes
+        self._held.pop(key, None)
+        if self._is_joining(hosted) and key not in self._in_step:
+            if self._brake.must_wait():
+                self._held[key] = None
+                self._session.drop(key)
+                self._news.set()
+                return
+            size_max = self._brake.portion(size_max)
+        end = partition_log.end_offset
+        epoch = partition_log.epochs.last_epoch
+        wish = Wish(follower.leader_epoch, end, epoch, partition_log.start_offset, size_max)
+        if self._session.wish(key) != wish:
+            self._session.want(key, wish)
+            self._news.set()
+
+    # -- the loop
+
+    async def run(self) -> None:
+        """Until `stop`.  Never raises but when cancelled."""
+        while not self._stopping:
+            try:
+                await self._copy()
+                self._failures = 0
+            except (ClusterError, RemoteProtocolError) as error:
+                await self._abandon()
+                self._failures += 1
+                if self._failures == 1:
+                    log.info("fetching stopped", leader=self.leader_id, cause=error.message)
+                await self._back_off()
+        await self._abandon()
+
+    async def stop(self) -> None:
+        """End after the round that is being carried out."""
+        self._stopping = True
+        self._news.set()
+        for timer in self._standing_back.values():
+            timer.cancel()
+        await self._drop_connections()
+
+    async def _copy(self) -> None:
+        """Rounds, until something fails or there is nothing to copy."""
+        while not self._stopping:
+            if not self._hosted and not self._rounds:
+                self._news.clear()
+                await self._drop_connections()
+                self._session.reset()
+                await self._news.wait()
+                continue
+            if not self._rounds:
+                await self._send()
+            first = self._rounds[0]
+            if len(self._rounds) == 1 and self._session.may_build:
+                await self._reply_or_news(first.reply)
+                if not first.reply.done():
+                    if self._session.has_news and not self._stopping:
+                        await self._send()
+                    continue
+            body = await first.reply
+            self._rounds.popleft()
+            await self._on_reply(first.request, wire.decode_response(body, wire.FOLLOWER_VERSION))
+            self._failures = 0
+
+    async def _reply_or_news(self, reply: asyncio.Task[memoryview]) -> None:
+        self._news.clear()
+        if self._session.has_news:
+            return
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait({reply, news}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+
+    async def _send(self) -> None:
+        """Send the session's next request on the line that is free."""
+        line = 1 - self._rounds[0].line if self._rounds else 0
+        connection = await self._connection(line)
+        session = self._session
+        request = session.build()
+        # Until a full fetch is answered nothing else may be sent, so it does not wait; unless each fetch is a full one,
+        # for want of room for another session there.
+        wait_ms = 0 if request.is_full and not self._refused_session else self._limits.fetcher_wait_ms
+        body = wire.encode_request(
+            wire.FOLLOWER_VERSION,
+            [_partition(key, wish) for key, wish in request.wishes],
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=self._limits.fetcher_response_bytes,
+            session_id=request.session_id,
+            session_epoch=request.session_epoch,
+            forgotten=[ForgottenPartition(key.topic_id, None, key.partition_index) for key in request.forgotten],
+            replica_id=self._replicas.broker_id,
+            broker_epoch=self._replicas.broker_epoch,
+        )
+        timeout = (wait_ms + self._limits.fetcher_timeout_ms) / 1000
+        work = connection.call(int(Api.FETCH), wire.FOLLOWER_VERSION, body, timeout)
+        self._rounds.append(_Round(request, asyncio.ensure_future(work), line))
+
+    # -- replies
+
+    async def _on_reply(self, request: SessionRequest, reply: wire.FetchedReply) -> None:
+        if reply.error_code != Code.NONE:
+            # The session is unknown there, or out of step: what is still under way is of no use either.
+            await self._abandon_rounds()
+            self._session.reset()
+            return
+        self._session.on_reply(request, reply.session_id)
+        if request.is_full:
+            self._refused_session = reply.session_id == NO_SESSION
+        appended: list[tuple[PartitionKey, Hosted, PartitionLog]] = []
+        turn = Turn()
+        for part in reply.partitions:
+            await turn.passed()
+            if part.topic_id is None:
+                continue
+            key = PartitionKey(part.topic_id, part.index)
+            hosted = self._hosted.get(key)
+            told = self._told(key)
+            if hosted is None or told is None or hosted.log is None or hosted.follower is None:
+                continue
+            try:
+                await self._carry_out(key, hosted, hosted.log, hosted.follower, told, part, appended)
+            except (DiskError, CorruptStoreError) as error:
+                self._replicas.take_offline(hosted, error)
+        await self._flush(appended)
+
+    def _told(self, key: PartitionKey) -> Wish | None:
+        """What the leader had been told of a partition when it made the reply that is now at hand."""
+        if self._rounds and key in self._rounds[0].request.before:
+            return self._rounds[0].request.before[key]
+        return self._session.told(key)
+
+    async def _carry_out(
+        self,
+        key: PartitionKey,
+        hosted: Hosted,
+        partition_log: PartitionLog,
+        follower: FollowerState,
+        told: Wish,
+        part: wire.FetchedPartition,
+        appended: list[tuple[PartitionKey, Hosted, PartitionLog]],
+    ) -> None:
+        records = part.records
+        answer = LeaderReply(
+            part.error_code,
+            part.high_watermark,
+            part.log_start_offset,
+            Divergence(part.diverging_epoch, part.diverging_end) if part.diverging_epoch >= 0 else None,
+            parse_header(records).base_offset if len(records) >= 61 else UNKNOWN_END,
+        )
+        sent = SentPosition(told.leader_epoch, told.offset, told.last_fetched_epoch)
+        step = follower.on_reply(sent, answer, partition_log.start_offset, partition_log.epochs)
+        match step:
+            case Accept(watermark):
+                self._refusals.pop(key, None)
+                if len(records):
+                    outcome = partition_log.append_as_follower(records, follower.leader_epoch, now_ms())
+                    if isinstance(outcome, Refused):
+                        if key not in self._refusals:
+                            log.warning("batches refused", replica=repr(hosted), cause=outcome.reason)
+                        self._stand_back(key)
+                        return
+                    self._replicas.counters.replicated_bytes += len(records)
+                    if self._is_joining(hosted):
+                        self._replicas.counters.reassignment_in_bytes += len(records)
+                        self._brake.spend(len(records))
+                    appended.append((key, hosted, partition_log))
+                if partition_log.end_offset < watermark:
+                    self._in_step.discard(key)
+                elif self._is_joining(hosted):
+                    self._in_step.add(key)
+                if part.log_start_offset > partition_log.start_offset:
+                    partition_log.advance_start_offset(min(part.log_start_offset, partition_log.end_offset))
+                if follower.watermark_after(watermark, partition_log.end_offset):
+                    self._replicas.on_watermark(hosted)
+            case TruncateTo(end):
+                await self._truncate(hosted, partition_log, follower, end)
+                self._want(key, hosted)
+            case RestartAt(start, epoch):
+                log.warning("log restarts", replica=repr(hosted), end=partition_log.end_offset, start=start)
+                if await self._replicas.logs.reset_to(partition_log, start, epoch) and hosted.follower is not None:
+                    hosted.follower.on_truncated(start)  # perhaps of another leader epoch by now
+                self._want(key, hosted)
+            case StandBack(code):
+                if code not in _PASSING and key not in self._refusals:
+                    log.warning("leader refuses", replica=repr(hosted), leader=self.leader_id, code=code)
+                self._stand_back(key)
+
+    async def _truncate(self, hosted: Hosted, partition_log: PartitionLog, follower: FollowerState, end: int) -> None:
+        before = partition_log.end_offset
+        if end < partition_log.truncation_floor:
+            log.warning("truncation below the watermark", replica=repr(hosted), end=end)
+            await self._replicas.logs.lower_truncation_floor(partition_log, end)
+            if hosted.follower is not follower or hosted.log is not partition_log:
+                return  # the metadata was faster: another leader epoch, another question
+        partition_log.truncate_to(end)
+        follower.on_truncated(partition_log.end_offset)
+        self._replicas.counters.truncations += 1
+        log.info("log truncated", replica=repr(hosted), before=before, end=partition_log.end_offset)
+
+    async def _flush(self, appended: list[tuple[PartitionKey, Hosted, PartitionLog]]) -> None:
+        """Make all of it durable, under one barrier a directory; then ask for what comes next."""
+        failure: DiskError | None = None
+        unflushed = [each for _, _, each in appended if each.flushed_offset < each.end_offset]
+        try:
+            async with asyncio.timeout(FLUSH_WAIT_S):
+                await self._replicas.logs.flush_all(unflushed)
+        except TimeoutError:
+            pass  # the flush goes on; `_want` leaves out what waits for it
+        except DiskError as error:
+            failure = error
+        for key, hosted, partition_log in appended:
+            if hosted.log is not partition_log or self._hosted.get(key) is not hosted:
+                continue
+            if failure is not None and partition_log.flushed_offset < partition_log.end_offset:
+                self._replicas.take_offline(hosted, failure)
+            else:
+                self._want(key, hosted)
+
+    # -- failures
+
+    def _stand_back(self, key: PartitionKey) -> None:
+        """Leave a partition out for a while: longer each time, up to the bound, until something of it is accepted."""
+        self._session.drop(key)
+        refusals = self._refusals[key] = self._refusals.get(key, 0) + 1
+        loop = asyncio.get_running_loop()
+        timer = self._standing_back.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        delay = self._delay(refusals)
+        self._standing_back[key] = loop.call_later(delay, self._come_back, key)
+
+    def _come_back(self, key: PartitionKey) -> None:
+        self._standing_back.pop(key, None)
+        hosted = self._hosted.get(key)
+        if hosted is not None:
+            self._want(key, hosted)
+
+    async def _back_off(self) -> None:
+        """Wait, doubling up to the bound; news of the metadata does not shorten it, a stop does."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._delay(self._failures)
+        while not self._stopping and loop.time() < deadline:
+            self._news.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._news.wait()
+            except TimeoutError:
+                return
+            if self._resolve(self.leader_id) != self._address:
+                return  # it has come back elsewhere
+
+    def _delay(self, failures: int) -> float:
+        low, high = self._limits.fetcher_backoff_min_ms, self._limits.fetcher_backoff_max_ms
+        return min(high, low << min(failures - 1, 10)) / 1000
+
+    async def _connection(self, line: int) -> KafkaConnection:
+        address = self._resolve(self.leader_id)
+        if address is None:
+            raise ClusterError("BROKER_UNAVAILABLE", f"broker {self.leader_id} is not registered", retriable=True)
+        if address != self._address:
+            await self._drop_connections()
+            self._address = address
+        connection = self._lines[line]
+        if connection is None or not connection.is_open:
+            connection = KafkaConnection(*address, client_id="quorumlog-replica")
+            self._lines[line] = connection
+            await connection.connect(self._limits.fetcher_timeout_ms / 1000)
+        return connection
+
+    async def _abandon_rounds(self) -> None:
+        while self._rounds:
+            reply = self._rounds.popleft().reply
+            reply.cancel()
+            await asyncio.wait({reply})
+            if not reply.cancelled():
+                reply.exception()  # read, so that nobody complains
+
+    async def _abandon(self) -> None:
+        await self._abandon_rounds()
+        await self._drop_connections()
+        self._session.reset()
+
+    async def _drop_connections(self) -> None:
+        for line, connection in enumerate(self._lines):
+            self._lines[line] = None
+            if connection is not None and connection.is_open:
+                await connection.close()
+
+
+class Brake:
+    """The throttle of reassignments on this broker; `release` is called when those that wait may go on."""
+
+    PORTION_MIN = 4096
+    WAIT_MIN_S = 0.01
+    """Nobody is woken for less: neither for a few bytes, nor again and again for what is left of them in a fraction."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._throttle = Throttle()
+        self._release = release
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set_rate(self, rate: int) -> None:
+        """Bytes a second; below 0: none."""
+        if self._throttle.set_rate(rate, asyncio.get_running_loop().time()):
+            self.stop()
+            self._release()
+
+    def spend(self, size: int) -> None:
+        self._throttle.spend(size, asyncio.get_running_loop().time())
+
+    def portion(self, most: int) -> int:
+        """How much to ask for at a time: a tenth of a second's worth, so that what is overdrawn stays small."""
+        rate = self._throttle.rate
+        return most if rate < 0 else min(most, max(self.PORTION_MIN, rate // 10))
+
+    def must_wait(self) -> bool:
+        """Whether to ask for nothing now; `release` comes then."""
+        loop = asyncio.get_running_loop()
+        wait_s = self._throttle.wait_s(loop.time())
+        if wait_s == 0.0:
+            return False
+        if wait_s is not None and self._timer is None:
+            self._timer = loop.call_later(max(wait_s, self.WAIT_MIN_S), self._on_time)
+        return True
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._release()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Fetchers:
+    """The fetchers of this broker, by leader.  Tasks belong to the group given to `start`."""
+
+    def __init__(self, replicas: ReplicaManager, resolve: Resolve) -> None:
+        self._replicas = replicas
+        self._resolve = resolve
+        self._fetchers: dict[int, Fetcher] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._leaders: dict[PartitionKey, int] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._closed = False
+        self._brake = Brake(self._release)
+        replicas.on_follower_flushed = self.assign
+        replicas.on_offline = self.remove
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+
+    def assign(self, hosted: Hosted) -> None:
+        """Copy from the leader that this replica now follows, and from no other."""
+        follower = hosted.follower
+        key = hosted.partition
+        leader_id = follower.leader_id if follower is not None and hosted.log is not None else -1
+        before = self._leaders.get(key, -1)
+        if before not in (-1, leader_id):
+            self._fetchers[before].remove(key)
+        if leader_id < 0 or self._closed:
+            self._leaders.pop(key, None)
+            return
+        self._leaders[key] = leader_id
+        self._fetcher(leader_id).add(hosted)
+
+    def set_throttle(self, rate: int) -> None:
+        """Bytes a second for all replicas of this broker that are being added; below 0: none."""
+        self._brake.set_rate(rate)
+
+    def reconsider(self, hosted: Hosted) -> None:
+        """Its metadata has changed, under the same leader epoch."""
+        leader_id = self._leaders.get(hosted.partition, -1)
+        if leader_id >= 0:
+            self._fetchers[leader_id].reconsider(hosted.partition)
+
+    def _release(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.release()
+
+    def remove(self, hosted: Hosted) -> None:
+        leader_id = self._leaders.pop(hosted.partition, -1)
+        if leader_id >= 0:
+            self._fetchers[leader_id].remove(hosted.partition)
+
+    def counts(self) -> dict[int, int]:
+        """Leader → partitions copied from it."""
+        return {leader_id: len(fetcher) for leader_id, fetcher in self._fetchers.items()}
+
+    def _fetcher(self, leader_id: int) -> Fetcher:
+        fetcher = self._fetchers.get(leader_id)
+        if fetcher is None:
+            assert self._group is not None, "start() comes first"
+            fetcher = Fetcher(leader_id, self._replicas, self._resolve, self._brake)
+            self._fetchers[leader_id] = fetcher
+            self._tasks[leader_id] = self._group.create_task(fetcher.run(), name=f"fetcher-{leader_id}")
+        return fetcher
+
+    async def close(self) -> None:
+        """Copy nothing any more."""
+        self._closed = True
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End all fetchers; a replica that is assigned later starts one again."""
+        self._brake.stop()
+        for fetcher in self._fetchers.values():
+            await fetcher.stop()
+        tasks = list(self._tasks.values())
+        if tasks:
+            await asyncio.wait(tasks)
+        self._fetchers.clear()
+        self._tasks.clear()
+        self._leaders.clear()
+
+
+def _partition(key: PartitionKey, wish: Wish) -> FetchPartition:
+    return FetchPartition(
+        topic_id=key.topic_id,
+        topic=None,
+        index=key.partition_index,
+        fetch_offset=wish.offset,
+        max_bytes=wish.max_bytes,
+        current_leader_epoch=wish.leader_epoch,
+        last_fetched_epoch=wish.last_fetched_epoch,
+        log_start_offset=wish.log_start,
+    )

@@ -1,0 +1,171 @@
+"""Produces whose records are still to be checked, each partition's in their order of arrival.
+
+Theory of operation.  The records of a batch with compression can be checked only once it is inflated.  A small batch
+is inflated on the event loop, a larger one in a thread.  Of each partition only the produce at the head of its queue
+may be appended, so a later one that needs no thread waits behind an earlier one that does: the order of appends stays
+the order of arrival, which a producer's sequence numbers rely on.
+
+Bounds: `record_check_threads` checks run at once, and each inflates a bounded number of bytes (`inflated_size_max`).
+The caller bounds how many produces wait.  A produce that waits for longer than `record_check_wait_ms` is refused and
+not appended, and its client tries again.  Whatever ends a produce also removes its check if that has not begun, so the
+batches of an answered produce are kept only by a check that runs.
+
+The threads are not those of the loop's default executor: a disk that hangs keeps all of those in its flushes, and must
+not delay the produces to other directories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from broker.core.errors import Code
+from broker.kafka.api import ProduceResult, ReplicaLimits
+from broker.log import LogConfig, Refused
+from broker.log.produced import Produced, check_inflated, inflated_size_max
+
+
+@dataclass(slots=True, eq=False)
+class Produce:
+    """One produce to one partition, not appended yet.
+
+    batches: what was checked so far, or why it is refused.
+    """
+
+    topic: str
+    index: int
+    acks: int
+    timeout_ms: int
+    future: asyncio.Future[ProduceResult]
+    batches: Produced | Refused
+    is_checked: bool = False
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def partition(self) -> tuple[str, int]:
+        return self.topic, self.index
+
+
+@dataclass(slots=True, eq=False)
+class _Check:
+    produce: Produce
+    batches: Produced
+    size_max: int
+
+
+class RecordChecks:
+    """See the theory of operation.
+
+    append: called once with each produce whose turn has come; `produce.batches` is then final.  If it raises, the
+    produce is answered with UNKNOWN_SERVER_ERROR, and the loop's exception handler gets the error.
+    """
+
+    def __init__(self, limits: ReplicaLimits, append: Callable[[Produce], None]) -> None:
+        self._limits = limits
+        self._append = append
+        self._queues: dict[tuple[str, int], deque[Produce]] = {}
+        self._waiting: OrderedDict[Produce, _Check] = OrderedDict()  # each belongs to a produce in a queue
+        self._running = 0
+        self._threads = ThreadPoolExecutor(limits.record_check_threads, "record-check")
+        self.produces = 0
+        """How many wait in the queues of all partitions."""
+
+    def admit(self, produce: Produce, config: LogConfig) -> bool:
+        """Check the records of `produce` if they must be.  False: it waits, and `append` will get it."""
+        check = self._needed(produce, config)
+        queue = self._queues.get(produce.partition)
+        if check is None:
+            produce.is_checked = True
+            if queue is None:
+                return True
+        if queue is None:
+            queue = self._queues[produce.partition] = deque()
+        queue.append(produce)
+        self.produces += 1
+        loop = asyncio.get_running_loop()
+        produce.timer = loop.call_later(self._limits.record_check_wait_ms / 1000, self._on_timeout, produce)
+        if check is not None:
+            self._waiting[produce] = check
+            self._start()
+        return False
+
+    def refuse_all(self, code: Code) -> None:
+        """Answer every waiting produce with an error, and append none of them."""
+        for queue in list(self._queues.values()):
+            for produce in queue:
+                if not produce.future.done():
+                    produce.future.set_result(ProduceResult(int(code)))
+        for partition in list(self._queues):
+            self._advance(partition)
+
+    def _needed(self, produce: Produce, config: LogConfig) -> _Check | None:
+        """The check for a thread, if there must be one; a small batch is checked here."""
+        batches = produce.batches
+        if isinstance(batches, Refused) or not config.compressed_records_checked:
+            return None
+        if not (compressed_size := batches.compressed_size):
+            return None
+        size_max = inflated_size_max(batches, config)
+        if compressed_size <= self._limits.inline_check_bytes:
+            inline_max = min(size_max, self._limits.inline_check_inflated_bytes)
+            checked = check_inflated(batches, inline_max)
+            if not (isinstance(checked, Refused) and checked.code == Code.MESSAGE_TOO_LARGE and inline_max < size_max):
+                produce.batches = checked
+                return None
+        return _Check(produce, batches, size_max)
+
+    def _start(self) -> None:
+        while self._waiting and self._running < self._limits.record_check_threads:
+            produce, check = self._waiting.popitem(last=False)
+            if produce.future.done():
+                continue  # its caller went away
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._threads, check_inflated, check.batches, check.size_max)
+            self._running += 1
+            running.add_done_callback(lambda done, check=check: self._on_checked(check, done))  # type: ignore[misc]
+
+    def _on_checked(self, check: _Check, done: asyncio.Future[Produced | Refused]) -> None:
+        self._running -= 1
+        if done.cancelled() or done.exception() is not None:
+            check.produce.batches = Refused(int(Code.UNKNOWN_SERVER_ERROR), "the check of the records failed")
+        else:
+            check.produce.batches = done.result()
+        check.produce.is_checked = True
+        self._advance(check.produce.partition)
+        self._start()
+        if not done.cancelled() and (error := done.exception()) is not None:
+            raise error  # a bug of ours: the loop's exception handler judges it
+
+    def _on_timeout(self, produce: Produce) -> None:
+        produce.timer = None
+        if not produce.future.done():
+            message = "the records were not checked in time; nothing was appended"
+            produce.future.set_result(ProduceResult(int(Code.REQUEST_TIMED_OUT), error_message=message))
+        self._advance(produce.partition)
+
+    def _advance(self, partition: tuple[str, int]) -> None:
+        """Hand over every produce at the head of the queue that is decided."""
+        queue = self._queues.get(partition)
+        while queue and (queue[0].is_checked or queue[0].future.done()):
+            produce = queue.popleft()
+            self.produces -= 1
+            self._waiting.pop(produce, None)
+            if produce.timer is not None:
+                produce.timer.cancel()
+            if not produce.future.done():
+                self._hand_over(produce)
+        if queue is not None and not queue:
+            del self._queues[partition]
+
+    def _hand_over(self, produce: Produce) -> None:
+        try:
+            self._append(produce)
+        except Exception as error:  # a bug of ours: nobody but the loop's exception handler is there to judge it
+            if not produce.future.done():
+                message = "the broker failed while it appended; the records may have been appended"
+                produce.future.set_result(ProduceResult(int(Code.UNKNOWN_SERVER_ERROR), error_message=message))
+            context = {"message": "append of a checked produce failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)

@@ -1,0 +1,218 @@
+"""Mutants of broker/replica."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+FETCHERS = "broker/replica/fetchers.py"
+FETCH_SERVICE = "broker/replica/fetch.py"
+FOLLOWER = "broker/replica/image.py"
+HOSTED = "broker/replica/replica.py"
+ISR = "broker/replica/isr.py"
+MANAGER = "broker/replica/replica_manager.py"
+WATERMARKS = "broker/replica/watermarks.py"
+
+FETCHER_TESTS = "tests/unit/broker/replica/test_fetchers.py"
+ISR_TESTS = "tests/unit/broker/replica/test_isr.py"
+POSITION_TESTS = "tests/unit/broker/replica/test_positions.py"
+ROLE_TESTS = "tests/unit/broker/replica/test_roles.py"
+SESSION_TESTS = "tests/unit/broker/replica/test_sessions.py"
+SERVING_TESTS = "tests/unit/broker/replica/test_serving.py"
+WATERMARK_TESTS = "tests/unit/broker/replica/test_watermarks.py"
+
+MUTANTS = (
+    Mutant(
+        "a fetch position is acknowledged without checking it",
+        FETCH_SERVICE,
+        "if self._check(entry, plan.replica_id, partition_log) is not Code.NONE:\n            return\n        contact",
+        "if False:\n            return\n        contact",
+        (f"{POSITION_TESTS}::test_a_position_of_another_history_acknowledges_nothing",),
+    ),
+    Mutant(
+        "a replica's position is checked as a consumer's",
+        FETCH_SERVICE,
+        "is_replica=replica_id != CONSUMER,",
+        "is_replica=False,",
+        (f"{POSITION_TESTS}::test_a_position_of_another_history_acknowledges_nothing",),
+    ),
+    Mutant(
+        "a replica need not name its leader epoch",
+        FETCH_SERVICE,
+        "if replica_id != CONSUMER and entry.current_leader_epoch < 0:",
+        "if False:",
+        (f"{POSITION_TESTS}::test_a_position_under_another_leader_epoch_acknowledges_nothing",),
+    ),
+    Mutant(
+        "a follower names no epoch when its log is empty",
+        FETCHERS,
+        "        epoch = partition_log.epochs.last_epoch\n",
+        "        epoch = partition_log.epochs.last_epoch if end > partition_log.start_offset else -1\n",
+        (
+            f"{POSITION_TESTS}::test_a_follower_names_the_epoch_of_its_last_record_when_retention_has_deleted_it",
+            "tests/simulation/test_emptied_follower.py",
+        ),
+    ),
+    Mutant(
+        "a replica that starts over does not learn the epoch before its start",
+        FETCHERS,
+        "self._replicas.logs.reset_to(partition_log, start, epoch)",
+        "self._replicas.logs.reset_to(partition_log, start)",
+        (f"{POSITION_TESTS}::test_a_follower_that_diverges_below_its_start_starts_over",),
+    ),
+    Mutant(
+        "parked produces outlive a leadership",
+        MANAGER,
+        "if hosted.leader is None:\n            self.refuse_parked(hosted, Code.NOT_LEADER_OR_FOLLOWER)\n        else:",
+        "if hosted.leader is not None:",
+        (f"{ROLE_TESTS}::test_parked_produces_are_refused_when_the_leadership_ends",),
+    ),
+    Mutant(
+        "parked produces outlive their replica",
+        MANAGER,
+        "        self.refuse_parked(hosted, Code.KAFKA_STORAGE_ERROR)\n",
+        "",
+        (f"{ROLE_TESTS}::test_parked_produces_are_refused_when_the_leadership_ends",),
+    ),
+    Mutant(
+        "a broker takes up a leadership that is older than its registration",
+        FOLLOWER,
+        "                if partition.last_offset > self._replicas.broker_epoch:\n                    self._lead",
+        "                if True:\n                    self._lead",
+        (f"{ROLE_TESTS}::test_a_leadership_older_than_the_registration_is_not_taken_up",),
+    ),
+    Mutant(
+        "a leader serves by a record that is older than its registration",
+        MANAGER,
+        "return hosted.leader if hosted.image.last_offset > self.broker_epoch else None",
+        "return hosted.leader",
+        (f"{ROLE_TESTS}::test_a_leader_serves_no_more_once_it_is_registered_anew",),
+    ),
+    Mutant(
+        "a fenced leader serves",
+        MANAGER,
+        "own.epoch != self.broker_epoch or own.fenced or self._closed",
+        "own.epoch != self.broker_epoch or self._closed",
+        (f"{ROLE_TESTS}::test_a_leader_serves_nothing_while_it_is_fenced",),
+    ),
+    Mutant(
+        "a replica on a failed directory begins anew on another",
+        FOLLOWER,
+        "        if assigned in self._directory_ids:\n            return assigned if assigned in working else None\n",
+        "        if assigned in working:\n            return assigned\n",
+        (f"{ROLE_TESTS}::test_a_replica_on_a_failed_directory_does_not_begin_anew_elsewhere",),
+    ),
+    Mutant(
+        "a member of the ISR that may be on a failed directory begins anew",
+        FOLLOWER,
+        "own_id not in (*partition.isr, *partition.elr):",
+        "own_id in (*partition.isr, *partition.elr):",
+        (
+            f"{ROLE_TESTS}::test_a_member_of_the_isr_whose_directory_is_unknown_does_not_begin_anew_while_one_has_failed",
+        ),
+    ),
+    Mutant(
+        "the sessions of a fenced broker go on",
+        FOLLOWER,
+        "self._replicas.fetch_service.close_sessions_of(broker_id)",
+        "pass",
+        (f"{SESSION_TESTS}::test_the_sessions_of_a_broker_that_is_fenced_end",),
+    ),
+    Mutant(
+        "a leader still copies from the leader before",
+        FOLLOWER,
+        "        self._fetchers.remove(hosted)\n        partition_log = hosted.log\n        partition_log.begin_epoch",
+        "        partition_log = hosted.log\n        partition_log.begin_epoch",
+        (f"{FETCHER_TESTS}::test_a_reply_to_a_replica_that_leads_by_now_changes_nothing",),
+    ),
+    Mutant(
+        "an append does not wake the followers' fetches",
+        MANAGER,
+        "hosted.touch(self.fetch_service.wake, consumers=False, followers=True)",
+        "hosted.touch(self.fetch_service.wake, consumers=False, followers=False)",
+        (f"{SESSION_TESTS}::test_a_followers_fetch_that_waits_is_answered_by_an_append",),
+    ),
+    Mutant(
+        "a parked fetch is not told that the leadership has ended",
+        MANAGER,
+        "self.answer_parked(hosted)\n        hosted.touch(self.fetch_service.wake, consumers=True, followers=True)",
+        "self.answer_parked(hosted)",
+        (f"{SESSION_TESTS}::test_a_fetch_that_waits_is_answered_when_the_leadership_ends",),
+    ),
+    Mutant(
+        "a log does not learn its replica's watermark",
+        MANAGER,
+        "            hosted.log.advance_high_watermark(role.high_watermark)\n",
+        "            pass\n",
+        (f"{SERVING_TESTS}::test_a_new_leader_begins_from_the_watermark_that_it_knew_as_a_follower",),
+    ),
+    Mutant(
+        "a new leader begins from no watermark",
+        FOLLOWER,
+        "            high_watermark=watermark,\n",
+        "            high_watermark=0,\n",
+        (f"{SERVING_TESTS}::test_a_new_leader_begins_from_the_watermark_that_it_knew_as_a_follower",),
+    ),
+    Mutant(
+        "a leader epoch begins only with its first record",
+        FOLLOWER,
+        "        partition_log.begin_epoch(partition.leader_epoch)\n",
+        "",
+        (f"{SERVING_TESTS}::test_a_leader_epoch_begins_before_its_first_record",),
+    ),
+    Mutant(
+        "a consumer is shown what is not committed",
+        FETCH_SERVICE,
+        "end = leader.high_watermark if plan.replica_id == CONSUMER else partition_log.end_offset",
+        "end = partition_log.end_offset",
+        (f"{SERVING_TESTS}::test_a_consumer_reads_up_to_the_watermark_and_a_follower_to_the_end",),
+    ),
+    Mutant(
+        "the latest offset is told before it is known",
+        MANAGER,
+        "                if not leader.latest_known():\n                    return",
+        "                if False:\n                    return",
+        (f"{SERVING_TESTS}::test_the_latest_offset_is_not_reported_before_it_is_known",),
+    ),
+    Mutant(
+        "a follower's unflushed records are fetched past",
+        FETCHERS,
+        "if partition_log.flushed_offset < partition_log.end_offset:\n            self._session.drop(key)",
+        "if False:\n            self._session.drop(key)",
+        (f"{FETCHER_TESTS}::test_a_follower_asks_for_nothing_past_what_is_not_durable",),
+    ),
+    Mutant(
+        "a truncation keeps the follower's watermark",
+        FETCHERS,
+        "        follower.on_truncated(partition_log.end_offset)\n",
+        "",
+        (f"{FETCHER_TESTS}::test_a_truncation_takes_the_watermark_along",),
+    ),
+    Mutant(
+        "a follower's log starts above its watermark",
+        FETCHERS,
+        "partition_log.advance_start_offset(min(part.log_start_offset, partition_log.end_offset))",
+        "partition_log.advance_start_offset(part.log_start_offset + 1)",
+        (f"{FETCHER_TESTS}::test_a_followers_log_starts_where_its_leaders_does",),
+    ),
+    Mutant(
+        "an ISR proposal that was not answered counts as refused",
+        ISR,
+        "return Answer.OVERTAKEN if word in _OVERTAKEN else Answer.UNKNOWN",
+        "return Answer.OVERTAKEN if word in _OVERTAKEN else Answer.REFUSED",
+        (f"{ISR_TESTS}::test_only_a_definite_refusal_voids_a_proposal",),
+    ),
+    Mutant(
+        "parked produces of acks=1 wait for the watermark",
+        HOSTED,
+        "        heap = self._by_commit if produce.acks == ACKS_ALL else self._by_flush\n        heapq.heappush",
+        "        heap = self._by_commit\n        heapq.heappush",
+        (f"{SERVING_TESTS}::test_each_parked_produce_is_answered_by_what_it_waits_for",),
+    ),
+    Mutant(
+        "a deleted replica's watermark stays among the facts",
+        WATERMARKS,
+        "            self._forgotten[directory_id].add(name)\n",
+        "            pass\n",
+        (f"{WATERMARK_TESTS}::test_the_watermark_of_a_deleted_replica_is_forgotten",),
+    ),
+)

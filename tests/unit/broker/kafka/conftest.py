@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+from broker.kafka.limits import KafkaLimits
+from broker.kafka.listener import KafkaServer
+from metadata.records import Endpoint
+from tests.unit.broker.kafka.fake import FakeController, FakeReplicas
+
+
+class Served:
+    """A running listener over a fake data plane."""
+
+    def __init__(self, server: KafkaServer, replicas: FakeReplicas, controller: FakeController) -> None:
+        self.server = server
+        self.replicas = replicas
+        self.controller = controller
+        self.host = "127.0.0.1"
+        self.port = server.endpoints[0].port
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+@asynccontextmanager
+async def serving(
+    limits: KafkaLimits | None = None, listeners: tuple[str, ...] = ("127.0.0.1:0",)
+) -> AsyncIterator[Served]:
+    replicas = FakeReplicas()
+    controller = FakeController(replicas)
+    server = KafkaServer(replicas, controller.call, listeners, node_id=1, cluster_id="test-cluster", limits=limits)
+    await server.start()
+    try:
+        replicas.register(*(Endpoint(bound.name, "127.0.0.1", bound.port) for bound in server.endpoints))
+        yield Served(server, replicas, controller)
+    finally:
+        await server.close()
+        assert server.budget.held == 0, "every held byte is given back"
+
+
+@pytest.fixture
+def serve() -> Serve:
+    return serving
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving() as one:
+        yield one

@@ -1,0 +1,188 @@
+"""What admin clients change over the Kafka protocol: partitions, configs, leaders; and what they are told when not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.kafka.handlers import VERSIONS
+from metadata.records import NO_LEADER, BrokerChange, PartitionChange, Reason
+from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.unit.broker.kafka.conftest import Served
+from tests.unit.broker.kafka.raw import RawClient
+
+TOPIC, BROKER, LOGGER = 2, 4, 8
+SET, DELETE, APPEND = 0, 1, 2
+
+
+def new_partitions(name: str, count: int, *rows: list[int]) -> dict[str, Any]:
+    return {"name": name, "count": count, "assignments": [{"broker_ids": row} for row in rows] or None}
+
+
+async def create_partitions(client: RawClient, *topics: dict[str, Any], validate_only: bool = False) -> list[int]:
+    values = {"topics": topics, "timeout": 5000, "validate_only": validate_only}
+    response = await client.ask(Api.CREATE_PARTITIONS, 3, values)
+    assert [each.name for each in response.results] == [each["name"] for each in topics]
+    assert all((each.error_message is None) == (int(each.error_code) == 0) for each in response.results)
+    return [int(each.error_code) for each in response.results]
+
+
+def partitions(served: Served, name: str) -> int:
+    topic = served.replicas.image.topic(name)
+    assert topic is not None
+    return len(topic.partitions)
+
+
+async def test_partitions_are_created(served: Served) -> None:
+    served.replicas.create("t", 2)
+    async with RawClient(served.port) as client:
+        assert await create_partitions(client, new_partitions("t", 4), validate_only=True) == [0]
+        assert partitions(served, "t") == 2
+        assert await create_partitions(client, new_partitions("t", 4)) == [0]
+        assert await create_partitions(client, new_partitions("t", 5, [1])) == [0]
+        assert partitions(served, "t") == 5
+        assert await create_partitions(client) == []
+
+
+async def test_partitions_that_cannot_be_created(served: Served) -> None:
+    served.replicas.create("t", 2)
+    async with RawClient(served.port) as client:
+        for topic, code in [
+            (new_partitions("t", 2), 37),  # as many as there are: what Kafka says
+            (new_partitions("t", 1), 37),
+            (new_partitions("t", 0), 37),
+            (new_partitions("t", -1), 37),
+            (new_partitions("t", 2**31 - 1), 37),
+            (new_partitions("t", 3, [1, 1]), 39),
+            (new_partitions("t", 3, [9]), 39),
+            (new_partitions("t", 3, []), 39),
+            (new_partitions("nobody", 3), 3),
+            (new_partitions("", 3), 3),
+        ]:
+            assert await create_partitions(client, topic) == [code], topic
+            assert await create_partitions(client, topic, validate_only=True) == [code], topic
+        assert await create_partitions(client, new_partitions("t", 3), new_partitions("t", 4)) == [42, 42]
+        served.controller.failure = pb.Result(error="NOT_CONTROLLER", message="ask again")
+        assert await create_partitions(client, new_partitions("t", 3)) == [41]
+    assert partitions(served, "t") == 2
+
+
+async def elect(
+    client: RawClient, election_type: int, named: dict[str, list[int]] | None
+) -> dict[tuple[str, int], int]:
+    asked = None if named is None else [{"topic": name, "partitions": each} for name, each in named.items()]
+    values = {"election_type": election_type, "topic_partitions": asked, "timeout": 5000}
+    response = await client.ask(Api.ELECT_LEADERS, 2, values)
+    assert int(response.error_code) == 0
+    return {
+        (topic.topic, each.partition_id): int(each.error_code)
+        for topic in response.replica_election_results
+        for each in topic.partition_result
+    }
+
+
+async def test_leaders_are_elected(served: Served) -> None:
+    first, _ = served.replicas.create("t", 2), served.replicas.create("u", 1)
+    async with RawClient(served.port) as client:
+        assert await elect(client, 0, {"t": [0, 7], "nobody": [0]}) == {("t", 0): 84, ("t", 7): 3, ("nobody", 0): 3}
+        assert await elect(client, 0, None) == {}
+        assert await elect(client, 0, {}) == {}
+        assert await elect(client, 5, {"t": [0]}) == {("t", 0): 42}
+        served.replicas.apply(
+            PartitionChange(first, 0, Reason.BROKER_FENCED, -1, 0, leader=NO_LEADER),
+            PartitionChange(first, 1, Reason.BROKER_FENCED, -1, 0, leader=NO_LEADER, isr=()),
+        )
+        assert await elect(client, 0, {"t": [0, 1]}) == {("t", 0): 0, ("t", 1): 80}
+        assert await elect(client, 1, None) == {("t", 1): 0}
+        epoch = served.replicas.image.brokers[1].epoch
+        served.replicas.apply(
+            BrokerChange(1, epoch, fenced=True),
+            PartitionChange(first, 1, Reason.BROKER_FENCED, -1, 0, leader=NO_LEADER),
+        )
+        assert await elect(client, 1, {"t": [1]}) == {("t", 1): 83}
+
+
+async def test_an_election_without_controller(served: Served) -> None:
+    served.replicas.create("t", 1)
+    served.controller.failure = pb.Result(error="NOT_CONTROLLER")
+    values = {"election_type": 0, "topic_partitions": [{"topic": "t", "partitions": [0]}], "timeout": 5000}
+    async with RawClient(served.port) as client:
+        response = await client.ask(Api.ELECT_LEADERS, 2, values)
+    assert int(response.error_code) == 41
+    assert int(response.replica_election_results[0].partition_result[0].error_code) == 41
+
+
+def resource(kind: int, name: str, *configs: tuple[str, str | None] | tuple[str, str | None, int]) -> dict[str, Any]:
+    made = [
+        {"name": each[0], "value": each[1], "config_operation": each[2] if len(each) == 3 else SET} for each in configs
+    ]
+    return {"resource_type": kind, "resource_name": name, "configs": made}
+
+
+async def alter(client: RawClient, *resources: dict[str, Any], api: Api = Api.INCREMENTAL_ALTER_CONFIGS) -> list[int]:
+    values = {"resources": resources, "validate_only": False}
+    response = await client.ask(api, VERSIONS[api].offered, values)
+    assert [(each.resource_type, each.resource_name) for each in response.responses] == [
+        (each["resource_type"], each["resource_name"]) for each in resources
+    ]
+    return [int(each.error_code) for each in response.responses]
+
+
+async def shown(client: RawClient, kind: int, name: str, *keys: str) -> dict[str, tuple[str, int]]:
+    asked = {"resource_type": kind, "resource_name": name, "configuration_keys": keys or None}
+    [found] = (await client.ask(Api.DESCRIBE_CONFIGS, 4, {"resources": [asked]})).results
+    assert int(found.error_code) == 0, found
+    return {each.name: (each.value, int(each.config_source)) for each in found.configs}
+
+
+async def test_configs_are_altered_one_by_one(served: Served) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        wanted = [
+            resource(TOPIC, "t", ("retention.ms", "5"), ("segment.ms", "7")),
+            resource(BROKER, "", ("retention.bytes", "9")),
+            resource(BROKER, "1", ("cordoned", "true")),
+        ]
+        assert await alter(client, *wanted) == [0, 0, 0]
+        found = await shown(client, TOPIC, "t")
+        assert (found["retention.ms"], found["retention.bytes"]) == (("5", 1), ("9", 3))
+        assert await shown(client, BROKER, "1") == {"cordoned": ("true", 2)}
+        assert (await shown(client, BROKER, ""))["auto.leader.rebalance.enable"] == ("true", 5)
+        assert await alter(client, resource(TOPIC, "t", ("retention.ms", None, DELETE))) == [0]
+        assert await shown(client, TOPIC, "t", "retention.ms", "segment.ms") == {
+            "retention.ms": ("604800000", 5), "segment.ms": ("7", 1)
+        }  # fmt: skip
+
+
+async def test_the_older_request_resets_what_it_does_not_name(served: Served) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        assert await alter(client, resource(TOPIC, "t", ("retention.ms", "5"), ("segment.ms", "7"))) == [0]
+        assert await alter(client, resource(TOPIC, "t", ("segment.ms", "8")), api=Api.ALTER_CONFIGS) == [0]
+        found = await shown(client, TOPIC, "t", "retention.ms", "segment.ms")
+        assert found == {"retention.ms": ("604800000", 5), "segment.ms": ("8", 1)}
+
+
+async def test_configs_that_cannot_be_altered(served: Served) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        before = served.replicas.image
+        for wanted, code in [
+            (resource(TOPIC, "nobody", ("retention.ms", "5")), 3),
+            (resource(BROKER, "99", ("cordoned", "true")), 102),
+            (resource(BROKER, "x", ("cordoned", "true")), 42),
+            (resource(LOGGER, "1"), 42),
+            (resource(-1, "1"), 42),
+            (resource(TOPIC, "t", ("retention.ms", "x")), 40),
+            (resource(TOPIC, "t", ("retention.ms", "5"), ("no.such", "5")), 40),
+            (resource(TOPIC, "t", ("retention.ms", None)), 40),
+            (resource(TOPIC, "t", ("cleanup.policy", "delete", APPEND)), 40),
+            (resource(TOPIC, "t", ("retention.ms", "5", 99)), 40),
+        ]:
+            assert await alter(client, wanted) == [code], wanted
+        assert served.replicas.image == before
+        good = resource(BROKER, "", ("retention.ms", "5"))
+        assert await alter(client, resource(LOGGER, "1"), good, resource(TOPIC, "nobody")) == [42, 0, 3]
+        served.controller.failure = pb.Result(error="OUTCOME_UNKNOWN")
+        assert await alter(client, good) == [7]
+        assert await alter(client) == []

@@ -1,0 +1,200 @@
+"""Every served version of every API answers a well-formed request, however odd its fields are.
+
+Each field of each request is empty, null, duplicated or huge in turn; then many fields at once, drawn from a seed.
+The controller behind the listener is the production one, on a quorum of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import fields
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from broker.kafka import api
+from broker.kafka.handlers import VERSIONS
+from broker.kafka.listener import KafkaServer
+from metadata.image import ClusterImage
+from quorumlog.wire.kafka import codec
+from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.kafka.decoding import FieldShape
+from tests.unit.broker.kafka.fake import FakeReplicas
+from tests.unit.broker.kafka.raw import RawClient, batch
+from tests.unit.metadata.fake_node import Plane
+from tests.unit.metadata.test_controller import new_topic, started
+
+EVERY = [(which, version) for which, span in VERSIONS.items() for version in range(span.low, span.accepted + 1)]
+RANDOM_REQUESTS = 25
+TOPIC = "t"
+HUGE_TEXT = "h" * 30_000
+HUGE_COUNT = 100
+LARGEST = {
+    "int8": 2**7 - 1,
+    "int16": 2**15 - 1,
+    "int32": 2**31 - 1,
+    "int64": 2**63 - 1,
+    "timedelta_i32": 2**31 - 1,
+    "timedelta_i64": 2**45,
+}
+"""A longer `timedelta_i64` than this does not fit into a timedelta."""
+Path = tuple[str, ...]
+
+
+class PlaneReplicas(FakeReplicas):
+    """A data plane in memory that follows the metadata of a real controller, and never parks a fetch."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+        super().__init__()
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.plane.replay.image
+
+    @image.setter
+    def image(self, _: ClusterImage) -> None:
+        """The base class begins with an empty image; ours is the controller's."""
+
+    async def fetch(self, request: api.FetchPlan) -> api.FetchReply:
+        results = tuple(self._read(item, request.max_bytes) for item in request.partitions)
+        return api.FetchReply(0, 0, results)
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[int]:
+    """The port of a listener whose cluster has one broker and the topic `t`."""
+    plane = await started(1)
+    plane.node.auto_commit = True
+    assert (await plane.call("CreateTopics", new_topic(TOPIC, 2, 1))).topics[0].result.error == "NONE"
+    replicas = PlaneReplicas(plane)
+    server = KafkaServer(replicas, plane.call, ("127.0.0.1:0",), node_id=1, cluster_id="test-cluster")
+    await server.start()
+    try:
+        yield server.endpoints[0].port
+    finally:
+        await server.close()
+
+
+def plain(schema: Any, at: Path = ()) -> dict[str, Any]:
+    """An ordinary request: one element in each array, the topic that exists in each text."""
+    return {field.name: plain_field(FieldShape(field), (*at, field.name)) for field in fields(schema)}
+
+
+def plain_field(shape: FieldShape, at: Path) -> Any:
+    if shape.entity is not None:
+        value: Any = plain(shape.entity, at)
+    elif shape.kafka_type == "string":
+        value = None if at[-1] == "transactional_id" else TOPIC
+    elif shape.kafka_type in ("bytes", "records"):
+        value = batch()
+    elif shape.kafka_type == "uuid":
+        value = None
+    else:
+        value = -1 if at[-1] == "acks" else 0  # Produce with acks=0 is the one request without an answer
+    return (value,) if shape.is_array else value
+
+
+def odd_values(shape: FieldShape, value: Any) -> Iterator[tuple[str, Any]]:
+    """What the field may hold as well as `value`, by a name."""
+    if shape.nullable and shape.kafka_type != "uuid":
+        yield "null", None
+    if not shape.is_array:
+        yield from odd_elements(shape)
+        return
+    yield "empty", ()
+    yield "duplicated", (*value, *value)
+    yield "huge", value * HUGE_COUNT
+    for name, odd in odd_elements(shape):
+        yield f"with {name} element", (*value, odd)
+
+
+def odd_elements(shape: FieldShape) -> Iterator[tuple[str, Any]]:
+    """Odd values of the field, or of one of its elements."""
+    match shape.kafka_type:
+        case "string":
+            yield from (("empty", ""), ("huge", HUGE_TEXT), ("odd", "\x00\u00e9\U0001f600"))
+        case "bytes" | "records":
+            yield from (("empty", b""), ("huge", bytes(20_000)))
+        case "uuid":
+            yield "huge", UUID(int=2**128 - 1)
+        case "bool":
+            yield "true", True
+        case kind if kind in LARGEST:
+            yield from (("negative", -1), ("huge", LARGEST[kind]), ("lowest", -LARGEST[kind] - 1))
+
+
+def shapes(schema: Any, at: Path = ()) -> Iterator[tuple[Path, FieldShape]]:
+    for field in fields(schema):
+        shape = FieldShape(field)
+        path = (*at, field.name)
+        yield path, shape
+        if shape.entity is not None:
+            yield from shapes(shape.entity, path)
+
+
+def replaced(values: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
+    """`values` with another value in the field at `path`, in each element of the arrays on the way."""
+    name, *rest = path
+    if not rest:
+        return {**values, name: value}
+    inner = values[name]
+    if isinstance(inner, tuple):
+        return {**values, name: tuple(replaced(each, tuple(rest), value) for each in inner)}
+    return {**values, name: inner if inner is None else replaced(inner, tuple(rest), value)}
+
+
+def value_at(values: Any, path: Path) -> Any:
+    """The value in the first element of each array on the way; the plain form has exactly one."""
+    for name in path[:-1]:
+        values = values[name][0] if isinstance(values[name], tuple) else values[name]
+    return values[path[-1]]
+
+
+def one_odd_field(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    values = plain(schema)
+    yield "plain", values
+    for path, shape in shapes(schema):
+        for name, odd in odd_values(shape, value_at(values, path)):
+            yield f"{'.'.join(path)} {name}", replaced(values, path, odd)
+
+
+def many_odd_fields(schema: Any, random: Random) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number in range(RANDOM_REQUESTS):
+        values, names, has_huge = plain(schema), [], False
+        for path, shape in reversed(list(shapes(schema))):  # inner fields before the arrays that repeat them
+            choices = [("plain", value := value_at(values, path)), *odd_values(shape, value)]
+            if has_huge:  # one is enough: 100 times 100 texts of 30 kB are above the limit of a frame
+                choices = [(name, odd) for name, odd in choices if "huge" not in name]
+            name, odd = random.choice(choices)
+            has_huge = has_huge or "huge" in name
+            values = replaced(values, path, odd)
+            names.append(f"{'.'.join(path)} {name}")
+        yield f"random {number}: {', '.join(names)}", values
+
+
+@pytest.mark.parametrize(("which", "version"), EVERY, ids=lambda value: str(getattr(value, "name", value)))
+async def test_an_odd_field_gets_an_answer(which: Api, version: int) -> None:
+    schema = codec.request_schema(which, version)
+    requests = [*one_odd_field(schema), *many_odd_fields(schema, Random(f"{which} {version}"))]
+    async with listening() as port, RawClient(port) as client:
+        for name, values in requests:
+            sent = client.send(which, version, values)
+            try:
+                received, _ = await client.receive(which, version)
+            except (ConnectionError, EOFError) as error:
+                pytest.fail(f"{name}: the connection closed without an answer ({error!r})")
+            assert received == sent, name
+
+
+@pytest.mark.parametrize("version", range(VERSIONS[Api.DELETE_TOPICS].low, VERSIONS[Api.DELETE_TOPICS].accepted + 1))
+async def test_an_empty_name_does_not_keep_the_others_from_being_deleted(version: int) -> None:
+    names = ["", TOPIC, "unknown"]
+    values = {"timeout": 5000, "topic_names": names, "topics": [{"name": name, "topic_id": None} for name in names]}
+    async with listening() as port, RawClient(port) as client:
+        answer = await client.ask(Api.DELETE_TOPICS, version, values)
+        found = {topic.name: topic.error_code.name for topic in answer.responses}
+        assert found == {"": "unknown_topic_or_partition", TOPIC: "none", "unknown": "unknown_topic_or_partition"}

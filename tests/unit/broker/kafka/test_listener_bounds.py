@@ -1,0 +1,396 @@
+"""The listener and broken or hostile clients: garbage, frames that never end, more than it will hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+
+from broker.kafka.connection import Connection
+from broker.kafka.handlers import VERSIONS
+from broker.kafka.limits import KafkaLimits
+from quorumlog.wire.kafka import codec
+from quorumlog.wire.kafka.codec import Api
+from tests.unit.broker.kafka.conftest import Serve, Served
+from tests.unit.broker.kafka.raw import RawClient, batch, opaque_batch
+from tests.unit.broker.kafka.wellness import ALL, is_well, until
+from tests.unit.broker.kafka.wellness import event_loop_policy as event_loop_policy
+
+pytestmark = pytest.mark.filterwarnings('ignore:Overriding the "event_loop_policy"')
+
+# --- what breaks the protocol ---
+
+
+def frame(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x00\x00\x00\x00", id="size 0"),
+        pytest.param(b"\xff\xff\xff\xff", id="size -1"),
+        pytest.param(b"\x7f\xff\xff\xff", id="size 2^31-1"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", id="http"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), id="tls"),
+        pytest.param(frame(b"\x00"), id="one byte"),
+        pytest.param(frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\x00\x7f"), id="client id longer than the frame"),
+        pytest.param(frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\xff\xfe"), id="client id of length -2"),
+        pytest.param(frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\x00\x01\xff\x00\x00\x00\x00"), id="client id not utf-8"),
+        pytest.param(frame(b"\x7f\x00\x00\x00\x00\x00\x00\x01\xff\xff"), id="unknown api key"),
+        pytest.param(frame(b"\xff\xff\x00\x00\x00\x00\x00\x01\xff\xff"), id="api key -1"),
+        pytest.param(frame(b"\x00\x34\x00\x00\x00\x00\x00\x01\xff\xff\x00"), id="a key of another kind of node"),
+        pytest.param(frame(b"\x00\x03\x00\x63\x00\x00\x00\x01\xff\xff"), id="unknown version"),
+        pytest.param(frame(b"\x00\x03\xff\xff\x00\x00\x00\x01\xff\xff"), id="version -1"),
+        pytest.param(frame(b"\x00\x00\x00\x0d\x00\x00\x00\x01\xff\xff\x00"), id="produce by topic id, not offered"),
+        pytest.param(frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\xff\xff\x00\xff\xff\xff\xff\x7f"), id="absurd array"),
+        pytest.param(frame(b"\x00\x00\x00\x09\x00\x00\x00\x01\xff\xff\x00\x00\x00\x01"), id="cut produce"),
+    ],
+)
+async def test_garbage_closes_its_connection_only(served: Served, data: bytes) -> None:
+    async with RawClient(served.port) as client:
+        client.writer.write(data)
+        assert await client.closed()
+    await is_well(served)
+    assert served.server.budget.held == 0
+
+
+async def test_bytes_after_the_end_of_a_request_are_ignored(served: Served) -> None:
+    async with RawClient(served.port) as client:  # what librdkafka sends to list all topics
+        sent = client.send_body(Api.METADATA, 12, b"\x00\x00\x00\x00\x01\x00\x00")
+        correlation_id, response = await client.receive(Api.METADATA, 12)
+        assert (correlation_id, response.cluster_id) == (sent, "test-cluster")
+
+
+async def test_what_was_asked_before_the_garbage_is_answered(served: Served) -> None:
+    served.replicas.create("t", 1)
+    served.replicas.acknowledge.clear()
+    async with RawClient(served.port) as client:
+        sent = client.send_produce("t", 0, batch())
+        client.writer.write(b"\xff\xff\xff\xff")
+        await until(lambda: len(served.replicas.produced) == 1)
+        served.replicas.acknowledge_all()
+        assert (await client.receive(Api.PRODUCE, 9))[0] == sent
+        assert await client.closed()
+
+
+async def test_random_bytes_never_take_the_broker_down(served: Served) -> None:
+    source = random.Random(5)
+    for _ in range(60):
+        async with RawClient(served.port) as client:
+            garbage = source.randbytes(source.randrange(1, 400))
+            if source.random() < 0.7:
+                api, version = source.choice([(api, versions.offered) for api, versions in VERSIONS.items()])
+                garbage = frame(api.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff\0" + garbage)
+            client.writer.write(garbage)
+            client.writer.write_eof()
+            await client.reader.read()
+    await is_well(served)
+
+
+async def test_a_large_request_other_than_produce_is_refused(serve: Serve) -> None:
+    async with serve(KafkaLimits(small_request_max_bytes=10_000)) as served:
+        served.replicas.create("t", 1)
+        async with RawClient(served.port) as client:
+            await client.produce("t", 0, bytes(20_000))
+            client.send(Api.METADATA, 12, {"topics": [{"name": "x" * 20_000}]})
+            assert await client.closed()
+        await is_well(served)
+
+
+async def test_a_bug_in_a_handler_closes_that_connection_only(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(served.replicas, "start_produce", broken)
+    monkeypatch.setattr(served.replicas, "list_offset", broken)
+    async with RawClient(served.port) as client:
+        client.send_produce("t", 0, batch())
+        assert await client.closed()
+    topic = {"name": "t", "partitions": [{"partition_index": 0}]}
+    async with RawClient(served.port) as client:
+        client.send(Api.LIST_OFFSETS, 7, {"replica_id": -1, "topics": [topic]})
+        assert await client.closed()
+    await is_well(served)
+
+
+async def test_a_broken_invariant_reaches_the_process(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("offsets go back")
+
+    seen: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: seen.append(context["exception"]))
+    monkeypatch.setattr(served.replicas, "start_produce", broken)
+    async with RawClient(served.port) as client:
+        client.send_produce("t", 0, batch())
+        assert await client.closed()
+    assert [str(error) for error in seen] == ["offsets go back"]
+
+
+async def test_a_broken_invariant_after_its_connection_reaches_the_process(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = asyncio.Event()
+
+    async def broken(*_: object) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise AssertionError("offsets go back")
+
+    seen: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: seen.append(context["exception"]))
+    monkeypatch.setattr(served.replicas, "list_offset", broken)
+    topic = {"name": "t", "partitions": [{"partition_index": 0}]}
+    async with RawClient(served.port) as client:
+        client.send(Api.LIST_OFFSETS, 7, {"replica_id": -1, "topics": [topic]})
+        await began.wait()
+    await until(lambda: bool(seen))
+    assert [str(error) for error in seen] == ["offsets go back"]
+
+
+# --- bounds ---
+
+
+async def test_a_connection_above_the_limit_takes_the_place_of_the_one_idle_for_longest(serve: Serve) -> None:
+    async with serve(KafkaLimits(connections_max=3)) as served:
+        async with RawClient(served.port) as one, RawClient(served.port) as silent, RawClient(served.port) as three:
+            for client in (one, three, one):
+                await client.ask(Api.METADATA, 12, ALL)
+            async with RawClient(served.port) as four:
+                await four.ask(Api.METADATA, 12, ALL)
+                assert await silent.closed(), "it never asked for anything"
+                async with RawClient(served.port) as five:
+                    await five.ask(Api.METADATA, 12, ALL)
+                    assert await three.closed(), "it has been idle for longest"
+                    assert (await one.ask(Api.METADATA, 12, ALL)).cluster_id == "test-cluster"
+        await until(lambda: served.server.counters.connections == 0)
+        await is_well(served)
+        assert served.server.counters.connections_evicted == 2
+        assert served.server.counters.connections_refused == 0
+
+
+async def test_a_connection_above_the_limit_is_refused_while_all_others_are_busy(serve: Serve) -> None:
+    async with serve(KafkaLimits(connections_max=2)) as served:
+        served.replicas.create("t", 1)
+        served.replicas.acknowledge.clear()
+        async with RawClient(served.port) as waiting, RawClient(served.port) as sending:
+            sent = waiting.send_produce("t", 0, batch())
+            await until(lambda: len(served.replicas.produced) == 1)
+            large = codec.request_prefix(Api.PRODUCE, 9, 1, "raw", 2 << 20)
+            sending.writer.write(large + bytes(1 << 20))
+            await until(lambda: served.server.budget.held > 1 << 20)
+            async with RawClient(served.port) as refused:
+                assert await refused.closed()
+            served.replicas.acknowledge_all()
+            assert (await waiting.receive(Api.PRODUCE, 9))[0] == sent
+        await until(lambda: served.server.counters.connections == 0)
+        assert served.server.counters.connections_refused == 1
+        await is_well(served)
+
+
+async def test_a_client_that_never_waits_is_not_read_from(serve: Serve) -> None:
+    async with serve(KafkaLimits(requests_per_connection_max=4)) as served:
+        served.replicas.create("t", 1)
+        served.replicas.acknowledge.clear()
+        async with RawClient(served.port) as client:
+            sent = [client.send_produce("t", 0, batch((b"x" * 50,) * 50)) for _ in range(200)]
+            await until(lambda: len(served.replicas.produced) >= 4)
+            await is_well(served)
+            assert len(served.replicas.produced) < 100, "the rest waits in the socket"
+            served.replicas.acknowledge_all()
+            for expected in sent:
+                assert (await client.receive(Api.PRODUCE, 9))[0] == expected
+        assert len(served.replicas.produced) == 200
+
+
+async def test_bytes_held_are_bounded_and_everybody_gets_on(serve: Serve) -> None:
+    mebibyte, clients, each = 1 << 20, 8, 4
+    async with serve(KafkaLimits(held_max_bytes=3 * mebibyte)) as served:
+        served.replicas.create("t", 1)
+        served.replicas.acknowledge.clear()
+        records = opaque_batch(1_000_000)
+
+        async def send() -> None:
+            async with RawClient(served.port) as client:
+                for _ in range(each):
+                    client.send_produce("t", 0, records)
+                for _ in range(each):
+                    answer = (await client.receive(Api.PRODUCE, 9))[1]
+                    assert int(answer.responses[0].partition_responses[0].error_code) == 0
+
+        senders = asyncio.gather(*(send() for _ in range(clients)))
+        await until(lambda: served.server.budget.held > 3 * mebibyte)
+        await is_well(served)
+        assert served.server.budget.held <= (3 + clients + 1) * mebibyte < clients * each * 1_000_000
+        served.replicas.acknowledge_all()
+        await senders
+        assert len(served.replicas.produced) == clients * each
+        await until(lambda: served.server.budget.held == 0)
+
+
+@pytest.mark.parametrize("held_max_mebibytes", [1, 3])  # reached where frames begin, and where they grow
+async def test_frames_that_cannot_all_be_held_arrive_one_after_the_other(serve: Serve, held_max_mebibytes: int) -> None:
+    async with serve(KafkaLimits(held_max_bytes=held_max_mebibytes << 20)) as served:
+
+        async def send() -> None:
+            async with RawClient(served.port) as client:
+                assert int((await client.produce("t", 0, bytes(5_000_000))).error_code) != 0
+
+        await asyncio.gather(*(send() for _ in range(6)))
+        assert len(served.replicas.produced) == 6
+        assert served.server.budget.held == 0
+
+
+def begin_large_frame(client: RawClient, size: int, sent: int) -> None:
+    """Announce a Produce of `size` bytes and send the first of them."""
+    client.writer.write(size.to_bytes(4, "big") + b"\0\0\0\x09" + bytes(sent - 4))
+
+
+async def test_frames_that_do_not_grow_delay_no_small_request(serve: Serve) -> None:
+    async with serve(KafkaLimits(held_max_bytes=8 << 20, connections_max=50, crowded_stall_ms=600_000)) as served:
+        served.replicas.create("t", 1)
+        async with contextlib.AsyncExitStack() as stalled:
+            for _ in range(12):
+                begin_large_frame(await stalled.enter_async_context(RawClient(served.port)), 50 << 20, 200_000)
+            await until(lambda: served.server.budget.is_crowded and len(served.server._connections) == 12)
+            async with RawClient(served.port) as client:
+                for _ in range(50):
+                    assert int((await client.produce("t", 0, opaque_batch(30_000))).error_code) == 0
+        await until(lambda: served.server.budget.held == 0)
+
+
+async def test_frames_that_do_not_grow_are_given_up_when_others_need_the_room(serve: Serve) -> None:
+    async with serve(KafkaLimits(held_max_bytes=8 << 20, crowded_stall_ms=100)) as served:
+        served.replicas.create("t", 1)
+        async with contextlib.AsyncExitStack() as stalled:
+            clients = [await stalled.enter_async_context(RawClient(served.port)) for _ in range(12)]
+            for client in clients:
+                begin_large_frame(client, 50 << 20, 200_000)
+            await until(lambda: served.server.budget.is_crowded)
+            async with RawClient(served.port) as client:
+                assert int((await client.produce("t", 0, opaque_batch(900_000))).error_code) == 0
+            assert any([await client.closed() for client in clients[:3]])
+        await until(lambda: served.server.budget.held == 0)
+
+
+async def test_a_frame_that_grows_is_not_given_up(serve: Serve) -> None:
+    limits = KafkaLimits(held_max_bytes=2 << 20, crowded_stall_ms=600_000, crowded_progress_bytes=1000)
+    async with serve(limits) as served, RawClient(served.port) as elder, RawClient(served.port) as other:
+        begin_large_frame(elder, 3 << 20, 100_000)
+        await until(lambda: served.server.budget.held > 0)
+        begin_large_frame(other, 3 << 20, 100_000)
+        await until(lambda: served.server.budget.is_crowded)
+        (growing,) = served.server.budget.growing()
+        assert isinstance(growing, Connection)
+        filled = growing.frame_filled
+        growing.make_way(0)
+        elder.writer.write(bytes(2000))
+        await until(lambda: growing.frame_filled > filled)
+        growing.make_way(700)
+        growing.make_way(1200)
+        assert len(served.server._connections) == 2, "500 s without progress are fewer than 600"
+        growing.make_way(1300)
+        assert await elder.closed()
+        await until(lambda: not served.server.budget.is_crowded)
+
+
+async def test_who_is_not_answered_is_held_and_others_are_not(serve: Serve) -> None:
+    async with serve(KafkaLimits(held_max_bytes=4 << 20)) as served:
+        served.replicas.create("t", 1)
+        served.replicas.acknowledge.clear()
+        async with RawClient(served.port) as greedy, RawClient(served.port) as modest:
+            for _ in range(12):
+                greedy.send_produce("t", 0, opaque_batch(1_000_000))
+            await until(lambda: any(one._held_by_budget for one in served.server._connections))
+            (held,) = [one for one in served.server._connections if one._held_by_budget]
+            sent = [modest.send_produce("t", 0, opaque_batch(20_000)) for _ in range(20)]
+            await until(lambda: len(served.replicas.produced) >= 20 + 3)
+            assert [one for one in served.server._connections if one._held_by_budget] == [held]
+            served.replicas.acknowledge_all()
+            for expected in sent:
+                assert (await modest.receive(Api.PRODUCE, 9))[0] == expected
+            for _ in range(12):
+                await greedy.receive(Api.PRODUCE, 9)
+        await until(lambda: served.server.budget.held == 0)
+
+
+async def test_replies_to_consumers_are_the_smaller_the_more_is_held(serve: Serve) -> None:
+    async with serve(KafkaLimits(held_max_bytes=64 << 20)) as served:
+        served.replicas.create("t", 1)
+        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 60 << 20}
+        values = {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 60 << 20}
+        values["topics"] = [{"topic": "t", "partitions": [partition]}]
+
+        async def given() -> int:
+            async with RawClient(served.port) as consumer:
+                response = await consumer.ask(Api.FETCH, 12, values)
+            return len(response.responses[0].partitions[0].records)
+
+        async with RawClient(served.port) as client:
+            for _ in range(12):
+                assert int((await client.produce("t", 0, opaque_batch(500_000))).error_code) == 0
+            assert 3_500_000 < await given() <= 4 << 20
+            served.replicas.acknowledge.clear()
+            for _ in range(30):
+                client.send_produce("t", 0, opaque_batch(900_000))
+            await until(lambda: len(served.replicas.produced) == 12 + 30)
+            assert 500_000 <= await given() <= 1 << 20
+            served.replicas.acknowledge_all()
+            for _ in range(30):
+                await client.receive(Api.PRODUCE, 9)
+
+
+async def sweep_until_closed(served: Served, client: RawClient, seconds: float) -> None:
+    """Let the sweep believe that `seconds` have passed."""
+    now = asyncio.get_running_loop().time()
+    for connection in list(served.server._connections):
+        connection.sweep(now)
+        connection.sweep(now + seconds)
+    assert await client.closed()
+
+
+async def test_an_idle_connection_is_closed(serve: Serve) -> None:
+    async with serve(KafkaLimits(idle_ms=60_000)) as served, RawClient(served.port) as client:
+        await client.ask(Api.METADATA, 12, ALL)
+        now = asyncio.get_running_loop().time()
+        (connection,) = served.server._connections
+        connection.sweep(now)
+        connection.sweep(now + 59)
+        assert (await client.ask(Api.METADATA, 12, ALL)).cluster_id == "test-cluster"
+        await sweep_until_closed(served, client, 61)
+
+
+@pytest.mark.parametrize("start", [b"\x00\x00", (50_000).to_bytes(4, "big") + b"\x00\x00", b"\x00\x10\x00\x00" + b"x"])
+async def test_a_frame_that_does_not_arrive_closes_its_connection(serve: Serve, start: bytes) -> None:
+    async with serve(KafkaLimits(frame_stall_ms=10_000)) as served, RawClient(served.port) as client:
+        client.writer.write(start)
+        await until(lambda: any(connection.mid_frame for connection in served.server._connections))
+        await sweep_until_closed(served, client, 12)
+
+
+async def test_an_announced_frame_takes_no_memory(served: Served) -> None:
+    async with RawClient(served.port) as client:
+        client.writer.write((90 << 20).to_bytes(4, "big") + b"\x00\x00\x00\x09")
+        await until(lambda: served.server.budget.held > 0)
+        assert served.server.budget.held <= 1 << 20
+
+
+async def test_a_client_that_does_not_read_is_closed(serve: Serve) -> None:
+    limits = KafkaLimits(write_stall_ms=5_000, write_buffer_bytes=64 << 10)
+    async with serve(limits) as served, RawClient(served.port) as client:
+        served.replicas.create("t" * 200, 5_000)
+        body = codec.encode(codec.request(Api.METADATA, 12, ALL))
+        client.writer.write((codec.request_prefix(Api.METADATA, 12, 1, "raw", len(body)) + body) * 60)
+        await client.writer.drain()
+        (connection,) = served.server._connections
+        await until(lambda: connection._full)
+        assert served.server.handlers.requests["metadata"] < 60, "no further request is begun"
+        now = asyncio.get_running_loop().time()
+        connection.sweep(now)
+        connection.sweep(now + 6)
+        await until(lambda: served.server.counters.connections == 0)
+        assert served.server.budget.held == 0

@@ -1,0 +1,91 @@
+"""A log manager on a real directory that can be stopped, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from broker.log import Appended, LogConfig, LogKey, LogManager, PartitionLog
+from quorumlog.runtime.file_disk import FileDisk
+from tests.unit.broker.log.batches import make_batch
+
+KEY = LogKey(UUID(int=7), 3, 42)
+SMALL = LogConfig(segment_size_max=500, index_interval=100)
+
+
+class Rig:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.disk: FileDisk
+        self.logs: LogManager
+        self.running = False
+
+    async def start(self) -> None:
+        self.disk = FileDisk.acquire(self.folder, 1, "cluster", uuid4)
+        self.logs = LogManager([self.disk])
+        await self.logs.open()
+        self.running = True
+
+    async def stop(self) -> None:
+        """Cleanly."""
+        await self.logs.close()
+        self.disk.close()
+        self.running = False
+
+    async def kill(self) -> None:
+        """As kill -9: what was written stays in the page cache, nothing is tidied up."""
+        if not self.running:
+            return
+        self.running = False
+        for task in self.logs._tasks:
+            task.cancel()
+        await asyncio.gather(*self.logs._tasks, return_exceptions=True)
+        self.disk.close()
+
+    async def restart(self, *, clean: bool) -> None:
+        await (self.stop() if clean else self.kill())
+        await self.start()
+
+    def create(self, config: LogConfig = SMALL, key: LogKey = KEY) -> PartitionLog:
+        return self.logs.create(key, "topic", self.disk.directory_id, config)
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.logs.logs[KEY]
+
+    async def settle(self, log: PartitionLog) -> None:
+        """Everything durable and committed."""
+        await self.logs.flush_all([log])
+        log.advance_high_watermark(log.end_offset)
+
+    def path(self, log: PartitionLog, name: str) -> Path:
+        return self.folder / log.folder / name
+
+    def files(self, log: PartitionLog, kind: str = "log") -> list[Path]:
+        return sorted((self.folder / log.folder).glob(f"*.{kind}"))
+
+
+def append(log: PartitionLog, values: list[bytes], epoch: int = 0, now_ms: int = 0, **options: object) -> Appended:
+    appended = log.append_as_leader(make_batch(values, **options), epoch, now_ms)  # type: ignore[arg-type]
+    assert isinstance(appended, Appended), appended
+    return appended
+
+
+def fill(log: PartitionLog, count: int, epoch: int = 0) -> list[bytes]:
+    """`count` batches of one to three records; returns them as they are in the log."""
+    for number in range(count):
+        append(log, [b"%05d" % number] * (1 + number % 3), epoch)
+    return batches_of(log)
+
+
+def batches_of(log: PartitionLog) -> list[bytes]:
+    """Every batch in the log."""
+    batches = []
+    offset = log.start_offset
+    while offset < log.end_offset:
+        batch = log.read(offset, 1, log.end_offset)
+        assert batch, offset
+        batches.append(batch)
+        offset = int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big") + 1
+    return batches

@@ -1,0 +1,232 @@
+"""What must hold whenever the process may end: nothing uncommitted is deleted, nothing is written down before it is
+durable, and nothing outlives the records that it was made of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from broker.log import LogConfig, PartitionLog
+from broker.log.state import watermark_fact
+from broker.replica.watermarks import Watermarks
+from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.log.rig import KEY, Rig, append, batches_of
+
+FOREVER = 10**9
+SMALL = LogConfig(segment_size_max=300, index_interval=100)  # three of `record` in a segment
+OLD = LogConfig(segment_size_max=300, retention_ms=1)
+LARGE = LogConfig(segment_size_max=300, retention_ms=-1, retention_size=0)
+
+
+def record(log: PartitionLog, number: int, producer_id: int = 5, epoch: int = 0) -> None:
+    appended = append(log, [b"%020d" % number], epoch=epoch, producer=(producer_id, 0, number))
+    assert not appended.duplicate
+
+
+def sequences(log: PartitionLog) -> dict[int, list[int]]:
+    """Of each producer, the sequences that a retry would be recognised by."""
+    return {
+        producer_id: [recent.base_sequence for recent in producer.recent] for producer_id, producer in log.producers
+    }
+
+
+# Retention
+
+
+@pytest.mark.parametrize("config", [OLD, LARGE], ids=["old", "large"])
+async def test_retention_deletes_whole_segments_of_committed_records_only(rig: Rig, config: LogConfig) -> None:
+    log = rig.create(config)
+    for number in range(12):
+        record(log, number)
+    assert [segment.base_offset for segment in log.segments] == [0, 3, 6, 9]
+    await rig.logs.flush_all([log])
+    for watermark, start in ((0, 0), (2, 0), (3, 3), (7, 6), (8, 6), (9, 9)):
+        log.advance_high_watermark(watermark)
+        assert log.retained_start(FOREVER, FOREVER) == start
+        await rig.logs.maintain(0, FOREVER)
+        assert log.start_offset == start
+        assert log.segments[0].base_offset == start
+
+
+@pytest.mark.parametrize("config", [OLD, LARGE], ids=["old", "large"])
+async def test_retention_deletes_nothing_that_is_not_durable(rig: Rig, config: LogConfig) -> None:
+    log = rig.create(config)
+    for number in range(12):
+        record(log, number)
+    log.advance_high_watermark(12)  # a leader whose other replicas are durable tells a follower so
+    assert log.retained_start(FOREVER, FOREVER) == 0
+    await rig.logs.flush_all([log])
+    assert log.retained_start(FOREVER, FOREVER) >= 9
+
+
+async def test_the_start_never_passes_the_watermark(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    for number in range(6):
+        record(log, number)
+    log.advance_high_watermark(4)
+    log.advance_start_offset(6)
+    assert log.start_offset == 4
+
+
+async def test_a_segment_goes_only_after_the_facts_have_forgotten_it(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    for number in range(12):
+        record(log, number)
+    await rig.settle(log)
+    log.advance_start_offset(9)
+    log.remove_below_start()
+    assert [segment.base_offset for segment in log.segments] == [0, 3, 6, 9]
+    await rig.logs.checkpoint([log])
+    assert [segment.base_offset for segment in log.segments] == [9]
+
+
+# The watermark and the recovery point
+
+
+class Hosted(NamedTuple):
+    key: object
+    log: PartitionLog
+
+
+async def test_a_watermark_is_written_only_as_far_as_the_log_is_durable(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    for number in range(4):
+        record(log, number)
+    await rig.settle(log)
+    for number in range(4, 8):
+        record(log, number)
+    log.advance_high_watermark(8)
+    assert log.take_watermark() == 4
+    assert log.truncation_floor == 4
+    await rig.logs.flush_all([log])
+    assert log.take_watermark() == 8
+    assert log.truncation_floor == 8
+
+
+async def test_a_power_cut_between_the_watermark_and_the_flush_takes_no_log_offline(rig: Rig) -> None:
+    log = rig.create(LogConfig())
+    record(log, 0)
+    await rig.settle(log)
+    durable = rig.files(log)[0].read_bytes()
+    record(log, 1)
+    log.advance_high_watermark(2)
+    watermarks = Watermarks([rig.disk], {}, lambda *_: None)
+    changes = watermarks._changes(rig.disk.directory_id, [Hosted(KEY, log)])  # type: ignore[list-item]
+    await rig.disk.facts.commit(changes)
+    await rig.kill()
+    rig.files(log)[0].write_bytes(durable)
+    await rig.start()
+    assert rig.logs.failures == {}
+    assert (rig.log.end_offset, rig.log.high_watermark) == (1, 1)
+    assert rig.disk.facts.load("watermark/") == {watermark_fact(KEY): b"1"}
+
+
+async def test_a_recovery_point_is_durable_and_committed(rig: Rig) -> None:
+    log = rig.create(LogConfig())
+    for number in range(3):
+        record(log, number)
+    await rig.settle(log)
+    record(log, 3)
+    log.advance_high_watermark(4)
+    assert log.take_state().recovery.offset == 3
+    await rig.logs.flush_all([log])
+    assert log.take_state().recovery.offset == 4
+    record(log, 4)
+    await rig.logs.flush_all([log])
+    assert log.take_state().recovery.offset == 4
+
+
+async def test_after_a_crash_only_what_is_written_down_counts_as_committed(rig: Rig) -> None:
+    log = rig.create(LogConfig())
+    for number in range(3):
+        record(log, number)
+    await rig.settle(log)
+    await rig.disk.facts.commit({watermark_fact(KEY): b"2"})
+    await rig.restart(clean=False)
+    assert (rig.log.end_offset, rig.log.high_watermark) == (3, 2)
+    assert rig.log.truncation_floor == 2
+
+
+# Truncation
+
+
+async def test_a_truncation_lowers_every_mark(rig: Rig) -> None:
+    log = rig.create(LogConfig())
+    for number in range(6):
+        record(log, number)
+    await rig.logs.flush_all([log])
+    log.advance_high_watermark(4)
+    generation = log.generation
+    log.truncate_to(2)
+    assert (log.end_offset, log.flushed_offset, log.high_watermark) == (2, 2, 2)
+    assert log.generation == generation + 1
+    record(log, 0, producer_id=6, epoch=1)
+    assert log.flushed_offset == 2
+
+
+async def test_the_flush_of_another_generation_does_not_count(rig: Rig) -> None:
+    log = rig.create(LogConfig())
+    for number in range(3):
+        record(log, number)
+    ticket = log.take_ticket()
+    log.truncate_to(1)
+    for number in range(4):
+        record(log, number, producer_id=6, epoch=1)
+    log.flush_done(ticket)
+    assert log.flushed_offset == 0
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_no_producer_snapshot_outlives_a_truncation(rig: Rig, clean: bool) -> None:
+    log = rig.create(SMALL)
+    for number in range(12):
+        record(log, number)
+    await rig.settle(log)
+    await rig.logs.lower_truncation_floor(log, 2)
+    assert [int(path.stem) for path in rig.files(log, "producers")] == [3, 6, 9]
+    log.truncate_to(2)
+    assert rig.files(log, "producers") == []
+    for number in range(12):
+        append(log, [b"%020d" % number], epoch=1)  # without a producer: no new snapshot hides an old one
+    assert sequences(log) == {5: [0, 1]}
+    await rig.settle(log)
+    await rig.restart(clean=clean)
+    assert sequences(rig.log) == {5: [0, 1]}
+    assert append(rig.log, [b"2"], epoch=1, producer=(5, 0, 2)).duplicate is False
+
+
+async def test_no_producer_snapshot_outlives_a_tail_that_a_crash_tore(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    for number in range(6):
+        record(log, number)
+    await rig.logs.flush_all([log])
+    assert [int(path.stem) for path in rig.files(log, "producers")] == [3]
+    (first, second) = rig.files(log)
+    await rig.kill()
+    second.unlink()
+    first.write_bytes(first.read_bytes()[:-1])
+    await rig.start()
+    assert rig.log.end_offset == 2
+    assert rig.files(rig.log, "producers") == []
+    for number in range(4):
+        append(rig.log, [b"%020d" % number], epoch=1)
+    await rig.settle(rig.log)
+    await rig.restart(clean=False)
+    assert sequences(rig.log) == {5: [0, 1]}
+
+
+async def test_no_producer_snapshot_outlives_a_restart_at_the_leaders_start(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    for number in range(6):
+        record(log, number)
+    await rig.settle(log)
+    assert await rig.logs.reset_to(log, 1)
+    assert rig.files(log, "producers") == []
+    batches = [make_batch([b"x" * 20], base_offset=1 + number, leader_epoch=1) for number in range(6)]
+    for batch in batches:
+        assert log.append_as_follower(batch, 1, 0).end_offset  # type: ignore[union-attr]
+    await rig.settle(log)
+    await rig.restart(clean=False)
+    assert batches_of(rig.log) == batches
+    assert sequences(rig.log) == {}

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.replica.rig import Rig, running
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    """Broker 1, registered; see `Rig`."""
+    async with running(tmp_path) as rig:
+        await rig.register()
+        yield rig

@@ -1,0 +1,99 @@
+"""A leader appends a large batch with compression once its records were checked, if it still leads by then."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.core.errors import Code
+from broker.kafka.api import ProduceResult
+from quorumlog.wire.record_batch import Codec
+from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.replica.rig import TOPIC, Rig
+from tests.unit.wire.framing import body_of, record, sealed
+
+LARGE = make_batch([random.Random(1).randbytes(50_000)], attributes=1)
+
+
+class HeldThread:
+    """The loop's executor, which begins its work when the test says so."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._held: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
+
+    def run(self, _executor: object, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        self._held.append((future, lambda: function(*arguments)))
+        return future
+
+    async def release(self) -> None:
+        for future, work in self._held:
+            future.set_result(work())
+        await asyncio.sleep(0)  # the callbacks
+
+
+def produce(rig: Rig, data: bytes, acks: int = 1) -> asyncio.Future[ProduceResult]:
+    return rig.replicas.start_produce(TOPIC, 0, memoryview(data), acks, 60_000)
+
+
+@pytest.fixture
+async def thread(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> HeldThread:
+    await rig.create((1, 2))
+    loop = asyncio.get_running_loop()
+    thread = HeldThread(loop)
+    monkeypatch.setattr(loop, "run_in_executor", thread.run)
+    return thread
+
+
+async def test_batch_is_appended_after_its_check_and_before_what_came_later(rig: Rig, thread: HeldThread) -> None:
+    large, small = produce(rig, LARGE), produce(rig, make_batch([b"small"]))
+    assert rig.log.end_offset == 0
+    await thread.release()
+    assert rig.log.end_offset == 2
+    assert rig.log.read(0, 1, 1)[61:] == LARGE[61:]
+    assert not large.done()
+    assert not small.done()
+    assert rig.replicas.parked_produces == 2
+
+
+async def test_batch_is_not_appended_by_a_leader_that_was_replaced_meanwhile(rig: Rig, thread: HeldThread) -> None:
+    large = produce(rig, LARGE)
+    await rig.change(leader=2)
+    await thread.release()
+    result = large.result()
+    assert (result.error_code, result.leader_id) == (Code.NOT_LEADER_OR_FOLLOWER, 2)
+    assert rig.log.end_offset == 0
+
+
+async def test_bad_batch_is_answered_with_its_record(rig: Rig, thread: HeldThread) -> None:
+    rig.replicas.limits = rig.replicas._checks._limits = replace(rig.replicas.limits, inline_check_bytes=0)
+    bad = produce(rig, sealed(body_of(record(0), record(0)), 2, Codec.GZIP))
+    await thread.release()
+    result = bad.result()
+    assert (result.error_code, result.record_errors[0].record) == (Code.INVALID_RECORD, 1)
+    assert rig.log.end_offset == 0
+
+
+async def test_waiting_produces_count_against_the_bound(rig: Rig, thread: HeldThread) -> None:
+    rig.replicas.limits = replace(rig.replicas.limits, parked_produces=2)
+    waiting = [produce(rig, LARGE), produce(rig, LARGE, acks=0)]
+    for acks in (-1, 0):
+        assert produce(rig, LARGE, acks).result().error_code == Code.REQUEST_TIMED_OUT
+    await thread.release()
+    assert rig.log.end_offset == 2
+    assert waiting[1].result().error_code == Code.NONE
+
+
+async def test_closing_answers_what_waits_for_a_check(rig: Rig, thread: HeldThread) -> None:
+    large = produce(rig, LARGE)
+    log = rig.log
+    rig.replicas.close()
+    assert large.result().error_code == Code.NOT_LEADER_OR_FOLLOWER
+    await thread.release()
+    assert log.end_offset == 0

@@ -1,0 +1,114 @@
+"""Which fetches of followers a leader takes as acknowledgements, and what a follower says of its own position."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.errors import Code
+from broker.core.partition import UNKNOWN_END
+from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.replica.rig import Rig
+
+
+@pytest.fixture
+async def leading(rig: Rig) -> Rig:
+    """Broker 1 leads epoch 2 with three records of epoch 0 and three of epoch 2; 2 and 3 are in sync."""
+    await rig.create((1, 2, 3))
+    await rig.write(b"a", b"b", b"c")
+    await rig.fetch(2, 3, 0)
+    await rig.fetch(3, 3, 0)
+    await rig.change(leader=2)
+    await rig.change(leader=1)
+    await rig.write(b"d", b"e", b"f")
+    assert (rig.leader.leader_epoch, rig.leader.high_watermark, rig.log.end_offset) == (2, 3, 6)
+    await rig.fetch(3, 6, 2)
+    return rig
+
+
+async def test_a_position_of_the_leaders_history_is_an_acknowledgement(leading: Rig) -> None:
+    await leading.fetch(2, 6, 2)
+    assert (leading.leader.followers[2].end, leading.leader.high_watermark) == (6, 6)
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch"),
+    [(5, 0), (4, 1), (3, 1), (7, 2), (6, -1), (3, -1), (0, 0), (5, 3)],
+)
+async def test_a_position_of_another_history_acknowledges_nothing(leading: Rig, offset: int, last_epoch: int) -> None:
+    """Most of them are within the bounds of the leader's log."""
+    if (offset, last_epoch) == (0, 0):
+        leading.log.advance_start_offset(3)  # what is below the leader's start cannot be compared, either
+    result = await leading.fetch(2, offset, last_epoch)
+    assert leading.leader.followers[2].end == UNKNOWN_END
+    assert leading.leader.high_watermark == 3
+    assert result.error_code == Code.OFFSET_OUT_OF_RANGE or result.diverging_epoch >= 0
+    assert not len(result.records)
+
+
+@pytest.mark.parametrize("leader_epoch", [-1, 1, 3])
+async def test_a_position_under_another_leader_epoch_acknowledges_nothing(leading: Rig, leader_epoch: int) -> None:
+    result = await leading.fetch(2, 6, 2, leader_epoch=leader_epoch)
+    assert result.error_code in (Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH)
+    assert (leading.leader.followers[2].end, leading.leader.high_watermark) == (UNKNOWN_END, 3)
+
+
+async def test_a_fetch_of_an_older_incarnation_acknowledges_nothing(leading: Rig) -> None:
+    await leading.fetch(2, 6, 2, broker_epoch=leading.cluster.epoch(2) - 1)
+    assert leading.leader.high_watermark == 3
+
+
+async def test_a_replica_that_starts_over_learns_the_epoch_before_the_leaders_start(leading: Rig) -> None:
+    await leading.fetch(2, 6, 2)
+    leading.log.advance_start_offset(6)
+    result = await leading.fetch(2, 0, -1)
+    assert (result.error_code, result.log_start_offset) == (Code.OFFSET_OUT_OF_RANGE, 6)
+    assert (result.diverging_epoch, result.diverging_end) == (2, 6)
+    assert (await leading.fetch(2, 6, 2)).error_code == Code.NONE
+
+
+async def test_a_consumer_below_the_leaders_start_gets_no_epoch(leading: Rig) -> None:
+    await leading.fetch(2, 6, 2)
+    leading.log.advance_start_offset(6)
+    result = await leading.fetch(-1, 0, -1)
+    assert (result.error_code, result.diverging_epoch) == (Code.OFFSET_OUT_OF_RANGE, -1)
+
+
+# -- the follower
+
+
+@pytest.fixture
+async def following(rig: Rig) -> Rig:
+    """Broker 1 follows leader 2 in epoch 0, with three committed records of that epoch."""
+    await rig.create((2, 1, 3))
+    await rig.reply(2, make_batch((b"a", b"b", b"c"), leader_epoch=0), high_watermark=3)
+    assert (rig.log.end_offset, rig.log.high_watermark) == (3, 3)
+    return rig
+
+
+async def test_a_follower_names_the_epoch_of_its_last_record_when_retention_has_deleted_it(following: Rig) -> None:
+    following.log.advance_start_offset(3)
+    await following.change(leader=3)
+    wish = following.wish(3)
+    assert wish is not None
+    assert (wish.leader_epoch, wish.offset, wish.last_fetched_epoch, wish.log_start) == (1, 3, 0, 3)
+
+
+async def test_a_follower_that_diverges_below_its_start_starts_over(following: Rig) -> None:
+    following.log.advance_start_offset(3)
+    await following.change(leader=3, isr=(3,))
+    await following.reply(3, diverging_epoch=0, diverging_end=2, high_watermark=8, log_start_offset=1)
+    assert (following.log.start_offset, following.log.end_offset, following.log.high_watermark) == (1, 1, 1)
+    wish = following.wish(3)
+    assert wish is not None
+    assert (wish.offset, wish.last_fetched_epoch) == (1, -1)
+    out_of_range = {"error_code": Code.OFFSET_OUT_OF_RANGE, "log_start_offset": 1}
+    await following.reply(3, diverging_epoch=0, diverging_end=1, **out_of_range)
+    wish = following.wish(3)
+    assert wish is not None
+    assert (wish.offset, wish.last_fetched_epoch) == (1, 0), "now the leader can compare it"
+
+
+async def test_a_follower_takes_no_watermark_with_a_divergence(following: Rig) -> None:
+    await following.change(leader=3, isr=(3,))
+    await following.reply(3, diverging_epoch=0, diverging_end=1, high_watermark=3)
+    assert (following.log.end_offset, following.log.high_watermark) == (0, 0), "the batch that holds offset 1 goes"

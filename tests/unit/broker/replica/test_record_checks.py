@@ -1,0 +1,234 @@
+"""Produces wait for the check of their records in the order of their arrival, each partition's for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.core.errors import Code
+from broker.kafka.api import ProduceResult, ReplicaLimits
+from broker.log import LogConfig, Refused
+from broker.log.produced import Produced, check_produced
+from broker.replica.record_checks import Produce, RecordChecks
+from quorumlog.wire.record_batch import Codec
+from tests.unit.broker.log.batches import varint
+from tests.unit.wire.framing import body_of, record, sealed
+
+CONFIG = LogConfig()
+
+
+class Threads:
+    """The loop's executor: each check ends when the test says so."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.calls: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
+
+    def run(self, _executor: object, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        future = self.loop.create_future()
+        self.calls.append((future, lambda: function(*arguments)))
+        return future
+
+    async def finish(self, index: int) -> None:
+        future, call = self.calls[index]
+        future.set_result(call())
+        await asyncio.sleep(0)  # its callbacks
+
+
+class Bench:
+    def __init__(self, limits: ReplicaLimits, threads: Threads) -> None:
+        self.appended: list[Produce] = []
+        self.threads = threads
+        self.checks = RecordChecks(limits, self.appended.append)
+
+    def produce(self, topic: str, data: bytes | memoryview, config: LogConfig = CONFIG) -> Produce:
+        future = asyncio.get_running_loop().create_future()
+        produce = Produce(topic, 0, -1, 1_000, future, check_produced(data, config))
+        if self.checks.admit(produce, config):
+            self.appended.append(produce)
+        return produce
+
+
+LIMITS = ReplicaLimits(inline_check_bytes=500, inline_check_inflated_bytes=2_000, record_check_threads=2)
+
+
+def batch(size: int = 10, codec: Codec = Codec.GZIP, delta: int = 0) -> bytes:
+    value = bytes(size)
+    return sealed(body_of(record(delta, value=varint(size) + value)), 1, codec)
+
+
+GOOD, PLAIN, LARGE = batch(), batch(codec=Codec.NONE), batch(5_000)
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    loop = asyncio.get_running_loop()
+    threads = Threads(loop)
+    monkeypatch.setattr(loop, "run_in_executor", threads.run)
+    return Bench(LIMITS, threads)
+
+
+async def test_small_and_uncompressed_batches_are_admitted_at_once(bench: Bench) -> None:
+    one = "t"
+    produces = [bench.produce(one, GOOD), bench.produce(one, PLAIN)]
+    assert bench.appended == produces
+    assert bench.threads.calls == []
+    assert bench.checks.produces == 0
+
+
+async def test_small_batch_with_bad_records_is_refused_at_once(bench: Bench) -> None:
+    produce = bench.produce("t", batch(delta=3))
+    assert bench.appended == [produce]
+    assert isinstance(produce.batches, Refused)
+    assert produce.batches.code == Code.INVALID_RECORD
+
+
+async def test_large_batch_is_checked_in_a_thread_and_later_ones_wait_behind_it(bench: Bench) -> None:
+    one, other = "t", "other"
+    large, plain, small = bench.produce(one, LARGE), bench.produce(one, PLAIN), bench.produce(one, GOOD)
+    elsewhere = bench.produce(other, PLAIN)
+    assert bench.appended == [elsewhere]
+    assert bench.checks.produces == 3
+    await bench.threads.finish(0)
+    assert bench.appended == [elsewhere, large, plain, small]
+    assert all(isinstance(produce.batches, Produced) for produce in bench.appended)
+    assert bench.checks.produces == 0
+
+
+async def test_checks_that_end_out_of_order_are_appended_in_order(bench: Bench) -> None:
+    one = "t"
+    produces = [bench.produce(one, LARGE) for _ in range(3)]
+    assert len(bench.threads.calls) == 2, "no more threads than allowed"
+    await bench.threads.finish(1)
+    assert bench.appended == []
+    assert len(bench.threads.calls) == 3
+    await bench.threads.finish(2)
+    await bench.threads.finish(0)
+    assert bench.appended == produces
+
+
+async def test_large_batch_with_bad_records_is_refused_in_its_turn(bench: Bench) -> None:
+    one = "t"
+    bad, good = bench.produce(one, batch(5_000, delta=1)), bench.produce(one, GOOD)
+    await bench.threads.finish(0)
+    assert bench.appended == [bad, good]
+    assert isinstance(bad.batches, Refused)
+    assert isinstance(good.batches, Produced)
+
+
+async def test_topic_without_validation_checks_no_compressed_records(bench: Bench) -> None:
+    config = LogConfig(compressed_records_checked=False)
+    produces = [bench.produce("t", data, config) for data in (batch(delta=3), LARGE)]
+    assert bench.appended == produces
+    assert all(isinstance(produce.batches, Produced) for produce in produces)
+
+
+async def test_produce_whose_time_is_up_is_refused_and_not_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    threads = Threads(loop)
+    monkeypatch.setattr(loop, "run_in_executor", threads.run)
+    bench = Bench(ReplicaLimits(inline_check_bytes=0, record_check_threads=1, record_check_wait_ms=1), threads)
+    one = "t"
+    first, second = bench.produce(one, LARGE), bench.produce(one, LARGE)
+    results = await asyncio.gather(first.future, second.future)
+    assert {result.error_code for result in results} == {Code.REQUEST_TIMED_OUT}
+    assert bench.checks.produces == 0
+    await threads.finish(0)
+    assert bench.appended == []
+    assert len(threads.calls) == 1, "a check that nobody waits for is not begun"
+
+
+async def test_check_that_fails_is_answered_and_reported(bench: Bench) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    produce = bench.produce("t", LARGE)
+    bench.threads.calls[0][0].set_exception(ValueError("a bug"))
+    await asyncio.sleep(0)
+    assert bench.appended == [produce]
+    assert isinstance(produce.batches, Refused)
+    assert produce.batches.code == Code.UNKNOWN_SERVER_ERROR
+    assert isinstance(reported[0]["exception"], ValueError)
+
+
+async def test_check_of_an_answered_produce_does_not_keep_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no thread is free, time-outs must free what they answer, not only lower the count."""
+    loop = asyncio.get_running_loop()
+    threads = Threads(loop)
+    monkeypatch.setattr(loop, "run_in_executor", threads.run)
+    bench = Bench(ReplicaLimits(inline_check_bytes=0, record_check_threads=1, record_check_wait_ms=1), threads)
+    running = bench.produce("running", LARGE)
+    for end in ("time-out", "refusal"):
+        frames = [memoryview(LARGE) for _ in range(5)]
+        kept = [weakref.ref(frame) for frame in frames]
+        futures = [bench.produce(f"t{number}", frame).future for number, frame in enumerate(frames)]
+        frames.clear()
+        assert all(frame() is not None for frame in kept)
+        if end == "refusal":
+            bench.checks.refuse_all(Code.NOT_LEADER_OR_FOLLOWER)
+        await asyncio.wait(futures)
+        await asyncio.sleep(0)  # the timers' handles
+        assert [frame() for frame in kept] == [None] * 5, end
+    await threads.finish(0)
+    assert running.future.result().error_code == Code.REQUEST_TIMED_OUT
+    assert len(threads.calls) == 1
+
+
+async def test_disk_that_keeps_all_threads_of_the_loop_delays_no_check() -> None:
+    loop = asyncio.get_running_loop()
+    released = threading.Event()
+    loop.set_default_executor(busy := ThreadPoolExecutor(1))
+    busy.submit(released.wait, 60)
+    appended: asyncio.Future[Produce] = loop.create_future()
+    checks = RecordChecks(replace(LIMITS, record_check_wait_ms=10_000), appended.set_result)
+    produce = Produce("t", 0, -1, 1_000, loop.create_future(), check_produced(LARGE, CONFIG))
+    try:
+        assert not checks.admit(produce, CONFIG)
+        await asyncio.wait((appended, produce.future), return_when=asyncio.FIRST_COMPLETED)
+        assert appended.done(), produce.future.result().error_message
+    finally:
+        released.set()
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_append_that_fails_after_a_check_is_answered_and_reported(
+    monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    threads = Threads(loop)
+    monkeypatch.setattr(loop, "run_in_executor", threads.run)
+    reported: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+
+    def append(produce: Produce) -> None:
+        if answered:
+            produce.future.set_result(ProduceResult(int(Code.NONE)))
+        raise AssertionError("offsets go back")
+
+    checks = RecordChecks(LIMITS, append)
+    produces = [
+        Produce("t", 0, -1, 1_000, loop.create_future(), check_produced(data, CONFIG)) for data in (LARGE, GOOD)
+    ]
+    assert not any(checks.admit(produce, CONFIG) for produce in produces)
+    await threads.finish(0)
+    code = Code.NONE if answered else Code.UNKNOWN_SERVER_ERROR
+    assert [produce.future.result().error_code for produce in produces] == [code, code]
+    assert [str(context["exception"]) for context in reported] == ["offsets go back"] * 2
+    assert checks.produces == 0
+    assert not checks._queues
+
+
+async def test_closing_answers_everything_that_waits(bench: Bench) -> None:
+    one = "t"
+    produces = [bench.produce(one, LARGE), bench.produce(one, PLAIN)]
+    bench.checks.refuse_all(Code.NOT_LEADER_OR_FOLLOWER)
+    assert {produce.future.result().error_code for produce in produces} == {Code.NOT_LEADER_OR_FOLLOWER}
+    await bench.threads.finish(0)
+    assert bench.appended == []
+    assert bench.checks.produces == 0

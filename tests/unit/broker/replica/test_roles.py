@@ -1,0 +1,171 @@
+"""Leaderships that begin and end, and replicas whose directory has failed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker.core.errors import Code
+from metadata.control.topics import delete_topics
+from metadata.records import NO_OFFSET, BrokerChange, PartitionChange, Reason, Replica
+from quorumlog.runtime.disk import DiskError
+from tests.unit.broker.replica.rig import TOPIC, Rig, running
+from tests.unit.metadata.builders import registration
+
+FAILURE = DiskError("I/O error")
+
+# -- parked produces
+
+
+async def lose_leadership(rig: Rig) -> None:
+    await rig.change(leader=2)
+
+
+async def lose_the_topic(rig: Rig) -> None:
+    rig.cluster.carry_out(lambda image, _: delete_topics(image, [TOPIC], []))
+    await rig.learn()
+
+
+async def lose_the_disk(rig: Rig) -> None:
+    rig.replicas.take_offline(rig.hosted(), FAILURE)
+
+
+async def end(rig: Rig) -> None:
+    rig.replicas.close()
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [
+        (lose_leadership, Code.NOT_LEADER_OR_FOLLOWER),
+        (lose_the_topic, Code.NOT_LEADER_OR_FOLLOWER),
+        (lose_the_disk, Code.KAFKA_STORAGE_ERROR),
+        (end, Code.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+async def test_parked_produces_are_refused_when_the_leadership_ends(rig: Rig, cause: object, code: Code) -> None:
+    """Their records may be cut off: they must not wait for what is committed at these offsets later."""
+    await rig.create((1, 2, 3))
+    parked = [rig.produce(b"a", acks=1), rig.produce(b"b", acks=-1)]
+    assert not any(each.done() for each in parked)
+    await cause(rig)  # type: ignore[operator]
+    assert [each.result().error_code for each in parked if each.done()] == [code, code]
+    assert rig.replicas.parked_produces == 0
+
+
+async def test_a_produce_is_not_acknowledged_by_a_later_leadership_of_another_history(rig: Rig) -> None:
+    await rig.create((1, 2, 3))
+    parked = rig.produce(b"a")
+    await rig.change(leader=2, isr=(2,))
+    await rig.role.logs.flush_all([rig.log])
+    await rig.reply(2, diverging_epoch=0, diverging_end=0)
+    assert rig.log.end_offset == 0
+    await rig.change(leader=1, isr=(1,))
+    await rig.write(b"z")
+    assert rig.leader.high_watermark == 1
+    assert parked.result().error_code == Code.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_leader_of_a_later_epoch_answers_the_produces_of_the_earlier_one(rig: Rig) -> None:
+    """It has led without a break: nothing was cut off."""
+    await rig.create((1, 2, 3))
+    parked = rig.produce(b"a")
+    await rig.change(leader=1, isr=(1, 2))
+    assert not parked.done()
+    await rig.role.logs.flush_all([rig.log])
+    await rig.fetch(2, 1, 0)
+    assert parked.result().error_code == Code.NONE
+
+
+# -- registrations
+
+
+async def test_a_leadership_older_than_the_registration_is_not_taken_up(tmp_path: Path) -> None:
+    """It was meant for the incarnation before, which may have had records that this one has lost."""
+    async with running(tmp_path) as rig:
+        rig.cluster.start(1, directory_ids=rig.directories)
+        rig.cluster.create(TOPIC, (1, 2))
+        rig.cluster.apply([registration(1, 1, directory_ids=rig.directories, fenced=False)])
+        rig.role.follower.activate(rig.cluster.epoch(1))
+        await rig.learn()
+        assert rig.hosted().image.leader == 1
+        assert rig.hosted().leader is None
+        assert rig.produce(b"a").result().error_code == Code.NOT_LEADER_OR_FOLLOWER
+        await rig.change(leader=1)
+        assert rig.hosted().leader is not None
+        assert not rig.produce(b"a").done()
+
+
+async def test_a_leader_serves_no_more_once_it_is_registered_anew(rig: Rig) -> None:
+    await rig.create((1, 2))
+    await rig.write(b"a")
+    rig.cluster.apply([registration(1, 1, directory_ids=rig.directories, fenced=False)])
+    rig.role.follower.activate(rig.cluster.epoch(1))
+    await rig.learn()
+    assert rig.replicas.serving
+    assert rig.produce(b"b").result().error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert (await rig.fetch(2, 0, -1)).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert (await rig.replicas.list_offset(TOPIC, 0, -1)).error_code == Code.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_leader_serves_nothing_while_it_is_fenced(rig: Rig) -> None:
+    await rig.create((1, 2))
+    rig.cluster.apply([BrokerChange(1, rig.cluster.epoch(1), fenced=True)])
+    await rig.learn()
+    assert rig.produce(b"b").result().error_code == Code.NOT_LEADER_OR_FOLLOWER
+
+
+# -- failed directories
+
+
+@pytest.fixture
+async def two_disks(tmp_path: Path) -> AsyncIterator[Rig]:
+    """Broker 1 with two directories, of which the second has failed; it is not registered yet."""
+    async with running(tmp_path, directories=2) as rig:
+        rig.cluster.start(1, directory_ids=rig.directories)
+        rig.role.logs.disk_failed(rig.directories[1], FAILURE)
+        yield rig
+
+
+@pytest.mark.parametrize("isr", [(2, 1), (2,)])
+async def test_a_replica_on_a_failed_directory_does_not_begin_anew_elsewhere(
+    two_disks: Rig, isr: tuple[int, ...]
+) -> None:
+    """Empty, it would be taken for the one that the ISR counts, or hide that one when its disk is back."""
+    rig = two_disks
+    rig.cluster.create(TOPIC, (2, 1))
+    topic_id = rig.cluster.image.topic_ids[TOPIC]
+    before = rig.cluster.partition(topic_id)
+    here = (Replica(2), Replica(1, rig.directories[1]))
+    rig.cluster.apply(
+        [PartitionChange(topic_id, 0, Reason.DIRECTORY_ASSIGNED, NO_OFFSET, before.last_offset, isr=isr, replicas=here)]
+    )
+    rig.role.follower.activate(rig.cluster.epoch(1))
+    await rig.learn()
+    assert rig.hosted().log is None
+    assert "offline" in rig.hosted().offline
+    assert not rig.role.logs.logs
+    assert rig.unassigned == []
+
+
+async def test_a_member_of_the_isr_whose_directory_is_unknown_does_not_begin_anew_while_one_has_failed(
+    two_disks: Rig,
+) -> None:
+    """It may be on the failed one; the controller is told that it is, and takes it out of the ISR."""
+    rig = two_disks
+    rig.cluster.create(TOPIC, (2, 1), (2, 3))
+    rig.role.follower.activate(rig.cluster.epoch(1))
+    await rig.learn()
+    assert rig.hosted().log is None
+    assert rig.unassigned == [(0, rig.directories[1])]
+
+
+async def test_a_new_replica_goes_to_a_directory_that_works(two_disks: Rig) -> None:
+    rig = two_disks
+    rig.role.follower.activate(rig.cluster.epoch(1))
+    await rig.learn()
+    await rig.create((2, 1))
+    assert rig.log.directory_id == rig.directories[0]
+    assert rig.unassigned == [(0, rig.directories[0])]

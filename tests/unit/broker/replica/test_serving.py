@@ -1,0 +1,70 @@
+"""What a leader shows and answers, and when."""
+
+from __future__ import annotations
+
+from broker.core.errors import Code
+from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.replica.rig import TOPIC, Rig
+
+LATEST = -1
+
+
+async def test_a_consumer_reads_up_to_the_watermark_and_a_follower_to_the_end(rig: Rig) -> None:
+    await rig.create((1, 2))
+    await rig.write(b"a")
+    await rig.write(b"b")
+    await rig.fetch(2, 1, 0)
+    assert rig.leader.high_watermark == 1
+    first, both = rig.log.read(0, 1, 1), rig.log.read(0, 1 << 20, 2)
+    assert bytes((await rig.fetch(-1, 0, -1)).records) == first
+    assert bytes((await rig.fetch(-1, 1, -1)).records) == b""
+    assert bytes((await rig.fetch(2, 0, -1)).records) == both
+
+
+async def test_each_parked_produce_is_answered_by_what_it_waits_for(rig: Rig) -> None:
+    """acks=1 by this disk, whatever was written before; acks=all by every disk of the ISR."""
+    await rig.create((1, 2))
+    everyone, one = rig.produce(b"a", acks=-1), rig.produce(b"b", acks=1)
+    assert not one.done()
+    await rig.role.logs.flush_all([rig.log])
+    assert one.result().error_code == Code.NONE
+    assert not everyone.done()
+    await rig.fetch(2, 2, 0)
+    assert everyone.result().error_code == Code.NONE
+    assert rig.replicas.parked_produces == 0
+
+
+async def test_a_write_is_refused_before_it_is_appended_while_too_few_are_in_sync(rig: Rig) -> None:
+    await rig.create((1, 2, 3), min_isr=2)
+    await rig.change(isr=(1,))
+    assert rig.produce(b"a").result().error_code == Code.NOT_ENOUGH_REPLICAS
+    assert rig.log.end_offset == 0
+
+
+async def test_a_new_leader_begins_from_the_watermark_that_it_knew_as_a_follower(rig: Rig) -> None:
+    await rig.create((2, 1))
+    await rig.reply(2, make_batch((b"a", b"b"), leader_epoch=0), high_watermark=2)
+    await rig.reply(2, make_batch((b"c",), base_offset=2, leader_epoch=0), high_watermark=2)
+    await rig.change(leader=1)
+    assert (rig.leader.high_watermark, rig.log.end_offset) == (2, 3)
+
+
+async def test_the_latest_offset_is_not_reported_before_it_is_known(rig: Rig) -> None:
+    """An older leader may have shown more than this one's watermark."""
+    await rig.create((2, 1))
+    await rig.reply(2, make_batch((b"a", b"b"), leader_epoch=0), high_watermark=1)
+    await rig.change(leader=1)
+    assert (await rig.replicas.list_offset(TOPIC, 0, LATEST)).error_code == Code.OFFSET_NOT_AVAILABLE
+    await rig.fetch(2, 2, 0)
+    latest = await rig.replicas.list_offset(TOPIC, 0, LATEST)
+    assert (latest.error_code, latest.offset) == (Code.NONE, 2)
+
+
+async def test_a_leader_epoch_begins_before_its_first_record(rig: Rig) -> None:
+    """Who asks where the epoch before ends must not be told an end that grows."""
+    await rig.create((1, 2))
+    await rig.write(b"a")
+    await rig.change(leader=2)
+    await rig.change(leader=1)
+    ends = [rig.replicas.epoch_end(TOPIC, 0, epoch) for epoch in (0, 1, 2)]
+    assert [(each.leader_epoch, each.end_offset) for each in ends] == [(0, 1), (0, 1), (2, 1)]

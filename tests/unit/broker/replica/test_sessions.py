@@ -1,0 +1,83 @@
+"""Fetches that wait at a leader, and the sessions that they belong to."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.core.errors import Code
+from broker.core.fetch_session import FULL_FETCH_NEW_SESSION
+from broker.kafka.api import FetchPartition, FetchPlan, FetchReply
+from metadata.records import BrokerChange, UnregisterBroker
+from tests.unit.broker.replica.rig import Rig
+from tests.unit.metadata.fake_node import settle
+
+
+def plan(rig: Rig, offset: int, last_epoch: int, session: tuple[int, int] = (0, FULL_FETCH_NEW_SESSION)) -> FetchPlan:
+    """Broker 2's fetch: a full one names partition 0 and does not wait, a later one names nothing and does."""
+    partition = FetchPartition(rig.hosted().topic_id, None, 0, offset, 1 << 20, 0, last_epoch)
+    is_full = session[1] == FULL_FETCH_NEW_SESSION
+    return FetchPlan(
+        (partition,) if is_full else (), 0 if is_full else 30_000, 1, 1 << 20, 2, rig.cluster.epoch(2), *session
+    )
+
+
+async def parked(rig: Rig) -> tuple[int, asyncio.Task[FetchReply]]:
+    """A session of broker 2, which has everything, and its next fetch, which waits."""
+    await rig.create((1, 2))
+    await rig.write(b"a")
+    first = await rig.replicas.fetch(plan(rig, 0, -1))
+    assert len(first.results[0].records)
+    opened = await rig.replicas.fetch(plan(rig, 1, 0))
+    assert opened.session_id > 0
+    waiting = asyncio.create_task(rig.replicas.fetch(plan(rig, 1, 0, (opened.session_id, 1))))
+    await settle()
+    assert not waiting.done()
+    assert rig.replicas.fetch_service.parked == 1
+    return opened.session_id, waiting
+
+
+async def test_a_followers_fetch_that_waits_is_answered_by_an_append(rig: Rig) -> None:
+    _, waiting = await parked(rig)
+    rig.produce(b"b")
+    await settle()
+    assert waiting.done()
+    assert len(waiting.result().results[0].records)
+
+
+async def test_a_fetch_that_waits_is_answered_when_the_leadership_ends(rig: Rig) -> None:
+    _, waiting = await parked(rig)
+    await rig.change(leader=2)
+    await settle()
+    assert waiting.done()
+    assert waiting.result().results[0].error_code == Code.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_the_next_fetch_of_a_session_takes_over_from_the_one_that_waits(rig: Rig) -> None:
+    session_id, waiting = await parked(rig)
+    newer = asyncio.create_task(rig.replicas.fetch(plan(rig, 1, 0, (session_id, 2))))
+    await settle()
+    assert waiting.done()
+    assert waiting.result().results == ()
+    assert not newer.done()
+    rig.replicas.fetch_service.close()
+    await newer
+
+
+@pytest.mark.parametrize("what", ["fenced", "unregistered"])
+async def test_the_sessions_of_a_broker_that_is_fenced_end(rig: Rig, what: str) -> None:
+    """What its session keeps alive is no contact any more: it could keep the broker in an ISR."""
+    session_id, waiting = await parked(rig)
+    follower = rig.leader.followers[2]
+    assert follower.contact is not None
+    if what == "fenced":
+        rig.cluster.apply([BrokerChange(2, rig.cluster.epoch(2), fenced=True)])
+    else:
+        rig.cluster.apply([UnregisterBroker(2, rig.cluster.epoch(2))])
+    await rig.learn()
+    assert follower.contact is None
+    later = await rig.replicas.fetch(FetchPlan((), 0, 1, 1 << 20, 2, -1, session_id, 2))
+    assert later.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
+    rig.replicas.fetch_service.close()
+    await waiting

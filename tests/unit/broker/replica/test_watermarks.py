@@ -1,0 +1,89 @@
+"""Watermarks are written once an interval, all that moved until then, however fast they go on moving."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from broker.core.fetch_session import PartitionKey
+from broker.log import LogKey
+from broker.log.state import watermark_fact
+from broker.replica.watermarks import MAX_CHANGES, Watermarks
+from tests.unit.metadata.fake_node import run
+
+DIRECTORY = UUID(int=5)
+TOPIC = UUID(int=7)
+
+
+class Rig:
+    """`count` replicas in one directory, whose watermarks are all as `mark` says."""
+
+    def __init__(self, count: int) -> None:
+        self.mark = 0
+        self.moves_meanwhile = False
+        self.commits: list[dict[str, bytes | None]] = []
+        self.unsaved: dict[PartitionKey, None] = {}
+        log = SimpleNamespace(directory_id=DIRECTORY, take_watermark=lambda: self.mark)
+        self.hosted: dict[PartitionKey, Any] = {
+            PartitionKey(TOPIC, index): SimpleNamespace(key=LogKey(TOPIC, index, 1), log=log) for index in range(count)
+        }
+        disk: Any = SimpleNamespace(directory_id=DIRECTORY, facts=self)
+        self.watermarks = Watermarks([disk], self.hosted, lambda *_: None)
+
+    def move(self) -> None:
+        self.mark += 1
+        self.unsaved.update(dict.fromkeys(self.hosted))
+
+    def load(self, prefix: str) -> Mapping[str, bytes]:
+        return {}
+
+    async def commit(self, changes: dict[str, bytes | None]) -> None:
+        self.commits.append(changes)
+        await asyncio.sleep(0.01)
+        if self.moves_meanwhile:
+            self.move()
+
+
+def test_watermarks_that_go_on_moving_are_written_once_an_interval() -> None:
+    async def test() -> None:
+        rig = Rig(3)
+        rig.moves_meanwhile = True
+        rig.move()
+        saving = asyncio.ensure_future(rig.watermarks.run(rig.unsaved, interval_ms=1000))
+        await asyncio.sleep(3.5)
+        saving.cancel()
+        assert [set(changes.values()) for changes in rig.commits] == [{b"1"}, {b"2"}, {b"3"}]
+
+    run(test())
+
+
+def test_all_that_moved_is_written_in_bounded_transactions() -> None:
+    async def test() -> None:
+        rig = Rig(2 * MAX_CHANGES + 1)
+        rig.move()
+        await rig.watermarks.save(rig.unsaved)
+        assert [len(changes) for changes in rig.commits] == [MAX_CHANGES, MAX_CHANGES, 1]
+        assert not rig.unsaved
+        last = watermark_fact(LogKey(TOPIC, 2 * MAX_CHANGES, 1))
+        assert rig.commits[-1] == {last: b"1"}
+
+    run(test())
+
+
+def test_the_watermark_of_a_deleted_replica_is_forgotten() -> None:
+    """Else a replica of the same name, begun anew, would be measured by it."""
+
+    async def test() -> None:
+        rig = Rig(2)
+        rig.move()
+        await rig.watermarks.save(rig.unsaved)
+        key = LogKey(TOPIC, 1, 1)
+        rig.hosted.popitem()
+        rig.watermarks.forget(key)
+        await rig.watermarks.save(rig.unsaved)
+        assert rig.commits[-1] == {watermark_fact(key): None}
+
+    run(test())
