@@ -186,6 +186,8 @@ class Aftermath:
             image.end_offset >= world.promised_offset,
             lambda: f"I14: metadata up to {world.promised_offset} was promised, the log ends at {image.end_offset}",
         )
+        if (problem := world.releases.problem()) is not None:
+            raise Violation(problem)
         lost = world.promised_topics - watch.metadata.topic_ids
         watch.check(not lost, lambda: f"I14: topics that were created have never been: {lost}")
         for topic in world.plan.topics:

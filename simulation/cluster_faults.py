@@ -36,6 +36,7 @@ class ClusterHavoc(Havoc):
     def __init__(self, world: ClusterWorld) -> None:
         super().__init__(world)
         self.world = world
+        orders = Orders(world)
         self.deeds = {
             "slow": self.weathered,
             "loss": self.weathered,
@@ -66,7 +67,8 @@ class ClusterHavoc(Havoc):
             "last disk": self._last_disk,
             "usurp": self._usurp,
             "quorum disk": self._quorum_disk,
-            **Orders(world).deeds,
+            **orders.deeds,
+            **world.releases.deeds(orders),
         }
 
     async def heal(self) -> None:

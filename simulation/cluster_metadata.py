@@ -17,7 +17,16 @@ from broker.log import LogKey
 from metadata.codec import decode
 from metadata.control.election import min_isr_of
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from metadata.records import LOST, NO_LEADER, PartitionChange, Reason, Record
+from metadata.records import (
+    LOST,
+    METADATA_VERSION,
+    METADATA_VERSION_MAX,
+    METADATA_VERSION_MIN,
+    NO_LEADER,
+    PartitionChange,
+    Reason,
+    Record,
+)
 from quorum.core.types import Batch
 
 Check = Callable[[bool, Callable[[], str]], None]
@@ -74,6 +83,8 @@ class MetadataWatch:
     on_epoch: Callable[[Election], None] = lambda _: None
     """Told of each new leader epoch, when the first node applies it."""
     on_change: Callable[[str], None] = lambda _: None
+    understood_by: Callable[[int], int] = lambda _: METADATA_VERSION_MAX
+    """The highest feature level that the release on a node understands."""
     proposals: set[Proposed] = field(default_factory=set)
     """Every ISR that a leader has asked for."""
     _digests: dict[int, str] = field(default_factory=dict)
@@ -95,6 +106,7 @@ class MetadataWatch:
             lambda: f"I15: {node_id} applies up to {batch.end_offset}, committed is {follower.committed()}",
         )
         follower.applied = batch.end_offset
+        self._is_understood(node_id, image)
         if batch.base_offset >= self.image.end_offset:
             self._commit(node_id, batch)
         known = self._batches.get(batch.base_offset)
@@ -108,7 +120,15 @@ class MetadataWatch:
         """`follower` goes on from a snapshot."""
         self.seen["metadata snapshot loaded"] += 1
         follower.applied = image.end_offset
+        self._is_understood(follower.node_id, image)
         self._compare(follower.node_id, image)
+
+    def _is_understood(self, node_id: int, image: ClusterImage) -> None:
+        level = image.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
+        self.check(
+            level <= self.understood_by(node_id),
+            lambda: f"I26: {node_id} works at level {level}, which its release does not understand",
+        )
 
     def _compare(self, node_id: int, image: ClusterImage) -> None:
         expected = self._digests.get(image.end_offset)
@@ -141,6 +161,7 @@ class MetadataWatch:
         changes = {(one.topic_id, one.index): one for one in records if isinstance(one, PartitionChange)}
         for broker in new.brokers.values():
             self._judge_broker(broker)
+        self._judge_levels(old, new)
         self.topic_ids.update(new.topics)
         for topic in new.topics.values():
             before = old.topic(topic.name)
@@ -163,6 +184,21 @@ class MetadataWatch:
             broker.epoch >= before, lambda: f"I23: broker {broker.broker_id} goes from epoch {before} to {broker.epoch}"
         )
         self._broker_epochs[broker.broker_id] = broker.epoch
+
+    def _judge_levels(self, old: ClusterImage, new: ClusterImage) -> None:
+        """I26: a level only rises, and every registered broker understands it."""
+        for name, level in new.features.items():
+            before = old.features.get(name, METADATA_VERSION_MIN)
+            self.check(level >= before, lambda name=name, level=level: f"I26: {name} goes down to level {level}")  # type: ignore[misc]
+            if level > before:
+                self.seen["feature level raised"] += 1
+            lacking = [one.broker_id for one in new.brokers.values() if not one.feature_min <= level <= one.feature_max]
+            self.check(
+                not lacking,
+                lambda name=name, level=level, lacking=lacking: (  # type: ignore[misc]
+                    f"I26: {name} is at level {level}, brokers {lacking} do not understand it"
+                ),
+            )
 
     def _judge_new(self, topic: TopicImage, partition: PartitionImage, key: LogKey) -> None:
         spot = Spot(topic.name, partition.index)

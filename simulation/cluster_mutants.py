@@ -21,9 +21,10 @@ from broker.replica.fetchers import Fetcher
 from broker.replica.image import ImageFollower
 from broker.replica.replica import Hosted
 from broker.server.role import BrokerRole
-from metadata.control import brokers, partitions, reassign
+from metadata import codec
+from metadata.control import brokers, features, partitions, reassign
 from metadata.image import BrokerImage, ClusterImage, PartitionImage
-from metadata.records import RegisterBroker
+from metadata.records import Feature, RegisterBroker
 from simulation.mutants import Mutant, mutant_of
 from simulation.world import EPOCH_MS
 
@@ -346,6 +347,24 @@ def _drops_early() -> list[Any]:
 @_mutant("a leader epoch begins anew with a topic")
 def _epochs_restart() -> list[Any]:
     return [patch.object(ClusterImage, "first_leader_epoch", lambda self, name, index: 0)]
+
+
+# Feature levels
+
+
+@_mutant("a level is raised without asking the brokers")
+def _brokers_do_not_limit() -> list[Any]:
+    refuse = features._refuse
+
+    def by_our_own(feature: Any, wanted: int) -> Any:
+        return refuse(replace(feature, highest=features.SUPPORTED[feature.name][-1]), wanted)
+
+    return [patch.object(features, "_refuse", by_our_own)]
+
+
+@_mutant("a node skips a level that it does not understand")
+def _levels_are_skipped() -> list[Any]:
+    return [patch.object(codec._Reader, "feature", lambda self, message: Feature(message.name, message.level))]
 
 
 # What clients are shown

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from quorumlog.wire.record_batch import Codec
-from simulation.plan import ALL_LINKS, Fault, with_all_links
+from simulation import cluster_releases
+from simulation.plan import ALL_LINKS, Fault, with_all_links, with_more
 
 FIRST_BROKER = 11
 
@@ -65,7 +66,7 @@ ORDERS = (
 )
 MIXED = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
 """Kinds of which any run may have some."""
-KINDS = (*MIXED, ALL_LINKS)
+KINDS = (*MIXED, ALL_LINKS, *cluster_releases.KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class ClusterPlan:
     ]  # nodes whose disks are slow until all faults end, and the longest sync, in ms
     real_files: bool  # data directories are real ones; no disk fails in such a run
     upkeep: Upkeep | None  # None: as in production, so never within a run
+    older_releases: tuple[int, ...]  # nodes that begin with a release which lacks the newest feature level
     faults: tuple[Fault, ...]
 
     @property
@@ -188,6 +190,7 @@ def draw(seed: int) -> ClusterPlan:
         slow_disks=(),
         real_files=False,
         upkeep=None,
+        older_releases=(),
         faults=(),
     )
     count = random.choice((0, 2, 5, 10, 20))
@@ -210,7 +213,8 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_usurper(Random(f"cluster usurp {seed}"), plan)
     plan = _with_real_files(Random(f"cluster files {seed}"), plan)
     faults = with_all_links(Random(f"cluster all links {seed}"), plan.faults, plan.chaos_s)
-    return replace(plan, faults=faults)
+    older, more = cluster_releases.drawn(Random(f"cluster releases {seed}"), plan)
+    return replace(plan, older_releases=older, faults=with_more(faults, more))
 
 
 def _with_real_files(random: Random, plan: ClusterPlan) -> ClusterPlan:

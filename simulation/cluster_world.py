@@ -28,13 +28,14 @@ from broker.server.process import BrokerProcess
 from metadata.controller.fencing import Fencing
 from metadata.controller.sessions import Session
 from metadata.image import PartitionImage
-from quorumlog.errors import FatalError
+from quorumlog.errors import FatalError, QuorumlogError
 from quorumlog_server.control_plane import ControlPlane
 from simulation.cluster_clients import Clients
 from simulation.cluster_history import Mark
 from simulation.cluster_invariants import ClusterWatch
 from simulation.cluster_metadata import Spot
 from simulation.cluster_plan import ClusterPlan
+from simulation.cluster_releases import Releases
 from simulation.cluster_retention import Kept, Retention, StrayWatch
 from simulation.invariants import Violation
 from simulation.loop import BusyError, Process
@@ -133,6 +134,8 @@ class ClusterWorld(World):
             for disk in host.disks:
                 self._strays.attach(disk)
         self.clients = Clients(self)
+        self.releases = Releases(self, plan.older_releases)
+        self.watch.metadata.understood_by = lambda node_id: self.releases.understood_by(self.hosts[node_id].name)
 
     def _break(self, message: str) -> None:
         if self.violation is None and not self.watch.closed:
@@ -203,7 +206,8 @@ class ClusterWorld(World):
         process = host.process
         await super()._main(host)
         failure, host.failure = host.failure, None
-        if failure is not None and not isinstance(failure, (FatalError, Violation)):
+        is_known = isinstance(failure, QuorumlogError) and self.releases.explains(host, failure)
+        if failure is not None and not is_known and not isinstance(failure, (FatalError, Violation)):
             self._break(f"{host.name} fails: {_described(failure)}")
         if process is not None and host.process is process:
             process.kill()
@@ -286,7 +290,7 @@ class ClusterWorld(World):
         silenced = logging.root.manager.disable
         logging.disable()
         try:
-            with early_fencing_watched(self):
+            with early_fencing_watched(self), self.releases.in_force():
                 self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded()))
             for broken in self.loop.broken_invariants():
                 self._break(_described(broken))
