@@ -36,7 +36,7 @@ _mutant = mutant_of(MUTANTS)
 # Truncation and divergence
 
 
-@_mutant("a follower cuts its log at the watermark")
+@_mutant("a follower truncates its log to the watermark")
 def _cuts_at_the_watermark() -> list[Any]:
     """As before KIP-101: what was committed above the watermark that it knew is gone."""
     follow = ImageFollower._follow
@@ -50,7 +50,7 @@ def _cuts_at_the_watermark() -> list[Any]:
     return [patch.object(ImageFollower, "_follow", cut)]
 
 
-@_mutant("a leader looks for no divergence")
+@_mutant("a leader does not check for divergence")
 def _no_divergence() -> list[Any]:
     def check(fetch_offset: int, last_epoch: int, log_start: int, epochs: Any, *, is_replica: bool) -> Code:
         return Code.NONE if log_start <= fetch_offset <= epochs.end_offset else Code.OFFSET_OUT_OF_RANGE
@@ -95,7 +95,7 @@ def _producers_survive() -> list[Any]:
 # Maintenance
 
 
-@_mutant("an empty log fits wherever it ends")
+@_mutant("an empty log matches any position")
 def _empty_logs_fit() -> list[Any]:
     """A replica whose log retention has emptied is held to the bounds of its leader's log, not to its epochs."""
     check = FetchService._check
@@ -108,7 +108,7 @@ def _empty_logs_fit() -> list[Any]:
     return [patch.object(FetchService, "_check", by_bounds)]
 
 
-@_mutant("retention deletes what is not committed")
+@_mutant("retention deletes uncommitted records")
 def _deletes_uncommitted() -> list[Any]:
     def advance(self: PartitionLog, offset: int) -> None:
         if offset > self.start_offset:
@@ -172,7 +172,7 @@ def _strays_go_at_once() -> list[Any]:
 # Acknowledgements
 
 
-@_mutant("a leader counts what it has not flushed")
+@_mutant("a leader counts records that it has not flushed")
 def _leader_unflushed() -> list[Any]:
     on_appended = LeaderState.on_appended
 
@@ -183,7 +183,7 @@ def _leader_unflushed() -> list[Any]:
     return [patch.object(LeaderState, "on_appended", appended)]
 
 
-@_mutant("a follower fetches from what it has not flushed")
+@_mutant("a follower fetches from an offset that it has not flushed")
 def _follower_unflushed() -> list[Any]:
     return [patch.object(PartitionLog, "flushed_offset", property(lambda self: self.end_offset))]
 
@@ -238,7 +238,7 @@ def _timeouts_refuse() -> list[Any]:
     return [patch.object(LeaderState, "on_answer", refused)]
 
 
-@_mutant("a follower joins without what the leader began with")
+@_mutant("a follower joins the ISR without the records at the leader's epoch start")
 def _joins_early() -> list[Any]:
     in_sync = LeaderState._in_sync
 
@@ -248,7 +248,7 @@ def _joins_early() -> list[Any]:
     return [patch.object(LeaderState, "_in_sync", any_end)]
 
 
-@_mutant("a fetch of an earlier incarnation counts")
+@_mutant("a fetch by an earlier incarnation counts")
 def _old_incarnations_count() -> list[Any]:
     """KAFKA-15221: broker epochs are compared neither by the leader nor by the controller."""
     on_fetch, check = LeaderState.on_fetch, partitions._check_members
@@ -272,7 +272,7 @@ def _epoch_of(image: ClusterImage, broker_id: int) -> int:
     return -1 if broker is None else broker.epoch
 
 
-@_mutant("a stale change of the ISR is accepted")
+@_mutant("a stale ISR change is accepted")
 def _stale_changes() -> list[Any]:
     check = partitions._check_change
 
@@ -287,7 +287,7 @@ def _stale_changes() -> list[Any]:
 # Brokers and their disks
 
 
-@_mutant("a broker keeps its epoch over a crash")
+@_mutant("a broker keeps its epoch after a crash")
 def _epochs_are_kept() -> list[Any]:
     register = brokers.register
 
@@ -334,7 +334,7 @@ def _failures_are_kept() -> list[Any]:
 # Reassignments, elections, topics
 
 
-@_mutant("a reassignment drops the old replicas before the new are in sync")
+@_mutant("a reassignment drops the old replicas before the new ones are in sync")
 def _drops_early() -> list[Any]:
     completed = reassign._completed
 
@@ -344,7 +344,7 @@ def _drops_early() -> list[Any]:
     return [patch.object(reassign, "_completed", early)]
 
 
-@_mutant("a leader epoch begins anew with a topic")
+@_mutant("leader epochs start over when a topic is recreated")
 def _epochs_restart() -> list[Any]:
     return [patch.object(ClusterImage, "first_leader_epoch", lambda self, name, index: 0)]
 
@@ -370,7 +370,7 @@ def _levels_are_skipped() -> list[Any]:
 # What clients are shown
 
 
-@_mutant("consumers are shown what is not committed")
+@_mutant("consumers see uncommitted records")
 def _shows_all() -> list[Any]:
     evaluate = FetchService._evaluate
 
@@ -387,6 +387,6 @@ def _shows_all() -> list[Any]:
     return [patch.object(FetchService, "_evaluate", everything), patch.object(FetchService, "_serving", anybody)]
 
 
-@_mutant("a new leader tells the latest offset before it knows it")
+@_mutant("a new leader reports a latest offset before it knows it")
 def _latest_unknown() -> list[Any]:
     return [patch.object(LeaderState, "latest_known", lambda self: True)]

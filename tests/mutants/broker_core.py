@@ -23,7 +23,7 @@ MUTANTS = (
         (f"{PARTITION_TESTS}::test_acks_all_is_answered_when_the_watermark_has_passed",),
     ),
     Mutant(
-        "a leader counts what it has not flushed",
+        "a leader counts records that it has not flushed",
         PARTITION,
         "        end = self.flushed_end\n        for broker_id in self.isr:",
         "        end = self.log_end\n        for broker_id in self.isr:",

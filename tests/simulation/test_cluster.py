@@ -20,17 +20,17 @@ WITH_REAL_FILES = 7
 BLOCK = 6
 
 QUICKLY_CAUGHT = {
-    "a leader looks for no divergence",
-    "a leader counts what it has not flushed",
-    "a follower fetches from what it has not flushed",
+    "a leader does not check for divergence",
+    "a leader counts records that it has not flushed",
+    "a follower fetches from an offset that it has not flushed",
     "a duplicate is acknowledged before the watermark",
     "a retry is not recognised",
     "a proposed shrink counts before it is committed",
-    "a broker keeps its epoch over a crash",
+    "a broker keeps its epoch after a crash",
     "strays are set aside before the metadata has caught up",
-    "a leader epoch begins anew with a topic",
-    "consumers are shown what is not committed",
-    "retention deletes what is not committed",
+    "leader epochs start over when a topic is recreated",
+    "consumers see uncommitted records",
+    "retention deletes uncommitted records",
     "retention deletes one segment too many",
     "producers expire when the wall clock jumps",
 }
@@ -113,7 +113,7 @@ def test_the_command_shrinks_and_names_a_failing_seed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["simulation", "--cluster", "--seeds", "0:3"])
-    mutant = next(one for one in MUTANTS if one.name == "consumers are shown what is not committed")
+    mutant = next(one for one in MUTANTS if one.name == "consumers see uncommitted records")
     with mutant.alive():
         assert main() == 1
     printed = capsys.readouterr().out
