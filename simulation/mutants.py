@@ -22,12 +22,13 @@ from quorum.core.contacts import Contacts
 from quorum.core.core import RaftCore
 from quorum.core.election import Elections
 from quorum.core.events import AdvanceHighWatermark, VoterChangeError
+from quorum.core.following import Following
 from quorum.core.log_index import LogIndex
 from quorum.core.membership import Membership
 from quorum.core.messages import VoteReply
 from quorum.core.replication import Replication
 from quorum.core.roles import Candidate, Leader, Prospective
-from quorum.core.state import CoreState, Purpose
+from quorum.core.state import Checked, CoreState, Purpose
 from quorum.core.timeouts import Timeouts
 from quorum.core.types import Batch, Election, LogEnd, ReplicaKey, TargetVoters
 from quorum.core.voters import VoterHistory
@@ -112,7 +113,7 @@ def _commit_with(own_end: Callable[[Any], int], own_epoch_only: bool) -> Callabl
 
 @_mutant("no own-epoch rule")
 def _no_own_epoch_rule() -> list[Any]:
-    return [patch.object(Replication, "_commit", _commit_with(lambda state: int(state.log.durable_end), False))]
+    return [patch.object(Replication, "commit", _commit_with(lambda state: int(state.log.durable_end), False))]
 
 
 @_mutant("acknowledges before fsync")
@@ -129,8 +130,8 @@ def _commits_before_fsync() -> list[Any]:
             state.effects.append(AdvanceHighWatermark(state.high_watermark))
 
     return [
-        patch.object(Replication, "_commit", _commit_with(lambda state: int(state.log.end), True)),
-        patch.object(Replication, "_announce_watermark", announce),
+        patch.object(Replication, "commit", _commit_with(lambda state: int(state.log.end), True)),
+        patch.object(Replication, "report_watermark", announce),
     ]
 
 
@@ -171,7 +172,7 @@ def _votes_twice() -> list[Any]:
         state = self._state
         if state.election.voted_for not in (None, state.key) and state.election.leader_id is None:
             state.election = Election(state.epoch)
-            self._checked = (state.election, state.high_watermark)
+            state.checked = Checked(state.election, state.high_watermark)
         return original(self, request, now_ms)
 
     return [patch.object(Elections, "_grants_vote", grants)]
@@ -268,11 +269,11 @@ def _cut_to(where: Callable[[Any, LogEnd], int]) -> list[Any]:
         draft.truncate_to = to
         state.log.truncate(to)
         state.high_watermark = min(state.high_watermark, to)
-        self._checked = (state.election, state.high_watermark)
+        state.checked = Checked(state.election, state.high_watermark)
         state.history.truncate(to)
         return True
 
-    return [patch.object(Replication, "_cut_back", cut_back)]
+    return [patch.object(Following, "_cut_back", cut_back)]
 
 
 @_mutant("cuts its log below the watermark")
@@ -334,7 +335,7 @@ def _counts_itself() -> list[Any]:
         if offset > leader.epoch_start:
             state.advance_watermark(offset)
 
-    return [patch.object(Replication, "_commit", commit)]
+    return [patch.object(Replication, "commit", commit)]
 
 
 @_mutant("a truncation keeps the voters that it cut off")
@@ -385,12 +386,12 @@ def _epoch_leaks() -> list[Any]:
 
 @_mutant("a fetch of an older epoch counts")
 def _old_fetches_count() -> list[Any]:
-    original = Replication._on_fetch
+    original = Replication.on_fetch
 
     def on_fetch(self: Any, call: int, request: Any, now_ms: int) -> None:
         original(self, call, replace(request, epoch=self._state.epoch, round=0), now_ms)
 
-    return [patch.object(Replication, "_on_fetch", on_fetch)]
+    return [patch.object(Replication, "on_fetch", on_fetch)]
 
 
 @_mutant("a disk of an older generation is let in")
@@ -449,13 +450,13 @@ def _addresses_are_not_heard() -> list[Any]:
 
 @_mutant("a zombie leader keeps deciding")
 def _never_paused() -> list[Any]:
-    return [patch.object(Replication, "_update_pause", lambda self, leader, now_ms: None)]
+    return [patch.object(Contacts, "update_pause", lambda self, leader, now_ms: None)]
 
 
 @_mutant("leadership circulates among slow disks")
 def _blind_to_slow_disks() -> list[Any]:
     return [
-        patch.object(Contacts, "_stall_limit_ms", lambda self, leader, now_ms: self._state.config.fetch_timeout_ms),
+        patch.object(Contacts, "stall_limit_ms", lambda self, leader, now_ms: self._state.config.fetch_timeout_ms),
         patch.object(Timeouts, "patience_ms", lambda self, now_ms: 0),
     ]
 
@@ -484,7 +485,7 @@ def _any_fetch_confirms() -> list[Any]:
         """Whoever has ever fetched from this leader counts, whichever round it had seen."""
         return leader.round if key in leader.replicas else 0
 
-    return [patch.object(Replication, "_round_of", round_of)]
+    return [patch.object(Contacts, "round_of", round_of)]
 
 
 @_mutant("the end of a reign does not fail those who wait for a commit")
@@ -494,7 +495,7 @@ def _waiters_survive() -> list[Any]:
 
 @_mutant("applies what is not committed")
 def _applies_early() -> list[Any]:
-    original = Replication._announce_watermark
+    original = Replication.report_watermark
 
     def announce(self: Any) -> None:
         state = self._state
@@ -503,7 +504,7 @@ def _applies_early() -> list[Any]:
             self._announced = state.log.durable_end
             state.effects.append(AdvanceHighWatermark(self._announced))
 
-    return [patch.object(Replication, "_announce_watermark", announce)]
+    return [patch.object(Replication, "report_watermark", announce)]
 
 
 Attack = Callable[[int], str | None]

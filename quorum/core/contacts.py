@@ -1,13 +1,13 @@
-"""Contact of a leader with its replicas: which are alive, and whether a majority still follows.
+"""Contact of a leader with its replicas: which are live, and whether a majority still follows.
 
-Theory of operation.  A replica shows that it is alive by asking the leader for something: by a Fetch, or by a
-FetchSnapshot while it downloads.  Both go through `_hear`, the only place that counts contact.  Everything that needs
+Theory of operation.  A replica shows that it is live by asking the leader for something: by a Fetch, or by a
+FetchSnapshot while it downloads.  Both go through `hear`, the only place that counts contact.  Everything that needs
 a live replica relies on it: the pause of a leader without a majority, changes of the voters, handovers.
 
-A request says that its sender was alive when it sent it, not when the leader reads it.  Normally these are the same
+A request shows that its sender was alive when it sent it, not when the leader reads it.  Normally these are the same
 moment.  After the leader was held up (stopped, swapped out), requests of any age wait in its sockets, and the sender
 may have lost its disk since.  So the leader then begins a new round (see `reads.py`), and from there on only requests
-of that round are contact: a sender knows the round from a reply that the leader gave after it was held up.  Requests
+of that round are contact: a sender learns the round from a reply that the leader gave after it was held up.  Requests
 of an older round are answered at once, so that a live sender needs one more exchange only."""
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from __future__ import annotations
 from quorum.core.latency import STALL_TIMEOUTS_MAX
 from quorum.core.messages import Fetch, FetchSnapshot
 from quorum.core.roles import Errand, Leader, Progress
-from quorum.core.transitions import Transitions
+from quorum.core.state import CoreState
 from quorum.core.types import ReplicaKey
 
 
-class Contacts(Transitions):
-    """Tracks which replicas are alive, as seen by a leader."""
+class Contacts:
+    """Tracks for a leader which replicas are live and caught up."""
 
-    def _hear(self, leader: Leader, progress: Progress, request: Fetch | FetchSnapshot, now_ms: int) -> bool:
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+
+    def hear(self, leader: Leader, progress: Progress, request: Fetch | FetchSnapshot, now_ms: int) -> bool:
         """Count a valid request of a replica as contact; False if it may be older than a hold-up of this node."""
         is_current = request.round >= leader.trusted_round
         if is_current:
@@ -31,27 +34,27 @@ class Contacts(Transitions):
         announcement = leader.announcements.get(request.sender.key)
         if announcement is not None:
             announcement.due_ms = now_ms + self._state.config.fetch_timeout_ms // 2
-        self._update_pause(leader, now_ms)
+        self.update_pause(leader, now_ms)
         return is_current
 
-    def _distrust_what_waited(self, leader: Leader) -> None:
+    def begin_trusted_round(self, leader: Leader) -> None:
         """After this node was held up: count only requests that are sent from now on as contact."""
         leader.round += 1
         leader.trusted_round = leader.round
 
-    def _round_to_tell(self, leader: Leader) -> int:
+    def round_to_report(self, leader: Leader) -> int:
         """Return the round for a reply.  A read that comes later needs a later round."""
-        leader.told_round = leader.round
+        leader.reported_round = leader.round
         return leader.round
 
-    def _round_of(self, leader: Leader, key: ReplicaKey) -> int:
+    def round_of(self, leader: Leader, key: ReplicaKey) -> int:
         """Return the last round of this leader in which the replica has asked for something."""
         progress = leader.replicas.get(key)
         return progress.round if progress is not None else 0
 
     # Replicas
 
-    def _progress_of(self, leader: Leader, key: ReplicaKey, address: str) -> Progress:
+    def progress_of(self, leader: Leader, key: ReplicaKey, address: str) -> Progress:
         progress = leader.replicas.get(key)
         if progress is None:
             self._forget_silent_observers(leader)
@@ -68,13 +71,13 @@ class Contacts(Transitions):
         if observers:
             del leader.replicas[min(observers, key=lambda key: (leader.replicas[key].last_fetch_ms or 0, key))]
 
-    def _note_disk(self, leader: Leader, key: ReplicaKey, address: str, now_ms: int) -> None:
+    def note_disk(self, leader: Leader, key: ReplicaKey, address: str, now_ms: int) -> None:
         """Note a disk that runs at the address of a voter with another disk: that voter is not alive."""
         voter = self._state.history.current.by_id(key.node_id)
         if voter is not None and voter.key != key and voter.address == address:
             leader.displaced[voter.key] = now_ms
 
-    def _is_live(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
+    def is_live(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
         """Whether the replica was heard within the fetch timeout, and no other disk at its address since.
 
         The leader itself is alive.
@@ -90,24 +93,43 @@ class Contacts(Transitions):
             return False
         return now_ms - progress.last_fetch_ms < state.config.fetch_timeout_ms
 
-    def _stall_limit_ms(self, leader: Leader, now_ms: int) -> int:
+    def is_ready(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
+        """Whether this voter fetches, and has been caught up lately."""
+        if not self.is_live(leader, key, now_ms):
+            return False
+        caught_up_ms = leader.replicas[key].last_caught_up_ms
+        return caught_up_ms is not None and now_ms - caught_up_ms < self._state.config.fetch_timeout_ms
+
+    def why_not_ready(self, leader: Leader, key: ReplicaKey, now_ms: int) -> str:
+        progress = leader.replicas.get(key)
+        if progress is None or progress.last_fetch_ms is None:
+            return f"node {key.node_id} does not fetch from this leader"
+        displaced_ms = leader.displaced.get(key)
+        if displaced_ms is not None and displaced_ms >= progress.last_fetch_ms:
+            return f"node {key.node_id} has another disk now than {key}"
+        lag = max(0, self._state.log.end - progress.end)
+        return f"node {key.node_id} lags by {lag} records and last fetched {now_ms - progress.last_fetch_ms} ms ago"
+
+    # The disk
+
+    def stall_limit_ms(self, leader: Leader, now_ms: int) -> int:
         """For how long the oldest write of a leader may wait; see `latency.py`."""
         state = self._state
         timeout = state.config.fetch_timeout_ms
-        others = [leader.replicas[key].write_ms for key in state.other_voters if self._is_live(leader, key, now_ms)]
+        others = [leader.replicas[key].write_ms for key in state.other_voters if self.is_live(leader, key, now_ms)]
         most = STALL_TIMEOUTS_MAX * timeout
         return max(timeout, min(4 * min(others), most)) if others else most
 
-    def _stalled_ms(self, leader: Leader, now_ms: int) -> int | None:
+    def stalled_ms(self, leader: Leader, now_ms: int) -> int | None:
         """Return for how long a write has waited for the leader's disk, if that is too long; else None."""
         oldest_ms = self._state.oldest_write_ms
-        if oldest_ms is None or now_ms - oldest_ms < self._stall_limit_ms(leader, now_ms):
+        if oldest_ms is None or now_ms - oldest_ms < self.stall_limit_ms(leader, now_ms):
             return None
         return now_ms - oldest_ms
 
     # The majority
 
-    def _majority_contact_ms(self, leader: Leader) -> int | None:
+    def majority_contact_ms(self, leader: Leader) -> int | None:
         """Return when a majority was heard last; None when this node alone is a majority."""
         state = self._state
         needed = state.history.current.majority - (1 if state.is_voter else 0)
@@ -121,10 +143,10 @@ class Contacts(Transitions):
         contacts.sort(reverse=True)
         return contacts[needed - 1]
 
-    def _update_pause(self, leader: Leader, now_ms: int) -> None:
+    def update_pause(self, leader: Leader, now_ms: int) -> None:
         """Pause from the moment that no majority was heard within the fetch timeout, until one is heard again."""
         state = self._state
-        contact = self._majority_contact_ms(leader)
+        contact = self.majority_contact_ms(leader)
         before, leader.paused = leader.paused, contact is not None and now_ms - contact >= state.config.fetch_timeout_ms
         if before != leader.paused:
             state.seek = Errand(now_ms)  # a pause begins by asking at once

@@ -2,15 +2,20 @@
 
 Theory of operation.  One task owns the core and calls `step` for everything that happens: a request or reply, a write
 that has become durable, a proposal, time.  `step` never waits and never fails: it changes the state, and returns what
-is to be done, in order.  The parts stack up by what they need from each other:
+is to be done, in order.  These are objects, which hold the state and the parts that they use:
 
-    CoreState     fields, durability, requests in flight; held by all of the following        state.py
-    Timeouts      back-offs and deadlines; held likewise                                    timeouts.py
-    Transitions   the transitions between roles                                             transitions.py
-    Contacts      which replicas are alive, and whether a majority is                     contacts.py
-    Snapshots     the log's start, snapshots given and taken                                snapshots.py
-    Replication   proposals, fetches on both ends, the high watermark                       replication.py
+    CoreState     fields, durability, requests in flight                                    state.py
+    Timeouts      back-offs and deadlines                                                   timeouts.py
+    Contacts      which replicas are live, and whether a majority is                        contacts.py
+    Snapshots     the log's start, snapshots sent by a leader                               snapshots.py
+    Downloads     snapshots received by a follower                                          downloads.py
+    Replication   proposals, fetches served, the high watermark                             replication.py
+    Following     fetches sent by a follower                                                following.py
     Reads         current reads, confirmed by the voters                                    reads.py
+
+The others stack up by what they need from each other:
+
+    Transitions   the transitions between roles                                             transitions.py
     Elections     strangers and epochs, votes, resigning, looking for the leader            election.py
     Handovers     transfer of leadership, preferred leaders                                 handover.py
     Membership    changes of the voters, one at a time, and towards a target                membership.py
@@ -94,7 +99,7 @@ from quorum.core.roles import (
     RoleState,
     Unattached,
 )
-from quorum.core.state import Call, Purpose
+from quorum.core.state import Call, Checked, Purpose
 from quorum.core.types import Election, LogEnd, ReplicaKey, StoredQuorum, Voter
 from quorum.core.voters import VoterHistory
 
@@ -113,7 +118,6 @@ class RaftCore(Founding):
         self._now_ms = now_ms
         self._idle_ms = now_ms
         self._boot(stored, now_ms)
-        self._checked = (self._state.election, self._state.high_watermark)
 
     # Boot
 
@@ -168,7 +172,8 @@ class RaftCore(Founding):
         if now_ms - before_ms >= state.config.fetch_timeout_ms * 3 // 2:
             state.latency.held_up(now_ms)
             if isinstance(state.role, Leader):
-                self._distrust_what_waited(state.role)
+                self._contacts.begin_trusted_round(state.role)
+                self._restart_checks(state.role)
         self._idle_ms = now_ms + IDLE_TICK_MS
         if state.refused is None:
             self._dispatch(event, now_ms)
@@ -176,7 +181,7 @@ class RaftCore(Founding):
                 self._pursue(now_ms)
         else:
             self._refuse_work(event, state.refused)
-        self._announce_watermark()
+        self._replication.report_watermark()
         state.close_draft(now_ms)
         self._check_invariants()
         assert not isinstance(event, Tick) or self.deadline_ms > now_ms, f"idle tick at {now_ms} as {state.role}"
@@ -212,9 +217,9 @@ class RaftCore(Founding):
             case Written(write_id):
                 self._on_written(write_id, now_ms)
             case LogRead():
-                self._on_log_read(event)
+                self._replication.on_log_read(event)
             case Propose():
-                self._on_propose(event, now_ms)
+                self._replication.on_propose(event, now_ms)
             case Resign(reason):
                 self._resign(now_ms, reason)
             case ChangeVoters():
@@ -224,9 +229,19 @@ class RaftCore(Founding):
             case Prefer(node_ids):
                 self.preferred = node_ids
             case ConfirmRead():
-                self._on_confirm_read(event, now_ms)
-            case SnapshotTaken() | TrimLog() | SnapshotRead() | SnapshotPart() | SnapshotLoaded() | SnapshotFailed():
-                self._on_snapshot_event(event, now_ms)
+                self._reads.on_confirm_read(event, now_ms)
+            case SnapshotTaken():
+                self._snapshots.on_snapshot_taken(event)
+            case TrimLog():
+                self._snapshots.on_trim_log(event)
+            case SnapshotRead():
+                self._snapshots.on_snapshot_read(event)
+            case SnapshotPart():
+                self._downloads.on_snapshot_part(event, now_ms)
+            case SnapshotLoaded():
+                self._downloads.on_snapshot_loaded(event, now_ms)
+            case SnapshotFailed():
+                self._downloads.on_snapshot_failed(event, now_ms)
             case _:
                 assert_never(event)
 
@@ -240,9 +255,9 @@ class RaftCore(Founding):
             case EndQuorumEpoch():
                 self._on_end(call, request, now_ms)
             case Fetch():
-                self._on_fetch(call, request, now_ms)
+                self._replication.on_fetch(call, request, now_ms)
             case FetchSnapshot():
-                self._on_fetch_snapshot(call, request, now_ms)
+                self._snapshots.on_fetch_snapshot(call, request, now_ms)
             case Introduce():
                 self._on_introduce(call, request, now_ms)
             case DescribeQuorum():
@@ -264,7 +279,7 @@ class RaftCore(Founding):
             self._on_settled(newborn, now_ms)
         self._count_votes(now_ms)
         if isinstance(state.role, Leader):
-            self._commit(state.role)
+            self._replication.commit(state.role)
 
     # Replies.  An errand takes only the reply to its latest request, in the same stay in the same role.
 
@@ -302,9 +317,9 @@ class RaftCore(Founding):
             case VoteReply(), Prospective() | Candidate() if call.voter is not None:
                 self._on_vote_reply(role, call.voter, reply, now_ms)
             case FetchReply(), Follower() if isinstance(call.request, Fetch):
-                self._on_fetch_reply(role, call.request, call.sent_ms, reply, now_ms)
+                self._following.on_fetch_reply(role, call.request, call.sent_ms, reply, now_ms)
             case FetchSnapshotReply(), Follower() if isinstance(call.request, FetchSnapshot):
-                self._on_fetch_snapshot_reply(role, call.request, reply, now_ms)
+                self._downloads.on_fetch_snapshot_reply(role, call.request, reply, now_ms)
             case BeginQuorumEpochReply(), Leader() if call.voter is not None:
                 self._announcement_ended(role, call.voter, call.sent_ms)
             case EndQuorumEpochReply(), Resigned() if call.voter is not None:
@@ -341,7 +356,7 @@ class RaftCore(Founding):
         elif call.purpose is Purpose.INTRODUCE and state.newborn is not None:
             self._introduce_failed(state.newborn, call.to, now_ms)
         elif isinstance(role, Follower):
-            self._fetch_failed(role, now_ms)
+            self._following.fetch_failed(role, now_ms)
         elif call.voter is not None:
             match role:
                 case Prospective() | Candidate():
@@ -359,13 +374,13 @@ class RaftCore(Founding):
         self._expire_transfer(now_ms)
         match state.role:
             case Leader() as leader:
-                self._update_pause(leader, now_ms)
-                stalled_ms = self._stalled_ms(leader, now_ms)
+                self._contacts.update_pause(leader, now_ms)
+                stalled_ms = self._contacts.stalled_ms(leader, now_ms)
                 if stalled_ms is not None:
                     self._resign(now_ms, f"the disk has not answered for {stalled_ms} ms")
                 else:
-                    self._expire_parked(leader, now_ms)
-            case Follower() as follower if now_ms >= follower.deadline_ms and self._waits_for_shell(follower):
+                    self._replication.expire_parked(leader, now_ms)
+            case Follower() as follower if now_ms >= follower.deadline_ms and self._downloads.waits_for_shell(follower):
                 follower.deadline_ms = self._timeouts.fetch_deadline(now_ms)
             case Follower() as follower if now_ms >= follower.deadline_ms:
                 reason = f"leader {follower.leader_id} " + ("has resigned" if follower.gone else "is not heard")
@@ -411,10 +426,10 @@ class RaftCore(Founding):
                 times += self._change_timers(leader, self._now_ms)
                 times += self._handover_timers(leader, self._now_ms)
                 timeout = state.config.fetch_timeout_ms
-                if not leader.paused and (contact := self._majority_contact_ms(leader)) is not None:
+                if not leader.paused and (contact := self._contacts.majority_contact_ms(leader)) is not None:
                     times.append(contact + timeout)
                 if state.oldest_write_ms is not None:
-                    times.append(state.oldest_write_ms + self._stall_limit_ms(leader, self._now_ms))
+                    times.append(state.oldest_write_ms + self._contacts.stall_limit_ms(leader, self._now_ms))
             case Follower() as follower:
                 times.append(follower.deadline_ms)
                 if state.all_durable and not follower.gone:
@@ -441,10 +456,10 @@ class RaftCore(Founding):
                 if state.role is not leader:
                     return self._pursue(now_ms)
                 self._announce(leader, now_ms)
-                self._confirm_reads(leader)
-                self._wake_parked(leader, now_ms)
+                self._reads.confirm_reads(leader)
+                self._replication.wake_parked(leader, now_ms)
             case Follower() as follower:
-                self._fetch(follower, now_ms)
+                self._following.fetch(follower, now_ms)
             case Prospective() | Candidate() as standing:
                 self._ask_for_votes(standing, now_ms)
             case Resigned() as resigned:
@@ -529,7 +544,7 @@ class RaftCore(Founding):
         """What this node knows of the quorum; ages are before `now_ms`.  With an error, only what every reply says."""
         state = self._state
         if isinstance(state.role, Leader):
-            self._update_pause(state.role, now_ms)
+            self._contacts.update_pause(state.role, now_ms)
         statuses: list[ReplicaStatus] = []
         observers: list[ReplicaStatus] = []
         replicas = state.role.replicas if isinstance(state.role, Leader) and error is ErrorCode.NONE else {}
@@ -597,8 +612,8 @@ class RaftCore(Founding):
 
     def _check_invariants(self) -> None:
         state = self._state
-        (before, watermark), now = self._checked, state.election
-        self._checked = (now, state.high_watermark)
+        (before, watermark), now = state.checked, state.election
+        state.checked = Checked(now, state.high_watermark)
         assert now.epoch >= before.epoch, f"epoch went from {before.epoch} back to {now.epoch}"
         if now.epoch == before.epoch:
             assert before.voted_for in (None, now.voted_for), f"vote of epoch {now.epoch} changed: {before} -> {now}"

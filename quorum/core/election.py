@@ -42,7 +42,6 @@ from quorum.core.messages import (
     Vote,
     VoteReply,
 )
-from quorum.core.reads import Reads
 from quorum.core.roles import (
     Ballot,
     Candidate,
@@ -55,6 +54,7 @@ from quorum.core.roles import (
 )
 from quorum.core.state import EPOCH_MAX, Purpose
 from quorum.core.timeouts import is_slow
+from quorum.core.transitions import Transitions
 from quorum.core.types import Election, LogEnd, ReplicaKey, StoredQuorum
 
 EPOCH_AHEAD_MAX = 16
@@ -68,7 +68,7 @@ class VoterAddress(NamedTuple):
     heard: str
 
 
-class Elections(Reads):
+class Elections(Transitions):
     """Votes, epochs, the end of a reign, and the search for a leader."""
 
     def __init__(self, config: RaftConfig, stored: StoredQuorum, random: Random, now_ms: int) -> None:
@@ -131,7 +131,7 @@ class Elections(Reads):
                 case Follower() as follower:
                     moved = follower.leader.address != address and follower.fetch.failures > 0
                     if moved and not follower.gone:
-                        self._follow_moved(follower, address, now_ms)
+                        follower.move(address, now_ms)
                     return True
                 case Prospective(lost_leader=lost) if lost == Peer(leader_id, address):
                     return True  # known, and out of reach: what others hear does not help
@@ -416,7 +416,7 @@ class Elections(Reads):
             return
         if leader.outrun_ms is None:
             leader.outrun_ms = now_ms
-        self._update_pause(leader, now_ms)
+        self._contacts.update_pause(leader, now_ms)
         waited = now_ms - leader.outrun_ms >= state.config.fetch_timeout_ms
         if waited and not leader.paused and leader.handover is None and state.high_watermark > leader.epoch_start:
             node_id = request.sender.key.node_id

@@ -204,7 +204,7 @@ class Founding(Membership):
             self._hear_of(newborn, request.sender.key, failed_only=True, now_ms=now_ms)
         elif isinstance(state.role, Leader) and error is ErrorCode.NONE:  # an empty disk says at which address it is
             address = dict(request.initial_voters).get(request.sender.key.node_id, "")
-            self._note_disk(state.role, request.sender.key, address, now_ms)
+            self._contacts.note_disk(state.role, request.sender.key, address, now_ms)
 
     def _hear_of(self, newborn: Newborn, key: ReplicaKey, *, failed_only: bool, now_ms: int) -> None:
         """A founder is up: ask it without waiting out the pause.

@@ -83,7 +83,7 @@ class Handovers(Elections):
         leader = state.role
         if not isinstance(leader, Leader):
             return VoterChangeError.NOT_LEADER, "this node does not lead", None
-        self._update_pause(leader, now_ms)
+        self._contacts.update_pause(leader, now_ms)
         if leader.paused:
             return VoterChangeError.PAUSED, "no majority fetches from this leader: it could not be elected", None
         if leader.handover is not None or self._transfer is not None:
@@ -94,32 +94,15 @@ class Handovers(Elections):
             voter = state.history.current.by_id(event.to)
             if voter is None:
                 return VoterChangeError.VOTER_NOT_FOUND, f"node {event.to} is no voter", None
-            if not self._is_ready(leader, voter.key, now_ms):
-                return VoterChangeError.NOT_CAUGHT_UP, self._why_not_ready(leader, voter.key, now_ms), None
+            if not self._contacts.is_ready(leader, voter.key, now_ms):
+                return VoterChangeError.NOT_CAUGHT_UP, self._contacts.why_not_ready(leader, voter.key, now_ms), None
             return VoterChangeError.NONE, "", voter.key
         if not state.other_voters:
             return VoterChangeError.LAST_VOTER, "there is no other voter", None
-        ready = [key for key in state.other_voters if self._is_ready(leader, key, now_ms)]
+        ready = [key for key in state.other_voters if self._contacts.is_ready(leader, key, now_ms)]
         if not ready:
             return VoterChangeError.NOT_CAUGHT_UP, "no other voter is caught up and fetches", None
         return VoterChangeError.NONE, "", max(ready, key=lambda key: (leader.replicas[key].end, -key.node_id))
-
-    def _is_ready(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
-        """Whether this voter fetches, and has been caught up lately."""
-        if not self._is_live(leader, key, now_ms):
-            return False
-        caught_up_ms = leader.replicas[key].last_caught_up_ms
-        return caught_up_ms is not None and now_ms - caught_up_ms < self._state.config.fetch_timeout_ms
-
-    def _why_not_ready(self, leader: Leader, key: ReplicaKey, now_ms: int) -> str:
-        progress = leader.replicas.get(key)
-        if progress is None or progress.last_fetch_ms is None:
-            return f"node {key.node_id} does not fetch from this leader"
-        displaced_ms = leader.displaced.get(key)
-        if displaced_ms is not None and displaced_ms >= progress.last_fetch_ms:
-            return f"node {key.node_id} has another disk now than {key}"
-        lag = max(0, self._state.log.end - progress.end)
-        return f"node {key.node_id} lags by {lag} records and last fetched {now_ms - progress.last_fetch_ms} ms ago"
 
     # Handing over
 
@@ -138,7 +121,7 @@ class Handovers(Elections):
         if leader.paused or to not in state.history.current or now_ms >= handover.deadline_ms:
             leader.handover = None
             self._note_failure(to.node_id, now_ms)
-            return self._end_transfer(VoterChangeError.NOT_CAUGHT_UP, self._why_not_ready(leader, to, now_ms))
+            return self._end_transfer(VoterChangeError.NOT_CAUGHT_UP, self._contacts.why_not_ready(leader, to, now_ms))
         if leader.replicas[to].end >= state.log.end:
             self._given = (state.epoch, to.node_id)
             if self._transfer is not None:
@@ -158,7 +141,7 @@ class Handovers(Elections):
             unsteady = self._unsteady.get(node_id)
             if voter is None or (unsteady is not None and now_ms < unsteady.until_ms):
                 continue
-            if self._is_ready(leader, voter.key, now_ms):
+            if self._contacts.is_ready(leader, voter.key, now_ms):
                 return voter.key
         return None
 

@@ -103,7 +103,7 @@ class Membership(Handovers):
         leader = state.role
         if not isinstance(leader, Leader):
             return Verdict(VoterChangeError.NOT_LEADER, "this node does not lead")
-        self._update_pause(leader, now_ms)
+        self._contacts.update_pause(leader, now_ms)
         if leader.paused:
             return Verdict(VoterChangeError.PAUSED, *self._paused_words())
         if state.high_watermark <= leader.epoch_start:
@@ -134,9 +134,11 @@ class Membership(Handovers):
         state = self._state
         return state.history.changed_at >= state.high_watermark
 
-    def _distrust_what_waited(self, leader: Leader) -> None:
-        """Ask and measure anew for changes under way: an answer that waited does not show who is alive, either."""
-        super()._distrust_what_waited(leader)
+    def _restart_checks(self, leader: Leader) -> None:
+        """Ask and measure anew for changes under way, after this node was held up.
+
+        A reply that waited meanwhile does not show that its sender is alive.
+        """
         for work in (leader.change, leader.step):
             if work is not None and work.end is None:
                 work.probes.clear()
@@ -283,7 +285,7 @@ class Membership(Handovers):
             address = voter.address
             if voter.key == state.key:
                 address = state.config.address
-            elif self._is_live(leader, voter.key, now_ms):
+            elif self._contacts.is_live(leader, voter.key, now_ms):
                 address = leader.replicas[voter.key].address
             if address != voter.address:
                 moved.append(UpdateVoter(voter.key, address))
@@ -352,7 +354,7 @@ class Membership(Handovers):
 
     def _other_disk_words(self, leader: Leader, voter: ReplicaKey, now_ms: int) -> str:
         """What to do about a voter's id that answers from another disk."""
-        if self._is_live(leader, voter, now_ms):
+        if self._contacts.is_live(leader, voter, now_ms):
             return f"two nodes run with id {voter.node_id}: give one another id, or stop the old one and use --replace"
         return "if the old disk is lost for good: the same with --replace"
 
@@ -425,7 +427,7 @@ class Membership(Handovers):
         return replace(record, voters=voters)
 
     def _live(self, leader: Leader, voters: VoterSet, now_ms: int) -> set[ReplicaKey]:
-        return {voter.key for voter in voters if self._is_live(leader, voter.key, now_ms)}
+        return {voter.key for voter in voters if self._contacts.is_live(leader, voter.key, now_ms)}
 
     def _refuse_address(self, node_id: int, address: str) -> Verdict | None:
         for voter in self._state.history.current:
@@ -486,10 +488,7 @@ class Membership(Handovers):
         progress = leader.replicas.get(key)
         if work.measured_from is None:
             work.measured_from = (now_ms, progress.fetches if progress is not None else 0)
-            parked = leader.parked.get(key)
-            if parked is not None and parked.read_id is None:
-                del leader.parked[key]
-                state.answer(parked.call, self._reply(leader))
+            self._replication.answer_parked(leader, key)
         from_ms, fetches = work.measured_from
         if progress is not None and progress.caught_up_fetch > fetches:
             work.expiry_ms = None
@@ -497,7 +496,7 @@ class Membership(Handovers):
         heard_ms = progress.last_fetch_ms if progress is not None else None
         work.expiry_ms = max(from_ms, heard_ms or 0) + state.config.fetch_timeout_ms
         if now_ms >= work.expiry_ms:
-            message = self._why_not_ready(leader, key, now_ms)
+            message = self._contacts.why_not_ready(leader, key, now_ms)
             return Verdict(VoterChangeError.NOT_CAUGHT_UP, message, "wait until it has caught up, then try again")
         return Verdict(VoterChangeError.NONE, "is catching up")
 
@@ -522,7 +521,7 @@ class Membership(Handovers):
             probe.call = None
             if isinstance(reply, IntroduceReply):
                 probe.reply, probe.due_ms = reply, None
-                self._note_disk(leader, reply.key, call.to.address, now_ms)
+                self._contacts.note_disk(leader, reply.key, call.to.address, now_ms)
             else:
                 probe.failures += 1
                 is_last = probe.failures >= PROBES_MAX

@@ -15,15 +15,20 @@ anyway: a round trip for a single read, at most two under load."""
 
 from __future__ import annotations
 
+from quorum.core.contacts import Contacts
 from quorum.core.events import ConfirmRead, ReadConfirmed, ReadRefused
-from quorum.core.replication import Replication
-from quorum.core.roles import Leader, RoleState, WaitingRead
+from quorum.core.roles import Leader, WaitingRead
+from quorum.core.state import CoreState
 
 
-class Reads(Replication):
+class Reads:
     """Confirms reads as leader."""
 
-    def _on_confirm_read(self, event: ConfirmRead, now_ms: int) -> None:
+    def __init__(self, state: CoreState, contacts: Contacts) -> None:
+        self._state = state
+        self._contacts = contacts
+
+    def on_confirm_read(self, event: ConfirmRead, now_ms: int) -> None:
         state = self._state
         leader = state.role
         if not isinstance(leader, Leader):
@@ -31,26 +36,26 @@ class Reads(Replication):
             who = f"node {known.node_id} leads" if known is not None else "no leader is known"
             state.effects.append(ReadRefused(event.call, f"not the leader; {who}"))
             return
-        self._update_pause(leader, now_ms)
+        self._contacts.update_pause(leader, now_ms)
         if not leader.paused and len(leader.waiting_reads) >= state.config.reads_max:
             state.effects.append(ReadRefused(event.call, f"{len(leader.waiting_reads)} reads wait already"))
             return
-        if leader.round <= leader.told_round:
+        if leader.round <= leader.reported_round:
             leader.round += 1
         offset = max(state.high_watermark, leader.epoch_start + 1)
         leader.waiting_reads.append(WaitingRead(event.call, leader.round, offset))
 
-    def _confirm_reads(self, leader: Leader) -> None:
+    def confirm_reads(self, leader: Leader) -> None:
         """Answer the reads whose round a majority has fetched in; none while paused."""
         state = self._state
         if leader.paused:
-            return self._refuse_reads(
-                leader, f"paused: no majority has fetched within {state.config.fetch_timeout_ms} ms"
+            return refuse_reads(
+                state, leader, f"paused: no majority has fetched within {state.config.fetch_timeout_ms} ms"
             )
         if not leader.waiting_reads:
             return None
         rounds = [
-            leader.round if voter.key == state.key else self._round_of(leader, voter.key)
+            leader.round if voter.key == state.key else self._contacts.round_of(leader, voter.key)
             for voter in state.history.current
         ]
         confirmed = sorted(rounds, reverse=True)[state.history.current.majority - 1]
@@ -63,13 +68,9 @@ class Reads(Replication):
         leader.waiting_reads = waiting
         return None
 
-    def _refuse_reads(self, leader: Leader, reason: str) -> None:
-        for read in leader.waiting_reads:
-            self._state.effects.append(ReadRefused(read.call, reason))
-        leader.waiting_reads = []
 
-    def _become(self, role: RoleState, now_ms: int, reason: str) -> None:
-        before = self._state.role
-        super()._become(role, now_ms, reason)
-        if isinstance(before, Leader):
-            self._refuse_reads(before, f"leads no more: {reason}")
+def refuse_reads(state: CoreState, leader: Leader, reason: str) -> None:
+    """Refuse all reads that wait to be confirmed by this leader."""
+    for read in leader.waiting_reads:
+        state.effects.append(ReadRefused(read.call, reason))
+    leader.waiting_reads = []

@@ -1,58 +1,49 @@
-"""The log: appended by the leader, pulled by everyone else, committed by the majority.
+"""The leader's end of the log: proposals, fetches of the replicas, and the high watermark.
 
-Theory of operation.  A node fetches from its log's end, naming the epoch of its last batch.  The leader looks that
-epoch up: if its own part of the epoch is shorter, or it has no such epoch, the logs differ there, and it answers
-where its largest epoch not above ends; the fetcher cuts its log there and asks again.  Each round trip settles at
-least one epoch, whatever the number of records.  A position that matches is an acknowledgement: everything below it
-is durable at the fetcher, because a fetch leaves only when nothing is unwritten.
+Theory of operation.  A replica fetches from its log's end, naming the epoch of its last batch (`following.py`).  The
+leader looks that epoch up.  If its own part of the epoch is shorter, or it has no such epoch, the logs diverge there.
+It then answers with the end of its largest epoch that is not above; the fetcher truncates to it and asks again.  Each
+round trip settles at least one epoch, whatever the number of records.  A position that matches is an acknowledgement:
+everything below it is durable at the fetcher, because a fetch leaves only when nothing is unwritten.
 
-The high watermark is the offset that a majority of the voters in force has acknowledged, the leader counting by what
-its own disk has confirmed.  It moves only past the first record of the leader's own epoch (Raft 5.4.2): older records
-are committed by being below it.
+The high watermark is the offset that a majority of the voters in force has acknowledged.  For itself the leader counts
+what its own disk has confirmed.  The watermark moves only past the first record of the leader's own epoch (Raft 5.4.2):
+older records are committed by being below it.
 
-A fetch that brings nothing new is parked.  A voter's is answered on new records, which it must acknowledge; a new high
-watermark comes with them, or alone when none came for `watermark_wait_ms`: no commit waits for it, and told at once it
-would cost a second exchange with each voter a commit.  An observer's is answered only on a new high watermark, at once,
-so that a commit wakes thousands of brokers once, not twice.
+A fetch that brings nothing new is parked.  A parked fetch of a voter is answered on new records, which the voter must
+acknowledge.  A new high watermark comes with them, or alone when none came for `watermark_wait_ms`: no commit waits for
+it, and a separate reply at once would cost a second exchange with each voter for each commit.  A parked fetch of an
+observer is answered on a new high watermark only, at once, so that a commit wakes thousands of brokers once, not twice.
 
-Replies come late, twice and out of order.  A fetch reply counts only if it answers the one fetch in flight, in the
-same stay as follower of the same leader; a fetch that overtakes another of the same replica takes its place."""
+A fetch that overtakes another of the same replica takes its place."""
 
 from __future__ import annotations
 
-from quorum.core.events import (
-    AdvanceHighWatermark,
-    Appended,
-    LogRead,
-    NotAppended,
-    Odd,
-    Peer,
-    Propose,
-    ReadLog,
-)
-from quorum.core.messages import (
-    ErrorCode,
-    Fetch,
-    FetchReply,
-)
-from quorum.core.roles import Errand, Follower, Leader, Parked, Progress
+from quorum.core.contacts import Contacts
+from quorum.core.events import AdvanceHighWatermark, Appended, LogRead, NotAppended, Odd, Propose, ReadLog
+from quorum.core.messages import ErrorCode, Fetch, FetchReply
+from quorum.core.roles import Leader, Parked, Progress, Served
 from quorum.core.snapshots import Snapshots
-from quorum.core.state import Purpose
-from quorum.core.types import Batch, LogEnd, ReplicaKey, Voters
+from quorum.core.state import CoreState
+from quorum.core.types import Batch, LogEnd, ReplicaKey
 
 EXPIRY_STEP_MS = 50
-"""Parked fetches are looked through for expiry at most so often: one may be answered so much later."""
+"""The pause between two searches for expired fetches: a parked fetch may be answered so much later than it asked."""
 
 
-class Replication(Snapshots):
-    """Both ends of Fetch, proposals, and the high watermark."""
+class Replication:
+    """Appends, serves fetches and commits as leader."""
 
-    _next_read = 1
-    _announced = 0  # the high watermark that the shell was told
+    def __init__(self, state: CoreState, contacts: Contacts, snapshots: Snapshots) -> None:
+        self._state = state
+        self._contacts = contacts
+        self._snapshots = snapshots
+        self._next_read = 1
+        self._announced = 0  # the high watermark that the shell knows
 
-    # Leader: proposals
+    # Proposals
 
-    def _on_propose(self, event: Propose, now_ms: int) -> None:
+    def on_propose(self, event: Propose, now_ms: int) -> None:
         state = self._state
         refusal = self._refuse_proposal(event, now_ms)
         if refusal is not None:
@@ -66,7 +57,7 @@ class Replication(Snapshots):
         state = self._state
         if not isinstance(state.role, Leader) or event.epoch != state.epoch:
             return NotAppended(f"not leader of epoch {event.epoch}", leads=False)
-        self._update_pause(state.role, now_ms)
+        self._contacts.update_pause(state.role, now_ms)
         if state.role.paused:
             reason = f"paused: no majority has fetched within {state.config.fetch_timeout_ms} ms"
             return NotAppended(reason, leads=True)
@@ -78,9 +69,9 @@ class Replication(Snapshots):
         assert event.count >= 1, f"proposal of {event.count} records"
         return None
 
-    # Leader: fetches
+    # Fetches
 
-    def _on_fetch(self, call: int, request: Fetch, now_ms: int) -> None:
+    def on_fetch(self, call: int, request: Fetch, now_ms: int) -> None:
         state = self._state
         error = self._refuse_fetch(request)
         if error is not ErrorCode.NONE:
@@ -88,11 +79,11 @@ class Replication(Snapshots):
         leader = state.role
         assert isinstance(leader, Leader)
         key = request.sender.key
-        progress = self._progress_of(leader, key, request.address)
+        progress = self._contacts.progress_of(leader, key, request.address)
         previous_ms = progress.last_fetch_ms
-        self._note_disk(leader, key, request.address, now_ms)
-        is_current = self._hear(leader, progress, request, now_ms)
-        snapshot = self._snapshot_for(request)
+        self._contacts.note_disk(leader, key, request.address, now_ms)
+        is_current = self._contacts.hear(leader, progress, request, now_ms)
+        snapshot = self._snapshots.snapshot_for(request)
         if snapshot is not None:
             return state.answer(call, self._reply(leader, snapshot=snapshot))
         diverging = self._divergence(request)
@@ -104,7 +95,7 @@ class Replication(Snapshots):
         progress.write_ms = request.write_ms
         if is_current:
             self._note_lag(progress, previous_ms, now_ms)
-        self._commit(leader)
+        self.commit(leader)
         overtaken = leader.parked.pop(key, None)
         if overtaken is not None:
             state.answer(overtaken.call, self._reply(leader))
@@ -122,7 +113,7 @@ class Replication(Snapshots):
         return None
 
     def _refuse_fetch(self, request: Fetch) -> ErrorCode:
-        error = self._refuse_reader(request)
+        error = self._snapshots.refuse_reader(request)
         if error is not ErrorCode.NONE:
             return error
         numbers = (request.offset, request.last_fetched_epoch, request.high_watermark)
@@ -160,7 +151,7 @@ class Replication(Snapshots):
                 )
             )
 
-    def _commit(self, leader: Leader) -> None:
+    def commit(self, leader: Leader) -> None:
         """Advance the high watermark to what a majority of the voters in force holds durably."""
         state = self._state
         voters = state.history.current
@@ -176,6 +167,8 @@ class Replication(Snapshots):
         offset = ends[voters.majority - 1]
         if offset > leader.epoch_start:
             state.advance_watermark(offset)
+
+    # Parked fetches
 
     def _serve(self, leader: Leader, key: ReplicaKey, parked: Parked, now_ms: int) -> None:
         """Answer a parked fetch if there is news for it, or start reading the news from the log."""
@@ -212,7 +205,7 @@ class Replication(Snapshots):
             leader.owed_ms = now_ms + state.config.watermark_wait_ms
         return now_ms >= leader.owed_ms
 
-    def _on_log_read(self, event: LogRead) -> None:
+    def on_log_read(self, event: LogRead) -> None:
         """Answer the fetch that the read was for, if it still waits and the batches are still what it asked for.
 
         A leader never truncates its own log, so within one stay as leader what was read stays true.
@@ -231,11 +224,11 @@ class Replication(Snapshots):
         else:
             state.answer(parked.call, self._reply(leader, error=ErrorCode.INVALID_REQUEST))
 
-    def _wake_parked(self, leader: Leader, now_ms: int) -> None:
+    def wake_parked(self, leader: Leader, now_ms: int) -> None:
         """Look through the parked fetches if there may be news for them; an append or a round concerns voters only."""
         state = self._state
-        end, watermark, round_ = leader.told
-        leader.told = (state.log.end, state.high_watermark, leader.round)
+        end, watermark, round_ = leader.served
+        leader.served = Served(state.log.end, state.high_watermark, leader.round)
         if state.log.end > end:
             leader.owed_ms = None  # the records tell it
         is_owed = leader.owed_ms is not None and now_ms >= leader.owed_ms
@@ -249,7 +242,7 @@ class Replication(Snapshots):
         if is_owed:
             leader.owed_ms = None
 
-    def _expire_parked(self, leader: Leader, now_ms: int) -> None:
+    def expire_parked(self, leader: Leader, now_ms: int) -> None:
         """Answer, with nothing, what has waited long enough.  Reads of the log are waited for.
 
         A look costs all that is parked, thousands of brokers perhaps, so what ends within a moment ends together.
@@ -262,6 +255,13 @@ class Replication(Snapshots):
                 self._state.answer(parked.call, self._reply(leader))
         waiting = [parked.deadline_ms for parked in leader.parked.values() if parked.read_id is None]
         leader.expiry_ms = max(min(waiting), now_ms + EXPIRY_STEP_MS) if waiting else None
+
+    def answer_parked(self, leader: Leader, key: ReplicaKey) -> None:
+        """Answer this replica's parked fetch with nothing, so that it fetches again; not one that waits for a read."""
+        parked = leader.parked.get(key)
+        if parked is not None and parked.read_id is None:
+            del leader.parked[key]
+            self._state.answer(parked.call, self._reply(leader))
 
     def _reply(
         self,
@@ -278,119 +278,15 @@ class Replication(Snapshots):
             state.known,
             high_watermark=state.high_watermark,
             log_start_offset=state.log.start,
-            round=self._round_to_tell(leader),
+            round=self._contacts.round_to_report(leader),
             diverging=diverging,
             snapshot=snapshot,
             batches=batches,
         )
 
-    # Follower
+    # Every node
 
-    def _fetch(self, follower: Follower, now_ms: int) -> None:
-        """Ask the leader for more, if nothing is in flight and everything that this acknowledges is durable."""
-        state = self._state
-        if follower.gone or not follower.fetch.is_due(now_ms) or not state.all_durable:
-            return None
-        if follower.download is not None:
-            return self._fetch_part(follower, follower.download, now_ms)
-        wait_ms = state.config.voter_wait_ms if state.is_voter else state.config.observer_wait_ms
-        request = Fetch(
-            sender=state.sender,
-            target_id=follower.leader_id,
-            epoch=state.epoch,
-            offset=state.log.end,
-            last_fetched_epoch=state.log.last.epoch,
-            high_watermark=state.high_watermark,
-            round=follower.round,
-            max_wait_ms=wait_ms,
-            max_bytes=state.config.fetch_max_bytes,
-            address=state.config.address,
-            write_ms=state.write_ms(now_ms),
-        )
-        timeout_ms = wait_ms + state.config.request_timeout_ms
-        state.ask(follower.fetch, Purpose.FETCH, follower.leader, request, now_ms, timeout_ms=timeout_ms)
-        return None
-
-    def _on_fetch_reply(self, follower: Follower, request: Fetch, sent_ms: int, reply: FetchReply, now_ms: int) -> None:
-        """Take the answer to the one fetch in flight.  `_learn` has seen its epoch: it is not above this node's."""
-        state = self._state
-        follower.fetch.call = None
-        if reply.error is ErrorCode.NOT_LEADER and reply.known.epoch == state.epoch:
-            follower.gone = True
-            state.seek = Errand(now_ms)
-            return None
-        usable = reply.error is ErrorCode.NONE and reply.known.epoch == state.epoch
-        if not usable or not self._take(follower, request, reply, now_ms):
-            return self._fetch_failed(follower, now_ms)
-        follower.heard, follower.patient = True, False
-        follower.fetch.failures = 0
-        follower.deadline_ms = self._timeouts.fetch_deadline(now_ms)
-        if follower.download is not None:
-            follower.fetch.due_ms = None
-            return None
-        if reply.snapshot is not None:
-            follower.fetch.due_ms = now_ms + state.config.retry_backoff_max_ms  # not taken now
-            return None
-        progressed = reply.batches or reply.diverging is not None or reply.high_watermark > request.high_watermark
-        progressed = progressed or reply.round > follower.round
-        follower.round = max(follower.round, reply.round)
-        early = now_ms - sent_ms < request.max_wait_ms // 2
-        follower.fetch.due_ms = now_ms + state.config.retry_backoff_ms if early and not progressed else now_ms
-        return None
-
-    def _take(self, follower: Follower, request: Fetch, reply: FetchReply, now_ms: int) -> bool:
-        """Truncate, or append and advance; False, changing nothing, if the reply is not what a leader could send."""
-        state = self._state
-        if state.log.end != request.offset:
-            return False
-        if reply.snapshot is not None:
-            return self._take_offer(follower, reply.snapshot, now_ms)
-        if reply.diverging is not None:
-            return self._cut_back(reply.diverging)
-        offset, epoch = request.offset, state.log.last.epoch
-        for batch in reply.batches:
-            if batch.base_offset != offset or batch.count < 1 or not epoch <= batch.epoch <= state.epoch:
-                return False
-            if isinstance(batch.control, Voters) and not state.is_ours(batch.control):
-                return False
-            if offset == 0 and not isinstance(batch.control, Voters):  # every log begins with its founding
-                return False
-            offset, epoch = batch.end_offset, batch.epoch
-        for batch in reply.batches:
-            state.append(batch)
-        state.advance_watermark(reply.high_watermark)
-        return True
-
-    def _cut_back(self, diverging: LogEnd) -> bool:
-        """Truncate to the last place where this log can agree with the leader's, which ends `diverging.epoch` there."""
-        state = self._state
-        own = state.log.end_of_epoch(diverging.epoch)
-        to = min(own.offset, diverging.offset) if own.epoch == diverging.epoch else own.offset
-        if not state.log.start <= to < state.log.end or state.log.splits_a_batch(to):
-            return False
-        if to < state.high_watermark:
-            state.refuse(
-                f"leader {state.election.leader_id} of epoch {state.epoch} would cut this log back to {to}, but all "
-                f"below {state.high_watermark} is committed: the leader's log, or this one, has lost records"
-            )
-            return True
-        state.truncate(to)
-        return True
-
-    def _fetch_failed(self, follower: Follower, now_ms: int) -> None:
-        follower.fetch.call = None
-        follower.fetch.failures += 1
-        follower.fetch.due_ms = now_ms + self._timeouts.backoff_ms(follower.fetch.failures)
-
-    def _follow_moved(self, follower: Follower, address: str, now_ms: int) -> None:
-        """The same leader at another address, told while it does not answer at the one known."""
-        follower.leader = Peer(follower.leader_id, address)
-        follower.fetch.due_ms = now_ms
-        follower.fetch.failures = 0
-
-    # Everyone
-
-    def _announce_watermark(self) -> None:
+    def report_watermark(self) -> None:
         """Tell the shell what is committed and, here, durable: it can read it back."""
         state = self._state
         offset = min(state.high_watermark, state.log.durable_end)

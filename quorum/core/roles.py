@@ -7,6 +7,7 @@ belongs to the present stay in a role.  All `..._ms` fields are points in time, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from quorum.core.events import Peer, VoterChange
 from quorum.core.messages import Fetch, IntroduceReply
@@ -71,6 +72,12 @@ class Follower:
     download: Download | None = None  # instead of fetching the log
     role = Role.FOLLOWER
 
+    def move(self, address: str, now_ms: int) -> None:
+        """Fetch from the same leader at another address, at once."""
+        self.leader = Peer(self.leader_id, address)
+        self.fetch.due_ms = now_ms
+        self.fetch.failures = 0
+
 
 @dataclass(slots=True, eq=False)
 class Ballot(Errand):
@@ -126,6 +133,14 @@ class Parked:
     read_id: int | None = None
 
 
+class Served(NamedTuple):
+    """Where the leader was when it last looked for news for the parked fetches."""
+
+    log_end: int = 0
+    high_watermark: int = 0
+    round: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class WaitingRead:
     """A read that is confirmed once a majority has fetched in `round` and `offset` is committed."""
@@ -177,7 +192,7 @@ class Leader:
 
     since_ms: when it won.  expiry_ms: no parked fetch expires before.  owed_ms: when voters are told of a new watermark
     if no record comes before.  paused: no majority fetches (design §4.6).
-    round: raised by reads that want to be current; told_round: the highest that a reply has carried (`reads.py`).
+    round: raised by reads that want to be current; reported_round: the highest that a reply has carried (`reads.py`).
     trusted_round: a request of an older one does not show that its sender is alive (`contacts.py`).
     """
 
@@ -188,7 +203,7 @@ class Leader:
     announcements: dict[ReplicaKey, Errand] = field(default_factory=dict)  # BeginQuorumEpoch, by voter
     parked: dict[ReplicaKey, Parked] = field(default_factory=dict)
     reads: dict[int, ReplicaKey] = field(default_factory=dict)
-    told: tuple[int, int, int] = (0, 0, 0)  # (log end, high watermark, round) when the parked were last looked through
+    served: Served = field(default_factory=Served)
     expiry_ms: int | None = None
     owed_ms: int | None = None
     paused: bool = False
@@ -196,7 +211,7 @@ class Leader:
     reset: bool = False  # the connections were reset: ask a bootstrap address next
     reset_due_ms: int = 0  # no further reset before
     round: int = 0
-    told_round: int = 0
+    reported_round: int = 0
     trusted_round: int = 0
     outrun_ms: int | None = None  # since when a node that is no voter is known to be in a later epoch
     waiting_reads: list[WaitingRead] = field(default_factory=list)

@@ -76,6 +76,13 @@ class SubmittedWrite(NamedTuple):
     submitted_ms: int
 
 
+class Checked(NamedTuple):
+    """What the invariants were last checked with: neither may go back."""
+
+    election: Election
+    high_watermark: int
+
+
 class NewEpoch(NamedTuple):
     """The last epoch that this node began: not reported to others before `write_id` is durable."""
 
@@ -124,6 +131,7 @@ class CoreState:
         self.durable_write = 0
         self.election_write = 0  # the last write that changed the election
         self.last_write = 0
+        self.checked = Checked(self.election, self.high_watermark)
         self._last_call = 0
         self._new_epoch: NewEpoch | None = None
         self._writes: deque[SubmittedWrite] = deque()

@@ -8,8 +8,13 @@ from __future__ import annotations
 from random import Random
 
 from quorum.core.config import RaftConfig
+from quorum.core.contacts import Contacts
+from quorum.core.downloads import Downloads
 from quorum.core.events import Peer, RoleChanged
+from quorum.core.following import Following
 from quorum.core.messages import ErrorCode, FetchReply
+from quorum.core.reads import Reads, refuse_reads
+from quorum.core.replication import Replication
 from quorum.core.roles import (
     Ballot,
     Candidate,
@@ -21,6 +26,7 @@ from quorum.core.roles import (
     RoleState,
     Unattached,
 )
+from quorum.core.snapshots import Snapshots
 from quorum.core.state import CoreState
 from quorum.core.timeouts import Timeouts
 from quorum.core.types import Batch, Election, LeaderChange, ReplicaKey, StoredQuorum
@@ -30,8 +36,14 @@ class Transitions:
     """Moves this node from role to role.  Not used by itself: see `RaftCore`."""
 
     def __init__(self, config: RaftConfig, stored: StoredQuorum, random: Random, now_ms: int) -> None:
-        self._state = CoreState(config, stored, now_ms)
-        self._timeouts = Timeouts(self._state, random)
+        state = self._state = CoreState(config, stored, now_ms)
+        self._timeouts = Timeouts(state, random)
+        self._contacts = Contacts(state)
+        self._snapshots = Snapshots(state, self._contacts)
+        self._downloads = Downloads(state, self._timeouts)
+        self._replication = Replication(state, self._contacts, self._snapshots)
+        self._following = Following(state, self._timeouts, self._downloads)
+        self._reads = Reads(state, self._contacts)
 
     def _become(self, role: RoleState, now_ms: int, reason: str) -> None:
         state = self._state
@@ -53,6 +65,8 @@ class Transitions:
                 reason,
             )
         )
+        if isinstance(before, Leader):
+            refuse_reads(state, before, f"leads no more: {reason}")
 
     def _become_unattached(self, epoch: int, now_ms: int, reason: str) -> None:
         """In `epoch`, with no leader.  A running election timer runs on: being bumped must not starve a voter."""

@@ -6,7 +6,9 @@ from tests.mutants import Mutant
 
 CONTACTS = "quorum/core/contacts.py"
 CORE = "quorum/core/core.py"
+DOWNLOADS = "quorum/core/downloads.py"
 ELECTION = "quorum/core/election.py"
+FOLLOWING = "quorum/core/following.py"
 HANDOVER = "quorum/core/handover.py"
 LATENCY = "quorum/core/latency.py"
 MEMBERSHIP = "quorum/core/membership.py"
@@ -121,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "a follower that heard its leader again is still patient",
-        REPLICATION,
+        FOLLOWING,
         "follower.heard, follower.patient = True, False",
         "follower.heard = True",
         (
@@ -130,7 +132,7 @@ MUTANTS = (
     ),
     Mutant(
         "a follower that downloads does not hear its leader",
-        SNAPSHOTS,
+        DOWNLOADS,
         "follower.heard, follower.patient = True, False",
         "follower.patient = False",
         ("tests/unit/quorum_core/test_latency.py::test_a_part_of_a_snapshot_is_a_sign_of_the_leader",),
@@ -145,13 +147,14 @@ MUTANTS = (
     Mutant(
         "a waiting FetchSnapshot counts as contact after the leader was held up",
         SNAPSHOTS,
-        "            self._hear(leader, progress, request, now_ms)\n",
-        "            self._hear(leader, progress, request, now_ms)\n            progress.last_fetch_ms = now_ms\n",
+        "            self._contacts.hear(leader, progress, request, now_ms)\n",
+        "            self._contacts.hear(leader, progress, request, now_ms)\n"
+        "            progress.last_fetch_ms = now_ms\n",
         ALL,
     ),
     Mutant(
         "a download that goes on after a hold-up is not contact",
-        SNAPSHOTS,
+        DOWNLOADS,
         "follower.round = max(follower.round, reply.round)",
         "pass",
         ALL,
@@ -201,7 +204,7 @@ MUTANTS = (
     Mutant(
         "a silent voter counts as one with a fast disk",
         CONTACTS,
-        "for key in state.other_voters if self._is_live(leader, key, now_ms)]",
+        "for key in state.other_voters if self.is_live(leader, key, now_ms)]",
         "for key in state.other_voters if key in leader.replicas]",
         ALL,
     ),
@@ -263,7 +266,7 @@ MUTANTS = (
     ),
     Mutant(
         "a fetch leaves before everything is durable",
-        REPLICATION,
+        FOLLOWING,
         "if follower.gone or not follower.fetch.is_due(now_ms) or not state.all_durable:",
         "if follower.gone or not follower.fetch.is_due(now_ms):",
         ALL,
@@ -271,8 +274,8 @@ MUTANTS = (
     Mutant(
         "a read shares a round that a reply has carried",
         READS,
-        "if leader.round <= leader.told_round:",
-        "if leader.round < leader.told_round:",
+        "if leader.round <= leader.reported_round:",
+        "if leader.round < leader.reported_round:",
         ALL,
     ),
     Mutant(

@@ -1,0 +1,183 @@
+"""The follower's end of FetchSnapshot: the way of a leader's snapshot onto this disk.
+
+Theory of operation.  A leader that cannot help with records offers its newest snapshot (`snapshots.py`).  The follower
+fetches the bytes, one request at a time and each after the part before is stored, from where an earlier download ended.
+When the shell has checked the whole snapshot and made it durable (`SnapshotLoaded`), the log is empty at the snapshot's
+end, with the snapshot's voters in force.  After any failure the follower fetches records again, and the leader offers
+the snapshot that it has by then.
+
+A damaged snapshot, or one that the leader does not have after all, is not downloaded again at once: the leader's file
+may be damaged, and each download costs all of it.  The follower goes on fetching, which keeps contact with the leader,
+and downloads it after a pause that doubles.  It downloads another snapshot at once.
+
+Only a follower loads a snapshot, only from the leader of its epoch, and only past its own high watermark.  What it held
+above its watermark was either committed, and is in the snapshot, or was not in the leader's log.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorum.core.events import (
+    ControlApplied,
+    LoadSnapshot,
+    ReceiveSnapshot,
+    SnapshotFailed,
+    SnapshotLoaded,
+    SnapshotPart,
+    StoreSnapshotPart,
+)
+from quorum.core.messages import ErrorCode, FetchSnapshot, FetchSnapshotReply
+from quorum.core.roles import Download, Errand, Follower
+from quorum.core.state import CoreState, Purpose
+from quorum.core.timeouts import Timeouts
+from quorum.core.types import LogEnd, TargetVoters
+
+
+class PostponedSnapshot(NamedTuple):
+    """A snapshot whose download failed so often in a row; not downloaded again before `due_ms`."""
+
+    snapshot: LogEnd
+    failures: int
+    due_ms: int
+
+
+class Downloads:
+    """Downloads snapshots as a follower."""
+
+    def __init__(self, state: CoreState, timeouts: Timeouts) -> None:
+        self._state = state
+        self._timeouts = timeouts
+        self._postponed: PostponedSnapshot | None = None
+
+    def take_offer(self, follower: Follower, snapshot: LogEnd, now_ms: int) -> bool:
+        """Begin to download it, or leave it for now; False if no correct leader could offer it."""
+        state = self._state
+        if not state.high_watermark < snapshot.offset or not state.log.last.epoch <= state.epoch >= snapshot.epoch:
+            return False
+        postponed = self._postponed
+        if postponed is not None and postponed.snapshot == snapshot and now_ms < postponed.due_ms:
+            return True
+        follower.download = Download(snapshot)
+        state.effects.append(ReceiveSnapshot(snapshot))
+        return True
+
+    def fetch_part(self, follower: Follower, download: Download, now_ms: int) -> None:
+        """Ask for the next bytes, unless the shell is still busy with the last."""
+        state = self._state
+        if download.position is None:
+            follower.fetch.due_ms = None
+            return
+        request = FetchSnapshot(
+            sender=state.sender,
+            target_id=follower.leader_id,
+            epoch=state.epoch,
+            snapshot=download.snapshot,
+            position=download.position,
+            max_bytes=state.config.fetch_max_bytes,
+            round=follower.round,
+        )
+        state.ask(follower.fetch, Purpose.FETCH, follower.leader, request, now_ms)
+
+    def on_fetch_snapshot_reply(
+        self, follower: Follower, request: FetchSnapshot, reply: FetchSnapshotReply, now_ms: int
+    ) -> None:
+        state = self._state
+        follower.fetch.call = None
+        if reply.error is ErrorCode.NOT_LEADER and reply.known.epoch == state.epoch:
+            follower.gone = True
+            state.seek = Errand(now_ms)
+            return None
+        download = follower.download
+        if download is None or download.snapshot != request.snapshot or download.position != request.position:
+            return self._download_failed(follower, now_ms)
+        if reply.known.epoch != state.epoch:
+            return self._download_failed(follower, now_ms)
+        follower.round = max(follower.round, reply.round)
+        if reply.error is ErrorCode.POSITION_OUT_OF_RANGE and 0 < reply.size <= request.position:
+            # All is here; or more than all, from a leader whose snapshot of the same end has another size.  Then it is
+            # whole as it is, or it fails, and the next download begins at its first byte.
+            download.size = reply.size
+            return self._load(follower, download)
+        placed = (reply.snapshot, reply.position) == (request.snapshot, request.position)
+        if reply.error is ErrorCode.SNAPSHOT_NOT_FOUND:
+            self._postpone(request.snapshot, now_ms)
+        if reply.error is not ErrorCode.NONE or not placed or not reply.data:
+            return self._download_failed(follower, now_ms)
+        follower.heard, follower.patient = True, False
+        follower.fetch.failures = 0
+        follower.fetch.due_ms = None
+        follower.deadline_ms = self._timeouts.fetch_deadline(now_ms)
+        download.position, download.size = None, reply.size
+        state.effects.append(StoreSnapshotPart(download.snapshot, request.position, reply.data))
+        return None
+
+    def on_snapshot_part(self, event: SnapshotPart, now_ms: int) -> None:
+        follower = self._state.role
+        if not isinstance(follower, Follower) or follower.download is None:
+            return None
+        download = follower.download
+        if download.snapshot != event.snapshot or download.position is not None or download.loading:
+            return None
+        if 0 < download.size == event.position:
+            return self._load(follower, download)
+        download.position = event.position
+        follower.fetch.due_ms = now_ms
+        return None
+
+    def _load(self, follower: Follower, download: Download) -> None:
+        download.position, download.loading = None, True
+        follower.fetch.due_ms = None
+        self._state.effects.append(LoadSnapshot(download.snapshot))
+
+    def on_snapshot_failed(self, event: SnapshotFailed, now_ms: int) -> None:
+        follower = self._state.role
+        download = follower.download if isinstance(follower, Follower) else None
+        if isinstance(follower, Follower) and download is not None and download.snapshot == event.snapshot:
+            self._postpone(event.snapshot, now_ms)
+            self._download_failed(follower, now_ms)
+
+    def _postpone(self, snapshot: LogEnd, now_ms: int) -> None:
+        state = self._state
+        before = self._postponed
+        failures = 1 if before is None or before.snapshot != snapshot else before.failures + 1
+        base, most = state.config.download_backoff_ms, state.config.download_backoff_max_ms
+        self._postponed = PostponedSnapshot(snapshot, failures, now_ms + min(most, base << min(failures - 1, 10)))
+
+    def _download_failed(self, follower: Follower, now_ms: int) -> None:
+        """Fetch again: the leader offers what it has by then."""
+        follower.download = None
+        follower.fetch.call = None
+        follower.fetch.failures += 1
+        follower.fetch.due_ms = now_ms + self._timeouts.backoff_ms(follower.fetch.failures)
+
+    def waits_for_shell(self, follower: Follower) -> bool:
+        """Whether a part is being stored, or the whole being loaded: the leader cannot be heard meanwhile."""
+        return follower.download is not None and follower.download.position is None and follower.fetch.call is None
+
+    def on_snapshot_loaded(self, event: SnapshotLoaded, now_ms: int) -> None:
+        """The log is empty at the snapshot's end, if this is still what the follower waits for."""
+        state = self._state
+        follower, base = state.role, event.base
+        if not isinstance(follower, Follower) or follower.download is None:
+            return None
+        if follower.download.snapshot != base.end or not follower.download.loading:
+            return None
+        follower.download = self._postponed = None
+        follower.fetch.due_ms = now_ms
+        follower.deadline_ms = self._timeouts.fetch_deadline(now_ms)
+        if not state.is_ours(base.voters):
+            return state.refuse(
+                f"the leader's snapshot is of cluster {base.voters.cluster_id}, generation {base.voters.generation}; "
+                f"this node belongs to cluster {state.cluster_id}, generation {state.generation}"
+            )
+        assert base.end.offset > state.high_watermark, f"snapshot {base.end}, high watermark {state.high_watermark}"
+        draft = state.open_draft()
+        assert not draft.batches, f"snapshot loaded after {draft}"
+        draft.truncate_to, draft.base = state.log.start, base
+        state.log.reset(base.end)
+        state.history.reset(base)
+        state.snapshot = base.end
+        state.high_watermark = base.end.offset
+        state.effects += [ControlApplied(base.voters), ControlApplied(TargetVoters(base.target))]
+        return None
