@@ -7,6 +7,7 @@ import asyncio
 from simulation.cluster_metadata import Spot
 from simulation.cluster_orders import Orders
 from simulation.cluster_plan import CONTROLLER, FIRST_BROKER, FOLLOWER, LEADER
+from simulation.cluster_voters import VoterOrders
 from simulation.cluster_world import ClusterWorld
 from simulation.havoc import Havoc
 from simulation.plan import ALL_LINKS, Fault
@@ -37,6 +38,7 @@ class ClusterHavoc(Havoc):
         super().__init__(world)
         self.world = world
         orders = Orders(world)
+        self.voters = VoterOrders(world, orders)
         self.deeds = {
             "slow": self.weathered,
             "loss": self.weathered,
@@ -69,6 +71,7 @@ class ClusterHavoc(Havoc):
             "quorum disk": self._quorum_disk,
             **orders.deeds,
             **world.releases.deeds(orders),
+            **self.voters.deeds,
         }
 
     async def heal(self) -> None:

@@ -28,6 +28,7 @@ from metadata.records import (
     Record,
 )
 from quorum.core.types import Batch
+from simulation.cluster_voters import VotersWatch
 
 Check = Callable[[bool, Callable[[], str]], None]
 
@@ -87,10 +88,14 @@ class MetadataWatch:
     """The highest feature level that the release on a node understands."""
     proposals: set[Proposed] = field(default_factory=set)
     """Every ISR that a leader has asked for."""
+    voters: VotersWatch = field(init=False)
     _digests: dict[int, str] = field(default_factory=dict)
     _batches: dict[int, Batch] = field(default_factory=dict)
     _epochs: dict[Spot, int] = field(default_factory=dict)
     _broker_epochs: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.voters = VotersWatch(self.check, self.seen)
 
     # One batch at one node
 
@@ -144,6 +149,7 @@ class MetadataWatch:
             lambda: f"I15: {node_id} applies {batch.base_offset}, the log is known up to {old.end_offset}",
         )
         records: list[Record] = []
+        self.voters.committed(batch)
         if batch.control is None:
             records = decode(batch.payload, batch.base_offset)
             new = old.apply(batch.base_offset, records, batch.epoch)

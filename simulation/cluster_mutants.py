@@ -25,6 +25,8 @@ from metadata import codec
 from metadata.control import brokers, features, partitions, reassign
 from metadata.image import BrokerImage, ClusterImage, PartitionImage
 from metadata.records import Feature, RegisterBroker
+from quorum.core.types import Batch, Voters
+from quorum.core.voters import VoterHistory
 from simulation.mutants import Mutant, mutant_of
 from simulation.world import EPOCH_MS
 
@@ -347,6 +349,21 @@ def _drops_early() -> list[Any]:
 @_mutant("leader epochs start over when a topic is recreated")
 def _epochs_restart() -> list[Any]:
     return [patch.object(ClusterImage, "first_leader_epoch", lambda self, name, index: 0)]
+
+
+# Voters
+
+
+@_mutant("a node keeps to the first voters that it has heard of")
+def _voters_never_change() -> list[Any]:
+    append = VoterHistory.append
+
+    def first_only(self: VoterHistory, batch: Batch) -> bool:
+        if isinstance(batch.control, Voters) and self.record is not None:
+            return False
+        return append(self, batch)
+
+    return [patch.object(VoterHistory, "append", first_only)]
 
 
 # Feature levels

@@ -51,6 +51,9 @@ EXPECTED = frozenset(
 )
 """Everything else says that the request, or the cluster, is not as it should be."""
 EXPECTED_OF: dict[str, frozenset[str]] = {
+    "ChangeVoters": frozenset(
+        {"DUPLICATE_VOTER", "TARGET_IN_PROGRESS", "UNREACHABLE", "VOTER_NOT_FOUND", "WRONG_NODE"}
+    ),
     "UpgradeFeature": frozenset({"INVALID_REQUEST", "UNSUPPORTED_VERSION"}),
 }
 """What else only requests of one kind are answered with."""
@@ -255,6 +258,8 @@ class Orders:
 
 def _offsets_in(reply: Any, parts: list[Any]) -> Iterator[int]:
     """The ends of the log that it was decided on; an error of the whole request may come without one."""
+    if isinstance(reply, pb.ChangeVotersReply) and not reply.offset:
+        return  # nothing was appended for it
     for answer in (reply, *parts):
         if reply.result.error == "NONE" and hasattr(answer, "offset"):
             yield answer.offset

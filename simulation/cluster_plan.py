@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from quorumlog.wire.record_batch import Codec
-from simulation import cluster_releases
+from simulation import cluster_releases, cluster_voters
 from simulation.plan import ALL_LINKS, Fault, with_all_links, with_more
 
 FIRST_BROKER = 11
@@ -66,7 +66,7 @@ ORDERS = (
 )
 MIXED = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
 """Kinds of which any run may have some."""
-KINDS = (*MIXED, ALL_LINKS, *cluster_releases.KINDS)
+KINDS = (*MIXED, ALL_LINKS, *cluster_releases.KINDS, *cluster_voters.KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,7 @@ class ClusterPlan:
 
     seed: int
     voters: int
+    spares: int  # quorum nodes that are no voters at first
     brokers: int
     directories: int  # of each broker
     topics: tuple[TopicPlan, ...]
@@ -153,7 +154,7 @@ class ClusterPlan:
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        return (*range(1, self.voters + 1), *self.broker_ids)
+        return (*range(1, self.voters + self.spares + 1), *self.broker_ids)
 
     @property
     def wipes(self) -> bool:
@@ -178,6 +179,7 @@ def draw(seed: int) -> ClusterPlan:
     plan = ClusterPlan(
         seed=seed,
         voters=random.choice((1, 1, 3, 3, 3)),
+        spares=0,
         brokers=brokers,
         directories=random.choice((1, 1, 2)),
         topics=_topics(random, brokers, wipes),
@@ -214,7 +216,9 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_real_files(Random(f"cluster files {seed}"), plan)
     faults = with_all_links(Random(f"cluster all links {seed}"), plan.faults, plan.chaos_s)
     older, more = cluster_releases.drawn(Random(f"cluster releases {seed}"), plan)
-    return replace(plan, older_releases=older, faults=with_more(faults, more))
+    plan = replace(plan, older_releases=older, faults=with_more(faults, more))
+    spares, changes = cluster_voters.drawn(Random(f"cluster voters {seed}"), plan)
+    return replace(plan, spares=spares, faults=with_more(plan.faults, changes))
 
 
 def _with_real_files(random: Random, plan: ClusterPlan) -> ClusterPlan:

@@ -95,6 +95,7 @@ class ClusterWorld(World):
             plan.seed,
             plan.voters,
             plan.brokers,
+            spares=plan.spares,
             directories=plan.directories,
             settings=settings,
             limits=limits,
@@ -233,6 +234,10 @@ class ClusterWorld(World):
 
     # Looking
 
+    def present_disks(self) -> set[tuple[int, UUID | None]]:
+        """Of the quorum: by node and directory."""
+        return {(host.config.node_id, host.quorum_disk.directory_id) for host in self.hosts.values()}
+
     @property
     def host_names(self) -> list[str]:
         """Of nodes and clients."""
@@ -282,7 +287,13 @@ class ClusterWorld(World):
         self.clients.start()
         await havoc.rage()
         await havoc.heal()
+        if not havoc.voters.is_majority_left():
+            self.watch.seen["majority of the voters lost"] += 1
+            return
+        await havoc.voters.settle()
         await aftermath.follow()
+        if unsettled := havoc.voters.unsettled():
+            raise Violation(f"I11: {unsettled}")
 
     def play(self) -> ClusterResult:
         """Run the plan to its end, or to the first broken promise."""

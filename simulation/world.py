@@ -90,13 +90,16 @@ class World:
         voters: int = 3,
         brokers: int = 3,
         *,
+        spares: int = 0,
         directories: int = 1,
         settings: Mapping[str, Any] | None = None,
         limits: ReplicaLimits | None = None,
         torn: bool = False,
         traced: bool = True,
     ) -> None:
-        """directories: data directories of each broker.  settings: fields of every `NodeConfig`.
+        """spares: quorum nodes that are no voters at first.
+
+        directories: data directories of each broker.  settings: fields of every `NodeConfig`.
 
         torn: power failures keep by chance some of what was not durable.  traced: the lines of the trace are kept.
         """
@@ -131,6 +134,15 @@ class World:
             )
             disks = tuple([self.new_disk() for _ in range(directories)])
             self.hosts[broker_id] = Host(replace(config, **(settings or {})), self.new_quorum_disk(), disks)
+        for node_id in range(voters + 1, voters + spares + 1):
+            config = NodeConfig(
+                role=QUORUM_NODE,
+                node_id=node_id,
+                data_dirs=("data",),
+                bootstrap=tuple(voter.address for voter in listed),
+                control_listen=Address(f"v{node_id}", CONTROL_PORT),
+            )
+            self.hosts[node_id] = Host(replace(config, **(settings or {})), self.new_quorum_disk(), ())
 
     def new_quorum_disk(self) -> QuorumDisk:
         return QuorumDisk(Random(self.random.getrandbits(64)))
@@ -234,7 +246,7 @@ class World:
 
     def active(self) -> Host | None:
         """The host of the active controller, if there is just one."""
-        found = [host for host in self.voters if host.plane is not None and host.plane.controller.active]
+        found = [host for host in self.hosts.values() if host.plane is not None and host.plane.controller.active]
         return found[0] if len(found) == 1 else None
 
     def run(self, main: Coroutine[Any, Any, T], timeout_s: float = 600.0) -> T:
