@@ -24,7 +24,7 @@ from uuid import UUID
 
 from broker.core.partition import FollowerState, LeaderState
 from broker.log import LogKey, PartitionLog
-from broker.replica.replica import Hosted
+from broker.replica.replica import Replica
 from broker.replica.replica_manager import ReplicaManager
 from broker.server.process import BrokerProcess
 from metadata.control.election import min_isr_of
@@ -144,11 +144,11 @@ class ClusterWatch:
                 self.metadata.proposals.add(Proposed(topic_id, item.index, *epochs, isr))
             return await call(method, request, timeout_ms)
 
-        def watermark(hosted: Hosted) -> None:
+        def watermark(hosted: Replica) -> None:
             self._watermark(run, hosted)
             on_watermark(hosted)
 
-        def role_changed(hosted: Hosted) -> None:
+        def role_changed(hosted: Replica) -> None:
             self._role(run, hosted)
             on_role(hosted)
 
@@ -274,7 +274,7 @@ class ClusterWatch:
             lambda: f"I17: {run.node_id} and {first.node_id} both lead epoch {leader_epoch} of {self.history(key)}",
         )
 
-    def _role(self, run: BrokerRun, hosted: Hosted) -> None:
+    def _role(self, run: BrokerRun, hosted: Replica) -> None:
         log, history = hosted.log, self.history(hosted.key)
         if log is None:
             return
@@ -308,7 +308,7 @@ class ClusterWatch:
             ),
         )
 
-    def _watermark(self, run: BrokerRun, hosted: Hosted) -> None:
+    def _watermark(self, run: BrokerRun, hosted: Replica) -> None:
         log, history, role = hosted.log, self.history(hosted.key), hosted.leader or hosted.follower
         if log is None or role is None or history is None:
             return
@@ -340,7 +340,7 @@ class ClusterWatch:
             )
         self._compare(run, history, copy, watermark)
 
-    def _is_replicated(self, run: BrokerRun, hosted: Hosted, leader: LeaderState, history: History) -> None:
+    def _is_replicated(self, run: BrokerRun, hosted: Replica, leader: LeaderState, history: History) -> None:
         """I19: what becomes committed now is on the disk of every member of an ISR that is large enough."""
         self._is_on_disks(run, hosted, leader, history)
         images = (run.replicas.image, run.replicas.brokers.image)
@@ -353,7 +353,7 @@ class ClusterWatch:
             ),
         )
 
-    def _is_on_disks(self, run: BrokerRun, hosted: Hosted, leader: LeaderState, history: History) -> None:
+    def _is_on_disks(self, run: BrokerRun, hosted: Replica, leader: LeaderState, history: History) -> None:
         watermark = leader.high_watermark
         for broker_id in leader.isr:
             if (member := self._runs.get(broker_id)) is not None and (log := member.replicas.logs.get(history.key)):

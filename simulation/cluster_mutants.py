@@ -19,7 +19,7 @@ from broker.replica import fetch
 from broker.replica.fetch import FetchService
 from broker.replica.fetchers import Fetcher
 from broker.replica.image import ImageFollower
-from broker.replica.replica import Hosted
+from broker.replica.replica import Replica
 from broker.server.role import BrokerRole
 from metadata import codec
 from metadata.control import brokers, features, partitions, reassign
@@ -43,7 +43,7 @@ def _cuts_at_the_watermark() -> list[Any]:
     """As before KIP-101: what was committed above the watermark that it knew is gone."""
     follow = ImageFollower._follow
 
-    def cut(self: ImageFollower, hosted: Hosted, partition: PartitionImage) -> None:
+    def cut(self: ImageFollower, hosted: Replica, partition: PartitionImage) -> None:
         log = hosted.log
         if log is not None and hosted.role_epoch != partition.leader_epoch:
             log.truncate_to(max(log.high_watermark, log.truncation_floor, log.start_offset))
@@ -68,7 +68,7 @@ def _watermark_first() -> list[Any]:
     async def watermark_first(
         self: Fetcher,
         key: Any,
-        hosted: Hosted,
+        hosted: Replica,
         log: PartitionLog,
         follower: FollowerState,
         told: Any,

@@ -23,7 +23,7 @@ from uuid import UUID
 
 import structlog
 
-from broker.kafka.api import ReplicaLimits
+from broker.replica.limits import ReplicaLimits
 from broker.server.process import BrokerProcess
 from metadata.controller.fencing import Fencing
 from metadata.controller.sessions import Session

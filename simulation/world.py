@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
-from broker.kafka.api import ReplicaLimits
+from broker.replica.limits import ReplicaLimits
 from broker.server.process import BrokerProcess
 from quorumlog.runtime.addresses import DEFAULT_LISTENER, Address, InitialVoter
 from quorumlog.runtime.clock import Sources

@@ -2,25 +2,24 @@
 
 Theory of operation
 -------------------
-A follower of 10,000 partitions that named each of them in every fetch would spend its time on names (measured: 47 ms a
-request).  So the first fetch of a session names all, and opens it; later ones name only what changed, and the reply
-names only what has something to say.
+A follower of 10,000 partitions that names each of them in every fetch spends its time on names (measured: 47 ms per
+request).  So the first fetch of a session names all partitions and opens the session.  Later fetches name only the
+partitions that changed, and a reply contains only partitions with news.
 
-**Numbers.**  The leader draws the session id; the session epoch counts requests, 1, 2, 3 … (after 2^31-1 comes 1), so
-that a repeated or lost request is found out at once: any surprise ends the session, and the fetcher starts over with a
-full fetch.  Epoch 0 asks for a new session, -1 for none.
+**Numbers.**  The leader draws the session id.  The session epoch counts requests: 1, 2, 3 … (2^31-1 is followed by 1).
+A repeated or lost request is therefore noticed at once.  Any mismatch ends the session, and the fetcher starts over
+with a full fetch.  Epoch 0 asks for a new session, -1 for none.
 
-**Cost.**  Neither end ever walks a whole session.  The fetcher keeps the set of partitions whose wish changed since it
-was last told.  The leader keeps, per session, the partitions that may have something to say (`ready`); whoever appends,
-moves a watermark or changes a role touches the sessions that watch the partition.  A partition that turns out to have
-nothing to say leaves `ready` until it is touched again.
+**Cost.**  Neither end ever walks a whole session.  The fetcher keeps the set of partitions whose target changed since
+it was last sent.  The leader keeps, for each session, the partitions that may have news (`ready`).  An append, a new
+watermark and a change of role touch the sessions that list the partition.  A partition without news leaves `ready`
+until it is touched again.
 
-**Size.**  One request names `WISHES_MAX` partitions at the most, so that what a leader takes from anybody may be
-bounded, and because a leader takes all that a request names in one turn of its loop; whoever has more names the others
-in the requests that follow at once.
+**Size.**  A leader processes all that a request names in one turn of its loop.  So one request names at most
+`TARGETS_MAX` partitions; the requests that follow at once name the others.
 
-**Room.**  A bounded number of sessions, which the listener gives to brokers only.  When all are taken, one that was
-idle for long enough makes room, else the newcomer is served without a session.
+**Room.**  The number of sessions is bounded, and only brokers get one.  When all are taken, a session that was idle for
+long enough is closed for the new one; otherwise the new fetcher is served without a session.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ NO_SESSION = 0
 FULL_FETCH_NO_SESSION = -1
 FULL_FETCH_NEW_SESSION = 0
 MAX_SESSION_EPOCH = 2**31 - 1
-WISHES_MAX = 5_000
-"""Each costs its leader some 50 µs (measured on a busy machine: 0.24 s for these; eight times as many would hold
-everybody else up for 2 s)."""
+TARGETS_MAX = 5_000
+"""Each costs the leader about 50 µs.  Measured on a busy machine: 0.24 s for this many; eight times as many would block
+the loop for 2 s."""
 
 
 def next_session_epoch(epoch: int) -> int:
@@ -55,8 +54,8 @@ class PartitionKey(NamedTuple):
     partition_index: int
 
 
-class Wish(NamedTuple):
-    """What a follower wants of one partition."""
+class FetchTarget(NamedTuple):
+    """Where a follower wants to fetch one partition from, and how much at a time."""
 
     leader_epoch: int
     offset: int
@@ -67,17 +66,18 @@ class Wish(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """The next fetch of a session.  wishes: what there is in a full fetch, else what changed; as many as may be.
+    """The next fetch of a session.
 
-    before: what the leader had been told of the changed ones until now; a reply to the request before this one, which
-    may still be on its way, speaks of those.
+    targets: in a full fetch all of them, else the changed ones; at most `TARGETS_MAX`.
+    before: for each changed partition, the target that was sent last.  The reply to the previous request may still be
+        under way, and answers those.
     """
 
     session_id: int
     session_epoch: int
-    wishes: tuple[tuple[PartitionKey, Wish], ...]
+    targets: tuple[tuple[PartitionKey, FetchTarget], ...]
     forgotten: tuple[PartitionKey, ...]
-    before: dict[PartitionKey, Wish | None]
+    before: dict[PartitionKey, FetchTarget | None]
 
     @property
     def is_full(self) -> bool:
@@ -87,91 +87,91 @@ class SessionRequest:
 class FetcherSession:
     """The follower's end: `build` a request, then `on_reply` or `reset`.
 
-    In an open session a further request may be built while one is under way (`may_build`): the leader answers what it
-    has parked at once when the next request of a session comes, so that a new wish need not wait for a long poll.
+    In an open session a second request may be built while one is under way (`may_build`).  The leader answers the
+    parked fetch of a session as soon as the next request arrives, so a new target does not wait for a long poll.
     """
 
-    def __init__(self, wishes_max: int = WISHES_MAX) -> None:
-        self._wishes_max = wishes_max
-        self._wishes: dict[PartitionKey, Wish] = {}
-        self._told: dict[PartitionKey, Wish] = {}
+    def __init__(self, targets_max: int = TARGETS_MAX) -> None:
+        self._targets_max = targets_max
+        self._targets: dict[PartitionKey, FetchTarget] = {}
+        self._sent: dict[PartitionKey, FetchTarget] = {}
         self._changed: dict[PartitionKey, None] = {}
         self._session_id = NO_SESSION
         self._session_epoch = FULL_FETCH_NEW_SESSION
         self._opening = False
 
     def __len__(self) -> int:
-        return len(self._wishes)
+        return len(self._targets)
 
     @property
     def may_build(self) -> bool:
-        """False while a full fetch is under way: its session is not known yet."""
+        """False while a full fetch is under way, because its session id is not known yet."""
         return not self._opening
 
     @property
     def has_news(self) -> bool:
-        """Whether the leader is to be told of something."""
+        """Whether a target has changed since it was last sent."""
         return bool(self._changed)
 
-    def wish(self, key: PartitionKey) -> Wish | None:
-        return self._wishes.get(key)
+    def target(self, key: PartitionKey) -> FetchTarget | None:
+        return self._targets.get(key)
 
-    def told(self, key: PartitionKey) -> Wish | None:
-        """What the newest request that was built has told the leader."""
-        return self._told.get(key)
+    def sent_target(self, key: PartitionKey) -> FetchTarget | None:
+        """Return the target in the newest request that named this partition."""
+        return self._sent.get(key)
 
-    def want(self, key: PartitionKey, wish: Wish) -> None:
+    def want(self, key: PartitionKey, target: FetchTarget) -> None:
         """Fetch this partition from here on."""
-        self._wishes[key] = wish
+        self._targets[key] = target
         self._changed[key] = None
 
     def drop(self, key: PartitionKey) -> None:
-        """Fetch it no more."""
-        if self._wishes.pop(key, None) is not None:
+        """Stop fetching this partition."""
+        if self._targets.pop(key, None) is not None:
             self._changed[key] = None
 
     def build(self) -> SessionRequest:
-        """The next request.  It counts as told: call `reset` unless a good reply comes."""
+        """Return the next request.  It counts as sent: call `reset` if it fails."""
         assert not self._opening, "a full fetch is under way"
         if self._session_epoch == FULL_FETCH_NEW_SESSION:
             return self._build_full()
-        wishes: list[tuple[PartitionKey, Wish]] = []
+        targets: list[tuple[PartitionKey, FetchTarget]] = []
         forgotten: list[PartitionKey] = []
-        before: dict[PartitionKey, Wish | None] = {}
+        before: dict[PartitionKey, FetchTarget | None] = {}
         changed = list(self._changed)
         self._changed.clear()
         for position, key in enumerate(changed):
-            if len(before) == self._wishes_max:
+            if len(before) == self._targets_max:
                 self._changed.update(dict.fromkeys(changed[position:]))
                 break
-            wish = self._wishes.get(key)
-            told = self._told.get(key)
-            if wish == told:
+            target = self._targets.get(key)
+            sent = self._sent.get(key)
+            if target == sent:
                 continue
-            before[key] = told
-            if wish is None:
-                del self._told[key]
+            before[key] = sent
+            if target is None:
+                del self._sent[key]
                 forgotten.append(key)
             else:
-                self._told[key] = wish
-                wishes.append((key, wish))
-        request = SessionRequest(self._session_id, self._session_epoch, tuple(wishes), tuple(forgotten), before)
+                self._sent[key] = target
+                targets.append((key, target))
+        request = SessionRequest(self._session_id, self._session_epoch, tuple(targets), tuple(forgotten), before)
         self._session_epoch = next_session_epoch(self._session_epoch)
         return request
 
     def _build_full(self) -> SessionRequest:
-        chosen = tuple(islice(self._wishes.items(), self._wishes_max))
-        self._told = dict(chosen)
-        self._changed = dict.fromkeys(islice(self._wishes, self._wishes_max, None))
-        if self._changed:  # they come first the next time: perhaps this leader opens no session
-            for key, wish in chosen:
-                del self._wishes[key]
-                self._wishes[key] = wish
+        chosen = tuple(islice(self._targets.items(), self._targets_max))
+        self._sent = dict(chosen)
+        self._changed = dict.fromkeys(islice(self._targets, self._targets_max, None))
+        if self._changed:  # send the others first the next time, in case this leader opens no session
+            for key, target in chosen:
+                del self._targets[key]
+                self._targets[key] = target
         self._opening = True
         return SessionRequest(self._session_id, FULL_FETCH_NEW_SESSION, chosen, (), {})
 
     def on_reply(self, request: SessionRequest, session_id: int) -> None:
-        """A reply without an error for the whole request came."""
+        """Note a reply that has no error for the request as a whole."""
         if request.is_full:
             self._opening = False
             if session_id != NO_SESSION:
@@ -181,11 +181,11 @@ class FetcherSession:
             self.reset()
 
     def reset(self) -> None:
-        """Start over with a full fetch: the leader said so, or it is unknown what it has heard."""
-        # The id stays: the full fetch names it, so that the leader can let the old session go.
+        """Start over with a full fetch."""
+        # The id stays: the full fetch names it, so that the leader can close the old session.
         self._session_epoch = FULL_FETCH_NEW_SESSION
         self._opening = False
-        self._told.clear()
+        self._sent.clear()
         self._changed.clear()
 
 
@@ -195,8 +195,8 @@ Key = TypeVar("Key")
 
 
 @dataclass(slots=True)
-class Entry(Generic[Key]):
-    """What a session holds of one partition.  told_…: what its last reply said, to find out whether there is news."""
+class SessionPartition(Generic[Key]):
+    """One partition of a session.  sent_…: the values in the last reply, to find out whether there is news."""
 
     key: Key
     fetch_offset: int
@@ -204,24 +204,24 @@ class Entry(Generic[Key]):
     current_leader_epoch: int
     last_fetched_epoch: int
     log_start_offset: int
-    told_high_watermark: int = -1
-    told_log_start: int = -1
-    told_code: int = Code.NONE
+    sent_high_watermark: int = -1
+    sent_log_start: int = -1
+    sent_code: int = Code.NONE
 
-    def take(self, other: Entry[Key]) -> None:
+    def take(self, other: SessionPartition[Key]) -> None:
         self.fetch_offset = other.fetch_offset
         self.max_bytes = other.max_bytes
         self.current_leader_epoch = other.current_leader_epoch
         self.last_fetched_epoch = other.last_fetched_epoch
         self.log_start_offset = other.log_start_offset
-        self.told_code = Code.NONE
+        self.sent_code = Code.NONE
 
 
 @dataclass(slots=True, eq=False)
 class LeaderSession(Generic[Key]):
-    """The leader's end of one session, or, with id 0, the stand-in for a fetch without one.
+    """The leader's end of one session; a fetch without a session gets one with id 0.
 
-    full: the request being served is a full fetch: its reply names every partition.
+    full: the request being served is a full fetch, whose reply names every partition.
     """
 
     session_id: int
@@ -229,22 +229,22 @@ class LeaderSession(Generic[Key]):
     contact: Contact
     next_epoch: int = 1
     full: bool = True
-    entries: dict[Key, Entry[Key]] = field(default_factory=dict)
+    entries: dict[Key, SessionPartition[Key]] = field(default_factory=dict)
     ready: dict[Key, None] = field(default_factory=dict)
 
     def touch(self, key: Key) -> None:
-        """The partition may have something to say."""
+        """Note that the partition may have news."""
         if key in self.entries:
             self.ready[key] = None
 
-    def put(self, entry: Entry[Key]) -> bool:
-        """Returns whether the partition is new here."""
+    def put(self, entry: SessionPartition[Key]) -> bool:
+        """Add or update a partition; return whether it is new in this session."""
         known = self.entries.get(entry.key)
         if known is None:
             self.entries[entry.key] = entry
         else:
             known.take(entry)
-        # To the back: whoever was just served waits for the others.
+        # To the back: a partition that was just served waits for the others.
         self.ready.pop(entry.key, None)
         self.ready[entry.key] = None
         return known is None
@@ -255,7 +255,7 @@ class LeaderSession(Generic[Key]):
 
 
 class SessionCache(Generic[Key]):
-    """The sessions that a leader keeps.  `on_closed` is told of each that goes."""
+    """The sessions that a leader keeps.  `on_closed` is called with each session that ends."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class SessionCache(Generic[Key]):
         return len(self._sessions)
 
     def begin(self, session_id: int, session_epoch: int, replica_id: int, now_ms: int) -> LeaderSession[Key] | Code:
-        """The session that a request belongs to, or why there is none."""
+        """Return the session of a request, or the error if there is none."""
         if session_epoch in (FULL_FETCH_NO_SESSION, FULL_FETCH_NEW_SESSION):
             self.close(session_id, replica_id)
             new_id = NO_SESSION
@@ -292,7 +292,7 @@ class SessionCache(Generic[Key]):
         found.next_epoch = next_session_epoch(session_epoch)
         found.contact.last_fetch_ms = now_ms
         found.full = False
-        # Least recently used first: what is used goes to the back.
+        # Least recently used first: a session that is used goes to the back.
         del self._sessions[session_id]
         self._sessions[session_id] = found
         return found
@@ -304,7 +304,7 @@ class SessionCache(Generic[Key]):
             self._on_closed(found)
 
     def close_replica(self, replica_id: int) -> None:
-        """All sessions of a broker: a new incarnation of it has begun another."""
+        """Close all sessions of a broker."""
         for session in [session for session in self._sessions.values() if session.replica_id == replica_id]:
             self.close(session.session_id, replica_id)
 

@@ -136,11 +136,12 @@ class Answer(Enum):
 
 
 @dataclass(slots=True)
-class _Ballot:
-    """The proposals made at one partition epoch.
+class PendingIsr:
+    """The ISR changes proposed at one partition epoch.
 
-    additions: members, beyond the committed ISR, of all that might still be accepted.
-    doubt: some copy was never answered.
+    settled: `sent` was accepted or overtaken, and the metadata log does not show it yet.
+    additions: members, beyond the committed ISR, of every proposal that might still be accepted.
+    doubt: a proposal was never answered.
     """
 
     sent: Proposal | None = None
@@ -187,7 +188,7 @@ class LeaderState:
         self.limits = limits
         self._size_from = size_from
         self.followers = {id_: FollowerPosition(now_ms) for id_ in assignment.replicas if id_ != broker_id}
-        self._ballot = _Ballot()
+        self._pending = PendingIsr()
         self.advance()
 
     # -- what clients are told
@@ -234,9 +235,9 @@ class LeaderState:
         return broker_id in self.adding and broker_id not in self.isr
 
     @property
-    def open_ballot(self) -> bool:
-        """Whether a proposal is not decided yet: `propose` is to be asked again, soon."""
-        return self._ballot.sent is not None or self._ballot.doubt
+    def has_pending_isr(self) -> bool:
+        """Whether a proposal is not decided yet, so that `propose` must be called again soon."""
+        return self._pending.sent is not None or self._pending.doubt
 
     # -- what happens to the log and its followers; each returns whether the watermark moved
 
@@ -287,7 +288,7 @@ class LeaderState:
         self.replicas = assignment.replicas
         self.adding = assignment.adding
         self.isr = assignment.isr
-        self._ballot = _Ballot()
+        self._pending = PendingIsr()
         known = self.followers
         self.followers = {
             id_: known.get(id_) or FollowerPosition(now_ms) for id_ in assignment.replicas if id_ != self.broker_id
@@ -300,7 +301,7 @@ class LeaderState:
         return self.advance()
 
     def maximal_isr(self) -> frozenset[int]:
-        return frozenset(self.isr) | self._ballot.additions
+        return frozenset(self.isr) | self._pending.additions
 
     def advance(self) -> bool:
         """Move the watermark as far as the maximal ISR carries it; what is committed already needs this disk alone."""
@@ -317,7 +318,7 @@ class LeaderState:
         for broker_id in self.isr:
             if broker_id != self.broker_id:
                 end = min(end, self._end_of(broker_id))
-        for broker_id in self._ballot.additions:
+        for broker_id in self._pending.additions:
             end = min(end, self._end_of(broker_id))
         return end
 
@@ -332,43 +333,43 @@ class LeaderState:
 
         The caller sends it and gives the answer to `on_answer`; until then there is no other.
         """
-        ballot = self._ballot
-        if now_ms < ballot.not_before_ms or (ballot.sent is not None and not ballot.settled):
+        pending = self._pending
+        if now_ms < pending.not_before_ms or (pending.sent is not None and not pending.settled):
             return None
         wanted = self.wanted_isr(now_ms)
-        if ballot.settled:
+        if pending.settled:
             # Accepted or overtaken, and the log is late: the same again, or what is right by now.
-            ballot.doubt = True
-        if wanted == self.isr and not ballot.doubt:
+            pending.doubt = True
+        if wanted == self.isr and not pending.doubt:
             return None
         proposal = Proposal(
             self.leader_epoch,
             self.partition_epoch,
             tuple((id_, self.cluster.broker_epoch(id_)) for id_ in wanted),
         )
-        ballot.sent = proposal
-        ballot.settled = False
-        ballot.additions.update(set(wanted) - set(self.isr))
+        pending.sent = proposal
+        pending.settled = False
+        pending.additions.update(set(wanted) - set(self.isr))
         return proposal
 
     def on_answer(self, proposal: Proposal, answer: Answer, now_ms: int) -> bool:
         """The controller answered, or did not.  Returns whether the watermark moved."""
-        ballot = self._ballot
-        if ballot.sent is not proposal:
+        pending = self._pending
+        if pending.sent is not proposal:
             return False  # the log was faster
         match answer:
             case Answer.ACCEPTED | Answer.OVERTAKEN:
-                ballot.settled = True
-                ballot.not_before_ms = now_ms + self.limits.overdue_ms
+                pending.settled = True
+                pending.not_before_ms = now_ms + self.limits.overdue_ms
             case Answer.UNKNOWN:
-                ballot.sent = None
-                ballot.doubt = True
-                ballot.not_before_ms = now_ms + self.limits.retry_ms
+                pending.sent = None
+                pending.doubt = True
+                pending.not_before_ms = now_ms + self.limits.retry_ms
             case Answer.REFUSED:
-                ballot.sent = None
-                ballot.not_before_ms = now_ms + self.limits.retry_ms
-                if not ballot.doubt:
-                    ballot.additions.clear()
+                pending.sent = None
+                pending.not_before_ms = now_ms + self.limits.retry_ms
+                if not pending.doubt:
+                    pending.additions.clear()
                     return self.advance()
         return False
 
@@ -480,7 +481,7 @@ class RestartAt(NamedTuple):
     epoch: int = -1
 
 
-class Accept(NamedTuple):
+class AppendRecords(NamedTuple):
     """Append the batches, if any; then the watermark may move up to this."""
 
     high_watermark: int
@@ -492,7 +493,7 @@ class StandBack(NamedTuple):
     code: int
 
 
-FollowerStep = Drop | TruncateTo | RestartAt | Accept | StandBack
+FollowerStep = Drop | TruncateTo | RestartAt | AppendRecords | StandBack
 
 
 class FollowerState:
@@ -531,7 +532,7 @@ class FollowerState:
             return _part_ways(reply.diverging, reply.log_start, log_start, epochs)
         if reply.first_offset not in (UNKNOWN_END, log_end):
             return StandBack(Code.CORRUPT_MESSAGE)
-        return Accept(reply.high_watermark)
+        return AppendRecords(reply.high_watermark)
 
     def watermark_after(self, leader_high_watermark: int, log_end: int) -> bool:
         """Take the leader's watermark, as far as our log goes; never backwards.  Returns whether it moved."""

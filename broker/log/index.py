@@ -20,7 +20,7 @@ _CHUNK_HEAD = struct.Struct("<II")  # entries, CRC-32C of their bytes
 _ENTRY_SIZE = 4 + 4 + 8
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A batch starts here; `newest_before` is the newest timestamp of all batches before it in the segment."""
 
     offset: int
@@ -56,22 +56,22 @@ class SegmentIndex:
         """Position of the last entry; 0, where every segment starts, without any."""
         return self._positions[-1] if self._positions else 0
 
-    def by_offset(self, offset: int) -> Entry:
+    def by_offset(self, offset: int) -> IndexEntry:
         """The last entry at or before `offset`."""
         return self._entry(bisect_right(self._offsets, offset - self._base) - 1)
 
-    def by_position(self, position: int) -> Entry:
+    def by_position(self, position: int) -> IndexEntry:
         """The last entry at or before `position`."""
         return self._entry(bisect_right(self._positions, position) - 1)
 
-    def by_timestamp(self, timestamp: int) -> Entry:
+    def by_timestamp(self, timestamp: int) -> IndexEntry:
         """The last entry before which everything is older than `timestamp`."""
         return self._entry(bisect_left(self._newest, timestamp) - 1)
 
-    def _entry(self, at: int) -> Entry:
+    def _entry(self, at: int) -> IndexEntry:
         if at < 0:
-            return Entry(self._base, 0, -1)
-        return Entry(self._base + self._offsets[at], self._positions[at], self._newest[at])
+            return IndexEntry(self._base, 0, -1)
+        return IndexEntry(self._base + self._offsets[at], self._positions[at], self._newest[at])
 
     def truncate(self, position: int) -> None:
         """Forget the entries at or after `position`."""

@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
-from broker.log.index import Entry, SegmentIndex
+from broker.log.index import IndexEntry, SegmentIndex
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import Disk, DiskFile
 from quorumlog.wire.record_batch import (
@@ -285,7 +285,7 @@ class Segment:
 
     # -- the index
 
-    def _entry(self, find: Callable[[SegmentIndex], Entry]) -> Entry:
+    def _entry(self, find: Callable[[SegmentIndex], IndexEntry]) -> IndexEntry:
         """What `find` finds in an index that proves right there."""
         entry = find(self.index)
         if not self._begins_batch(entry):
@@ -293,7 +293,7 @@ class Segment:
             entry = find(self._index)
         return entry
 
-    def _begins_batch(self, entry: Entry) -> bool:
+    def _begins_batch(self, entry: IndexEntry) -> bool:
         data = self.file.pread(entry.position, HEADER_SIZE)
         if len(data) < HEADER_SIZE:
             return entry.position == 0
@@ -314,7 +314,7 @@ class Segment:
         self._complete(index)
         return index
 
-    def _rebuild_index(self, wrong: Entry) -> SegmentIndex:
+    def _rebuild_index(self, wrong: IndexEntry) -> SegmentIndex:
         logger.warning("index rebuilt file=%s position=%d offset=%d", self.index_path, wrong.position, wrong.offset)
         index = SegmentIndex(self.base_offset)
         index.persisted = -1

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Every fetch has a session object: a kept one (KIP-227), or one that lives as long as the request.  A fetch is served
 from the session's `ready` set only, so an incremental fetch costs what changed, not what the session holds.  A
-partition that has nothing to say leaves `ready`; it comes back when it is touched (`Hosted.touch`), and who touches
+partition that has nothing to say leaves `ready`; it comes back when it is touched (`Replica.touch`), and who touches
 decides whether that is worth waking the parked fetch.
 
 A request is answered when one partition has something that cannot wait (records, when min_bytes of them are there; an
@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from broker.core.errors import Code
-from broker.core.fetch_session import NO_SESSION, Entry, SessionCache
+from broker.core.fetch_session import NO_SESSION, SessionCache, SessionPartition
 from broker.core.partition import Divergence, LeaderState, check_leader_epoch, check_position
 from broker.kafka.api import CONSUMER, FetchPartition, FetchPlan, FetchReply, FetchResult, ForgottenPartition
 from broker.log import PartitionLog
-from broker.replica.replica import AskedKey, Hosted, Session
+from broker.replica.replica import AskedKey, AskedPartition, Replica, Session
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
@@ -123,7 +123,7 @@ class FetchService:
         for partition in plan.partitions:
             key = _asked(partition)
             session.put(
-                Entry(
+                SessionPartition(
                     key,
                     partition.fetch_offset,
                     partition.max_bytes,
@@ -137,7 +137,7 @@ class FetchService:
             if plan.replica_id != CONSUMER:
                 self._acknowledge(session, session.entries[key], plan)
 
-    def _acknowledge(self, session: Session, entry: Entry[AskedKey], plan: FetchPlan) -> None:
+    def _acknowledge(self, session: Session, entry: AskedPartition, plan: FetchPlan) -> None:
         """Take a follower's position as its acknowledgement, if everything about it fits."""
         found = self._serving(entry, plan.replica_id)
         if isinstance(found, Code):
@@ -215,7 +215,7 @@ class FetchService:
             result = self._evaluate(entry, plan, max(budget - size, 0), at_least_one=size == 0)
             code = result.error_code
             if code != Code.NONE:
-                urgent = urgent or code != entry.told_code
+                urgent = urgent or code != entry.sent_code
                 results[key] = result
             elif result.diverging_epoch >= 0:
                 urgent = True
@@ -224,7 +224,7 @@ class FetchService:
                 size += len(result.records)
                 results[key] = result
             elif size < budget:  # else it was not read
-                told = (entry.told_high_watermark, entry.told_log_start)
+                told = (entry.sent_high_watermark, entry.sent_log_start)
                 if told != (result.high_watermark, result.log_start_offset):
                     results[key] = result
                 else:
@@ -245,9 +245,9 @@ class FetchService:
             results = {key: results[key] for key in session.entries}
         for key, result in results.items():
             entry = session.entries[key]
-            entry.told_high_watermark = result.high_watermark
-            entry.told_log_start = result.log_start_offset
-            entry.told_code = result.error_code
+            entry.sent_high_watermark = result.high_watermark
+            entry.sent_log_start = result.log_start_offset
+            entry.sent_code = result.error_code
             self._count(session, key, len(result.records))
         session.full = False
         return FetchReply(int(Code.NONE), session.session_id, tuple(results.values()))
@@ -259,14 +259,14 @@ class FetchService:
             if hosted is not None and hosted.leader is not None and hosted.leader.is_joining(session.replica_id):
                 self._replicas.counters.reassignment_out_bytes += size
 
-    def _silent(self, entry: Entry[AskedKey], replica_id: int) -> FetchResult:
+    def _silent(self, entry: AskedPartition, replica_id: int) -> FetchResult:
         found = self._serving(entry, replica_id)
         if isinstance(found, Code):
             return self._error(entry, found)
         _, leader, partition_log = found
         return self._result(entry, leader, partition_log)
 
-    def _evaluate(self, entry: Entry[AskedKey], plan: FetchPlan, budget: int, at_least_one: bool) -> FetchResult:
+    def _evaluate(self, entry: AskedPartition, plan: FetchPlan, budget: int, at_least_one: bool) -> FetchResult:
         found = self._serving(entry, plan.replica_id)
         if isinstance(found, Code):
             return self._error(entry, found)
@@ -295,7 +295,7 @@ class FetchService:
             self._replicas.take_offline(hosted, error)
             return self._error(entry, Code.KAFKA_STORAGE_ERROR)
 
-    def _serving(self, entry: Entry[AskedKey], replica_id: int) -> tuple[Hosted, LeaderState, PartitionLog] | Code:
+    def _serving(self, entry: AskedPartition, replica_id: int) -> tuple[Replica, LeaderState, PartitionLog] | Code:
         """The leader that may answer for this partition; KAFKA-14078: the epoch is judged before the membership."""
         hosted = self._replicas.find(*entry.key)
         if hosted is None:
@@ -316,7 +316,7 @@ class FetchService:
             return Code.FENCED_LEADER_EPOCH  # a position counts only under the leader epoch that it names
         return hosted, leader, hosted.log
 
-    def _check(self, entry: Entry[AskedKey], replica_id: int, partition_log: PartitionLog) -> Divergence | Code:
+    def _check(self, entry: AskedPartition, replica_id: int, partition_log: PartitionLog) -> Divergence | Code:
         return check_position(
             entry.fetch_offset,
             entry.last_fetched_epoch,
@@ -327,7 +327,7 @@ class FetchService:
 
     def _result(
         self,
-        entry: Entry[AskedKey],
+        entry: AskedPartition,
         leader: LeaderState,
         partition_log: PartitionLog,
         records: bytes | memoryview = b"",
@@ -344,7 +344,7 @@ class FetchService:
             records,
         )
 
-    def _error(self, entry: Entry[AskedKey], code: Code) -> FetchResult:
+    def _error(self, entry: AskedPartition, code: Code) -> FetchResult:
         topic_id, topic = self._names(entry.key)
         leader, epoch = -1, -1
         if code in (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH):

@@ -30,10 +30,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.core.errors import Code
-from broker.core.fetch_session import NO_SESSION, FetcherSession, PartitionKey, SessionRequest, Wish
+from broker.core.fetch_session import NO_SESSION, FetcherSession, FetchTarget, PartitionKey, SessionRequest
 from broker.core.partition import (
     UNKNOWN_END,
-    Accept,
+    AppendRecords,
     Divergence,
     FollowerState,
     LeaderReply,
@@ -46,7 +46,7 @@ from broker.core.throttle import Throttle
 from broker.kafka.api import FetchPartition, ForgottenPartition
 from broker.log import PartitionLog, Refused
 from broker.log.turns import Turn
-from broker.replica.replica import Hosted
+from broker.replica.replica import Replica
 from broker.replica.replica_manager import ReplicaManager
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.errors import ClusterError, CorruptStoreError, RemoteProtocolError
@@ -88,14 +88,16 @@ class _Round:
 class Fetcher:
     """Copies from one leader broker, as long as there is something to copy; owned by `Fetchers`."""
 
-    def __init__(self, leader_id: int, replicas: ReplicaManager, resolve: Resolve, brake: Brake) -> None:
+    def __init__(
+        self, leader_id: int, replicas: ReplicaManager, resolve: Resolve, throttle: ReplicationThrottle
+    ) -> None:
         self.leader_id = leader_id
         self._replicas = replicas
-        self._brake = brake
+        self._throttle = throttle
         self._limits = replicas.limits
         self._resolve = resolve
         self._session = FetcherSession()
-        self._hosted: dict[PartitionKey, Hosted] = {}
+        self._hosted: dict[PartitionKey, Replica] = {}
         self._standing_back: dict[PartitionKey, asyncio.TimerHandle] = {}
         self._held: dict[PartitionKey, None] = {}
         """Being added, and left out until the throttle allows more."""
@@ -116,7 +118,7 @@ class Fetcher:
 
     # -- what to copy
 
-    def add(self, hosted: Hosted) -> None:
+    def add(self, hosted: Replica) -> None:
         """Copy this partition from its flushed end; also when its position or leader epoch has changed."""
         key = hosted.partition
         self._hosted[key] = hosted
@@ -149,11 +151,11 @@ class Fetcher:
             if key not in self._standing_back:
                 self._want(key, self._hosted[key])
 
-    def _is_joining(self, hosted: Hosted) -> bool:
+    def _is_joining(self, hosted: Replica) -> bool:
         own_id, image = self._replicas.broker_id, hosted.image
         return own_id in image.adding and own_id not in image.isr
 
-    def _want(self, key: PartitionKey, hosted: Hosted) -> None:
+    def _want(self, key: PartitionKey, hosted: Replica) -> None:
         partition_log, follower = hosted.log, hosted.follower
         if partition_log is None or follower is None:
             return
@@ -164,17 +166,17 @@ class Fetcher:
         size_max = self._limits.fetch_partition_bytes
         self._held.pop(key, None)
         if self._is_joining(hosted) and key not in self._in_step:
-            if self._brake.must_wait():
+            if self._throttle.must_wait():
                 self._held[key] = None
                 self._session.drop(key)
                 self._news.set()
                 return
-            size_max = self._brake.portion(size_max)
+            size_max = self._throttle.portion(size_max)
         end = partition_log.end_offset
         epoch = partition_log.epochs.last_epoch
-        wish = Wish(follower.leader_epoch, end, epoch, partition_log.start_offset, size_max)
-        if self._session.wish(key) != wish:
-            self._session.want(key, wish)
+        target = FetchTarget(follower.leader_epoch, end, epoch, partition_log.start_offset, size_max)
+        if self._session.target(key) != target:
+            self._session.want(key, target)
             self._news.set()
 
     # -- the loop
@@ -245,7 +247,7 @@ class Fetcher:
         wait_ms = 0 if request.is_full and not self._refused_session else self._limits.fetcher_wait_ms
         body = wire.encode_request(
             wire.FOLLOWER_VERSION,
-            [_partition(key, wish) for key, wish in request.wishes],
+            [_partition(key, target) for key, target in request.targets],
             max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=self._limits.fetcher_response_bytes,
@@ -270,7 +272,7 @@ class Fetcher:
         self._session.on_reply(request, reply.session_id)
         if request.is_full:
             self._refused_session = reply.session_id == NO_SESSION
-        appended: list[tuple[PartitionKey, Hosted, PartitionLog]] = []
+        appended: list[tuple[PartitionKey, Replica, PartitionLog]] = []
         turn = Turn()
         for part in reply.partitions:
             await turn.passed()
@@ -278,7 +280,7 @@ class Fetcher:
                 continue
             key = PartitionKey(part.topic_id, part.index)
             hosted = self._hosted.get(key)
-            told = self._told(key)
+            told = self._sent(key)
             if hosted is None or told is None or hosted.log is None or hosted.follower is None:
                 continue
             try:
@@ -287,21 +289,21 @@ class Fetcher:
                 self._replicas.take_offline(hosted, error)
         await self._flush(appended)
 
-    def _told(self, key: PartitionKey) -> Wish | None:
+    def _sent(self, key: PartitionKey) -> FetchTarget | None:
         """What the leader had been told of a partition when it made the reply that is now at hand."""
         if self._rounds and key in self._rounds[0].request.before:
             return self._rounds[0].request.before[key]
-        return self._session.told(key)
+        return self._session.sent_target(key)
 
     async def _carry_out(
         self,
         key: PartitionKey,
-        hosted: Hosted,
+        hosted: Replica,
         partition_log: PartitionLog,
         follower: FollowerState,
-        told: Wish,
+        told: FetchTarget,
         part: wire.FetchedPartition,
-        appended: list[tuple[PartitionKey, Hosted, PartitionLog]],
+        appended: list[tuple[PartitionKey, Replica, PartitionLog]],
     ) -> None:
         records = part.records
         answer = LeaderReply(
@@ -314,7 +316,7 @@ class Fetcher:
         sent = SentPosition(told.leader_epoch, told.offset, told.last_fetched_epoch)
         step = follower.on_reply(sent, answer, partition_log.start_offset, partition_log.epochs)
         match step:
-            case Accept(watermark):
+            case AppendRecords(watermark):
                 self._refusals.pop(key, None)
                 if len(records):
                     outcome = partition_log.append_as_follower(records, follower.leader_epoch, now_ms())
@@ -326,7 +328,7 @@ class Fetcher:
                     self._replicas.counters.replicated_bytes += len(records)
                     if self._is_joining(hosted):
                         self._replicas.counters.reassignment_in_bytes += len(records)
-                        self._brake.spend(len(records))
+                        self._throttle.spend(len(records))
                     appended.append((key, hosted, partition_log))
                 if partition_log.end_offset < watermark:
                     self._in_step.discard(key)
@@ -349,7 +351,7 @@ class Fetcher:
                     log.warning("leader refuses", replica=repr(hosted), leader=self.leader_id, code=code)
                 self._stand_back(key)
 
-    async def _truncate(self, hosted: Hosted, partition_log: PartitionLog, follower: FollowerState, end: int) -> None:
+    async def _truncate(self, hosted: Replica, partition_log: PartitionLog, follower: FollowerState, end: int) -> None:
         before = partition_log.end_offset
         if end < partition_log.truncation_floor:
             log.warning("truncation below the watermark", replica=repr(hosted), end=end)
@@ -361,7 +363,7 @@ class Fetcher:
         self._replicas.counters.truncations += 1
         log.info("log truncated", replica=repr(hosted), before=before, end=partition_log.end_offset)
 
-    async def _flush(self, appended: list[tuple[PartitionKey, Hosted, PartitionLog]]) -> None:
+    async def _flush(self, appended: list[tuple[PartitionKey, Replica, PartitionLog]]) -> None:
         """Make all of it durable, under one barrier a directory; then ask for what comes next."""
         failure: DiskError | None = None
         unflushed = [each for _, _, each in appended if each.flushed_offset < each.end_offset]
@@ -451,7 +453,7 @@ class Fetcher:
                 await connection.close()
 
 
-class Brake:
+class ReplicationThrottle:
     """The throttle of reassignments on this broker; `release` is called when those that wait may go on."""
 
     PORTION_MIN = 4096
@@ -508,14 +510,14 @@ class Fetchers:
         self._leaders: dict[PartitionKey, int] = {}
         self._group: asyncio.TaskGroup | None = None
         self._closed = False
-        self._brake = Brake(self._release)
+        self._throttle = ReplicationThrottle(self._release)
         replicas.on_follower_flushed = self.assign
         replicas.on_offline = self.remove
 
     def start(self, group: asyncio.TaskGroup) -> None:
         self._group = group
 
-    def assign(self, hosted: Hosted) -> None:
+    def assign(self, hosted: Replica) -> None:
         """Copy from the leader that this replica now follows, and from no other."""
         follower = hosted.follower
         key = hosted.partition
@@ -531,9 +533,9 @@ class Fetchers:
 
     def set_throttle(self, rate: int) -> None:
         """Bytes a second for all replicas of this broker that are being added; below 0: none."""
-        self._brake.set_rate(rate)
+        self._throttle.set_rate(rate)
 
-    def reconsider(self, hosted: Hosted) -> None:
+    def reconsider(self, hosted: Replica) -> None:
         """Its metadata has changed, under the same leader epoch."""
         leader_id = self._leaders.get(hosted.partition, -1)
         if leader_id >= 0:
@@ -543,7 +545,7 @@ class Fetchers:
         for fetcher in self._fetchers.values():
             fetcher.release()
 
-    def remove(self, hosted: Hosted) -> None:
+    def remove(self, hosted: Replica) -> None:
         leader_id = self._leaders.pop(hosted.partition, -1)
         if leader_id >= 0:
             self._fetchers[leader_id].remove(hosted.partition)
@@ -556,7 +558,7 @@ class Fetchers:
         fetcher = self._fetchers.get(leader_id)
         if fetcher is None:
             assert self._group is not None, "start() comes first"
-            fetcher = Fetcher(leader_id, self._replicas, self._resolve, self._brake)
+            fetcher = Fetcher(leader_id, self._replicas, self._resolve, self._throttle)
             self._fetchers[leader_id] = fetcher
             self._tasks[leader_id] = self._group.create_task(fetcher.run(), name=f"fetcher-{leader_id}")
         return fetcher
@@ -568,7 +570,7 @@ class Fetchers:
 
     async def stop(self) -> None:
         """End all fetchers; a replica that is assigned later starts one again."""
-        self._brake.stop()
+        self._throttle.stop()
         for fetcher in self._fetchers.values():
             await fetcher.stop()
         tasks = list(self._tasks.values())
@@ -579,14 +581,14 @@ class Fetchers:
         self._leaders.clear()
 
 
-def _partition(key: PartitionKey, wish: Wish) -> FetchPartition:
+def _partition(key: PartitionKey, target: FetchTarget) -> FetchPartition:
     return FetchPartition(
         topic_id=key.topic_id,
         topic=None,
         index=key.partition_index,
-        fetch_offset=wish.offset,
-        max_bytes=wish.max_bytes,
-        current_leader_epoch=wish.leader_epoch,
-        last_fetched_epoch=wish.last_fetched_epoch,
-        log_start_offset=wish.log_start,
+        fetch_offset=target.offset,
+        max_bytes=target.max_bytes,
+        current_leader_epoch=target.leader_epoch,
+        last_fetched_epoch=target.last_fetched_epoch,
+        log_start_offset=target.log_start,
     )

@@ -29,13 +29,13 @@ from uuid import UUID
 
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import Assignment, FollowerState, LeaderState, Limits
-from broker.kafka.api import ReplicaLimits
 from broker.log import LogConfig, LogKey, PartitionLog
 from broker.log.turns import Turn
 from broker.replica.fetchers import Fetchers
 from broker.replica.isr import IsrKeeper
+from broker.replica.limits import ReplicaLimits
 from broker.replica.progress import AppliedBatches, Progress
-from broker.replica.replica import Hosted
+from broker.replica.replica import Replica
 from broker.replica.replica_manager import ReplicaManager
 from broker.replica.watermarks import Watermarks
 from metadata.image import ClusterImage, PartitionImage, delta, indexes
@@ -302,10 +302,10 @@ class ImageFollower:
         except (DiskError, CorruptStoreError) as error:
             self._replicas.take_offline(hosted, error)
 
-    def _open(self, key: PartitionKey, partition: PartitionImage, image: ClusterImage) -> Hosted:
+    def _open(self, key: PartitionKey, partition: PartitionImage, image: ClusterImage) -> Replica:
         topic = image.topics[key.topic_id]
         log_key = LogKey(topic.origin, key.partition_index, partition.created)
-        hosted = Hosted(log_key, key.topic_id, topic.name, partition)
+        hosted = Replica(log_key, key.topic_id, topic.name, partition)
         self._replicas.hosted[key] = hosted
         self._replicas.by_name[(topic.name, key.partition_index)] = hosted
         logs = self._replicas.logs
@@ -338,7 +338,7 @@ class ImageFollower:
         self._tell_directory(hosted)
         return hosted
 
-    def _tell_directory(self, hosted: Hosted) -> None:
+    def _tell_directory(self, hosted: Replica) -> None:
         """Have the controller told where this replica is, if it has it elsewhere."""
         replica = hosted.image.replica(self._replicas.broker_id)
         assert replica is not None, hosted.image
@@ -380,7 +380,7 @@ class ImageFollower:
 
     # -- roles
 
-    def _lead(self, hosted: Hosted, partition: PartitionImage, image: ClusterImage) -> None:
+    def _lead(self, hosted: Replica, partition: PartitionImage, image: ClusterImage) -> None:
         assert hosted.log is not None, hosted
         assignment = _assignment(partition)
         leader = hosted.leader
@@ -413,7 +413,7 @@ class ImageFollower:
         self._replicas.ensure_flush(hosted)
         log.debug("leading", replica=repr(hosted), epoch=partition.leader_epoch, end=partition_log.end_offset)
 
-    def _follow(self, hosted: Hosted, partition: PartitionImage) -> None:
+    def _follow(self, hosted: Replica, partition: PartitionImage) -> None:
         assert hosted.log is not None, hosted
         follower = hosted.follower
         if follower is not None and hosted.role_epoch == partition.leader_epoch:

@@ -20,7 +20,7 @@ from typing import Any
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import Answer, LeaderState, Proposal
 from broker.log.turns import Turn
-from broker.replica.replica import Hosted
+from broker.replica.replica import Replica
 from broker.replica.replica_manager import ReplicaManager
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.logging import get_logger
@@ -34,7 +34,7 @@ raises and always ends: `ControllerService.call`."""
 
 MAX_ITEMS = 5_000
 REQUEST_TIMEOUT_MS = 5_000
-OPEN_BALLOT_MS = 250
+PENDING_ISR_MS = 250
 """How soon an open ballot is looked at again."""
 
 _OVERTAKEN = frozenset(
@@ -49,7 +49,7 @@ _OVERTAKEN = frozenset(
     }
 )
 
-Asked = tuple[Hosted, LeaderState, Proposal, int]
+Asked = tuple[Replica, LeaderState, Proposal, int]
 """The last: by how many members the ISR would grow."""
 
 
@@ -67,11 +67,11 @@ class IsrKeeper:
         self._replicas = replicas
         self._call = call
         self._interval_ms = max(50, lag_max_ms // replicas.limits.isr_check_divisor)
-        self._candidates: dict[PartitionKey, Hosted] = {}
+        self._candidates: dict[PartitionKey, Replica] = {}
         self._news = asyncio.Event()
         replicas.on_isr_candidate = self.consider
 
-    def consider(self, hosted: Hosted) -> None:
+    def consider(self, hosted: Replica) -> None:
         """This leader may have something to propose."""
         self._candidates[hosted.partition] = hosted
         self._news.set()
@@ -95,7 +95,7 @@ class IsrKeeper:
             else:
                 wait_ms = next_look_ms - now_ms()
                 if self._candidates:
-                    wait_ms = min(wait_ms, OPEN_BALLOT_MS)
+                    wait_ms = min(wait_ms, PENDING_ISR_MS)
                 await self._wait(wait_ms)
 
     async def _wait(self, wait_ms: int) -> None:
@@ -111,7 +111,7 @@ class IsrKeeper:
         turn = Turn()
         for hosted in list(self._replicas.hosted.values()):
             leader = hosted.leader
-            if leader is not None and (leader.followers or leader.open_ballot):
+            if leader is not None and (leader.followers or leader.has_pending_isr):
                 if leader.wanted_isr(now_ms()) != leader.isr:
                     self._candidates[hosted.partition] = hosted
                 await turn.passed()
@@ -130,7 +130,7 @@ class IsrKeeper:
             proposal = leader.propose(now)
             if proposal is not None:
                 asked.append((hosted, leader, proposal, len(proposal.isr) - len(leader.isr)))
-            elif not leader.open_ballot and leader.wanted_isr(now) == leader.isr:
+            elif not leader.has_pending_isr and leader.wanted_isr(now) == leader.isr:
                 del self._candidates[key]
         return asked
 
@@ -155,7 +155,7 @@ class IsrKeeper:
             word = words.get((hosted.topic_id.bytes, hosted.key.index), "") if whole == "NONE" else whole
             self._on_answer(hosted, leader, proposal, change, word)
 
-    def _on_answer(self, hosted: Hosted, leader: LeaderState, proposal: Proposal, change: int, word: str) -> None:
+    def _on_answer(self, hosted: Replica, leader: LeaderState, proposal: Proposal, change: int, word: str) -> None:
         answer = answer_of(word)
         if answer is Answer.ACCEPTED:
             self._replicas.counters.isr_shrinks += change < 0

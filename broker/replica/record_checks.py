@@ -23,9 +23,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from broker.core.errors import Code
-from broker.kafka.api import ProduceResult, ReplicaLimits
+from broker.kafka.api import ProduceResult
 from broker.log import LogConfig, Refused
 from broker.log.produced import Produced, check_inflated, inflated_size_max
+from broker.replica.limits import ReplicaLimits
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from broker.core.errors import Code
-from broker.core.fetch_session import LeaderSession, PartitionKey
+from broker.core.fetch_session import LeaderSession, PartitionKey, SessionPartition
 from broker.core.partition import ACKS_ALL, FollowerState, LeaderState
 from broker.kafka.api import ProduceResult
 from broker.log import LogKey, PartitionLog
@@ -19,6 +19,7 @@ AskedKey = tuple[UUID | str, int]
 """A partition as a fetcher names it: topic id or name, and index."""
 
 Session = LeaderSession[AskedKey]
+AskedPartition = SessionPartition[AskedKey]
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class ParkedProduce:
     timer: asyncio.TimerHandle | None = None
 
 
-class Hosted:
+class Replica:
     """All that a broker has of one replica.  At most one of `leader` and `follower` is set; none while it is offline.
 
     key: names its log for ever; its topic id is the one that the topic was created with.
@@ -82,13 +83,13 @@ class Hosted:
     def partition(self) -> PartitionKey:
         return PartitionKey(self.topic_id, self.key.index)
 
-    def renewed(self, topic_id: UUID, image: PartitionImage) -> Hosted:
+    def renewed(self, topic_id: UUID, image: PartitionImage) -> Replica:
         """The same replica under the topic's new id, without log and role yet; this one serves no more.
 
         The roles begin anew, since everything under way (proposals, fetches) names the old id.  Whoever fetches by the
         topic's name goes on watching.
         """
-        moved = Hosted(self.key, topic_id, self.topic, image)
+        moved = Replica(self.key, topic_id, self.topic, image)
         moved.offline = self.offline
         moved.sessions = {session: key for session, key in self.sessions.items() if isinstance(key[0], str)}
         self.log, self.offline = None, "its topic has another id now"

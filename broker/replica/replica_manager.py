@@ -43,14 +43,13 @@ from broker.kafka.api import (
     ListOffsetResult,
     ProduceResult,
     ProducerIdResult,
-    ReplicaCounters,
-    ReplicaLimits,
 )
 from broker.log import LogManager, PartitionLog, Refused, TimestampOffset
 from broker.log.produced import Produced, check_produced
 from broker.replica.fetch import FetchService
+from broker.replica.limits import ReplicaCounters, ReplicaLimits
 from broker.replica.record_checks import Produce, RecordChecks
-from broker.replica.replica import Hosted, ParkedProduce
+from broker.replica.replica import ParkedProduce, Replica
 from metadata.image import ClusterImage, PartitionImage
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import Sources, now_ms
@@ -104,14 +103,14 @@ class ReplicaManager:
         self.brokers = Brokers()
         self.broker_epoch = NO_EPOCH
         """Of this process's registration; -1 until it is known."""
-        self.hosted: dict[PartitionKey, Hosted] = {}
-        self.by_name: dict[tuple[str, int], Hosted] = {}
+        self.hosted: dict[PartitionKey, Replica] = {}
+        self.by_name: dict[tuple[str, int], Replica] = {}
         self.unsaved_watermarks: dict[PartitionKey, None] = {}
-        self.on_isr_candidate: Callable[[Hosted], None] = lambda _: None
-        self.on_follower_flushed: Callable[[Hosted], None] = lambda _: None
-        self.on_offline: Callable[[Hosted], None] = lambda _: None
+        self.on_isr_candidate: Callable[[Replica], None] = lambda _: None
+        self.on_follower_flushed: Callable[[Replica], None] = lambda _: None
+        self.on_offline: Callable[[Replica], None] = lambda _: None
         self.is_awake: Callable[[], bool] = lambda: True
-        """Whether what this process knows of its leaderships may be relied upon (`Vigil`)."""
+        """Whether what this process knows of its leaderships may be relied upon (`StallDetector`)."""
         self.on_disk_failure: Callable[[UUID, DiskError], None] = lambda *_: None
         self.image = ClusterImage()
         """The metadata that this broker has carried out."""
@@ -136,7 +135,7 @@ class ReplicaManager:
             return False
         return self.is_awake()
 
-    def leads(self, hosted: Hosted) -> LeaderState | None:
+    def leads(self, hosted: Replica) -> LeaderState | None:
         """The leader's state if this replica may serve as leader now."""
         if hosted.leader is None or hosted.log is None or not self.serving:
             return None
@@ -148,7 +147,7 @@ class ReplicaManager:
         found = image.topic(topic) if isinstance(topic, str) else image.topics.get(topic)
         return None if found is None else found.partition(index)
 
-    def find(self, topic: UUID | str, index: int) -> Hosted | None:
+    def find(self, topic: UUID | str, index: int) -> Replica | None:
         if isinstance(topic, str):
             return self.by_name.get((topic, index))
         return self.hosted.get(PartitionKey(topic, index))
@@ -198,7 +197,7 @@ class ReplicaManager:
             self._append_as_leader(hosted, leader, partition_log, produce, batches)
 
     def _append_as_leader(
-        self, hosted: Hosted, leader: LeaderState, partition_log: PartitionLog, produce: Produce, batches: Produced
+        self, hosted: Replica, leader: LeaderState, partition_log: PartitionLog, produce: Produce, batches: Produced
     ) -> None:
         future, acks = produce.future, produce.acks
         try:
@@ -247,25 +246,25 @@ class ReplicaManager:
         future.set_result(result)
         return future
 
-    def _on_appended(self, hosted: Hosted, leader: LeaderState, partition_log: PartitionLog) -> None:
+    def _on_appended(self, hosted: Replica, leader: LeaderState, partition_log: PartitionLog) -> None:
         leader.on_appended(partition_log.end_offset)
         hosted.touch(self.fetch_service.wake, consumers=False, followers=True)
         self.ensure_flush(hosted)
 
-    def _park(self, hosted: Hosted, produce: ParkedProduce, timeout_ms: int) -> None:
+    def _park(self, hosted: Replica, produce: ParkedProduce, timeout_ms: int) -> None:
         timeout_ms = max(0, min(timeout_ms, self.limits.produce_timeout_max_ms))
         produce.timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._on_timeout, hosted, produce)
         self._parked_produces += 1
         hosted.park(produce)
 
-    def _on_timeout(self, hosted: Hosted, produce: ParkedProduce) -> None:
+    def _on_timeout(self, hosted: Replica, produce: ParkedProduce) -> None:
         produce.timer = None
         if not produce.future.done():
             self._answer(hosted, produce, Code.REQUEST_TIMED_OUT)
             self._parked_produces -= 1
             hosted.forget(produce)
 
-    def _answer(self, hosted: Hosted, produce: ParkedProduce, code: int) -> None:
+    def _answer(self, hosted: Replica, produce: ParkedProduce, code: int) -> None:
         if produce.timer is not None:
             produce.timer.cancel()
         if produce.future.done():
@@ -278,31 +277,31 @@ class ReplicaManager:
             ProduceResult(int(code), produce.base_offset, start, leader_id=leader, leader_epoch=epoch)
         )
 
-    def answer_parked(self, hosted: Hosted) -> None:
+    def answer_parked(self, hosted: Replica) -> None:
         """Answer the parked produces that are decided by now."""
         for produce, code in hosted.take_decided():
             self._parked_produces -= 1
             self._answer(hosted, produce, code)
 
-    def refuse_parked(self, hosted: Hosted, code: int) -> None:
+    def refuse_parked(self, hosted: Replica, code: int) -> None:
         for produce in hosted.take_all():
             self._parked_produces -= 1
             self._answer(hosted, produce, code)
 
     # -- flush and watermark
 
-    def attach(self, hosted: Hosted, partition_log: PartitionLog) -> None:
+    def attach(self, hosted: Replica, partition_log: PartitionLog) -> None:
         """This replica's log, which tells it of each flush from now on."""
         hosted.log = partition_log
         partition_log.on_flushed = lambda _: self._on_flushed(hosted, partition_log)
 
-    def ensure_flush(self, hosted: Hosted) -> None:
+    def ensure_flush(self, hosted: Replica) -> None:
         """Have this replica's role told once everything appended is flushed; at once, if it is."""
         hosted.awaits_flush = True
         if hosted.log is not None and hosted.log.flushed_offset >= hosted.log.end_offset:
             self._on_flushed(hosted, hosted.log)
 
-    def _on_flushed(self, hosted: Hosted, partition_log: PartitionLog) -> None:
+    def _on_flushed(self, hosted: Replica, partition_log: PartitionLog) -> None:
         if hosted.log is not partition_log or self._closed:
             return
         if hosted.leader is not None:
@@ -312,14 +311,14 @@ class ReplicaManager:
             if hosted.follower is not None:
                 self.on_follower_flushed(hosted)
 
-    def on_leader_changed(self, hosted: Hosted, watermark_moved: bool) -> None:
+    def on_leader_changed(self, hosted: Replica, watermark_moved: bool) -> None:
         """What a leader knows has changed: parked produces may be decided by it, whether its watermark moved or not."""
         if watermark_moved:
             self.on_watermark(hosted)
         else:
             self.answer_parked(hosted)
 
-    def on_watermark(self, hosted: Hosted) -> None:
+    def on_watermark(self, hosted: Replica) -> None:
         """The watermark of a replica moved: tell the log, the waiting and the checkpoint."""
         role = hosted.leader or hosted.follower
         assert role is not None, hosted
@@ -330,7 +329,7 @@ class ReplicaManager:
             self.answer_parked(hosted)
             hosted.touch(self.fetch_service.wake, consumers=True, followers=False)
 
-    def on_role_changed(self, hosted: Hosted) -> None:
+    def on_role_changed(self, hosted: Replica) -> None:
         """Whoever waits for this replica looks again."""
         if hosted.leader is None:
             self.refuse_parked(hosted, Code.NOT_LEADER_OR_FOLLOWER)
@@ -338,7 +337,7 @@ class ReplicaManager:
             self.answer_parked(hosted)
         hosted.touch(self.fetch_service.wake, consumers=True, followers=True)
 
-    def take_offline(self, hosted: Hosted, error: Exception) -> None:
+    def take_offline(self, hosted: Replica, error: Exception) -> None:
         """This replica can be neither read nor written any more."""
         if hosted.log is None:
             return
@@ -417,7 +416,7 @@ class ReplicaManager:
 
     def _readable(
         self, topic: str, index: int, current_leader_epoch: int
-    ) -> tuple[LeaderState, PartitionLog, Hosted] | Code:
+    ) -> tuple[LeaderState, PartitionLog, Replica] | Code:
         hosted = self.by_name.get((topic, index))
         if hosted is None:
             return self._absent(topic, index)[0]

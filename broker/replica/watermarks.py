@@ -14,7 +14,7 @@ from uuid import UUID
 from broker.core.fetch_session import PartitionKey
 from broker.log import LogKey
 from broker.log.state import WATERMARK, watermark_fact
-from broker.replica.replica import Hosted
+from broker.replica.replica import Replica
 from quorumlog.runtime.disk import Disk, DiskError
 
 MAX_CHANGES = 10_000
@@ -27,7 +27,7 @@ class Watermarks:
     def __init__(
         self,
         disks: Sequence[Disk],
-        hosted: Mapping[PartitionKey, Hosted],
+        hosted: Mapping[PartitionKey, Replica],
         on_failure: Callable[[UUID, DiskError], None],
     ) -> None:
         self._on_failure = on_failure
@@ -70,7 +70,7 @@ class Watermarks:
             await self._save(taken)
 
     async def _save(self, keys: Sequence[PartitionKey]) -> None:
-        due: dict[UUID, list[Hosted]] = {each: [] for each in self._disks}
+        due: dict[UUID, list[Replica]] = {each: [] for each in self._disks}
         for key in keys:
             hosted = self._hosted.get(key)
             if hosted is not None and hosted.log is not None:
@@ -84,7 +84,7 @@ class Watermarks:
                 except DiskError as error:
                     self._on_failure(directory_id, error)
 
-    def _changes(self, directory_id: UUID, due: list[Hosted]) -> dict[str, bytes | None]:
+    def _changes(self, directory_id: UUID, due: list[Replica]) -> dict[str, bytes | None]:
         changes: dict[str, bytes | None] = dict.fromkeys(sorted(self._forgotten[directory_id]))
         self._forgotten[directory_id].clear()
         for hosted in due:

@@ -10,7 +10,7 @@ from uuid import UUID
 from broker.core.lifecycle import Beat, End, Lifecycle, Register, Stage, Wait
 from broker.replica.isr import Call
 from broker.replica.progress import Progress
-from broker.server.stall_detector import Vigil
+from broker.server.stall_detector import StallDetector
 from metadata.records import METADATA_VERSION_MAX, METADATA_VERSION_MIN, Endpoint
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.clock import now_ms
@@ -58,7 +58,7 @@ class LifecycleRunner:
         on_registered: Callable[[int], None],
     ) -> None:
         self.identity = identity
-        self.vigil = Vigil(session_timeout_ms / 2000, self._on_held_up)
+        self.stall_detector = StallDetector(session_timeout_ms / 2000, self._on_held_up)
         self.core = Lifecycle(heartbeat_interval_ms, now_ms())
         self._call = call
         self._progress = progress
@@ -107,11 +107,11 @@ class LifecycleRunner:
         Raises:
             ConfigError: the registration is refused for good.
         """
-        self.vigil.start()
+        self.stall_detector.start()
         try:
             return await self._live()
         finally:
-            self.vigil.stop()
+            self.stall_detector.stop()
 
     async def _live(self) -> bool:
         while True:
@@ -183,7 +183,7 @@ class LifecycleRunner:
             directories_offline=[each.bytes for each in progress.directories_offline],
         )
         sent_offset = progress.applied_offset
-        held_up = self.vigil.held_up
+        held_up = self.stall_detector.held_up
         reply: pb.BrokerHeartbeatReply = await self._call("BrokerHeartbeat", request, self._timeout_ms)
         error = reply.result.error
         now = now_ms()
@@ -193,7 +193,7 @@ class LifecycleRunner:
             if reply.fenced and progress.applied_offset > sent_offset:
                 self.core.on_urgent(now)  # what was carried out meanwhile may be what it waits for
             if not reply.fenced:
-                self.vigil.is_over(held_up)
+                self.stall_detector.is_over(held_up)
             self._show(was)
         elif error in _STALE:
             log.warning("registration lost", broker_epoch=self.core.epoch, cause=reply.result.message)
@@ -201,7 +201,7 @@ class LifecycleRunner:
             self.core.on_stale(now)
         else:
             log.debug("heartbeat not taken", error=error)
-            self.vigil.is_over(held_up)  # without a controller brokers go on serving
+            self.stall_detector.is_over(held_up)  # without a controller brokers go on serving
             self.core.on_no_reply(now)
 
     def _show(self, was: Stage) -> None:

@@ -10,7 +10,7 @@ from broker.log.manager import STRAYS
 from broker.log.turns import Turn
 from broker.log.types import parse_folder_name
 from broker.replica.progress import AppliedBatches, Progress
-from broker.replica.replica import Hosted
+from broker.replica.replica import Replica
 from broker.replica.replica_manager import ReplicaManager
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.v1 import node_pb2 as pb
@@ -40,7 +40,7 @@ class NodeView:
             described.append(self._describe(each))
         return described
 
-    def _describe(self, hosted: Hosted) -> pb.ReplicaDescription:
+    def _describe(self, hosted: Replica) -> pb.ReplicaDescription:
         message = pb.ReplicaDescription(
             topic=hosted.topic,
             topic_id=hosted.topic_id.bytes,

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from broker.kafka.api import ReplicaLimits
 from broker.kafka.listener import BoundListener, KafkaServer
+from broker.replica.limits import ReplicaLimits
 from broker.server.metrics import register_broker_metrics
 from broker.server.node_view import NodeView
 from broker.server.role import BrokerRole, RoleConfig

@@ -18,11 +18,12 @@ from uuid import UUID
 
 from broker.core.errors import Code
 from broker.core.fetch_session import PartitionKey
-from broker.kafka.api import ProducerIdResult, ReplicaLimits
+from broker.kafka.api import ProducerIdResult
 from broker.log import LogKey, LogManager
 from broker.replica.fetchers import Fetchers
 from broker.replica.image import ImageFollower
 from broker.replica.isr import Call, IsrKeeper
+from broker.replica.limits import ReplicaLimits
 from broker.replica.progress import AppliedBatches, Progress
 from broker.replica.replica_manager import ReplicaManager
 from broker.replica.watermarks import Watermarks
@@ -166,7 +167,7 @@ class BrokerRole:
             session_timeout_ms=self.config.session_timeout_ms,
             on_registered=self._on_registered,
         )
-        self.replicas.is_awake = self.lifecycle.vigil.is_awake
+        self.replicas.is_awake = self.lifecycle.stall_detector.is_awake
         self.fetchers.start(group)
         self.follower.start_at(self._replay.image)
         self._unsubscribe = self._replay.subscribe(self.follower.on_batch)

@@ -22,7 +22,7 @@ PULSES = 8
 """In the time that makes a hold-up."""
 
 
-class Vigil:
+class StallDetector:
     """`held_up` counts the hold-up that is not over, 0 for none.
 
     limit_s: how long without a pulse makes one.

@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant(
         "a definite refusal leaves its additions in force for ever",
         PARTITION,
-        "                    ballot.additions.clear()\n",
+        "                    pending.additions.clear()\n",
         "",
         (f"{PARTITION_TESTS}::test_a_definite_refusal_frees_the_watermark",),
     ),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.log import PartitionLog
-from broker.replica.replica import Hosted
+from broker.replica.replica import Replica
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch
@@ -34,7 +34,7 @@ class Story:
         assert hosted.log is not None, hosted.offline
         return hosted.log
 
-    def hosted(self, node_id: int) -> Hosted | None:
+    def hosted(self, node_id: int) -> Replica | None:
         broker = self.world.hosts[node_id].broker
         return None if broker is None else broker.role.replicas.find(TOPIC, 0)
 
@@ -42,7 +42,7 @@ class Story:
         hosted = self.hosted(node_id)
         return hosted is not None and hosted.leader is not None
 
-    def follows(self, node_id: int) -> Hosted | None:
+    def follows(self, node_id: int) -> Replica | None:
         """Once it follows a leader."""
         hosted = self.hosted(node_id)
         return hosted if hosted is not None and hosted.follower is not None else None
@@ -128,7 +128,7 @@ def test_the_watermark_of_an_emptied_follower_goes_back_with_its_log() -> None:
     story = Story()
     seen: list[tuple[int, int, int]] = []
 
-    def note(hosted: Hosted) -> None:
+    def note(hosted: Replica) -> None:
         assert hosted.follower is not None
         assert hosted.log is not None
         seen.append((hosted.log.start_offset, hosted.log.end_offset, hosted.follower.high_watermark))

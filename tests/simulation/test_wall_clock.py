@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.kafka.api import ReplicaLimits
+from broker.replica.limits import ReplicaLimits
 from quorum.snapshots import SnapshotPolicy
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer import Producer

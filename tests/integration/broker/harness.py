@@ -16,9 +16,9 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from broker.kafka.api import ReplicaLimits
 from broker.kafka.listener import KafkaServer
-from broker.replica.replica import Hosted
+from broker.replica.limits import ReplicaLimits
+from broker.replica.replica import Replica
 from broker.replica.replica_manager import ReplicaManager
 from broker.server.role import BrokerRole, RoleConfig
 from metadata.control import brokers as control_brokers
@@ -218,7 +218,7 @@ class Broker:
     def replicas(self) -> ReplicaManager:
         return self.role.replicas
 
-    def hosted(self, topic: str, index: int = 0) -> Hosted:
+    def hosted(self, topic: str, index: int = 0) -> Replica:
         found = self.replicas.find(topic, index)
         assert found is not None, (topic, index)
         return found
@@ -360,7 +360,7 @@ def _varint(value: int) -> bytes:
         out.append(low | 0x80)
 
 
-def values_of(hosted: Hosted) -> list[bytes]:
+def values_of(hosted: Replica) -> list[bytes]:
     """The values of every record in a replica's log, of batches made by `batch`."""
     assert hosted.log is not None
     data = hosted.log.read(hosted.log.start_offset, 1 << 30, hosted.log.end_offset)

@@ -12,7 +12,8 @@ import pytest
 from harness import Broker, Cluster, batch
 
 from broker.core.errors import Code
-from broker.kafka.api import FetchPartition, FetchPlan, FetchReply, ForgottenPartition, ReplicaLimits
+from broker.kafka.api import FetchPartition, FetchPlan, FetchReply, ForgottenPartition
+from broker.replica.limits import ReplicaLimits
 
 ALL = -1
 COUNT = 4

@@ -13,9 +13,9 @@ from test_replication import fetch, leading, write, written
 
 from broker.core.errors import Code
 from broker.core.fetch_session import SessionRequest
-from broker.kafka.api import ReplicaLimits
 from broker.replica.fetchers import Fetcher
-from broker.replica.replica import Hosted
+from broker.replica.limits import ReplicaLimits
+from broker.replica.replica import Replica
 from quorumlog.wire.kafka.fetch import FetchedPartition, FetchedReply
 
 
@@ -55,7 +55,7 @@ def fetcher_of(broker: Broker, leader_id: int) -> Fetcher:
     return broker.role.fetchers._fetchers[leader_id]
 
 
-async def hear_of_divergence(fetcher: Fetcher, hosted: Hosted, end: int) -> None:
+async def hear_of_divergence(fetcher: Fetcher, hosted: Replica, end: int) -> None:
     """A reply that was under way comes: the leader says that the histories part at `end`."""
     part = FetchedPartition(
         topic_id=hosted.topic_id,
@@ -82,7 +82,7 @@ async def test_k13207_a_reply_for_a_partition_that_is_copied_no_more_changes_not
     await written(leader, "t", b"a")
     broker = cluster[2]
     hosted, fetcher = broker.hosted("t"), fetcher_of(broker, 1)
-    assert fetcher._session.told(hosted.partition) is not None
+    assert fetcher._session.sent_target(hosted.partition) is not None
     cluster.controller.cut.add(1)
     cluster.controller.fence(1)
     await leading(cluster, 2, "t", epoch=1)
@@ -112,9 +112,9 @@ async def test_k18991_a_reply_of_an_older_leader_epoch_cuts_nothing_off(cluster:
     assert values_of(cluster[3].hosted("t")) == [b"a", b"b"]
 
 
-def _asked_from(fetcher: Fetcher, hosted: Hosted) -> tuple[int, int] | None:
+def _asked_from(fetcher: Fetcher, hosted: Replica) -> tuple[int, int] | None:
     """Leader epoch and offset of the question whose answer is awaited."""
-    told = fetcher._told(hosted.partition)
+    told = fetcher._sent(hosted.partition)
     return None if told is None else (told.leader_epoch, told.offset)
 
 
@@ -129,14 +129,14 @@ async def test_k15510_a_reply_without_records_keeps_the_last_fetched_epoch(clust
     await cluster.controller.until(lambda image: set(cluster.controller.partition(topic_id).isr) == {1, 2, 3})
     follower = cluster[3].hosted("t")
     fetcher = fetcher_of(cluster[3], 2)
-    wish = fetcher._session.wish(follower.partition)
-    assert wish is not None
-    assert (wish.leader_epoch, wish.offset, wish.last_fetched_epoch) == (1, 1, 0)
+    target = fetcher._session.target(follower.partition)
+    assert target is not None
+    assert (target.leader_epoch, target.offset, target.last_fetched_epoch) == (1, 1, 0)
     await written(new, "t", b"b")
     await cluster.until(lambda: values_of(follower) == [b"a", b"b"], "copied")
-    wish = fetcher._session.wish(follower.partition)
-    assert wish is not None
-    assert (wish.offset, wish.last_fetched_epoch) == (2, 1)
+    target = fetcher._session.target(follower.partition)
+    assert target is not None
+    assert (target.offset, target.last_fetched_epoch) == (2, 1)
 
 
 async def test_k9491_a_log_that_starts_over_takes_its_watermark_along(cluster: Cluster) -> None:

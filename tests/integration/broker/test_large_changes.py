@@ -11,9 +11,9 @@ import pytest
 from harness import Cluster
 from test_replication import leading
 
-from broker.kafka.api import ReplicaLimits
 from broker.log import turns
 from broker.replica import isr
+from broker.replica.limits import ReplicaLimits
 from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.records import ConfigScope
 

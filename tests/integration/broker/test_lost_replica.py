@@ -12,7 +12,7 @@ from harness import Broker, Cluster, values_of
 from test_reassign import is_in_sync, replicas_are
 from test_replication import leading, written
 
-from broker.kafka.api import ReplicaLimits
+from broker.replica.limits import ReplicaLimits
 from metadata.control.errors import Word
 from metadata.control.partitions_count import remove_partitions
 from metadata.records import LOST, NO_LEADER

@@ -11,7 +11,7 @@ from harness import Cluster, values_of
 from test_replication import leading, write, written
 
 from broker.core.errors import Code
-from broker.kafka.api import ReplicaLimits
+from broker.replica.limits import ReplicaLimits
 from metadata.control.decision import Decision
 from metadata.control.reassign import Reassigned, alter_reassignments
 from metadata.image import ClusterImage

@@ -14,9 +14,10 @@ from harness import Broker, Cluster, batch, values_of
 
 from broker.core.errors import Code
 from broker.core.fetch_session import FetcherSession
-from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult, ReplicaLimits
+from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
 from broker.log import Appended
 from broker.replica import fetchers
+from broker.replica.limits import ReplicaLimits
 from metadata.control.errors import Word
 from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
@@ -325,7 +326,7 @@ async def test_an_isr_change_survives_a_controller_that_does_not_answer(tmp_path
         await cluster[3].role.fetchers.stop()
         state = leader.hosted("t").leader
         assert state is not None
-        await cluster.until(lambda: state.open_ballot, "a proposal is under way")
+        await cluster.until(lambda: state.has_pending_isr, "a proposal is under way")
         assert cluster.controller.partition(topic_id).isr == (1, 2, 3)
         del cluster.controller.refusals["AlterPartition"]
         await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1, 2))

@@ -38,7 +38,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 def hold_up(broker: Broker) -> None:
     """As if its process had been stopped for long until now."""
     assert broker.role.lifecycle is not None
-    broker.role.lifecycle.vigil._seen_at -= 3_600
+    broker.role.lifecycle.stall_detector._seen_at -= 3_600
 
 
 async def refused_everything(broker: Broker) -> None:

@@ -12,13 +12,13 @@ from broker.core.errors import Code
 from broker.core.fetch_session import (
     MAX_SESSION_EPOCH,
     NO_SESSION,
-    WISHES_MAX,
-    Entry,
+    TARGETS_MAX,
     FetcherSession,
+    FetchTarget,
     LeaderSession,
     PartitionKey,
     SessionCache,
-    Wish,
+    SessionPartition,
     next_session_epoch,
 )
 from broker.kafka.api import FetchPartition, ForgottenPartition
@@ -32,66 +32,66 @@ def key(index: int) -> PartitionKey:
     return PartitionKey(TOPIC, index)
 
 
-def wish(offset: int) -> Wish:
-    return Wish(3, offset, 2, 0, 1 << 20)
+def target(offset: int) -> FetchTarget:
+    return FetchTarget(3, offset, 2, 0, 1 << 20)
 
 
 def test_the_first_request_names_all_and_later_ones_what_changed() -> None:
     session = FetcherSession()
-    session.want(key(0), wish(10))
-    session.want(key(1), wish(20))
+    session.want(key(0), target(10))
+    session.want(key(1), target(20))
     first = session.build()
     assert (first.session_id, first.session_epoch) == (0, 0)
-    assert dict(first.wishes) == {key(0): wish(10), key(1): wish(20)}
+    assert dict(first.targets) == {key(0): target(10), key(1): target(20)}
     session.on_reply(first, 77)
-    session.want(key(1), wish(25))
+    session.want(key(1), target(25))
     session.drop(key(0))
-    session.want(key(2), wish(0))
+    session.want(key(2), target(0))
     second = session.build()
     assert (second.session_id, second.session_epoch) == (77, 1)
-    assert dict(second.wishes) == {key(1): wish(25), key(2): wish(0)}
+    assert dict(second.targets) == {key(1): target(25), key(2): target(0)}
     assert second.forgotten == (key(0),)
     session.on_reply(second, 77)
     third = session.build()
-    assert (third.session_epoch, third.wishes, third.forgotten) == (2, (), ())
+    assert (third.session_epoch, third.targets, third.forgotten) == (2, (), ())
 
 
 def test_a_wish_that_comes_back_to_what_was_told_is_not_repeated() -> None:
     session = FetcherSession()
-    session.want(key(0), wish(10))
+    session.want(key(0), target(10))
     session.on_reply(session.build(), 77)
     session.drop(key(0))
-    session.want(key(0), wish(10))
-    session.want(key(5), wish(1))
+    session.want(key(0), target(10))
+    session.want(key(5), target(1))
     session.drop(key(5))
     again = session.build()
-    assert (again.wishes, again.forgotten) == ((), ())
+    assert (again.targets, again.forgotten) == ((), ())
 
 
 def test_after_a_reset_everything_is_named_again() -> None:
     session = FetcherSession()
-    session.want(key(0), wish(10))
+    session.want(key(0), target(10))
     session.on_reply(session.build(), 77)
     session.reset()
     full = session.build()
     assert (full.session_id, full.session_epoch) == (77, 0), "the old session may be let go"
-    assert dict(full.wishes) == {key(0): wish(10)}
+    assert dict(full.targets) == {key(0): target(10)}
 
 
 def test_a_wish_can_be_told_while_a_fetch_is_parked() -> None:
     session = FetcherSession()
-    session.want(key(0), wish(10))
+    session.want(key(0), target(10))
     opening = session.build()
     assert not session.may_build, "its session is not known yet"
     session.on_reply(opening, 77)
     parked = session.build()
-    session.want(key(0), wish(12))
-    session.want(key(1), wish(0))
+    session.want(key(0), target(12))
+    session.want(key(1), target(0))
     assert session.has_news
     assert session.may_build
     interrupting = session.build()
     assert (parked.session_epoch, interrupting.session_epoch) == (1, 2)
-    assert interrupting.before == {key(0): wish(10), key(1): None}, "what the parked one's reply speaks of"
+    assert interrupting.before == {key(0): target(10), key(1): None}, "what the parked one's reply speaks of"
     session.on_reply(parked, 77)
     session.on_reply(interrupting, 77)
     assert session.build().session_epoch == 3
@@ -99,45 +99,45 @@ def test_a_wish_can_be_told_while_a_fetch_is_parked() -> None:
 
 def test_a_leader_that_opens_no_session_is_asked_in_full() -> None:
     session = FetcherSession()
-    session.want(key(0), wish(10))
+    session.want(key(0), target(10))
     session.on_reply(session.build(), 0)
-    assert dict(session.build().wishes) == {key(0): wish(10)}
+    assert dict(session.build().targets) == {key(0): target(10)}
 
 
 def test_more_than_one_request_may_name_are_named_by_several() -> None:
-    session = FetcherSession(wishes_max=3)
+    session = FetcherSession(targets_max=3)
     for index in range(8):
-        session.want(key(index), wish(index))
+        session.want(key(index), target(index))
     first = session.build()
     session.on_reply(first, 77)
     second, third = session.build(), session.build()
-    assert [len(each.wishes) for each in (first, second, third)] == [3, 3, 2]
-    assert dict((*first.wishes, *second.wishes, *third.wishes)) == {key(index): wish(index) for index in range(8)}
+    assert [len(each.targets) for each in (first, second, third)] == [3, 3, 2]
+    assert dict((*first.targets, *second.targets, *third.targets)) == {key(index): target(index) for index in range(8)}
     assert not session.has_news
 
 
 def test_without_a_session_everybody_has_a_turn() -> None:
-    session = FetcherSession(wishes_max=3)
+    session = FetcherSession(targets_max=3)
     for index in range(5):
-        session.want(key(index), wish(index))
+        session.want(key(index), target(index))
     named: list[PartitionKey] = []
     for _ in range(5):
         request = session.build()
         assert request.is_full
-        named += [each for each, _ in request.wishes]
+        named += [each for each, _ in request.targets]
         session.on_reply(request, 0)
     assert sorted(named) == sorted([key(index) for index in range(5)] * 3)
 
 
 def test_the_largest_request_is_within_the_listeners_limits() -> None:
     session = FetcherSession()
-    for number in range(WISHES_MAX + 1):
-        session.want(PartitionKey(UUID(int=number), 5), wish(number))
+    for number in range(TARGETS_MAX + 1):
+        session.want(PartitionKey(UUID(int=number), 5), target(number))
     request = session.build()
-    assert len(request.wishes) == WISHES_MAX
+    assert len(request.targets) == TARGETS_MAX
     partitions = [
         FetchPartition(each.topic_id, None, each.partition_index, want.offset, want.max_bytes)
-        for each, want in request.wishes
+        for each, want in request.targets
     ]
     (body,) = fetch.encode_request(fetch.FOLLOWER_VERSION, partitions, max_wait_ms=0, min_bytes=1, max_bytes=1)
     assert len(body) < KafkaLimits().small_request_max_bytes - 1000
@@ -206,8 +206,8 @@ def test_a_new_incarnation_closes_its_old_sessions() -> None:
     assert len(sessions) == 1
 
 
-def entry(index: int, offset: int) -> Entry[PartitionKey]:
-    return Entry(key(index), offset, 1 << 20, 3, 2, 0)
+def entry(index: int, offset: int) -> SessionPartition[PartitionKey]:
+    return SessionPartition(key(index), offset, 1 << 20, 3, 2, 0)
 
 
 def test_only_touched_partitions_are_ready() -> None:
@@ -228,13 +228,13 @@ def test_only_touched_partitions_are_ready() -> None:
 
 @given(st.integers(0, 2**32))
 def test_both_ends_agree_after_any_history(seed: int) -> None:
-    """Whatever is wanted, dropped, lost or refused: after a good request the leader holds just the fetcher's wishes."""
+    """After a good request the leader holds exactly the fetcher's targets, whatever was dropped, lost or refused."""
     random = Random(seed)
     sessions, _ = cache(1)
     most = random.choice([2, 3, 100])
     fetcher = FetcherSession(most)
     held: LeaderSession[PartitionKey] | None = None
-    wanted: dict[PartitionKey, Wish] = {}
+    wanted: dict[PartitionKey, FetchTarget] = {}
     for _ in range(40):
         for _ in range(random.randrange(4)):
             index = random.randrange(5)
@@ -242,8 +242,8 @@ def test_both_ends_agree_after_any_history(seed: int) -> None:
                 fetcher.drop(key(index))
                 wanted.pop(key(index), None)
             else:
-                fetcher.want(key(index), wish(offset := random.randrange(3)))
-                wanted[key(index)] = wish(offset)
+                fetcher.want(key(index), target(offset := random.randrange(3)))
+                wanted[key(index)] = target(offset)
         request = fetcher.build()
         if random.random() < 0.1:
             fetcher.reset()  # the request was lost
@@ -255,8 +255,17 @@ def test_both_ends_agree_after_any_history(seed: int) -> None:
             fetcher.reset()
             continue
         held = begun
-        for each, want in request.wishes:
-            begun.put(Entry(each, want.offset, want.max_bytes, want.leader_epoch, want.last_fetched_epoch, 0))
+        for each, want in request.targets:
+            begun.put(
+                SessionPartition(
+                    each,
+                    want.offset,
+                    want.max_bytes,
+                    want.leader_epoch,
+                    want.last_fetched_epoch,
+                    0,
+                )
+            )
         for each in request.forgotten:
             assert begun.remove(each)
         if random.random() < 0.1:
@@ -268,11 +277,20 @@ def test_both_ends_agree_after_any_history(seed: int) -> None:
             continue
         while fetcher.has_news:
             request = fetcher.build()
-            assert len(request.wishes) + len(request.forgotten) <= most
+            assert len(request.targets) + len(request.forgotten) <= most
             again = sessions.begin(request.session_id, request.session_epoch, 2, 0)
             assert again is begun
-            for each, want in request.wishes:
-                begun.put(Entry(each, want.offset, want.max_bytes, want.leader_epoch, want.last_fetched_epoch, 0))
+            for each, want in request.targets:
+                begun.put(
+                    SessionPartition(
+                        each,
+                        want.offset,
+                        want.max_bytes,
+                        want.leader_epoch,
+                        want.last_fetched_epoch,
+                        0,
+                    )
+                )
             for each in request.forgotten:
                 assert begun.remove(each)
             fetcher.on_reply(request, begun.session_id)

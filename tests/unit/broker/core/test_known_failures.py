@@ -5,8 +5,8 @@ from __future__ import annotations
 from broker.core.epochs import EpochCache
 from broker.core.errors import Code
 from broker.core.partition import (
-    Accept,
     Answer,
+    AppendRecords,
     Divergence,
     Drop,
     FollowerState,
@@ -64,7 +64,7 @@ class Follower:
         if isinstance(step, TruncateTo):
             del self.log[step.end :]
             self.state.on_truncated(len(self.log))
-        elif isinstance(step, Accept):
+        elif isinstance(step, AppendRecords):
             self.state.watermark_after(step.high_watermark, len(self.log))
         return step
 

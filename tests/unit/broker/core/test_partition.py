@@ -9,8 +9,8 @@ import pytest
 from broker.core.epochs import EpochCache
 from broker.core.errors import Code
 from broker.core.partition import (
-    Accept,
     Answer,
+    AppendRecords,
     Assignment,
     Contact,
     Divergence,
@@ -565,7 +565,7 @@ def test_truncation_goes_to_the_end_that_both_share() -> None:
 
 def test_batches_must_start_where_the_log_ends() -> None:
     follower = FollowerState(1, 5, 10)
-    assert follower.on_reply(SENT, reply(first_offset=25), 0, FOLLOWER_HISTORY) == Accept(20)
+    assert follower.on_reply(SENT, reply(first_offset=25), 0, FOLLOWER_HISTORY) == AppendRecords(20)
     assert follower.on_reply(SENT, reply(first_offset=24), 0, FOLLOWER_HISTORY) == StandBack(Code.CORRUPT_MESSAGE)
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from broker.core.epochs import EpochCache
 from broker.core.errors import Code
 from broker.core.partition import (
-    Accept,
     Answer,
+    AppendRecords,
     Assignment,
     Contact,
     Divergence,
@@ -267,7 +267,7 @@ class World:
             case TruncateTo(end):
                 broker.truncate(end)
                 broker.follower.on_truncated(end)
-            case Accept(watermark):
+            case AppendRecords(watermark):
                 for epoch, value in data:
                     broker.assign(epoch, len(broker.log))
                     broker.log.append((epoch, value))
@@ -423,7 +423,7 @@ def test_the_property_notices_a_broken_rule(rule: str, monkeypatch: pytest.Monke
 
         def propose(state: LeaderState, now_ms: int) -> Proposal | None:
             proposal = original(state, now_ms)
-            state._ballot.additions.clear()
+            state._pending.additions.clear()
             return proposal
 
         monkeypatch.setattr(LeaderState, "propose", propose)

@@ -84,7 +84,7 @@ async def test_a_segment_goes_only_after_the_facts_have_forgotten_it(rig: Rig) -
 # The watermark and the recovery point
 
 
-class Hosted(NamedTuple):
+class Replica(NamedTuple):
     key: object
     log: PartitionLog
 
@@ -112,7 +112,7 @@ async def test_a_power_cut_between_the_watermark_and_the_flush_takes_no_log_offl
     record(log, 1)
     log.advance_high_watermark(2)
     watermarks = Watermarks([rig.disk], {}, lambda *_: None)
-    changes = watermarks._changes(rig.disk.directory_id, [Hosted(KEY, log)])  # type: ignore[list-item]
+    changes = watermarks._changes(rig.disk.directory_id, [Replica(KEY, log)])  # type: ignore[list-item]
     await rig.disk.facts.commit(changes)
     await rig.kill()
     rig.files(log)[0].write_bytes(durable)

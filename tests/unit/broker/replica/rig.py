@@ -14,12 +14,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from broker.core.errors import Code
-from broker.core.fetch_session import PartitionKey, Wish
+from broker.core.fetch_session import FetchTarget, PartitionKey
 from broker.core.partition import LeaderState
 from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
 from broker.log import PartitionLog
 from broker.replica.fetchers import Fetcher
-from broker.replica.replica import Hosted
+from broker.replica.replica import Replica
 from broker.replica.replica_manager import ReplicaManager
 from broker.server.role import BrokerRole, RoleConfig
 from metadata.image import ClusterImage
@@ -68,7 +68,7 @@ class Rig:
     def directories(self) -> tuple[UUID, ...]:
         return tuple(disk.directory_id for disk in self._disks)
 
-    def hosted(self, index: int = 0) -> Hosted:
+    def hosted(self, index: int = 0) -> Replica:
         return self.replicas.by_name[TOPIC, index]
 
     @property
@@ -151,9 +151,9 @@ class Rig:
     def fetcher(self, leader_id: int) -> Fetcher:
         return self.role.fetchers._fetchers[leader_id]
 
-    def wish(self, leader_id: int) -> Wish | None:
+    def target(self, leader_id: int) -> FetchTarget | None:
         """What the next fetch from this leader says of partition 0."""
-        return self.fetcher(leader_id)._session.wish(self.hosted().partition)
+        return self.fetcher(leader_id)._session.target(self.hosted().partition)
 
     async def reply(self, leader_id: int, records: bytes = b"", **fields: Any) -> None:
         """This leader is asked for partition 0, and answers."""

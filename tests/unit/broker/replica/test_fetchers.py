@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core.errors import Code
-from broker.replica.replica import Hosted
+from broker.replica.replica import Replica
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import Rig
 
@@ -15,11 +15,11 @@ async def test_a_follower_asks_for_nothing_past_what_is_not_durable(rig: Rig) ->
     assert rig.log.append_as_follower(make_batch((b"b",), base_offset=1, leader_epoch=0), 0, 0)[:2] == (1, 2)
     assert rig.log.flushed_offset == 1
     rig.fetcher(2).add(rig.hosted())
-    assert rig.wish(2) is None
+    assert rig.target(2) is None
     await rig.role.logs.flush_all([rig.log])
-    wish = rig.wish(2)
-    assert wish is not None
-    assert wish.offset == 2
+    target = rig.target(2)
+    assert target is not None
+    assert target.offset == 2
 
 
 async def test_a_truncation_takes_the_watermark_along(rig: Rig) -> None:
@@ -50,14 +50,14 @@ async def test_batches_that_do_not_continue_the_log_are_skipped(rig: Rig) -> Non
     await rig.create((2, 1))
     await rig.reply(2, make_batch((b"a",), base_offset=5, leader_epoch=0), high_watermark=6)
     assert (rig.log.end_offset, rig.log.high_watermark) == (0, 0)
-    assert rig.wish(2) is None, "asked for again after a while"
+    assert rig.target(2) is None, "asked for again after a while"
 
 
 async def test_a_reply_to_a_replica_that_leads_by_now_changes_nothing(rig: Rig) -> None:
     await rig.create((2, 1))
     await rig.reply(2, make_batch((b"a",), leader_epoch=0), high_watermark=1)
     fetcher = rig.fetcher(2)
-    hosted: Hosted = rig.hosted()
+    hosted: Replica = rig.hosted()
     await rig.change(leader=1)
     assert hosted.partition not in fetcher._hosted
     assert (rig.log.end_offset, rig.leader.leader_epoch) == (1, 1)

@@ -88,9 +88,9 @@ async def following(rig: Rig) -> Rig:
 async def test_a_follower_names_the_epoch_of_its_last_record_when_retention_has_deleted_it(following: Rig) -> None:
     following.log.advance_start_offset(3)
     await following.change(leader=3)
-    wish = following.wish(3)
-    assert wish is not None
-    assert (wish.leader_epoch, wish.offset, wish.last_fetched_epoch, wish.log_start) == (1, 3, 0, 3)
+    target = following.target(3)
+    assert target is not None
+    assert (target.leader_epoch, target.offset, target.last_fetched_epoch, target.log_start) == (1, 3, 0, 3)
 
 
 async def test_a_follower_that_diverges_below_its_start_starts_over(following: Rig) -> None:
@@ -98,14 +98,14 @@ async def test_a_follower_that_diverges_below_its_start_starts_over(following: R
     await following.change(leader=3, isr=(3,))
     await following.reply(3, diverging_epoch=0, diverging_end=2, high_watermark=8, log_start_offset=1)
     assert (following.log.start_offset, following.log.end_offset, following.log.high_watermark) == (1, 1, 1)
-    wish = following.wish(3)
-    assert wish is not None
-    assert (wish.offset, wish.last_fetched_epoch) == (1, -1)
+    target = following.target(3)
+    assert target is not None
+    assert (target.offset, target.last_fetched_epoch) == (1, -1)
     out_of_range = {"error_code": Code.OFFSET_OUT_OF_RANGE, "log_start_offset": 1}
     await following.reply(3, diverging_epoch=0, diverging_end=1, **out_of_range)
-    wish = following.wish(3)
-    assert wish is not None
-    assert (wish.offset, wish.last_fetched_epoch) == (1, 0), "now the leader can compare it"
+    target = following.target(3)
+    assert target is not None
+    assert (target.offset, target.last_fetched_epoch) == (1, 0), "now the leader can compare it"
 
 
 async def test_a_follower_takes_no_watermark_with_a_divergence(following: Rig) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from broker.core.errors import Code
-from broker.kafka.api import ProduceResult, ReplicaLimits
+from broker.kafka.api import ProduceResult
 from broker.log import LogConfig, Refused
 from broker.log.produced import Produced, check_produced
+from broker.replica.limits import ReplicaLimits
 from broker.replica.record_checks import Produce, RecordChecks
 from quorumlog.wire.record_batch import Codec
 from tests.unit.broker.log.batches import varint

@@ -8,10 +8,10 @@ from uuid import UUID
 
 from broker.log import LogKey
 from broker.replica.progress import BATCHES_KEPT, AppliedBatches, Progress
-from broker.replica.replica import Hosted
+from broker.replica.replica import Replica
 from broker.server.node_view import NodeView
 from metadata.image import PartitionImage
-from metadata.records import Replica
+from metadata.records import Replica as AssignedReplica
 
 
 class Clock:
@@ -69,9 +69,9 @@ def test_what_came_before_this_process_or_in_a_snapshot_is_not_called_unreceived
     assert times(applied) == [(43, 1000, 1000)]
 
 
-def hosted(topic: str, index: int, *, role: str = "", offline: str = "") -> Hosted:
-    partition = PartitionImage(index, 5, (Replica(1),), (1,), leader=1)
-    made = Hosted(LogKey(UUID(int=7), index, 5), UUID(int=9), topic, partition)
+def hosted(topic: str, index: int, *, role: str = "", offline: str = "") -> Replica:
+    partition = PartitionImage(index, 5, (AssignedReplica(1),), (1,), leader=1)
+    made = Replica(LogKey(UUID(int=7), index, 5), UUID(int=9), topic, partition)
     log = SimpleNamespace(
         start_offset=1, end_offset=9, flushed_offset=8, high_watermark=7, size=640, directory_id=UUID(int=1)
     )

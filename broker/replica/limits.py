@@ -1,0 +1,76 @@
+"""Every bound of the replicas, and what their metrics count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLimits:
+    """Every bound of the data plane, in one place."""
+
+    max_wait_ms: int = 30_000
+    """Longest that a fetch is parked, whatever it asks for."""
+    produce_timeout_max_ms: int = 120_000
+    parked_fetches: int = 10_000
+    """Parked fetches; one more is answered at once with what there is."""
+    parked_produces: int = 100_000
+    """Produces that wait for replication; one more is refused before it is appended, with REQUEST_TIMED_OUT, which all
+    clients take as a reason to try again."""
+    inline_check_bytes: int = 16 << 10
+    inline_check_inflated_bytes: int = 256 << 10
+    """A produce whose batches with compression are at most so large, and inflate to at most so much, is checked on the
+    event loop, in well under a millisecond with all codecs but gzip; a larger one in a thread."""
+    record_check_threads: int = 2
+    """Larger ones that are checked at once, each in a thread; the others wait."""
+    record_check_wait_ms: int = 30_000
+    """How long a produce may wait until its records are checked.  Then it is refused with REQUEST_TIMED_OUT."""
+    time_lookups: int = 2
+    """Look-ups by time, which open batches, at once; the others wait.  They share the threads that flush the disks."""
+    fetch_response_max_bytes: int = 64 << 20
+    sessions: int = 1_000
+    session_idle_ms: int = 120_000
+    """A session idle for less is never evicted to make room."""
+    fetch_partition_bytes: int = 1 << 20
+    fetcher_response_bytes: int = 16 << 20
+    fetcher_wait_ms: int = 500
+    fetcher_timeout_ms: int = 5_000
+    """On top of the wait: how long a fetcher waits for its leader before it drops the connection."""
+    fetcher_backoff_min_ms: int = 50
+    fetcher_backoff_max_ms: int = 1_000
+    isr_check_divisor: int = 2
+    """The ISR is looked at each replica.lag.time.max.ms / this."""
+    checkpoint_interval_ms: int = 5_000
+    """How often changed watermarks are written to the data directories' facts."""
+    maintenance_interval_ms: int = 60_000
+    """How often logs are maintained: retention, checkpoints, expiry of producers, deletion of strays."""
+    strays_kept_ms: int = 60_000
+    """How long a replica that was set aside is kept before maintenance deletes it."""
+    log_checkpoint_bytes: int = 8 << 20
+    """Appended to a log between two checkpoints.  A start after an unclean stop reads about as much of each log."""
+    segment_size_max: int = 2**31 - 1
+    """No segment grows larger, whatever the topic's segment.bytes."""
+    segment_age_max_ms: int = 2**63 - 1
+    """No segment grows for longer, whatever the topic's segment.ms."""
+    index_interval_bytes: int = 4096
+    """Bytes of a log for each entry of its index."""
+    producer_expiration_ms: int = 24 * 60 * 60 * 1000
+    """An idempotent producer that is silent for longer is forgotten."""
+    producer_id_low_water: int = 1_000
+    """The next block of producer ids is asked for when fewer are left.  So this many new producers can begin at a
+    broker while no controller is active; further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""
+
+
+@dataclass(slots=True)
+class ReplicaCounters:
+    """What the metrics read."""
+
+    produced_bytes: int = 0
+    produced_batches: int = 0
+    fetched_bytes: int = 0
+    replicated_bytes: int = 0
+    reassignment_in_bytes: int = 0
+    reassignment_out_bytes: int = 0
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    truncations: int = 0
