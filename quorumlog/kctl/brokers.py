@@ -10,7 +10,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, so_on_return, wait_until_applied, with_loop
 from quorumlog.kctl.nodes import known_addresses
-from quorumlog.kctl.words import counted
+from quorumlog.words import counted
 
 SHOWN_MAX = 50
 """Replicas that `describe` shows to people, unless all are asked for."""

@@ -18,8 +18,8 @@ from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.output import OutputClosedError, bytes_value
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.streams import standard_input
-from quorumlog.kctl.words import counted
 from quorumlog.runtime.addresses import Address
+from quorumlog.words import counted
 
 if TYPE_CHECKING:
     from quorumlog.client.cluster import Cluster

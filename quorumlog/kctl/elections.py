@@ -10,7 +10,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_applied, with_loop
 from quorumlog.kctl.output import node_or_none
 from quorumlog.kctl.topics import dry_run_option, refusal
-from quorumlog.kctl.words import counted
+from quorumlog.words import counted
 
 ROUNDS_MAX = 200
 """Requests for all partitions that need it; each elects at most one batch of them."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from quorumlog.words import ranges
+
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 _SIGNS = {ADDED: "+", REMOVED: "-", CHANGED: "~"}
 _PARTITION_FIELDS = ("leader", "leader_epoch", "replicas", "isr", "elr", "adding", "removing")
@@ -161,18 +163,6 @@ def words(changes: Iterable[Change]) -> list[str]:
 def _goes_without_saying(change: Change, group: list[Change]) -> bool:
     """Every new leader has a new leader epoch; said anyway, it would tell apart what is the same for people."""
     return change.field == "leader_epoch" and any(other.field == "leader" for other in group)
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """0,1,2,5 as 0..2,5."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    shown = ["..".join(map(str, dict.fromkeys(part))) for part in parts]
-    return shown[0] if len(shown) == 1 else "{" + ",".join(shown) + "}"
 
 
 def _text(change: Change) -> str:

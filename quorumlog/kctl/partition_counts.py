@@ -13,7 +13,7 @@ from quorumlog.kctl.losses import ask, lost_records
 from quorumlog.kctl.output import uuid_text
 from quorumlog.kctl.streams import can_ask
 from quorumlog.kctl.topics import dry_run_option, parse_assignment, refusal, wait_for_leaders
-from quorumlog.kctl.words import counted
+from quorumlog.words import counted
 
 MAX_PARTITIONS = 1_000_000
 

@@ -13,7 +13,7 @@ from typing import Any
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.nodes import is_leaders
-from quorumlog.kctl.words import counted
+from quorumlog.words import counted
 
 LOOK_S = 0.5
 ATTEMPT_S = 20.0

@@ -17,7 +17,7 @@ from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, docu
 from quorumlog.kctl.reassign_progress import Sizes, Watch, held_up, list_ongoing, state_of, waited_for
 from quorumlog.kctl.streams import standard_input
 from quorumlog.kctl.topics import dry_run_option
-from quorumlog.kctl.words import Key, counted, listed, named
+from quorumlog.words import Key, counted, listed, named
 
 NO_THROTTLE = -1
 TOPICS_SHOWN_MAX = 5

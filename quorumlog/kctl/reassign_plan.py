@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.words import counted
+from quorumlog.words import counted
 
 ID_MAX = 2**31 - 1
 NAME_MAX = 249

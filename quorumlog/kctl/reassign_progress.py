@@ -16,7 +16,7 @@ from typing import Any
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import LEFT_MIN_S, Context
-from quorumlog.kctl.words import Key, counted, listed, named
+from quorumlog.words import Key, counted, listed, named
 
 LOOK_S = 0.5
 ASK_S = 5.0

@@ -20,7 +20,7 @@ from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.nodes import AT_ONCE_MAX, EACH_TIMEOUT_S, ask_each
 from quorumlog.kctl.output import Output, duration_text
-from quorumlog.kctl.words import counted
+from quorumlog.words import counted
 
 if TYPE_CHECKING:
     from quorumlog.kctl.metadata_history import History

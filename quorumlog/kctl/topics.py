@@ -12,7 +12,7 @@ from quorumlog.kctl.context import Context, Group, so_on_return, wait_until, wit
 from quorumlog.kctl.output import node_or_none, uuid_text
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.streams import can_ask
-from quorumlog.kctl.words import counted
+from quorumlog.words import counted
 
 DEFAULT = -1
 NOT_DECIDED = -1

@@ -10,10 +10,10 @@ import click
 import pytest
 
 from quorumlog.client import probe as probing
+from quorumlog.doctor import examine as examination
+from quorumlog.doctor.layout import LOST_DIRECTORY
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import doctor_look
 from quorumlog.kctl.context import Context
-from quorumlog.kctl.doctor_partitions import LOST_DIRECTORY
 from quorumlog.kctl.main import cli
 from quorumlog.wire.v1 import controller_pb2, metadata_pb2, node_pb2, quorum_pb2
 
@@ -212,7 +212,7 @@ class Clinic:
         return reply
 
     async def probe(self, where: str, timeout_s: float, *_: Any) -> str | None:
-        """In place of `doctor_look.probe`: addresses are made up."""
+        """In place of `examine.probe`: addresses are made up."""
         for node_id, why in self.silent.items():
             if where in (address(node_id), f"h{node_id}:9092"):
                 return None if why == probing.HANGS else why
@@ -221,16 +221,16 @@ class Clinic:
         )
 
     async def why_silent(self, where: str, timeout_s: float) -> probing.Silence:
-        """In place of `doctor_look.why_silent`."""
+        """In place of `examine.why_silent`."""
         return probing.Silence(await self.probe(where, timeout_s) or probing.HANGS)
 
 
 def use(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Context, "client", lambda context: clinic)
-    monkeypatch.setattr(doctor_look, "probe", clinic.probe)
-    monkeypatch.setattr(doctor_look, "why_silent", clinic.why_silent)
+    monkeypatch.setattr(examination, "probe", clinic.probe)
+    monkeypatch.setattr(examination, "why_silent", clinic.why_silent)
     for name in ("SECOND_LOOK_S", "ELECTION_S", "ELECTION_LOOK_S"):
-        monkeypatch.setattr(doctor_look, name, 0.06)
+        monkeypatch.setattr(examination, name, 0.06)
     monkeypatch.setenv("KCTL_CONTROLLERS", ",".join(map(address, clinic.voters)))
 
 

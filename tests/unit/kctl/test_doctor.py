@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from quorumlog.client.probe import HANGS, probe
+from quorumlog.doctor import examine as examination
+from quorumlog.doctor.diagnosis import diagnose as conclude
+from quorumlog.doctor.examine import examine
+from quorumlog.doctor.steps import start_or_restart
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import doctor_look
-from quorumlog.kctl.doctor_findings import wake
-from quorumlog.kctl.doctor_look import Doctor
 from quorumlog.kctl.main import run
-from quorumlog.kctl.words import counted, listed, named
 from quorumlog.wire.v1 import node_pb2, quorum_pb2
+from quorumlog.words import counted, listed, named
 from tests.unit.kctl.clinic import BROKERS, SILENT, Clinic, Diagnose, address, use, voter
 
 # All is well
@@ -64,8 +65,8 @@ def test_advice_is_no_illness(clinic: Clinic, diagnose: Diagnose, capsys: pytest
         "kctl reassign generate --topic alone --replication-factor 2 | kctl reassign start --plan - --wait"
     ]
     assert findings["MIN_ISR_IS_ALL"]["next"] == (
-        "start another broker, and have 3 replicas (doctor then gives the command); or, if one replica may confirm "
-        "alone: kctl configs set min.insync.replicas=1 --topic tight"
+        "start another broker, and have 3 replicas (doctor then gives the command); or, if one replica may "
+        "acknowledge alone: kctl configs set min.insync.replicas=1 --topic tight"
     )
     assert findings["CORDONED"]["next"] == "kctl configs unset cordoned --broker 12"
     del clinic.metadata.configs[:]
@@ -75,7 +76,7 @@ def test_advice_is_no_illness(clinic: Clinic, diagnose: Diagnose, capsys: pytest
     ]
     clinic.metadata.configs.add(scope=3, resource="12", key="cordoned", value="true")
     assert run(["doctor"]) == 0
-    assert "all is well; 3 to think about" in capsys.readouterr().out
+    assert "all is well; 3 pieces of advice" in capsys.readouterr().out
 
 
 # The quorum
@@ -120,7 +121,7 @@ def test_only_as_many_voters_are_asked_back_as_a_majority_lacks(
     clinic.paused = True
     clinic.silence_voter(2)
     clinic.silence_voter(3)
-    assert diagnose()[0]["PAUSED"]["next"].startswith("start node 2 or node 3; if their disks are gone")
+    assert diagnose()[0]["PAUSED"]["next"].startswith("start node 2 or node 3; if their disks are lost")
     five = Clinic(voters=(1, 2, 3, 4, 5))
     five.leader = None
     use(five, monkeypatch)
@@ -152,7 +153,7 @@ def test_all_voters_answer_and_none_leads(clinic: Clinic, diagnose: Diagnose) ->
 def test_an_election_that_ends_in_time_is_no_finding(
     clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_look, "ELECTION_S", 30)
+    monkeypatch.setattr(examination, "ELECTION_S", 30)
     clinic.leader = None
     ask, asked = clinic.describe_quorum_of, 0
 
@@ -183,13 +184,15 @@ def test_a_paused_leader(clinic: Clinic, diagnose: Diagnose) -> None:
     assert findings["PAUSED"]["cause"] == (
         f"node 2 last fetched 5.0 s ago; at h2:9093: {SILENT}; node 3 last fetched 4.2 s ago; it answers here"
     )
-    assert findings["PAUSED"]["next"].startswith("start node 2; if their disks are gone")
+    assert findings["PAUSED"]["next"].startswith("start node 2; if their disks are lost")
     clinic.silent.clear()
     findings, _ = diagnose()
     assert "look at the network between the voters" in findings["PAUSED"]["next"]
 
 
-@pytest.mark.parametrize(("behind", "cause"), [(40, "it has yet to apply 40 records"), (0, "is not committed")])
+@pytest.mark.parametrize(
+    ("behind", "cause"), [(40, "it has not applied 40 committed records yet"), (0, "is not committed")]
+)
 def test_elected_but_not_serving(clinic: Clinic, diagnose: Diagnose, behind: int, cause: str) -> None:
     leader = clinic.described[1]
     leader.controller_active = False
@@ -219,7 +222,7 @@ def test_a_voter_is_down(clinic: Clinic, diagnose: Diagnose) -> None:
     found = findings["VOTER_DOWN"]
     assert found["what"] == "voter 3 is missing: no further voter may fail"
     assert found["cause"] == f"node 3 at h3:9093: {SILENT}; it last fetched 5.0 s ago"
-    assert "start node 3; if its disk is gone" in found["next"]
+    assert "start node 3; if its disk is lost" in found["next"]
     assert "kctl add-voter 3@h3:9093 --replace" in found["next"]
 
 
@@ -330,14 +333,14 @@ def test_a_broker_that_does_not_apply_the_metadata(clinic: Clinic, diagnose: Dia
     findings, _ = diagnose()
     assert list(findings) == ["LAGGING"]
     assert findings["LAGGING"]["what"] == "broker 12 is behind: it lacks 30 records of the metadata"
-    assert "it applied 10 of 40 meanwhile" in findings["LAGGING"]["cause"]
+    assert "of the missing records it applied 10 of 40 meanwhile" in findings["LAGGING"]["cause"]
     clinic.asked.clear()
     later.applied_offset = 60
-    assert "it did not move meanwhile" in diagnose()[0]["LAGGING"]["cause"]
+    assert "it applied none meanwhile" in diagnose()[0]["LAGGING"]["cause"]
     clinic.asked.clear()
     clinic.views[12] = 2
     found = diagnose()[0]["LAGGING"]
-    assert found["cause"].endswith("it did not move meanwhile; it has not heard of the leader yet: it takes 2 for it")
+    assert found["cause"].endswith("it applied none meanwhile; it does not know the leader yet: it follows node 2")
     assert found["next"].startswith("look again in a few seconds")
 
 
@@ -346,7 +349,7 @@ def test_a_broker_that_does_not_carry_changes_out(clinic: Clinic, diagnose: Diag
     assert diagnose()[0] == {}, "it gets on"
     clinic.heard = [{12: 50}, {12: 50}]
     findings, _ = diagnose()
-    assert findings["CHANGES_PENDING"]["what"] == "broker 12 has 50 changes yet to carry out"
+    assert findings["CHANGES_PENDING"]["what"] == "broker 12 has 50 pending changes"
 
 
 def test_a_node_that_is_not_ready(clinic: Clinic, diagnose: Diagnose) -> None:
@@ -360,7 +363,7 @@ def test_a_directory_that_failed_and_strays_that_are_kept(clinic: Clinic, diagno
     clinic.described[11].directories_offline.append("/disk2")
     clinic.strays[12] = [node_pb2.Stray(topic="old", kept=True), node_pb2.Stray(topic="older")]
     findings, _ = diagnose()
-    assert findings["DIRECTORY_OFFLINE"]["what"] == "broker 11 does not use /disk2 any more"
+    assert findings["DIRECTORY_OFFLINE"]["what"] == "broker 11 no longer uses /disk2"
     assert findings["STRAYS"]["what"].startswith("broker 12 keeps 1 replica that")
     assert findings["STRAYS"]["severity"] == "advice"
 
@@ -377,7 +380,7 @@ def test_a_dead_broker_is_one_cause_with_its_consequences(clinic: Clinic, diagno
     assert len(_all(clinic)) == 4
     assert findings["FENCED"]["cause"] == f"it sends no heartbeats; node 12 at h12:9093: {SILENT}"
     assert findings["FENCED"]["next"].endswith(
-        "for good: start another broker first (2 are up, 3 are wanted); doctor then says how to replace it"
+        "for good: start another broker first (2 are up, 3 are needed); doctor then says how to replace it"
     )
     offline = findings["OFFLINE"]
     assert (offline["what"], offline["partitions"]) == ("1 partition without a leader: alone-0", ["alone-0"])
@@ -386,8 +389,8 @@ def test_a_dead_broker_is_one_cause_with_its_consequences(clinic: Clinic, diagno
         "kctl elect-leaders --unclean --topic alone",
     ]
     under = findings["UNDER_REPLICATED"]
-    assert under["what"] == "3 partitions without their replica on broker 12 in sync: t-0..2"
-    assert "start another broker first, 2 are up, 3 are wanted" in under["next"]
+    assert under["what"] == "3 partitions whose replica on broker 12 is not in sync: t-0..2"
+    assert "start another broker first, 2 are up, 3 are needed" in under["next"]
 
 
 def test_with_brokers_to_spare_the_commands_that_move_are_given(
@@ -409,7 +412,7 @@ def test_with_brokers_to_spare_the_commands_that_move_are_given(
     ]  # fmt: skip
     clinic.topic("alone", (12,))
     clinic.metadata.topics[2].partitions[0].leader = -1
-    assert diagnose()[0]["FENCED"]["next"].endswith("first decide on 1 partition without a leader, as said there")
+    assert diagnose()[0]["FENCED"]["next"].endswith("first resolve OFFLINE: 1 partition without a leader")
 
 
 def test_a_broker_that_runs_but_is_fenced(clinic: Clinic, diagnose: Diagnose) -> None:
@@ -446,19 +449,16 @@ def test_a_partition_that_waits_for_one_of_several(clinic: Clinic, diagnose: Dia
     assert nobody.cause == "no replica is known to hold all acknowledged records"
     assert nobody.commands == ("kctl elect-leaders --unclean --topic t",)
     assert waiting.cause.startswith("only broker 11 and broker 12 may lead: broker 11 is fenced (connection refused")
-    assert waiting.next.startswith("start one of broker 11 and broker 12; only if that is gone for good: the records")
+    assert waiting.next.startswith(
+        "start one of broker 11 and broker 12; only if that is lost for good: give up the records"
+    )
     first.isr[:], first.elr[:] = [12], [11]
     assert _all(clinic)[1].cause.startswith("only broker 11 and broker 12 may lead"), "eligible beside the last in sync"
 
 
 def _all(clinic: Clinic) -> list[Any]:
-    """Every finding about brokers and partitions; a word may come more than once."""
-    from quorumlog.kctl.doctor_partitions import cluster_findings
-
-    async def look() -> Any:
-        return await Doctor(clinic, map(address, clinic.voters), 10.0).examine()
-
-    return list(cluster_findings(asyncio.run(look())))
+    """Return every finding; a word may occur more than once."""
+    return list(conclude(asyncio.run(examine(clinic, map(address, clinic.voters), 10.0))).findings)
 
 
 def test_below_the_minimum_is_critical_and_said_once(clinic: Clinic, diagnose: Diagnose) -> None:
@@ -468,7 +468,7 @@ def test_below_the_minimum_is_critical_and_said_once(clinic: Clinic, diagnose: D
     findings, _ = diagnose()
     assert findings["BELOW_MIN_ISR"]["severity"] == "critical"
     assert findings["BELOW_MIN_ISR"]["partitions"] == ["t-0", "t-1"]
-    assert findings["BELOW_MIN_ISR"]["next"].startswith("start broker 12 and broker 13; what it lacks")
+    assert findings["BELOW_MIN_ISR"]["next"].startswith("start broker 12 and broker 13; the missing records")
     assert "UNDER_REPLICATED" not in findings
 
 
@@ -489,7 +489,7 @@ def test_a_replica_that_does_not_keep_up(clinic: Clinic, diagnose: Diagnose, lat
     clinic.replica(11, "t", 0, 90, state="leader")
     clinic.replica(12, "t", 0, 40, later, state="follower")
     findings, _ = diagnose()
-    assert findings["UNDER_REPLICATED"]["cause"] == f"broker 12 is up, and behind: by 50 records in t-0{said}"
+    assert findings["UNDER_REPLICATED"]["cause"] == f"broker 12 is up, but behind: by 50 records in t-0{said}"
     assert findings["UNDER_REPLICATED"]["next"].startswith("kctl explain t-0")
 
 
@@ -516,7 +516,7 @@ def test_a_lost_replica_is_named_with_what_its_broker_found(clinic: Clinic, diag
     ]
     partition.isr[:], partition.leader = [], -1
     findings, _ = diagnose()
-    assert findings["LOST_REPLICA"]["next"].startswith("nobody leads to copy it from")
+    assert findings["LOST_REPLICA"]["next"].startswith("no leader has a copy")
     assert findings["OFFLINE"]["cause"] == "no replica is known to hold all acknowledged records"
 
 
@@ -574,14 +574,16 @@ def test_a_reassignment_that_does_not_get_on(clinic: Clinic, diagnose: Diagnose)
     findings, _ = diagnose()
     found = findings["REASSIGNMENT_STUCK"]
     assert found["cause"] == "broker 13 copied nothing in the last seconds; the throttle is 10 bytes/s"
-    assert found["next"].startswith("take the throttle away: kctl reassign start --throttle none; or go back: kctl")
+    assert found["next"].startswith("remove the throttle: kctl reassign start --throttle none; or go back: kctl")
     assert found["commands"] == ["kctl reassign start --throttle none"]
     assert "kctl reassign cancel --topic t" in found["next"]
     del clinic.metadata.configs[:]
     clinic.asked.clear()
     found = diagnose()[0]["REASSIGNMENT_STUCK"]
     assert found["cause"] == "broker 13 copied nothing in the last seconds"
-    assert found["next"].startswith("mend that, and it goes on by itself; or go back: kctl reassign cancel --topic t")
+    assert found["next"].startswith(
+        "resolve that, and it continues by itself; or go back: kctl reassign cancel --topic t"
+    )
 
 
 def test_a_reassignment_to_a_dead_broker(clinic: Clinic, diagnose: Diagnose) -> None:
@@ -599,7 +601,7 @@ def test_a_reassignment_without_a_leader_or_with_too_few_in_sync(clinic: Clinic,
     partition.leader = 12
     partition.isr[:] = [12, 13]
     clinic.metadata.topics[0].configs.add(key="min.insync.replicas", value="2")
-    assert "the old replicas cannot go" in diagnose()[0]["REASSIGNMENT_STUCK"]["cause"]
+    assert "the old replicas cannot be removed" in diagnose()[0]["REASSIGNMENT_STUCK"]["cause"]
 
 
 # How it looks
@@ -631,14 +633,14 @@ def test_what_is_urgent_comes_first_and_advice_waits(clinic: Clinic, capsys: pyt
         "CRITICAL  OFFLINE", "PROBLEM  FENCED",
     ]  # fmt: skip
     assert "ADVICE" not in out
-    assert "2 things are wrong; 1 to think about, when there is time (-o json)" in out
+    assert "2 things are wrong; 1 piece of advice (shown by -o json)" in out
     assert "\033" not in out
 
 
 async def test_a_hundred_silent_nodes_take_as_long_as_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     clinic = Clinic(brokers=tuple(range(11, 111)))
-    monkeypatch.setattr(doctor_look, "probe", clinic.probe)
-    monkeypatch.setattr(doctor_look, "why_silent", clinic.why_silent)
+    monkeypatch.setattr(examination, "probe", clinic.probe)
+    monkeypatch.setattr(examination, "why_silent", clinic.why_silent)
     waiting = most = 0
     ask = clinic.describe_quorum_of
 
@@ -651,9 +653,9 @@ async def test_a_hundred_silent_nodes_take_as_long_as_a_few(monkeypatch: pytest.
         return await ask(where, timeout_s)
 
     monkeypatch.setattr(clinic, "describe_quorum_of", count)
-    look = await Doctor(clinic, [address(1)], 10.0).examine()
-    assert len(look.nodes) == 103
-    assert most == doctor_look.AT_ONCE_MAX
+    observed = await examine(clinic, [address(1)], 10.0)
+    assert len(observed.nodes) == 103
+    assert most == examination.AT_ONCE_MAX
 
 
 async def test_why_nobody_answers_at_an_address() -> None:
@@ -684,9 +686,11 @@ def test_words() -> None:
     assert named([("t", number) for number in range(0, 100, 2)]) == "t (50 partitions)"
     many = [(f"t{number:02}", 0) for number in range(20)]
     assert named(many).endswith("t07-0 and 12 more")
-    assert wake([(1, SILENT), (2, HANGS), (3, HANGS)]) == "start node 1; restart node 2 and node 3, which hang"
-    some = [(1, SILENT), (2, HANGS), (3, SILENT)]
-    assert wake(some, needed=3) == wake(some) == "start node 1 and node 3; restart node 2, which hangs"
-    assert wake(some, needed=2) == "start or restart 2 of: node 1, node 3, node 2 (node 2 hangs)"
-    assert wake(some, needed=1) == "start node 1 or node 3, or restart node 2, which hangs"
+    hanging = [(1, False), (2, True), (3, True)]
+    assert start_or_restart(hanging) == "start node 1; restart node 2 and node 3, which hang"
+    some = [(1, False), (2, True), (3, False)]
+    assert start_or_restart(some, needed=3) == start_or_restart(some)
+    assert start_or_restart(some) == "start node 1 and node 3; restart node 2, which hangs"
+    assert start_or_restart(some, needed=2) == "start or restart 2 of: node 1, node 3, node 2 (node 2 hangs)"
+    assert start_or_restart(some, needed=1) == "start node 1 or node 3, or restart node 2, which hangs"
     assert set(BROKERS) == {11, 12, 13}

@@ -39,7 +39,7 @@ def test_little_room_is_a_finding(
     assert findings.keys() == {"LOW_SPACE"}
     found = findings["LOW_SPACE"]
     assert (found["severity"], found["nodes"]) == (severity, [12])
-    assert found["what"].startswith("1 directory with little room left: node 12: ")
+    assert found["what"].startswith("1 directory with little free space: node 12: ")
     assert found["what"].endswith("free in /data")
 
 
@@ -51,7 +51,7 @@ def test_all_directories_with_little_room_are_one_finding_the_fullest_first(clin
     room(clinic, 2, "/v/quorum", 0, 0)  # no numbers
     findings, _ = diagnose()
     assert findings["LOW_SPACE"]["what"] == (
-        "2 directories with little room left: node 11: 512 MiB of 10 GiB free in /b/data; "
+        "2 directories with little free space: node 11: 512 MiB of 10 GiB free in /b/data; "
         "node 12: 3 GiB of 100 GiB free in /c/data"
     )
 
@@ -60,7 +60,9 @@ def test_why_a_directory_is_offline(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.described[12].directories_offline.append("/d")
     room(clinic, 12, "/d", 0, 10 * GIB, "/d: logs/t-0: No space left on device")
     findings, _ = diagnose()
-    assert findings["DIRECTORY_OFFLINE"]["cause"].startswith("/d: logs/t-0: No space left on device; what it held")
+    assert findings["DIRECTORY_OFFLINE"]["cause"].startswith(
+        "/d: logs/t-0: No space left on device; other replicas serve"
+    )
 
 
 def report(clinic: Clinic, node_id: int, *, at_ms: int = 1_700_000_000_000, by: int = 1, **fields: Any) -> Any:
@@ -85,8 +87,8 @@ def test_a_broker_that_reported_a_full_disk_is_not_just_refusing_connections(
         '7: "every data directory has failed, the last one by: /data: No space left on device"'
     )
     assert findings["FENCED"]["cause"] == f"it sends no heartbeats; node 13 at h13:9093: {told}"
-    step = 'node 13 reported: little room in "/data"; make room there, then start broker 13;'
-    assert findings["FENCED"]["next"].startswith(f"{step} if it is gone")
+    step = 'node 13 reported little free space in "/data"; free space there, then start broker 13;'
+    assert findings["FENCED"]["next"].startswith(f"{step} if it is lost")
     assert told in findings["UNDER_REPLICATED"]["cause"]
     assert findings["UNDER_REPLICATED"]["next"].startswith(step)
 

@@ -90,12 +90,12 @@ def test_voters_that_came_back_with_empty_disks_make_no_quorum(clinic: Clinic, d
         "node 2 at h2:9093: it answers with another disk than the voter's"
     )
     assert found["next"] == (
-        "1 more must be up with the disk that it had: node 1 or node 2; if they are gone for good: docs/recovery.md"
+        "1 more must be up with its old disk: node 1 or node 2; if the disks are lost for good: docs/recovery.md"
     )
     clinic.disks, clinic.silent = {2: b"\7" * 16}, {1: SILENT}
     found = diagnose()[0]["NO_QUORUM"]
     assert f"node 1 at h1:9093: {SILENT}; node 2 at h2:9093: it answers with another disk" in found["cause"]
-    assert found["next"].startswith("1 more must be up with the disk that it had: node 1 or node 2; if they are gone")
+    assert found["next"].startswith("1 more must be up with its old disk: node 1 or node 2; if the disks are lost")
 
 
 def test_a_leader_that_waits_for_voters_with_empty_disks(clinic: Clinic, diagnose: Diagnose) -> None:
@@ -105,7 +105,7 @@ def test_a_leader_that_waits_for_voters_with_empty_disks(clinic: Clinic, diagnos
         clinic.statuses[node_id].last_fetch_ms = 5000
     found = diagnose()[0]["PAUSED"]
     assert "node 2 last fetched 5.0 s ago; it answers with another disk than the voter's" in found["cause"]
-    assert found["next"].startswith("1 more must be up with the disk that it had: node 2 or node 3; if they are gone")
+    assert found["next"].startswith("1 more must be up with its old disk: node 2 or node 3; if the disks are lost")
 
 
 def test_an_address_that_may_be_a_broker_s_is_left_alone(clinic: Clinic, diagnose: Diagnose) -> None:
@@ -130,7 +130,7 @@ def test_two_nodes_with_one_id(diagnose: Diagnose, monkeypatch: pytest.MonkeyPat
     clinic.disks[112] = b"\7" * 16
     findings, _ = diagnose()
     assert findings.keys() == {"SAME_ID"}
-    assert findings["SAME_ID"]["what"] == "2 nodes say that they are node 12: at h112:9093 and h12:9093"
+    assert findings["SAME_ID"]["what"] == "2 nodes claim to be node 12: at h112:9093 and h12:9093"
     assert findings["SAME_ID"]["nodes"] == [12]
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumlog.kctl.metadata_diff import diff, ranges, words
+from quorumlog.kctl.metadata_diff import diff, words
+from quorumlog.words import ranges
 
 
 def partition(index: int, leader: int | None, *isr: int, **changes: Any) -> dict[str, Any]:

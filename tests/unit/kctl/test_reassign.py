@@ -11,9 +11,9 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import reassign_progress
 from quorumlog.kctl.main import run
 from quorumlog.kctl.reassign_progress import held_up, summary
-from quorumlog.kctl.words import Key
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
+from quorumlog.words import Key
 from tests.unit.kctl.test_commands import OK, FakeClient, client, quorum_reply
 
 __all__ = ["client"]

@@ -1,18 +1,21 @@
-"""Numbers, lists and partitions in words, the same in all of kctl's output."""
+"""Numbers, lists and partitions as text for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quorumlog.kctl.metadata_diff import ranges
-
 SHOWN_MAX = 8
+"""Topics, directories or causes that one line names; it only counts the rest."""
 
 Key = tuple[str, int]
+"""A partition: topic name and index."""
 
 
 def named(partitions: Iterable[Key]) -> str:
-    """Partitions in few words: t-0..4, u-1 and 17 more; only counted where they are scattered."""
+    """Return the names of partitions in short form: `t-0..4, u-1 and 17 more`.
+
+    The partitions of a topic are only counted if their indexes are scattered.
+    """
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(index)
@@ -25,17 +28,29 @@ def named(partitions: Iterable[Key]) -> str:
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
+def ranges(numbers: Iterable[int]) -> str:
+    """Return distinct numbers in short form: `0..2` for 0, 1, 2, and `{0..2,5}` for 0, 1, 2, 5."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    shown = ["..".join(map(str, dict.fromkeys(part))) for part in parts]
+    return shown[0] if len(shown) == 1 else "{" + ",".join(shown) + "}"
+
+
 def quoted(text: str) -> str:
-    """Words of somebody else in double quotes, which they cannot close."""
+    """Return text from an untrusted source in double quotes, with its own double quotes replaced."""
     return '"' + text.replace('"', "'") + '"'
 
 
 def listed(values: Iterable[object], word: str = "and") -> str:
-    """1, 2 and 3."""
+    """Return a list as text: `1, 2 and 3`; `none` for an empty one."""
     *most, last = [str(value) for value in values] or ["none"]
     return f"{', '.join(most)} {word} {last}" if most else last
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """1 voter, 2 voters."""
+    """Return a number with its noun: `1 voter`, `2 voters`."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"

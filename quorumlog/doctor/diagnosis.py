@@ -1,0 +1,123 @@
+"""Concludes from an observed cluster what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quorumlog.doctor.brokers import broker_findings
+from quorumlog.doctor.findings import ADVICE, PROBLEM, SEVERITIES, Finding
+from quorumlog.doctor.layout import UNFENCED, Layout
+from quorumlog.doctor.nodes import node_findings
+from quorumlog.doctor.observed import ObservedCluster
+from quorumlog.doctor.partitions import (
+    availability_findings,
+    reassignment_findings,
+    redundancy_findings,
+    replication_findings,
+)
+from quorumlog.doctor.quorum import quorum_findings, unreachable
+from quorumlog.doctor.space import space_findings
+
+
+class Summary(NamedTuple):
+    """The cluster in numbers; None where no node could tell."""
+
+    cluster_id: str | None
+    leader_id: int | None
+    leader_epoch: int | None
+    offset: int | None
+    nodes: int
+    nodes_answering: int
+    voters: int | None
+    voters_answering: int
+    brokers: int | None
+    brokers_unfenced: int | None
+    topics: int | None
+    partitions: int | None
+    partitions_in_sync: int | None
+    fsync_p99_max_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """findings: the most severe first.
+
+    stale_since_ms: when the metadata was written that findings about brokers and partitions rest on; None if there is a
+    leader, so that it is current.
+    """
+
+    findings: tuple[Finding, ...]
+    summary: Summary
+    stale_since_ms: int | None
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether any node answers."""
+        return self.summary.nodes_answering > 0
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether there is nothing to repair; there may be advice."""
+        return all(finding.severity == ADVICE for finding in self.findings)
+
+
+def diagnose(cluster: ObservedCluster) -> Diagnosis:
+    """Return everything that is wrong with an observed cluster."""
+    findings = sorted(_findings(cluster), key=lambda finding: SEVERITIES.index(finding.severity))
+    metadata = cluster.metadata
+    is_stale = cluster.leader is None and metadata is not None and metadata.timestamp_ms > 0
+    return Diagnosis(
+        tuple(findings), _summary(cluster), metadata.timestamp_ms if is_stale and metadata is not None else None
+    )
+
+
+def _findings(cluster: ObservedCluster) -> Iterator[Finding]:
+    """Yield the findings; those of the same severity are shown in this order."""
+    is_reached = any(node.answers for node in cluster.nodes)
+    if not is_reached:
+        yield unreachable(cluster)
+        return
+    yield from quorum_findings(cluster)
+    yield from node_findings(cluster)
+    if cluster.metadata is not None and cluster.voters:
+        layout = Layout(cluster, cluster.metadata)
+        yield from availability_findings(layout)
+        yield from broker_findings(layout)
+        yield from replication_findings(layout)
+        yield from reassignment_findings(layout)
+        yield from redundancy_findings(layout)
+    elif cluster.voters:  # before a cluster is founded there is no metadata
+        yield Finding(
+            PROBLEM,
+            "METADATA_UNREADABLE",
+            what="no node tells which brokers and topics there are",
+            cause=cluster.metadata_problem or "no node that answers has any",
+            next="look at the logs of these nodes; kctl quorum status",
+        )
+    yield from space_findings(cluster)
+
+
+def _summary(cluster: ObservedCluster) -> Summary:
+    quorum, metadata, leader = cluster.quorum, cluster.metadata, cluster.leader
+    fsyncs = [n.described.fsync_p99_us for n in cluster.nodes if n.described and n.described.HasField("fsync_p99_us")]
+    partitions = None if metadata is None else [p for topic in metadata.topics for p in topic.partitions]
+    in_sync = [p for p in partitions or () if p.leader >= 0 and len(p.isr) == len(p.replicas)]
+    voting = [voter for voter in cluster.voters if cluster.answers(voter) and voter not in cluster.replaced_voters]
+    return Summary(
+        cluster_id=quorum.known.cluster_id if quorum is not None and quorum.known.HasField("cluster_id") else None,
+        leader_id=leader.node_id if leader is not None else cluster.followed,
+        leader_epoch=None if quorum is None else quorum.known.epoch,
+        offset=None if metadata is None else metadata.offset,
+        nodes=len(cluster.nodes),
+        nodes_answering=sum(node.answers for node in cluster.nodes),
+        voters=None if quorum is None else len(quorum.voters),
+        voters_answering=len(voting),
+        brokers=None if metadata is None else len(metadata.brokers),
+        brokers_unfenced=None if metadata is None else sum(b.state == UNFENCED for b in metadata.brokers),
+        topics=None if metadata is None else len(metadata.topics),
+        partitions=None if partitions is None else len(partitions),
+        partitions_in_sync=None if partitions is None else len(in_sync),
+        fsync_p99_max_ms=max(fsyncs) / 1000 if fsyncs else None,
+    )

@@ -1,0 +1,29 @@
+"""A finding: one thing that is wrong with a cluster, as a value."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+CRITICAL, PROBLEM, ADVICE = "critical", "problem", "advice"
+SEVERITIES = (CRITICAL, PROBLEM, ADVICE)
+
+
+class Finding(NamedTuple):
+    """One cause.  A broker that is down is one finding about it, and not one for each of its partitions.
+
+    severity: critical (something does not work), problem (it works, but tolerates fewer failures), advice (a choice
+    that costs something).
+    finding: a word for scripts.
+    nodes, partitions: those concerned.
+    commands: the commands in `next` that repair it, in order, each a complete shell command.  It is empty if no command
+    helps: a process must be started or a disk replaced.
+    """
+
+    severity: str
+    finding: str
+    what: str
+    cause: str
+    next: str
+    nodes: tuple[int, ...] = ()
+    partitions: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()

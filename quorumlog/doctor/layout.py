@@ -1,0 +1,120 @@
+"""The metadata of an observed cluster, arranged for questions about brokers and partitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.doctor.observed import ObservedCluster
+from quorumlog.doctor.steps import move
+from quorumlog.words import Key, counted
+
+if TYPE_CHECKING:
+    from quorumlog.wire.v1.controller_pb2 import BrokerDescription, PartitionDescription
+    from quorumlog.wire.v1.node_pb2 import DescribeMetadataReply
+
+LOST_DIRECTORY = bytes(15) + b"\1"
+"""The directory id of a replica that its broker has lost."""
+FENCED, UNFENCED, SHUTTING_DOWN = "fenced", "unfenced", "controlled_shutdown"
+MIN_ISR = "min.insync.replicas"
+
+
+class Layout:
+    """Brokers and partitions with what was observed of them."""
+
+    def __init__(self, observed: ObservedCluster, metadata: DescribeMetadataReply) -> None:
+        self.observed = observed
+        self.brokers: dict[int, BrokerDescription] = {broker.broker_id: broker for broker in metadata.brokers}
+        self.configs = {(config.resource, config.key): config.value for config in metadata.configs}
+        """Of brokers by (id, key), of the cluster by ("", key)."""
+        self.partitions: dict[Key, PartitionDescription] = {}
+        self.min_isr: dict[str, int] = {}
+        """By topic."""
+        default = self.configs.get(("", MIN_ISR), "1")
+        for topic in metadata.topics:
+            own = {config.key: config.value for config in topic.configs}
+            self.min_isr[topic.name] = int(own.get(MIN_ISR, default))
+            for partition in topic.partitions:
+                self.partitions[topic.name, partition.index] = partition
+
+    def required_isr(self, key: Key) -> int:
+        """Return how many replicas must be in sync: not more than there are, without those being added."""
+        partition = self.partitions[key]
+        settled = len(partition.replicas) - len(set(partition.adding))
+        return min(self.min_isr[key[0]], max(settled, 1))
+
+    def missing(self, key: Key) -> tuple[int, ...]:
+        """Return the brokers whose replica should be in sync and is not.  Those being added or removed do not count."""
+        partition = self.partitions[key]
+        excused = {*partition.isr, *partition.adding, *partition.removing}
+        return tuple(sorted({replica.broker_id for replica in partition.replicas} - excused))
+
+    def factor(self, keys: list[Key]) -> int:
+        """Return the highest number of replicas among partitions."""
+        return max(len(self.partitions[key].replicas) for key in keys)
+
+    def open_brokers(self) -> list[int]:
+        """Return the brokers that a generated reassignment may place replicas on."""
+        return [
+            broker_id for broker_id, broker in sorted(self.brokers.items())
+            if broker.state == UNFENCED and self.configs.get((str(broker_id), "cordoned")) != "true"
+        ]  # fmt: skip
+
+    def state(self, broker_id: int) -> str:
+        """Return the state of a broker and why it does not answer, as text."""
+        broker = self.brokers.get(broker_id)
+        silence = self.observed.silence_of(broker_id)
+        if broker is None:
+            return f"broker {broker_id} is not registered"
+        if broker.state != UNFENCED:
+            return f"broker {broker_id} is {broker.state.replace('_', ' ')}" + (f" ({silence})" if silence else "")
+        return f"broker {broker_id} is up" if silence is None else f"broker {broker_id} does not answer ({silence})"
+
+    def is_absent(self, broker_id: int) -> bool:
+        """Return whether a broker must be started before its replicas can be in sync."""
+        broker = self.brokers.get(broker_id)
+        return broker is None or broker.state == FENCED or self.observed.silence_of(broker_id) is not None
+
+    def is_lost(self, key: Key, broker_id: int) -> bool:
+        """Return whether the broker has reported that it lost this replica."""
+        return any(
+            replica.broker_id == broker_id and replica.directory_id == LOST_DIRECTORY
+            for replica in self.partitions[key].replicas
+        )
+
+    def offline_cause(self, key: Key, broker_id: int) -> str:
+        """Return why the broker cannot serve its replica; empty if it can."""
+        node = self.observed.node(broker_id)
+        replica = node.replicas.get(key) if node is not None else None
+        if replica is not None and replica.state == "offline":
+            return replica.problem or "it is offline"
+        partition = self.partitions[key]
+        for known, state in zip(partition.replicas, partition.replica_states, strict=True):
+            if known.broker_id == broker_id and state == "offline":
+                return "its data directory is offline"
+        return ""
+
+    def lag(self, key: Key, broker_id: int) -> int | None:
+        """Return how many of the leader's records a replica lacks; None if one of the two did not answer."""
+        leader, follower = self.observed.node(self.partitions[key].leader), self.observed.node(broker_id)
+        ahead = leader.replicas.get(key) if leader is not None else None
+        behind = follower.replicas.get(key) if follower is not None else None
+        return None if ahead is None or behind is None else max(0, ahead.end_offset - behind.end_offset)
+
+    def copies(self, key: Key, broker_id: int) -> bool:
+        """Return whether a replica received records between the two looks; True as well if that is not known."""
+        node = self.observed.node(broker_id)
+        if node is None or key not in node.replicas or key not in node.replicas_later:
+            return True
+        return node.replicas_later[key].end_offset > node.replicas[key].end_offset
+
+    def place(self, topics: list[str], factor: int, *, keep_factor: bool) -> tuple[tuple[str, ...], str]:
+        """Return the commands that place topics on the brokers that are up, and the step as text."""
+        if lack := self.lack_of_brokers(factor):
+            return (), f"start another broker first, {lack}"
+        command = move(topics, factor=None if keep_factor else factor)
+        return (command,), command
+
+    def lack_of_brokers(self, factor: int) -> str:
+        """Return that too few brokers are up for this many replicas; empty if they suffice."""
+        up = len(self.open_brokers())
+        return "" if up >= factor else f"{counted(up, 'is', 'are')} up, {factor} are needed"

@@ -1,0 +1,313 @@
+"""Findings about partitions: without a leader, with replicas out of sync, being moved, or with little redundancy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
+from quorumlog.doctor.layout import UNFENCED, Layout
+from quorumlog.doctor.observed import NO_LEADER
+from quorumlog.doctor.steps import TOPICS_AT_ONCE_MAX, first_topics, move, start, texts, unclean
+from quorumlog.words import SHOWN_MAX, Key, counted, listed, named
+
+if TYPE_CHECKING:
+    from quorumlog.wire.v1.controller_pb2 import PartitionDescription
+
+THROTTLE = "reassignment.throttle.bytes.per.second"
+NO_THROTTLE = "-1"
+
+
+def availability_findings(layout: Layout) -> Iterator[Finding]:
+    """Yield the findings about partitions that cannot be read or written."""
+    yield from _leaderless(layout)
+    yield from _below_minimum(layout)
+
+
+def replication_findings(layout: Layout) -> Iterator[Finding]:
+    """Yield the findings about partitions that work with fewer replicas in sync than they should have."""
+    groups: dict[int, list[Key]] = {}
+    for key, partition in layout.partitions.items():
+        if partition.leader == NO_LEADER or len(partition.isr) < layout.required_isr(key):
+            continue
+        for broker_id in layout.missing(key):
+            if not layout.is_lost(key, broker_id):
+                groups.setdefault(broker_id, []).append(key)
+    for broker_id, keys in sorted(groups.items()):
+        step, commands = _bring_back(layout, (broker_id,), keys)
+        yield Finding(
+            PROBLEM,
+            "UNDER_REPLICATED",
+            what=f"{counted(len(keys), 'partition')} whose replica on broker {broker_id} is not in sync: {named(keys)}",
+            cause=_why_missing(layout, (broker_id,), keys),
+            next=step,
+            nodes=(broker_id,),
+            partitions=texts(keys),
+            commands=commands,
+        )
+
+
+# Partitions without a leader
+
+
+def _leaderless(layout: Layout) -> Iterator[Finding]:
+    groups: dict[tuple[tuple[int, ...], bool], list[Key]] = {}
+    for key, partition in layout.partitions.items():
+        if partition.leader == NO_LEADER:
+            eligible = tuple(sorted({*partition.isr, *partition.elr}))
+            replicas = {replica.broker_id for replica in partition.replicas}
+            groups.setdefault((eligible, bool(replicas.difference(eligible))), []).append(key)
+    for (eligible, has_others), keys in sorted(groups.items()):
+        if not eligible:
+            yield from _nobody_eligible(layout, keys)
+            continue
+        brokers = listed(f"broker {each}" for each in eligible)
+        step = start(layout.observed, eligible, "broker") if len(eligible) == 1 else f"start one of {brokers}"
+        commands = unclean(keys)
+        if has_others:
+            give_up = f"give up the records that only it held: {'; '.join(commands)}"
+        else:
+            commands, give_up = _recreate(layout, keys, eligible[0])
+        yield Finding(
+            CRITICAL,
+            "OFFLINE",
+            what=f"{counted(len(keys), 'partition')} without a leader: {named(keys)}",
+            cause=f"only {brokers} may lead: {'; '.join(layout.state(broker_id) for broker_id in eligible)}",
+            next=f"{step}; only if that is lost for good: {give_up}",
+            nodes=eligible,
+            partitions=texts(keys),
+            commands=commands,
+        )
+
+
+def _recreate(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[str, ...], str]:
+    """Return the commands that recreate partitions whose only replica was on a lost broker, and the step as text."""
+    lost = "its records are lost too, because it had the only replica"
+    if all(each == broker_id for each in layout.open_brokers()):
+        return (), f"{lost}; start another broker, then run doctor again"
+    # The move waits for the election that follows it, so kctl must not wait for the move.
+    commands = (move(first_topics(keys), drain=broker_id).removesuffix(" --wait"), *unclean(keys))
+    return commands, f"{lost}; these commands recreate the partition, empty, on another broker: {'; '.join(commands)}"
+
+
+def _nobody_eligible(layout: Layout, keys: list[Key]) -> Iterator[Finding]:
+    """Report partitions without a leader of which no replica is known to hold all acknowledged records."""
+    alone: dict[int, list[Key]] = {}
+    others: list[Key] = []
+    for key in keys:
+        replicas = layout.partitions[key].replicas
+        if len(replicas) == 1:
+            alone.setdefault(replicas[0].broker_id, []).append(key)
+        else:
+            others.append(key)
+    for broker_id, lost in sorted(alone.items()):
+        commands = unclean(lost)
+        yield Finding(
+            CRITICAL,
+            "OFFLINE",
+            what=f"{counted(len(lost), 'partition')} lost with the only replica, on broker {broker_id}: {named(lost)}",
+            cause=f"broker {broker_id} has returned without its records: with another disk, with an empty directory, "
+            "or after an unclean stop with write.caching",
+            next=f"stop broker {broker_id} and start it with its old disk; only if that is lost for good, restart the "
+            f"partition with the records that are left: {'; '.join(commands)}",
+            nodes=(broker_id,),
+            partitions=texts(lost),
+            commands=commands,
+        )
+    if others:
+        topic, index = min(others)
+        commands = unclean(others)
+        yield Finding(
+            CRITICAL,
+            "OFFLINE",
+            what=f"{counted(len(others), 'partition')} without a leader: {named(others)}",
+            cause="no replica is known to hold all acknowledged records",
+            next=f"kctl explain {topic}-{index} shows how that happened; to keep the records of a live replica and "
+            f"give up the rest: {'; '.join(commands)}",
+            partitions=texts(others),
+            commands=commands,
+        )
+
+
+# Partitions with too few replicas in sync
+
+
+def _below_minimum(layout: Layout) -> Iterator[Finding]:
+    groups: dict[tuple[int, ...], list[Key]] = {}
+    for key, partition in layout.partitions.items():
+        if partition.leader != NO_LEADER and len(partition.isr) < layout.required_isr(key):
+            groups.setdefault(layout.missing(key), []).append(key)
+    for missing, keys in sorted(groups.items()):
+        step, commands = _bring_back(layout, missing, keys)
+        yield Finding(
+            CRITICAL,
+            "BELOW_MIN_ISR",
+            what=f"{counted(len(keys), 'partition')} with fewer replicas in sync than min.insync.replicas: "
+            f"{named(keys)}; producers with acks=all are refused",
+            cause=_why_missing(layout, missing, keys),
+            next=step,
+            nodes=missing,
+            partitions=texts(keys),
+            commands=commands,
+        )
+
+
+def _why_missing(layout: Layout, missing: tuple[int, ...], keys: list[Key]) -> str:
+    if not missing:
+        return "fewer replicas than the minimum: it was raised, or some are being moved"
+    return "; ".join(_why_out_of_sync(layout, broker_id, keys) for broker_id in missing)
+
+
+def _why_out_of_sync(layout: Layout, broker_id: int, keys: list[Key]) -> str:
+    broker = layout.brokers.get(broker_id)
+    if broker is None or broker.state != UNFENCED or layout.observed.silence_of(broker_id) is not None:
+        return layout.state(broker_id)
+    if any(layout.is_lost(key, broker_id) for key in keys):
+        return f"broker {broker_id} has lost its replica"
+    if offline := [cause for key in keys if (cause := layout.offline_cause(key, broker_id))]:
+        return f"broker {broker_id} cannot serve it: {offline[0]}"
+    behind = [(lag, key) for key in keys if (lag := layout.lag(key, broker_id)) is not None]
+    if not behind:
+        return f"broker {broker_id} is up, but its replica has not caught up"
+    lag, key = max(behind)
+    text = f"broker {broker_id} is up, but behind: by {counted(lag, 'record')} in {key[0]}-{key[1]}"
+    return text if layout.copies(key, broker_id) or not lag else f"{text}, and got none in the last seconds"
+
+
+def _bring_back(layout: Layout, missing: tuple[int, ...], keys: list[Key]) -> tuple[str, tuple[str, ...]]:
+    """Return the step that brings missing replicas back in sync, and its commands."""
+    absent = [broker_id for broker_id in missing if layout.is_absent(broker_id)]
+    topic, index = min(keys)
+    if not absent:
+        return f"kctl explain {topic}-{index}; the log of the broker says why it does not follow", ()
+    commands, elsewhere = layout.place(first_topics(keys), layout.factor(keys), keep_factor=True)
+    step = start(layout.observed, absent, "broker")
+    return f"{step}; the missing records are then copied; if it is lost for good: {elsewhere}", commands
+
+
+# Reassignments
+
+
+def reassignment_findings(layout: Layout) -> Iterator[Finding]:
+    """Yield the findings about reassignments that make no progress."""
+    groups: dict[tuple[str, bool], list[Key]] = {}
+    for key, partition in layout.partitions.items():
+        if (partition.adding or partition.removing) and (stuck := _stuck(layout, key, partition)):
+            groups.setdefault(stuck, []).append(key)
+    for (cause, is_throttled), keys in sorted(groups.items()):
+        cancel = "kctl reassign cancel" + "".join(f" --topic {topic}" for topic in first_topics(keys))
+        command, step = cancel, "resolve that, and it continues by itself"
+        if is_throttled:
+            command = "kctl reassign start --throttle none"
+            step = f"remove the throttle: {command}"
+        yield Finding(
+            PROBLEM,
+            "REASSIGNMENT_STUCK",
+            what=f"{counted(len(keys), 'partition')} being moved, without progress: {named(keys)}",
+            cause=cause,
+            next=f"{step}; or go back: {cancel}",
+            partitions=texts(keys),
+            commands=(command,),
+        )
+
+
+def _stuck(layout: Layout, key: Key, partition: PartitionDescription) -> tuple[str, bool] | None:
+    """Return why a reassignment makes no progress, and whether it is throttled; None if it makes progress."""
+    if partition.leader == NO_LEADER:
+        return "it has no leader to copy from", False
+    waiting = sorted(set(partition.adding).difference(partition.isr))
+    for broker_id in waiting:
+        broker = layout.brokers.get(broker_id)
+        if broker is None or broker.state != UNFENCED:
+            return f"the target: {layout.state(broker_id)}", False
+        if cause := layout.offline_cause(key, broker_id):
+            return f"the target, broker {broker_id}: {cause}", False
+    for broker_id in waiting:
+        if layout.lag(key, broker_id) and not layout.copies(key, broker_id):
+            cause = f"broker {broker_id} copied nothing in the last seconds"
+            throttle = layout.configs.get(("", THROTTLE), NO_THROTTLE)
+            if throttle == NO_THROTTLE:
+                return cause, False
+            return f"{cause}; the throttle is {throttle} bytes/s", True
+    if not waiting:
+        settled = [each for each in partition.isr if each not in partition.removing]
+        if len(settled) < min(layout.min_isr[key[0]], len(partition.replicas) - len(partition.removing)):
+            return (
+                "the old replicas cannot be removed: fewer than min.insync.replicas would be in sync without them",
+                False,
+            )
+    return None
+
+
+# Little redundancy, by configuration
+
+
+def redundancy_findings(layout: Layout) -> Iterator[Finding]:
+    """Yield advice about topics that tolerate no failure by their configuration."""
+    alone: dict[str, list[Key]] = {}
+    tight: dict[int, dict[str, list[Key]]] = {}
+    for key, partition in layout.partitions.items():
+        factor = len(partition.replicas) - len(partition.removing)  # when a move has ended
+        if factor == 1:
+            alone.setdefault(key[0], []).append(key)
+        elif layout.min_isr[key[0]] >= factor:
+            tight.setdefault(factor, {}).setdefault(key[0], []).append(key)
+    if alone:
+        yield _alone(layout, alone)
+    for factor in sorted(tight):
+        yield _tight(layout, factor, tight[factor])
+
+
+def _alone(layout: Layout, alone: dict[str, list[Key]]) -> Finding:
+    topics = sorted(alone)
+    keys = [key for topic in topics for key in alone[topic]]
+    up = len(layout.open_brokers())
+    commands: tuple[str, ...] = ()
+    step = "start more brokers first"
+    if up >= 2:
+        commands, step = layout.place(first_topics(keys), min(3, up), keep_factor=False)
+    return Finding(
+        ADVICE,
+        "REPLICATION_FACTOR_1",
+        what=f"{counted(len(topics), 'topic')} without a second replica ({counted(len(keys), 'partition')}): "
+        f"{_some(topics)}",
+        cause="they are unavailable while their broker is down; if its disk is lost, their records are lost too"
+        + ("; there is only one broker to hold them" if up < 2 else ""),
+        next=step,
+        partitions=texts(keys),
+        commands=commands,
+    )
+
+
+def _tight(layout: Layout, factor: int, tight: dict[str, list[Key]]) -> Finding:
+    topics = sorted(tight)
+    keys = [key for topic in topics for key in tight[topic]]
+    wanted = max(layout.min_isr[topic] for topic in topics) + 1
+    if wanted <= len(layout.open_brokers()):
+        commands: tuple[str, ...] = (move(first_topics(keys), factor=wanted),)
+        step = f"have one replica more than that: {commands[0]}"
+    else:
+        commands = tuple(
+            f"kctl configs set min.insync.replicas={factor - 1} --topic {topic}"
+            for topic in topics[:TOPICS_AT_ONCE_MAX]
+        )
+        acknowledge = "one replica" if factor == 2 else f"{factor - 1} replicas"
+        step = (
+            f"start another broker, and have {wanted} replicas (doctor then gives the command); or, if {acknowledge} "
+            f"may acknowledge alone: {'; '.join(commands)}"
+        )
+    return Finding(
+        ADVICE,
+        "MIN_ISR_IS_ALL",
+        what=f"{counted(len(topics), 'topic')} with min.insync.replicas as high as the replication factor: "
+        f"{_some(topics)}",
+        cause="as soon as one replica is down, producers with acks=all are refused",
+        next=step,
+        partitions=texts(keys),
+        commands=commands,
+    )
+
+
+def _some(topics: list[str]) -> str:
+    rest = len(topics) - SHOWN_MAX
+    return ", ".join(topics[:SHOWN_MAX]) + (f" and {rest} more" if rest > 0 else "")

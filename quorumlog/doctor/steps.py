@@ -1,0 +1,89 @@
+"""Next steps of findings: nodes to start, and kctl commands that can be run as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorumlog.doctor.observed import ObservedCluster
+from quorumlog.doctor.space import is_low
+from quorumlog.words import Key, listed, quoted
+
+RECOVERY = "docs/recovery.md"
+TOPICS_AT_ONCE_MAX = 20
+"""Topics that one step names; the next run of doctor names further ones."""
+
+
+def start(cluster: ObservedCluster, node_ids: Iterable[int], noun: str = "node", needed: int | None = None) -> str:
+    """Return the step that brings silent nodes back, including what they reported when they ended.
+
+    needed: how many of them are enough; None: all.
+    """
+    ids = list(node_ids)
+    return _before_start(cluster, ids) + start_or_restart(
+        ((node_id, cluster.hangs(node_id)) for node_id in ids), noun, needed
+    )
+
+
+def start_or_restart(nodes: Iterable[tuple[int, bool]], noun: str = "node", needed: int | None = None) -> str:
+    """Return which nodes to start and which to restart: `start node 1; restart node 2, which hangs`.
+
+    nodes: (id, whether its process hangs).  needed: as in `start`.
+    """
+    hanging: list[str] = []
+    down: list[str] = []
+    for node_id, hangs in nodes:
+        (hanging if hangs else down).append(f"{noun} {node_id}")
+    verb = "hangs" if len(hanging) == 1 else "hang"
+    all_needed = needed is None or needed >= len(down) + len(hanging)
+    if not all_needed and needed != 1:
+        which = f" ({listed(hanging)} {verb})" if hanging else ""
+        return f"{'start or restart' if hanging else 'start'} {needed} of: {', '.join(down + hanging)}{which}"
+    word = "and" if all_needed else "or"
+    steps = [f"start {listed(down, word)}"] if down else []
+    if hanging:
+        steps.append(f"restart {listed(hanging, word)}, which {verb}")
+    return ("; " if all_needed else ", or ").join(steps)
+
+
+def _before_start(cluster: ObservedCluster, node_ids: Iterable[int]) -> str:
+    """Return what to do before these nodes are started, by the ends that they reported; empty or ends with `then `.
+
+    Reports are not authenticated, so their text is quoted and never becomes doctor's own advice.
+    """
+    steps = []
+    for node_id in node_ids:
+        if (end := cluster.end_of(node_id)) is None:
+            continue
+        full = [quoted(directory.path) for directory in end.directories if is_low(directory)]
+        if full:
+            steps.append(f"node {node_id} reported little free space in {listed(full)}; free space there")
+        elif end.next:
+            steps.append(f"node {node_id} reported: {quoted(end.next)}; resolve that")
+    return f"{'; '.join(steps)}, then " if steps else ""
+
+
+def move(topics: Iterable[str], *, drain: int | None = None, factor: int | None = None) -> str:
+    """Return the command that assigns replicas of topics to the brokers that are up.
+
+    drain: moves only partitions with a replica on this broker, away from it.  factor: the new replication factor; None
+    keeps that of each partition.
+    """
+    options = "".join(f" --topic {topic}" for topic in topics)
+    options += "" if drain is None else f" --drain {drain}"
+    options += "" if factor is None else f" --replication-factor {factor}"
+    return f"kctl reassign generate{options} | kctl reassign start --plan - --wait"
+
+
+def unclean(partitions: Iterable[Key]) -> tuple[str, ...]:
+    """Return the commands, one per topic, that elect any live replica: records may be lost."""
+    return tuple(f"kctl elect-leaders --unclean --topic {topic}" for topic in first_topics(partitions))
+
+
+def first_topics(partitions: Iterable[Key]) -> list[str]:
+    """Return the topics of partitions, sorted, at most as many as one step names."""
+    return sorted({topic for topic, _ in partitions})[:TOPICS_AT_ONCE_MAX]
+
+
+def texts(partitions: Iterable[Key]) -> tuple[str, ...]:
+    """Return the names of partitions, sorted: `orders-0`."""
+    return tuple(f"{topic}-{index}" for topic, index in sorted(partitions))
