@@ -12,7 +12,7 @@ from random import Random
 
 from quorumlog.wire.record_batch import Codec
 from simulation import cluster_releases, cluster_voters
-from simulation.plan import ALL_LINKS, Fault, with_all_links, with_more
+from simulation.plan import ALL_LINKS, REAL_STORE_SHARE, Fault, with_all_links, with_more, without
 
 FIRST_BROKER = 11
 
@@ -145,6 +145,7 @@ class ClusterPlan:
     ]  # nodes whose disks are slow until all faults end, and the longest sync, in ms
     real_files: bool  # data directories are real ones; no disk fails in such a run
     upkeep: Upkeep | None  # None: as in production, so never within a run
+    real_store: bool  # quorum disks are SQLite databases on real files; none of them fails
     older_releases: tuple[int, ...]  # nodes that begin with a release which lacks the newest feature level
     faults: tuple[Fault, ...]
 
@@ -192,6 +193,7 @@ def draw(seed: int) -> ClusterPlan:
         slow_disks=(),
         real_files=False,
         upkeep=None,
+        real_store=False,
         older_releases=(),
         faults=(),
     )
@@ -218,7 +220,10 @@ def draw(seed: int) -> ClusterPlan:
     older, more = cluster_releases.drawn(Random(f"cluster releases {seed}"), plan)
     plan = replace(plan, older_releases=older, faults=with_more(faults, more))
     spares, changes = cluster_voters.drawn(Random(f"cluster voters {seed}"), plan)
-    return replace(plan, spares=spares, faults=with_more(plan.faults, changes))
+    plan = replace(plan, spares=spares, faults=with_more(plan.faults, changes))
+    if Random(f"cluster real store {seed}").random() >= REAL_STORE_SHARE:
+        return plan
+    return replace(plan, real_store=True, faults=without(plan.faults, ("quorum disk",)))
 
 
 def _with_real_files(random: Random, plan: ClusterPlan) -> ClusterPlan:

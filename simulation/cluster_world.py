@@ -13,7 +13,7 @@ import logging
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -30,6 +30,7 @@ from metadata.controller.sessions import Session
 from metadata.image import PartitionImage
 from quorumlog.errors import FatalError, QuorumlogError
 from quorumlog_server.control_plane import ControlPlane
+from simulation import real_store
 from simulation.cluster_clients import Clients
 from simulation.cluster_history import Mark
 from simulation.cluster_invariants import ClusterWatch
@@ -40,6 +41,7 @@ from simulation.cluster_retention import Kept, Retention, StrayWatch
 from simulation.invariants import Violation
 from simulation.loop import BusyError, Process
 from simulation.real_disk import Folders
+from simulation.store import QuorumDisk
 from simulation.world import Host, Trace, World
 
 QUICK: dict[str, Any] = {
@@ -91,6 +93,7 @@ class ClusterWorld(World):
         if plan.snapshots:
             settings |= {"metadata_snapshot_log_bytes": 2000, "metadata_snapshot_interval_ms": 1000}
         limits = limits_of(plan)
+        self._stores = real_store.Folders() if plan.real_store else None
         super().__init__(
             plan.seed,
             plan.voters,
@@ -143,6 +146,9 @@ class ClusterWorld(World):
             self.violation = message
             self.note(f"VIOLATION {message}")
             self.broken.set()
+
+    def new_quorum_disk(self) -> QuorumDisk:
+        return super().new_quorum_disk() if self._stores is None else self._stores.disk(self.fresh_random())
 
     # Life and death
 
@@ -301,7 +307,11 @@ class ClusterWorld(World):
         silenced = logging.root.manager.disable
         logging.disable()
         try:
-            with early_fencing_watched(self), self.releases.in_force():
+            with (
+                early_fencing_watched(self),
+                self.releases.in_force(),
+                nullcontext() if self._stores is None else self._stores.in_use(),
+            ):
                 self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded()))
             for broken in self.loop.broken_invariants():
                 self._break(_described(broken))
@@ -316,6 +326,8 @@ class ClusterWorld(World):
             self.loop.close()
             if self._folders is not None:
                 self._folders.remove()
+            if self._stores is not None:
+                self._stores.remove()
         return ClusterResult(
             self.plan,
             self.violation,

@@ -34,6 +34,7 @@ from quorum.core.types import Batch, Election, LogEnd, ReplicaKey, TargetVoters
 from quorum.core.voters import VoterHistory
 from quorum.node import QuorumNode
 from quorum.ports import NotLeaderError
+from quorum.store import SqliteQuorumStore
 from quorum.waiters import OffsetWaiters
 from simulation.plan import draw
 from simulation.quorum_world import QuorumWorld, Replay, play
@@ -419,6 +420,36 @@ def _farewells_are_forgotten() -> list[Any]:
             self._farewell = kept
 
     return [patch.object(Elections, "_meet_leader", meet_leader)]
+
+
+# The store itself
+
+
+@_mutant("SQLite keeps a vote only with the next batch")
+def _votes_wait() -> list[Any]:
+    transaction = SqliteQuorumStore._transaction
+
+    def with_batches_only(self: SqliteQuorumStore, connection: Any, writes: Any) -> int:
+        is_worth_it = any(write.batches or write.base or write.truncate_to is not None for write in writes)
+        return transaction(self, connection, writes) if is_worth_it else 0
+
+    return [patch.object(SqliteQuorumStore, "_transaction", with_batches_only)]
+
+
+@_mutant("a truncation leaves its last batch in the database")
+def _one_batch_too_few() -> list[Any]:
+    truncate = SqliteQuorumStore._truncate
+
+    def keep_one(self: SqliteQuorumStore, connection: Any, offset: int, start: int, end: int) -> int:
+        last = "SELECT * FROM batches ORDER BY base_offset DESC LIMIT 1"
+        row = connection.execute(last).fetchone() if offset < end else None
+        left = truncate(self, connection, offset, start, end)
+        if row is not None:
+            places = ",".join("?" * len(row))
+            connection.execute(f"INSERT OR IGNORE INTO batches VALUES ({places})", row)
+        return left
+
+    return [patch.object(SqliteQuorumStore, "_truncate", keep_one)]
 
 
 # Liveness

@@ -30,6 +30,10 @@ ORDERS = (
     "grow and shrink",
 )
 """Not faults, but what operators do meanwhile."""
+REAL_STORE_SHARE = 0.12
+"""In how many runs quorum disks are SQLite databases on real files."""
+STORE_FAULTS = ("fsync fails", "disk full")
+"""Faults that quorum disks on real files do not have."""
 SLOW_DISKS_SHARE = 0.2
 """How many runs have disks that stay slow, whatever the faults do."""
 KINDS_SHARES = (0.08, 0.2, 0.4)
@@ -76,6 +80,7 @@ class Plan:
     slow_disks: tuple[int, ...]  # nodes whose disks are slow from the beginning to the end
     slow_p99: float  # the 99th percentile of their writes, in fetch timeouts
     slow_p50: float  # their median, in the same unit
+    real_store: bool  # quorum disks are SQLite databases on real files, compared with the model; none of them fails
     faults: tuple[Fault, ...]
 
     @property
@@ -106,6 +111,7 @@ def draw(seed: int) -> Plan:
         slow_disks=(),
         slow_p99=0.0,
         slow_p50=0.0,
+        real_store=False,
         faults=(),
     )
     count = random.choice((0, 3, 8, 15, 30))
@@ -125,7 +131,16 @@ def draw(seed: int) -> Plan:
     plan = replace(plan, faults=tuple(faults), watermark_wait_ms=random.choice((0, 5, 5, 100)))
     if random.random() < SLOW_DISKS_SHARE:
         plan = _draw_slow_disks(random, plan)
-    return replace(plan, faults=with_all_links(Random(f"all links {seed}"), plan.faults, plan.chaos_s))
+    plan = replace(plan, faults=with_all_links(Random(f"all links {seed}"), plan.faults, plan.chaos_s))
+    if plan.disaster or Random(f"real store {seed}").random() >= REAL_STORE_SHARE:
+        return plan
+    return replace(plan, real_store=True, faults=without(plan.faults, STORE_FAULTS))
+
+
+def without(faults: tuple[Fault, ...], kinds: Sequence[str]) -> tuple[Fault, ...]:
+    """All faults but those of these kinds, numbered."""
+    kept = [fault for fault in faults if fault.kind not in kinds]
+    return tuple(replace(fault, number=number) for number, fault in enumerate(kept))
 
 
 def with_all_links(random: Random, faults: tuple[Fault, ...], chaos_s: float) -> tuple[Fault, ...]:

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -45,7 +46,8 @@ from simulation.linearizability import Operation
 from simulation.loop import Process, SimulatedLoop
 from simulation.network import Network, SimulatedTransport
 from simulation.plan import FIRST_OBSERVER, Plan
-from simulation.store import Latency, QuorumDisk, SimulatedStore
+from simulation.real_store import Folders
+from simulation.store import Latency, QuorumDisk
 from simulation.world import CONTROL_PORT, EPOCH_MS, Trace
 
 CLIENTS = 3
@@ -159,6 +161,7 @@ class QuorumWorld:
         self._serving: dict[int, tuple[Process | None, float]] = {}
         self.watch = Watch(FETCH_TIMEOUT_MS // 3 if plan.quick else FETCH_TIMEOUT_MS, self.loop.true_time)
         self.watch.on_violation = self._break
+        self._folders = Folders() if plan.real_store else None
         self.hosts: dict[int, Host] = {}
         self._add_hosts()
         self.violation: str | None = None
@@ -198,7 +201,8 @@ class QuorumWorld:
 
     def new_disk(self, node_id: int) -> QuorumDisk:
         """An empty disk for a node."""
-        disk = QuorumDisk(Random(self.random.getrandbits(64)))
+        random = Random(self.random.getrandbits(64))
+        disk = QuorumDisk(random) if self._folders is None else self._folders.disk(random)
         if node_id in self.plan.slow_disks:
             timeout_ms = self.watch.fetch_timeout_ms
             disk.usual = Latency(self.plan.slow_p50 * timeout_ms, self.plan.slow_p99 * timeout_ms)
@@ -227,7 +231,7 @@ class QuorumWorld:
         self.trace.add(f"{self.loop.true_time():.6f} {line}")
 
     def _break(self, message: str) -> None:
-        if self.violation is None:
+        if self.violation is None and not self.watch.closed:
             self.violation = message
             self.note(f"VIOLATION {message}")
             self.broken.set()
@@ -271,7 +275,7 @@ class QuorumWorld:
         replay.watch = self.watch
         replay.subscribe(lambda old, new, *_: self._prefer(node, old, new))
         policy = SHORT if self.plan.snapshots else None
-        node = QuorumNode(host.config, SimulatedStore(host.disk), transport, replay, sources, policy)
+        node = QuorumNode(host.config, host.disk.store(), transport, replay, sources, policy)
         controller = ActiveController(node, replay, sources.uuid4)
         service = ControllerService(node, controller, transport)
         transport.serve_controller(service.handle)
@@ -520,7 +524,8 @@ class QuorumWorld:
         """Run the plan to its end, or to the first broken promise."""
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         try:
-            self.loop.run_until_complete(Process(self.loop, "world").start(self._guarded()))
+            with nullcontext() if self._folders is None else self._folders.in_use():
+                self.loop.run_until_complete(Process(self.loop, "world").start(self._guarded()))
             for broken in self.loop.broken_invariants():
                 self._break(f"{type(broken).__name__}: {broken}")
         except AssertionError as error:
@@ -529,6 +534,8 @@ class QuorumWorld:
             self.watch.closed = True
             self.loop.bury()
             self.loop.close()
+            if self._folders is not None:
+                self._folders.remove()
         return Result(
             self.plan,
             self.violation,

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from quorum.codec import MalformedError
 from quorum.core.types import Batch, LogBase, LogEnd, QuorumState
-from quorum.ports import BadSnapshotError, SnapshotMissingError, StoredQuorum, StoreWrite
+from quorum.ports import BadSnapshotError, QuorumStore, SnapshotMissingError, StoredQuorum, StoreWrite
 from quorum.snapshot_file import SnapshotInfo, SnapshotParser
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog_server.standing import MemoryStanding
@@ -83,6 +83,19 @@ class QuorumDisk:
                 self.apply_all(writes)
         self.locked_by = None
         self.fails = False
+
+    def store(self) -> QuorumStore:
+        """For one process."""
+        return SimulatedStore(self)
+
+    async def wait(self) -> None:
+        """As long as a sync takes."""
+        took_ms = self.random.uniform(*self.fsync_ms)
+        if self.usual is not None:
+            took_ms = max(took_ms, self.usual.draw_ms(self.random))
+        await asyncio.sleep(took_ms / 1000)
+        while self.hangs:  # noqa: ASYNC110
+            await asyncio.sleep(HANG_LOOK_S)
 
     def lose_power(self) -> None:
         """Nobody has synced what is there of an unfinished snapshot: its end is missing, or zeros."""
@@ -160,22 +173,13 @@ class SimulatedStore:
         disk.in_flight = writes
         if disk.on_write is not None:
             disk.on_write()
-        await self._wait_for_disk()
+        await disk.wait()
         disk.in_flight = ()
         fails = self._outcome()
         if not fails or disk.random.random() < 0.5:
             disk.apply_all(writes)
         if fails:
             raise FatalError("fsync failed")
-
-    async def _wait_for_disk(self) -> None:
-        disk = self._disk
-        took_ms = disk.random.uniform(*disk.fsync_ms)
-        if disk.usual is not None:
-            took_ms = max(took_ms, disk.usual.draw_ms(disk.random))
-        await asyncio.sleep(took_ms / 1000)
-        while disk.hangs:  # noqa: ASYNC110
-            await asyncio.sleep(HANG_LOOK_S)
 
     def _outcome(self) -> bool:
         """Whether this sync fails.  On a full disk there is nothing to sync."""
@@ -218,7 +222,7 @@ class SimulatedStore:
 
     async def finish_snapshot(self, end: LogEnd) -> SnapshotInfo:
         disk = self._disk
-        await self._wait_for_disk()
+        await disk.wait()
         if self._outcome():
             raise FatalError("fsync failed")
         data = disk.parts.pop(end)

@@ -22,7 +22,7 @@ from quorumlog_server.control_plane import ControlPlane
 from simulation.disk import SimulatedDisk
 from simulation.loop import Process, SimulatedLoop
 from simulation.network import Network, SimulatedTransport
-from simulation.store import QuorumDisk, SimulatedStore
+from simulation.store import QuorumDisk
 
 CONTROL_PORT = 9093
 KAFKA_PORT = 9092
@@ -200,7 +200,7 @@ class World:
     async def _main(self, host: Host) -> None:
         sources = Sources.seeded(self.random.getrandbits(64), self.wall_ms)
         transport = SimulatedTransport(self.network, str(host.config.control_listen))
-        store = SimulatedStore(host.quorum_disk)
+        store = host.quorum_disk.store()
         try:
             if host.config.role == QUORUM_NODE:
                 plane = ControlPlane(host.config, sources, store, transport)
