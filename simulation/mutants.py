@@ -18,6 +18,7 @@ from uuid import UUID
 from metadata.image import ClusterImage
 from metadata.snapshot import chunks
 from quorum.applier import Applier
+from quorum.core.change_gate import ChangeGate
 from quorum.core.contacts import Contacts
 from quorum.core.core import RaftCore
 from quorum.core.election import Elections
@@ -207,9 +208,9 @@ def _vote_is_forgotten() -> list[Any]:
 @_mutant("no pre-vote")
 def _no_pre_vote() -> list[Any]:
     def stand(self: Any, now_ms: int, reason: str) -> None:
-        self._become_candidate(now_ms, reason)
+        self._transitions.become_candidate(now_ms, reason)
 
-    return [patch.object(Elections, "_stand", stand)]
+    return [patch.object(Elections, "stand", stand)]
 
 
 @_mutant("counts a reply of an earlier ballot")
@@ -221,7 +222,7 @@ def _old_replies_count() -> list[Any]:
         late = call.purpose is Purpose.VOTE and call.role is not standing
         if granted and late and isinstance(standing, Prospective | Candidate) and call.voter in standing.ballots:
             standing.ballots[call.voter].granted = True
-            self._count_votes(now_ms)
+            self._elections.count_votes(now_ms)
         original(self, number, call, reply, now_ms)
 
     return [patch.object(RaftCore, "_on_reply", on_reply)]
@@ -315,7 +316,7 @@ def _changes_too_early() -> list[Any]:
 
 @_mutant("goes to the target in one step")
 def _one_great_step() -> list[Any]:
-    original = Membership._decide_target
+    original = ChangeGate._decide_target
 
     def decide(self: Any, leader: Leader, work: Any, change: Any, now_ms: int) -> Any:
         found = original(self, leader, work, change, now_ms)
@@ -323,7 +324,7 @@ def _one_great_step() -> list[Any]:
             return self._voters(found.target)
         return found
 
-    return [patch.object(Membership, "_decide_target", decide)]
+    return [patch.object(ChangeGate, "_decide_target", decide)]
 
 
 @_mutant("a leader that is no voter counts itself")
@@ -397,7 +398,7 @@ def _old_fetches_count() -> list[Any]:
 
 @_mutant("a disk of an older generation is let in")
 def _generations_are_not_compared() -> list[Any]:
-    refuse, learn = CoreState.refuse_stranger, Elections._learn
+    refuse, learn = CoreState.refuse_stranger, Elections.learn
 
     def refuse_stranger(self: Any, sender: Any, target: Any) -> Any:
         return refuse(self, replace(sender, generation=self.generation), target)
@@ -405,7 +406,7 @@ def _generations_are_not_compared() -> list[Any]:
     def believe(self: Any, known: Any, now_ms: int) -> Any:
         return learn(self, replace(known, generation=self._state.generation), now_ms)
 
-    return [patch.object(CoreState, "refuse_stranger", refuse_stranger), patch.object(Elections, "_learn", believe)]
+    return [patch.object(CoreState, "refuse_stranger", refuse_stranger), patch.object(Elections, "learn", believe)]
 
 
 @_mutant("goes back to a leader that has resigned")
@@ -413,11 +414,11 @@ def _farewells_are_forgotten() -> list[Any]:
     original = Elections._meet_leader
 
     def meet_leader(self: Any, *about: Any) -> bool:
-        kept, self._farewell = self._farewell, None
+        kept, self._leaders.farewell = self._leaders.farewell, None
         try:
             return original(self, *about)
         finally:
-            self._farewell = kept
+            self._leaders.farewell = kept
 
     return [patch.object(Elections, "_meet_leader", meet_leader)]
 
@@ -468,12 +469,12 @@ def _targets_are_forgotten() -> list[Any]:
 
 @_mutant("who is ahead of its leader is left behind")
 def _seekers_are_not_heard() -> list[Any]:
-    return [patch.object(Elections, "_hear_seeker", lambda self, request, now_ms: None)]
+    return [patch.object(Elections, "hear_seeker", lambda self, request, now_ms: None)]
 
 
 @_mutant("a voter that moved is not found without a leader")
 def _addresses_are_not_heard() -> list[Any]:
-    return [patch.object(Elections, "_note_address", lambda self, key, address: None)]
+    return [patch.object(Elections, "note_address", lambda self, key, address: None)]
 
 
 # Zombies and answers

@@ -16,7 +16,7 @@ from quorum.core.latency import STALL_TIMEOUTS_MAX
 from quorum.core.messages import Fetch, FetchSnapshot
 from quorum.core.roles import Errand, Leader, Progress
 from quorum.core.state import CoreState
-from quorum.core.types import ReplicaKey
+from quorum.core.types import ReplicaKey, VoterSet
 
 
 class Contacts:
@@ -92,6 +92,9 @@ class Contacts:
         if displaced_ms is not None and displaced_ms >= progress.last_fetch_ms:
             return False
         return now_ms - progress.last_fetch_ms < state.config.fetch_timeout_ms
+
+    def live_voters(self, leader: Leader, voters: VoterSet, now_ms: int) -> set[ReplicaKey]:
+        return {voter.key for voter in voters if self.is_live(leader, voter.key, now_ms)}
 
     def is_ready(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
         """Whether this voter fetches, and has been caught up lately."""

@@ -2,29 +2,33 @@
 
 Theory of operation.  One task owns the core and calls `step` for everything that happens: a request or reply, a write
 that has become durable, a proposal, time.  `step` never waits and never fails: it changes the state, and returns what
-is to be done, in order.  These are objects, which hold the state and the parts that they use:
+is to be done, in order.
 
-    CoreState     fields, durability, requests in flight                                    state.py
-    Timeouts      back-offs and deadlines                                                   timeouts.py
-    Contacts      which replicas are live, and whether a majority is                        contacts.py
-    Snapshots     the log's start, snapshots sent by a leader                               snapshots.py
-    Downloads     snapshots received by a follower                                          downloads.py
-    Replication   proposals, fetches served, the high watermark                             replication.py
-    Following     fetches sent by a follower                                                following.py
-    Reads         current reads, confirmed by the voters                                    reads.py
+The core is a star around `CoreState`.  Each part holds the state and the parts that it uses, and no two parts use each
+other.  Where they would, `RaftCore` or the state stands between: a part leaves a decision in the state or returns it,
+and `RaftCore` passes it on.
 
-The others stack up by what they need from each other:
+    part            for                                                          uses, beside the state
+    Timeouts        back-offs and deadlines
+    Contacts        which replicas are live, and whether a majority is
+    LeaderHistory   who led when, and which leaders did not last
+    Transitions     the roles and the legal transitions between them             Timeouts, LeaderHistory
+    Elections       epochs that are believed, votes, resigning                   Transitions and the three above it
+    LeaderSearch    asking others which leader they know                         Timeouts
+    Founding        the way of an empty disk into its cluster                    Transitions, LeaderSearch, Contacts
+    Snapshots       the log's start, snapshots sent by a leader                  Contacts
+    Downloads       snapshots received by a follower                             Timeouts
+    Replication     proposals, fetches served, the high watermark                Snapshots, Contacts
+    Following       fetches sent by a follower                                   Downloads, Timeouts
+    Reads           current reads, confirmed by the voters                       Contacts
+    Handovers       transfer of leadership, preferred leaders                    Elections, LeaderHistory, Contacts
+    ChangeGate      what a change of the voters comes to                         Replication, Contacts
+    Membership      changes of the voters, one at a time, and towards a target   ChangeGate, Contacts, Timeouts
+    Status          the answer to DescribeQuorum                                 LeaderHistory, Contacts
 
-    Transitions   the transitions between roles                                             transitions.py
-    Elections     strangers and epochs, votes, resigning, looking for the leader            election.py
-    Handovers     transfer of leadership, preferred leaders                                 handover.py
-    Membership    changes of the voters, one at a time, and towards a target                membership.py
-    Founding      newborn disks                                                             founding.py
-    RaftCore      boot, dispatch, timers, descriptions, invariants                          here
-
-Every step ends alike: requests that are due are sent, parked fetches that have news are answered, the shell is told a
-higher watermark, the step's write is put first, and the invariants are checked.  An AssertionError is a bug in this
-package or its shell; nothing that a peer sends can cause one.
+Every step ends alike: requests that are due are sent, parked fetches that have news are answered, a higher watermark
+is reported to the shell, the step's write is put first, and the invariants are checked.  An AssertionError is a bug in
+this package or its shell; nothing that a peer sends can cause one.
 """
 
 from __future__ import annotations
@@ -32,8 +36,12 @@ from __future__ import annotations
 from random import Random
 from typing import assert_never
 
+from quorum.core.change_gate import ChangeGate
 from quorum.core.changes import Verdict
 from quorum.core.config import RaftConfig
+from quorum.core.contacts import Contacts
+from quorum.core.downloads import Downloads
+from quorum.core.election import Elections
 from quorum.core.events import (
     Answered,
     Asked,
@@ -63,9 +71,12 @@ from quorum.core.events import (
     VoterChangeError,
     Written,
 )
+from quorum.core.following import Following
 from quorum.core.founding import Founding
-from quorum.core.handover import EndedReign
+from quorum.core.handover import Handovers
+from quorum.core.leader_history import LeaderHistory
 from quorum.core.log_index import LogIndex
+from quorum.core.membership import Membership, report_change
 from quorum.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -81,13 +92,13 @@ from quorum.core.messages import (
     Introduce,
     IntroduceReply,
     Knowledge,
-    LeadershipEnd,
-    ReplicaStatus,
     Reply,
     Request,
     Vote,
     VoteReply,
 )
+from quorum.core.reads import Reads
+from quorum.core.replication import Replication
 from quorum.core.roles import (
     Candidate,
     Errand,
@@ -99,8 +110,13 @@ from quorum.core.roles import (
     RoleState,
     Unattached,
 )
-from quorum.core.state import Call, Checked, Purpose
-from quorum.core.types import Election, LogEnd, ReplicaKey, StoredQuorum, Voter
+from quorum.core.search import LeaderSearch
+from quorum.core.snapshots import Snapshots
+from quorum.core.state import Call, CoreState, Purpose
+from quorum.core.status import Status
+from quorum.core.timeouts import Timeouts
+from quorum.core.transitions import Transitions
+from quorum.core.types import Election, LogEnd, ReplicaKey, StoredQuorum
 from quorum.core.voters import VoterHistory
 
 IDLE_TICK_MS = 10_000
@@ -109,11 +125,27 @@ STRANGERS_MAX = 100
 """So many addresses of other clusters are told of."""
 
 
-class RaftCore(Founding):
+class RaftCore:
     """One node of the quorum.  Its properties are for reading."""
 
     def __init__(self, config: RaftConfig, stored: StoredQuorum, random: Random, now_ms: int) -> None:
-        super().__init__(config, stored, random, now_ms)
+        state = self._state = CoreState(config, stored, now_ms)
+        self._timeouts = Timeouts(state, random)
+        self._contacts = Contacts(state)
+        self._leaders = LeaderHistory(state)
+        self._transitions = Transitions(state, self._timeouts, self._leaders)
+        self._elections = Elections(state, self._timeouts, self._contacts, self._leaders, self._transitions)
+        self._search = LeaderSearch(state, self._timeouts)
+        self._snapshots = Snapshots(state, self._contacts)
+        self._downloads = Downloads(state, self._timeouts)
+        self._replication = Replication(state, self._contacts, self._snapshots)
+        self._following = Following(state, self._timeouts, self._downloads)
+        self._reads = Reads(state, self._contacts)
+        self._handovers = Handovers(state, self._contacts, self._leaders, self._elections)
+        self._gate = ChangeGate(state, self._contacts, self._replication)
+        self._membership = Membership(state, self._timeouts, self._contacts, self._gate)
+        self._founding = Founding(state, self._timeouts, self._contacts, self._transitions, self._search)
+        self._status = Status(state, self._contacts, self._leaders)
         self._strangers: set[str] = set()  # addresses where another cluster answers, already reported
         self._now_ms = now_ms
         self._idle_ms = now_ms
@@ -124,11 +156,11 @@ class RaftCore(Founding):
     def _boot(self, stored: StoredQuorum, now_ms: int) -> None:
         """Take up what the disk holds.  What was led is not led again; what was voted for stays voted for."""
         state = self._state
-        refusal = self._refuse_stored(stored)
+        refusal = _refuse_stored(state, stored)
         if refusal is not None:
             return state.refuse(refusal)
         if not state.met:
-            return self._begin_founding(now_ms)
+            return self._founding.begin(now_ms)
         assert state.cluster_id is not None
         state.effects.append(Joined(state.cluster_id))
         if state.log.last.epoch > state.epoch:
@@ -138,26 +170,13 @@ class RaftCore(Founding):
         leader = state.history.current.by_id(leader_id) if leader_id is not None else None
         if leader_id == state.key.node_id and state.is_voter:
             reason = f"led epoch {state.epoch} before it was started again"
-            return self._become_resigned((), self._timeouts.first_deadline(now_ms), now_ms, reason)
+            return self._transitions.become_resigned((), self._timeouts.first_deadline(now_ms), now_ms, reason)
         if leader is not None and leader_id != state.key.node_id:
             address = leader.address
-            return self._become_follower(state.epoch, leader.key.node_id, address, now_ms, "by its own state")
-        return self._become(Unattached(self._timeouts.first_deadline(now_ms)), now_ms, "started")
-
-    def _refuse_stored(self, stored: StoredQuorum) -> str | None:
-        config, state = self._state.config, stored.state
-        if stored.node_id != config.node_id:
-            return f"the directory belongs to node {stored.node_id}, this is node {config.node_id}"
-        if None not in (config.cluster_id, state.cluster_id) and config.cluster_id != state.cluster_id:
-            return f"the directory belongs to cluster {state.cluster_id}, this node to cluster {config.cluster_id}"
-        record = self._state.history.record
-        if self._state.met and (record is None or record.cluster_id != state.cluster_id):
-            named = record.cluster_id if record is not None else None
-            return f"the log is of cluster {named}, the quorum state of cluster {state.cluster_id}"
-        voters, target = self._state.history.below(state.applied_offset)
-        if self._state.met and (voters, target) != (state.voters, state.target_voters):
-            return f"the quorum state holds the voters {state.voters}, the log below {state.applied_offset} {voters}"
-        return None
+            return self._transitions.become_follower(
+                state.epoch, leader.key.node_id, address, now_ms, "by its own state"
+            )
+        return self._transitions.become(Unattached(self._timeouts.first_deadline(now_ms)), now_ms, "started")
 
     # Steps
 
@@ -173,7 +192,7 @@ class RaftCore(Founding):
             state.latency.held_up(now_ms)
             if isinstance(state.role, Leader):
                 self._contacts.begin_trusted_round(state.role)
-                self._restart_checks(state.role)
+                self._membership.restart_checks(state.role)
         self._idle_ms = now_ms + IDLE_TICK_MS
         if state.refused is None:
             self._dispatch(event, now_ms)
@@ -183,7 +202,7 @@ class RaftCore(Founding):
             self._refuse_work(event, state.refused)
         self._replication.report_watermark()
         state.close_draft(now_ms)
-        self._check_invariants()
+        state.check()
         assert not isinstance(event, Tick) or self.deadline_ms > now_ms, f"idle tick at {now_ms} as {state.role}"
         effects, state.effects = state.effects, []
         return effects
@@ -199,7 +218,7 @@ class RaftCore(Founding):
             case Transfer(call):
                 state.effects.append(Transferred(call, VoterChangeError.NOT_LEADER, reason))
             case ChangeVoters(call):
-                self._tell_change(call, Verdict(VoterChangeError.NOT_LEADER, reason))
+                report_change(self._state, call, Verdict(VoterChangeError.NOT_LEADER, reason))
 
     def _dispatch(self, event: Event, now_ms: int) -> None:
         state = self._state
@@ -221,13 +240,13 @@ class RaftCore(Founding):
             case Propose():
                 self._replication.on_propose(event, now_ms)
             case Resign(reason):
-                self._resign(now_ms, reason)
+                self._elections.resign(now_ms, reason)
             case ChangeVoters():
-                self._on_change_voters(event, now_ms)
+                self._membership.on_change_voters(event, now_ms)
             case Transfer():
-                self._on_transfer(event, now_ms)
+                self._handovers.on_transfer(event, now_ms)
             case Prefer(node_ids):
-                self.preferred = node_ids
+                self._handovers.preferred = node_ids
             case ConfirmRead():
                 self._reads.on_confirm_read(event, now_ms)
             case SnapshotTaken():
@@ -249,35 +268,35 @@ class RaftCore(Founding):
         state = self._state
         match request:
             case Vote():
-                self._on_vote(call, request, now_ms)
+                self._elections.on_vote(call, request, now_ms)
             case BeginQuorumEpoch():
-                self._on_begin(call, request, now_ms)
+                self._elections.on_begin(call, request, now_ms)
             case EndQuorumEpoch():
-                self._on_end(call, request, now_ms)
+                self._elections.on_end(call, request, now_ms)
             case Fetch():
                 self._replication.on_fetch(call, request, now_ms)
             case FetchSnapshot():
                 self._snapshots.on_fetch_snapshot(call, request, now_ms)
             case Introduce():
-                self._on_introduce(call, request, now_ms)
+                self._founding.on_introduce(call, request, now_ms)
             case DescribeQuorum():
                 error = state.refuse_stranger(request.sender, None)
                 if error is ErrorCode.NONE:
-                    self._note_address(request.sender.key, request.address)
-                    self._hear_seeker(request, now_ms)
+                    self._elections.note_address(request.sender.key, request.address)
+                    self._elections.hear_seeker(request, now_ms)
                 state.answer(call, self.describe(now_ms, error))
             case _:
                 assert_never(request)
         if state.newborn is not None and isinstance(request, Vote | BeginQuorumEpoch):
-            self._hear_of(state.newborn, request.sender.key, failed_only=False, now_ms=now_ms)
+            self._founding.hear_of(state.newborn, request.sender.key, failed_only=False, now_ms=now_ms)
 
     def _on_written(self, write_id: int, now_ms: int) -> None:
         state = self._state
         state.written(write_id, now_ms)
         newborn = state.newborn
         if newborn is not None and newborn.write is not None and newborn.write <= write_id:
-            self._on_settled(newborn, now_ms)
-        self._count_votes(now_ms)
+            self._founding.on_settled(newborn, now_ms)
+        self._elections.count_votes(now_ms)
         if isinstance(state.role, Leader):
             self._replication.commit(state.role)
 
@@ -286,7 +305,7 @@ class RaftCore(Founding):
     def _errand_of(self, call: Call) -> Errand | None:
         state = self._state
         if call.purpose is Purpose.INTRODUCE:
-            return self._introduction(state.newborn, call.to.address) if state.newborn is not None else None
+            return self._founding.introduction(state.newborn, call.to.address) if state.newborn is not None else None
         if call.role is not state.role:
             return None
         if call.purpose is Purpose.SEEK:
@@ -304,31 +323,31 @@ class RaftCore(Founding):
 
     def _on_reply(self, number: int, call: Call, reply: Reply, now_ms: int) -> None:
         state = self._state
-        self._learn(reply.known, now_ms)
+        self._elections.learn(reply.known, now_ms)
         if reply.error is ErrorCode.INCONSISTENT_CLUSTER_ID and state.met:
             self._note_stranger(call.to.address, reply.known.cluster_id)
         if call.purpose is Purpose.PROBE and state.refused is None:
-            return self._on_probe_reply(number, call, reply, now_ms)
+            return self._membership.on_probe_reply(number, call, reply, now_ms)
         errand = self._errand_of(call)
         if state.refused is not None or errand is None or errand.call != number:
             return None
         role = state.role
         match reply, role:
             case VoteReply(), Prospective() | Candidate() if call.voter is not None:
-                self._on_vote_reply(role, call.voter, reply, now_ms)
+                self._elections.on_vote_reply(role, call.voter, reply, now_ms)
             case FetchReply(), Follower() if isinstance(call.request, Fetch):
                 self._following.on_fetch_reply(role, call.request, call.sent_ms, reply, now_ms)
             case FetchSnapshotReply(), Follower() if isinstance(call.request, FetchSnapshot):
                 self._downloads.on_fetch_snapshot_reply(role, call.request, reply, now_ms)
             case BeginQuorumEpochReply(), Leader() if call.voter is not None:
-                self._announcement_ended(role, call.voter, call.sent_ms)
+                self._elections.announcement_ended(role, call.voter, call.sent_ms)
             case EndQuorumEpochReply(), Resigned() if call.voter is not None:
                 heard = reply.error in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
-                self._farewell_ended(role, call.voter, heard, now_ms)
+                self._elections.farewell_ended(role, call.voter, heard, now_ms)
             case DescribeQuorumReply(), _ if call.purpose is Purpose.SEEK:
-                self._seek_ended(call.to, True, now_ms)
+                self._search.ended(call.to, True, now_ms)
             case IntroduceReply(), _ if state.newborn is not None and call.purpose is Purpose.INTRODUCE:
-                self._on_introduce_reply(state.newborn, call.to, reply, now_ms)
+                self._founding.on_introduce_reply(state.newborn, call.to, reply, now_ms)
             case _:
                 self._on_no_reply(number, call, now_ms)  # a reply of another kind is none
         return None
@@ -346,60 +365,60 @@ class RaftCore(Founding):
     def _on_no_reply(self, number: int, call: Call, now_ms: int) -> None:
         state = self._state
         if call.purpose is Purpose.PROBE:
-            return self._on_probe_reply(number, call, None, now_ms)
+            return self._membership.on_probe_reply(number, call, None, now_ms)
         errand = self._errand_of(call)
         if errand is None or errand.call != number:
             return None
         role = state.role
         if call.purpose is Purpose.SEEK:
-            self._seek_ended(call.to, False, now_ms)
+            self._search.ended(call.to, False, now_ms)
         elif call.purpose is Purpose.INTRODUCE and state.newborn is not None:
-            self._introduce_failed(state.newborn, call.to, now_ms)
+            self._founding.introduce_failed(state.newborn, call.to, now_ms)
         elif isinstance(role, Follower):
             self._following.fetch_failed(role, now_ms)
         elif call.voter is not None:
             match role:
                 case Prospective() | Candidate():
-                    self._vote_failed(role, call.voter, now_ms)
+                    self._elections.vote_failed(role, call.voter, now_ms)
                 case Leader():
-                    self._announcement_ended(role, call.voter, call.sent_ms)
+                    self._elections.announcement_ended(role, call.voter, call.sent_ms)
                 case Resigned():
-                    self._farewell_ended(role, call.voter, False, now_ms)
+                    self._elections.farewell_ended(role, call.voter, False, now_ms)
         return None
 
     # Time
 
     def _on_tick(self, now_ms: int) -> None:
         state = self._state
-        self._expire_transfer(now_ms)
+        self._handovers.expire_transfer(now_ms)
         match state.role:
             case Leader() as leader:
                 self._contacts.update_pause(leader, now_ms)
                 stalled_ms = self._contacts.stalled_ms(leader, now_ms)
                 if stalled_ms is not None:
-                    self._resign(now_ms, f"the disk has not answered for {stalled_ms} ms")
+                    self._elections.resign(now_ms, f"the disk has not answered for {stalled_ms} ms")
                 else:
                     self._replication.expire_parked(leader, now_ms)
             case Follower() as follower if now_ms >= follower.deadline_ms and self._downloads.waits_for_shell(follower):
                 follower.deadline_ms = self._timeouts.fetch_deadline(now_ms)
             case Follower() as follower if now_ms >= follower.deadline_ms:
                 reason = f"leader {follower.leader_id} " + ("has resigned" if follower.gone else "is not heard")
-                if self._waits_for_faster(follower, now_ms):
+                if self._elections.waits_for_faster(follower, now_ms):
                     follower.deadline_ms = now_ms + self._timeouts.patience_ms(now_ms)
                 elif state.may_stand:
-                    self._stand(now_ms, reason)
+                    self._elections.stand(now_ms, reason)
                 else:
-                    self._become_unattached(state.epoch, now_ms, reason)
+                    self._transitions.become_unattached(state.epoch, now_ms, reason)
             case Unattached() | Prospective() | Candidate() as standing:
                 if standing.deadline_ms is not None and now_ms >= standing.deadline_ms:
-                    self._on_election_timeout(standing, now_ms)
+                    self._elections.on_election_timeout(standing, now_ms)
             case Resigned() as resigned if resigned.deadline_ms is not None and now_ms >= resigned.deadline_ms:
                 resigned.deadline_ms = None
                 if state.is_sole_voter:
-                    self._stand(now_ms, "no other voter")
+                    self._elections.stand(now_ms, "no other voter")
                 else:
                     before = state.epoch
-                    self._become_unattached(before + 1, now_ms, "no successor was heard of")
+                    self._transitions.become_unattached(before + 1, now_ms, "no successor was heard of")
                     state.note_new_epoch(before)
 
     @property
@@ -413,18 +432,18 @@ class RaftCore(Founding):
     def _timers(self) -> list[int | None]:
         state = self._state
         times: list[int | None] = [self._idle_ms]
-        if self._transfer is not None:
-            times.append(self._transfer.deadline_ms)
+        if self._leaders.transfer is not None:
+            times.append(self._leaders.transfer.deadline_ms)
         if state.newborn is not None:
-            return times + self._newborn_timers(state.newborn)
-        if self._is_seeking():
+            return times + self._founding.timers(state.newborn)
+        if self._search.is_on():
             times.append(state.seek.wakes_ms)
         match state.role:
             case Leader() as leader:
                 times += [errand.wakes_ms for errand in leader.announcements.values()]
                 times += [leader.expiry_ms, leader.owed_ms]
-                times += self._change_timers(leader, self._now_ms)
-                times += self._handover_timers(leader, self._now_ms)
+                times += self._membership.timers(leader, self._now_ms)
+                times += self._handovers.timers(leader, self._now_ms)
                 timeout = state.config.fetch_timeout_ms
                 if not leader.paused and (contact := self._contacts.majority_contact_ms(leader)) is not None:
                     times.append(contact + timeout)
@@ -448,24 +467,26 @@ class RaftCore(Founding):
         """Send the requests that are due and answer the fetches that have news."""
         state = self._state
         if state.newborn is not None:
-            return self._introduce(state.newborn, now_ms)
+            return self._founding.introduce(state.newborn, now_ms)
         match state.role:
             case Leader() as leader:
-                self._pursue_changes(leader, now_ms)
-                self._pursue_handover(leader, now_ms)
+                self._membership.pursue(leader, now_ms)
+                if self._membership.has_left:
+                    self._elections.resign(now_ms, "is no voter any more")
+                self._handovers.pursue(leader, now_ms)
                 if state.role is not leader:
                     return self._pursue(now_ms)
-                self._announce(leader, now_ms)
+                self._elections.announce(leader, now_ms)
                 self._reads.confirm_reads(leader)
                 self._replication.wake_parked(leader, now_ms)
             case Follower() as follower:
                 self._following.fetch(follower, now_ms)
             case Prospective() | Candidate() as standing:
-                self._ask_for_votes(standing, now_ms)
+                self._elections.ask_for_votes(standing, now_ms)
             case Resigned() as resigned:
-                self._say_farewell(resigned, now_ms)
-        if self._is_seeking():
-            self._look_around(now_ms)
+                self._elections.say_farewell(resigned, now_ms)
+        if self._search.is_on():
+            self._search.ask_next(now_ms)
         return None
 
     # The state, for reading
@@ -538,115 +559,42 @@ class RaftCore(Founding):
     def refused(self) -> str | None:
         return self._state.refused
 
-    # Descriptions
-
-    def describe(self, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> DescribeQuorumReply:
-        """What this node knows of the quorum; ages are before `now_ms`.  With an error, only what every reply says."""
-        state = self._state
-        if isinstance(state.role, Leader):
-            self._contacts.update_pause(state.role, now_ms)
-        statuses: list[ReplicaStatus] = []
-        observers: list[ReplicaStatus] = []
-        replicas = state.role.replicas if isinstance(state.role, Leader) and error is ErrorCode.NONE else {}
-        end = self.last_end
-        for voter in state.history.current if state.met and error is ErrorCode.NONE else ():
-            statuses.append(self._status(voter, now_ms))
-        for key in sorted(replicas):
-            if key not in state.history.current:
-                observers.append(self._status(Voter(key, replicas[key].address), now_ms))
-        return DescribeQuorumReply(
-            error,
-            state.known,
-            answered_by=state.key,
-            high_watermark=state.high_watermark,
-            log_end_offset=state.log.end,
-            paused=self.paused,
-            voters=tuple(statuses),
-            observers=tuple(observers),
-            target_voters=state.history.target,
-            last_leader_change_reason=state.last_change_reason,
-            last_leader_change_ms=None if state.last_change_ms is None else now_ms - state.last_change_ms,
-            target_step=self.target_step,
-            target_problem=self.target_problem,
-            last_leadership_end=None if end is None else _ended(end, now_ms),
-        )
-
-    def address_of(self, node_id: int) -> str | None:
-        """As a leader, the address that this node named in its latest fetch; None: it has not fetched."""
-        state = self._state
-        if not isinstance(state.role, Leader):
-            return None
-        fetching = [
-            (progress.last_fetch_ms, progress.address)
-            for key, progress in state.role.replicas.items()
-            if key.node_id == node_id and progress.last_fetch_ms is not None
-        ]
-        return max(fetching)[1] if fetching else None
-
     @property
     def paused(self) -> bool:
         """Whether this is a leader that no majority fetches from (design §4.6)."""
         state = self._state
         return isinstance(state.role, Leader) and state.role.paused
 
-    def _status(self, replica: Voter, now_ms: int) -> ReplicaStatus:
-        """Of this node, what it has; of the others, what a leader knows; else nothing, shown as never heard."""
-        state = self._state
-        if replica.key == state.key:
-            end = state.log.durable_end
-            leads = isinstance(state.role, Leader)
-            return ReplicaStatus(replica, end, state.log.end - end, 0 if leads else None, 0 if leads else None)
-        progress = state.role.replicas.get(replica.key) if isinstance(state.role, Leader) else None
-        if progress is None:
-            return ReplicaStatus(replica, 0, state.log.end, None, None)
-        fetched, caught_up = progress.last_fetch_ms, progress.last_caught_up_ms
-        return ReplicaStatus(
-            replica,
-            progress.end,
-            max(0, state.log.end - progress.end),
-            None if fetched is None else now_ms - fetched,
-            None if caught_up is None else now_ms - caught_up,
-        )
+    @property
+    def target_problem(self) -> str | None:
+        """Of a leader: why the last step towards the target was not taken; None when it was."""
+        return self._state.role.target_problem if isinstance(self._state.role, Leader) else None
 
-    # Invariants
+    def address_of(self, node_id: int) -> str | None:
+        """Return the address that this node named in its latest fetch; None unless a leader has heard it."""
+        role = self._state.role
+        return role.address_of(node_id) if isinstance(role, Leader) else None
 
-    def _check_invariants(self) -> None:
-        state = self._state
-        (before, watermark), now = state.checked, state.election
-        state.checked = Checked(now, state.high_watermark)
-        assert now.epoch >= before.epoch, f"epoch went from {before.epoch} back to {now.epoch}"
-        if now.epoch == before.epoch:
-            assert before.voted_for in (None, now.voted_for), f"vote of epoch {now.epoch} changed: {before} -> {now}"
-            assert before.leader_id in (None, now.leader_id), f"leader of epoch {now.epoch} changed: {before} -> {now}"
-        log = state.log
-        assert state.high_watermark >= watermark, f"high watermark {watermark} -> {state.high_watermark}"
-        assert state.high_watermark <= log.end, f"high watermark {state.high_watermark} above log end {log.end}"
-        assert log.start <= log.durable_end <= log.end, f"durable {log.durable_end} of {log.start}..{log.end}"
-        assert log.last.epoch <= now.epoch or state.refused, f"log epoch {log.last.epoch} above {now.epoch}"
-        key = state.key
-        match state.role:
-            case Leader() as leader:
-                assert now.leader_id == key.node_id, f"leads, but {now}"
-                assert now.voted_for == key, f"leads without its own vote: {now}"
-                first = log.epoch_at(max(leader.epoch_start, log.start))
-                assert first in (now.epoch, None), f"no LeaderChange at {leader.epoch_start}"
-            case Follower() as follower:
-                assert now.leader_id == follower.leader_id != key.node_id, f"follows {follower.leader_id}, {now}"
-            case Candidate():
-                assert now.voted_for == key, f"stands, but {now}"
-                assert now.leader_id is None, f"stands, but {now}"
-            case Resigned():
-                assert now.leader_id == key.node_id, f"resigned, but {now}"
-        is_standing = isinstance(state.role, Prospective | Candidate)
-        assert state.may_stand or not is_standing, f"{key}: {state.role}"
-        if state.newborn is not None:
-            assert isinstance(state.role, Unattached), f"newborn as {state.role}"
-            # It may have voted before it was started again, with nothing in its log.
-            assert now.voted_for == before.voted_for, f"newborn votes: {before} -> {now}"
+    def describe(self, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> DescribeQuorumReply:
+        """Return what this node knows of the quorum; ages are before `now_ms`.
+
+        With an error, only what every reply says.
+        """
+        return self._status.describe(now_ms, error)
 
 
-def _ended(end: EndedReign, now_ms: int) -> LeadershipEnd:
-    return LeadershipEnd(end.leader_id, end.epoch, end.reason, now_ms - end.ended_ms)
-
-
-__all__ = ["Peer", "RaftCore", "ReplicaKey"]
+def _refuse_stored(state: CoreState, stored: StoredQuorum) -> str | None:
+    """Return why the disk cannot be used by this node; None if it can."""
+    config, disk = state.config, stored.state
+    if stored.node_id != config.node_id:
+        return f"the directory belongs to node {stored.node_id}, this is node {config.node_id}"
+    if None not in (config.cluster_id, disk.cluster_id) and config.cluster_id != disk.cluster_id:
+        return f"the directory belongs to cluster {disk.cluster_id}, this node to cluster {config.cluster_id}"
+    record = state.history.record
+    if state.met and (record is None or record.cluster_id != disk.cluster_id):
+        named = record.cluster_id if record is not None else None
+        return f"the log is of cluster {named}, the quorum state of cluster {disk.cluster_id}"
+    voters, target = state.history.below(disk.applied_offset)
+    if state.met and (voters, target) != (disk.voters, disk.target_voters):
+        return f"the quorum state holds the voters {disk.voters}, the log below {disk.applied_offset} {voters}"
+    return None

@@ -1,35 +1,27 @@
-"""Who leads: strangers, epochs, pre-votes, votes, and giving leadership up.
+"""Who leads: epochs that are believed, pre-votes, votes, and giving leadership up.
 
 Theory of operation.  A voter that has not heard its leader for a while first asks, in the epoch it has, whether the
-others would vote for it (Prospective: nothing is persisted, no epoch is disturbed), and only with a majority behind
-it takes the next epoch and stands (Candidate).  A follower that hears its leader says no, so a node that was cut off
-cannot unseat a working leader by coming back.  Of two Prospective nodes that ask each other, the one with the lower
-(log end, id) agrees and waits; the other, refusing, asks again at once, because now it will be granted.  So a split
-costs one round trip, not one more timeout.
+others would vote for it.  As Prospective it persists nothing and disturbs no epoch.  Only with a majority behind it
+does it take the next epoch, as Candidate.  A follower that hears its leader refuses, so a node that was cut off cannot
+unseat a working leader when it returns.  If two Prospective nodes ask each other, the one with the lower (log end, id)
+agrees and waits; the other, which refuses, asks again at once, because now it will be granted.  So a split costs one
+round trip, not another timeout.
 
-A request is checked before any of it is believed: cluster, generation, and that it is meant for this very disk; only
-then may its epoch be adopted, and only from a node that could be a voter.  Every reply says which epoch and leader
-the other node knows, and that is how stale nodes learn.
+A request is checked before any of it is believed: cluster, generation, and that it is meant for this very disk.  Only
+then may its epoch be adopted, and only from a node that could be a voter.  Every reply carries the epoch and leader
+that its sender knows, so stale nodes learn from replies.
 
-Who cannot find the leader asks around (`seek`): one DescribeQuorum at a time, to a voter or bootstrap address drawn
-at random.  Every node answers it from what it knows.
-
-So does a leader that is *paused*, because no majority fetches: it may have been followed by another, or taken out of
-the voters, while it was cut off, and any node may be the one that can tell it.  It asks voters and others in turn,
-observers too, since a link to a broker may be whole when those to the voters are not.  When it has tried all other
-voters and reached none, it has its connections dropped and goes back to the bootstrap addresses.  Until it hears of a
-newer epoch it stays leader, so that a healed link needs no election.
-
-Who asks around says in which epoch it is.  A leader that hears of a later one than its own, from a node that no vote
-would be believed of, stands again above it at once, with its own log and its majority behind it: see `_hear_seeker`."""
+A node that searches for its leader reports its epoch.  If that is later than the leader's, and the node is no voter, no
+vote could settle it.  The leader then stands again above that epoch at once, with its own log and its majority behind
+it: see `hear_seeker`."""
 
 from __future__ import annotations
 
-from random import Random
 from typing import NamedTuple
 
-from quorum.core.config import RaftConfig
-from quorum.core.events import Peer, ResetConnections
+from quorum.core.contacts import Contacts
+from quorum.core.events import Peer
+from quorum.core.leader_history import Farewell, LeaderHistory
 from quorum.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -52,10 +44,10 @@ from quorum.core.roles import (
     Resigned,
     Unattached,
 )
-from quorum.core.state import EPOCH_MAX, Purpose
-from quorum.core.timeouts import is_slow
+from quorum.core.state import EPOCH_MAX, CoreState, Purpose
+from quorum.core.timeouts import Timeouts, is_slow
 from quorum.core.transitions import Transitions
-from quorum.core.types import Election, LogEnd, ReplicaKey, StoredQuorum
+from quorum.core.types import Election, LogEnd, ReplicaKey
 
 EPOCH_AHEAD_MAX = 16
 """How far the epoch of a node that is no voter may be ahead and be believed.  Each one took a majority's pre-votes."""
@@ -68,15 +60,23 @@ class VoterAddress(NamedTuple):
     heard: str
 
 
-class Elections(Transitions):
-    """Votes, epochs, the end of a reign, and the search for a leader."""
+class Elections:
+    """Votes, epochs, and the begin and end of a leadership."""
 
-    def __init__(self, config: RaftConfig, stored: StoredQuorum, random: Random, now_ms: int) -> None:
-        super().__init__(config, stored, random, now_ms)
+    def __init__(
+        self,
+        state: CoreState,
+        timeouts: Timeouts,
+        contacts: Contacts,
+        leaders: LeaderHistory,
+        transitions: Transitions,
+    ) -> None:
+        self._state = state
+        self._timeouts = timeouts
+        self._contacts = contacts
+        self._leaders = leaders
+        self._transitions = transitions
         self._addresses_heard: dict[ReplicaKey, VoterAddress] = {}
-
-    _farewell: tuple[int, str] | None = None
-    """(epoch, why it was given up) of the last farewell that was heard."""
 
     # What to believe
 
@@ -100,7 +100,7 @@ class Elections(Transitions):
             return ErrorCode.NOT_VOTER
         return ErrorCode.FENCED_LEADER_EPOCH if epoch < state.epoch else ErrorCode.NONE
 
-    def _learn(self, known: Knowledge, now_ms: int) -> None:
+    def learn(self, known: Knowledge, now_ms: int) -> None:
         """Take from a reply which epoch and leader its sender knows of."""
         state = self._state
         if not state.met or known.cluster_id != state.cluster_id or known.generation < state.generation:
@@ -116,7 +116,7 @@ class Elections(Transitions):
         if leader_id is not None and known.leader_address is not None:
             self._meet_leader(known.epoch, leader_id, known.leader_address, now_ms, "told by a reply")
         elif known.epoch > state.epoch:
-            self._become_unattached(known.epoch, now_ms, f"a reply has epoch {known.epoch}")
+            self._transitions.become_unattached(known.epoch, now_ms, f"a reply has epoch {known.epoch}")
         return None
 
     def _meet_leader(self, epoch: int, leader_id: int, address: str, now_ms: int, how: str) -> bool:
@@ -125,7 +125,7 @@ class Elections(Transitions):
         if epoch == state.epoch and state.election.leader_id not in (None, leader_id):
             return False
         if epoch == state.epoch:
-            if self._farewell is not None and self._farewell[0] == epoch:
+            if self._leaders.has_resigned(epoch):
                 return True  # it has resigned; who says otherwise has not heard it yet
             match state.role:
                 case Follower() as follower:
@@ -135,12 +135,14 @@ class Elections(Transitions):
                     return True
                 case Prospective(lost_leader=lost) if lost == Peer(leader_id, address):
                     return True  # known, and out of reach: what others hear does not help
-        self._become_follower(epoch, leader_id, address, now_ms, f"leader {leader_id} of epoch {epoch}, {how}")
+        self._transitions.become_follower(
+            epoch, leader_id, address, now_ms, f"leader {leader_id} of epoch {epoch}, {how}"
+        )
         return True
 
     # Votes given
 
-    def _on_vote(self, call: int, request: Vote, now_ms: int) -> None:
+    def on_vote(self, call: int, request: Vote, now_ms: int) -> None:
         state = self._state
         error = self._refuse_peer(request.sender, request.target, request.epoch, request.log_end)
         end = request.log_end
@@ -150,10 +152,10 @@ class Elections(Transitions):
             error = ErrorCode.INVALID_REQUEST
         granted = False
         if error is ErrorCode.NONE:
-            self._note_address(request.sender.key, request.address)
+            self.note_address(request.sender.key, request.address)
             if request.epoch > state.epoch:
                 kind = "pre-vote" if request.pre_vote else "vote"
-                self._become_unattached(
+                self._transitions.become_unattached(
                     request.epoch, now_ms, f"{request.sender.key.node_id} asks for a {kind} in epoch {request.epoch}"
                 )
             granted = self._grants_pre_vote(request, now_ms) if request.pre_vote else self._grants_vote(request, now_ms)
@@ -175,7 +177,7 @@ class Elections(Transitions):
                     if granted:
                         deadline = self._timeouts.election_deadline(now_ms)
                         reason = f"gives way to {candidate.node_id}, which is ahead in (log end, id)"
-                        self._become(Unattached(deadline), now_ms, reason)
+                        self._transitions.become(Unattached(deadline), now_ms, reason)
                 case _:
                     granted = True
         if not granted and isinstance(state.role, Prospective):
@@ -195,10 +197,10 @@ class Elections(Transitions):
         state.election = Election(state.epoch, None, candidate)
         state.save_election()
         reason = f"voted for {candidate.node_id}"
-        self._become(Unattached(self._timeouts.election_deadline(now_ms)), now_ms, reason)
+        self._transitions.become(Unattached(self._timeouts.election_deadline(now_ms)), now_ms, reason)
         return True
 
-    def _note_address(self, key: ReplicaKey, address: str) -> None:
+    def note_address(self, key: ReplicaKey, address: str) -> None:
         """A voter that was started at another address can tell no leader when there is none: it tells whom it asks."""
         voter = self._state.history.current.by_id(key.node_id)
         if voter is not None and voter.key == key and address:
@@ -214,25 +216,25 @@ class Elections(Transitions):
 
     # Votes sought
 
-    def _stand(self, now_ms: int, reason: str) -> None:
+    def stand(self, now_ms: int, reason: str) -> None:
         """Begin an election, unless the disk hangs: then a leader would be of no use."""
         state = self._state
         oldest_ms = state.oldest_write_ms
         if oldest_ms is not None and now_ms - oldest_ms >= state.config.fetch_timeout_ms:
             reason = f"does not stand: the disk has not answered for {now_ms - oldest_ms} ms"
-            return self._become(Unattached(self._timeouts.election_deadline(now_ms)), now_ms, reason)
+            return self._transitions.become(Unattached(self._timeouts.election_deadline(now_ms)), now_ms, reason)
         if state.is_sole_voter:
-            return self._become_candidate(now_ms, "the only voter")
-        return self._become_prospective(now_ms, reason)
+            return self._transitions.become_candidate(now_ms, "the only voter")
+        return self._transitions.become_prospective(now_ms, reason)
 
-    def _waits_for_faster(self, follower: Follower, now_ms: int) -> bool:
+    def waits_for_faster(self, follower: Follower, now_ms: int) -> bool:
         """Whether a follower that has lost its leader lets others stand first: once, if its disk is slow."""
         if follower.patient or follower.gone or not self._timeouts.patience_ms(now_ms):
             return False
         follower.patient, follower.heard = True, False
         return True
 
-    def _ask_for_votes(self, standing: Prospective | Candidate, now_ms: int) -> None:
+    def ask_for_votes(self, standing: Prospective | Candidate, now_ms: int) -> None:
         state = self._state
         pre_vote = isinstance(standing, Prospective)
         for voter, ballot in standing.ballots.items():
@@ -241,24 +243,24 @@ class Elections(Transitions):
                 to = self._where(voter, ballot.failures)
                 state.ask(ballot, Purpose.VOTE, to, request, now_ms, voter=voter, after=state.after_election)
 
-    def _on_vote_reply(
+    def on_vote_reply(
         self, standing: Prospective | Candidate, voter: ReplicaKey, reply: VoteReply, now_ms: int
     ) -> None:
         ballot = standing.ballots[voter]
         ballot.call = None
         if reply.error is not ErrorCode.NONE:
-            return self._vote_failed(standing, voter, now_ms)
+            return self.vote_failed(standing, voter, now_ms)
         ballot.due_ms, ballot.granted = None, reply.granted
-        return self._count_votes(now_ms)
+        return self.count_votes(now_ms)
 
-    def _vote_failed(self, standing: Prospective | Candidate, voter: ReplicaKey, now_ms: int) -> None:
+    def vote_failed(self, standing: Prospective | Candidate, voter: ReplicaKey, now_ms: int) -> None:
         """No answer says nothing: ask again while the election lasts."""
         ballot = standing.ballots[voter]
         ballot.call = None
         ballot.failures += 1
         ballot.due_ms = now_ms + self._timeouts.backoff_ms(ballot.failures)
 
-    def _count_votes(self, now_ms: int) -> None:
+    def count_votes(self, now_ms: int) -> None:
         state = self._state
         standing = state.role
         if not isinstance(standing, Prospective | Candidate):
@@ -269,7 +271,7 @@ class Elections(Transitions):
         own = int(state.is_voter)
         if isinstance(standing, Prospective):
             if len(granting) + own >= majority:
-                self._become_candidate(
+                self._transitions.become_candidate(
                     now_ms, f"{len(granting) + own} of {len(standing.ballots) + own} would vote for it"
                 )
             elif len(standing.ballots) + own - against < majority:
@@ -279,29 +281,29 @@ class Elections(Transitions):
             granting.append(state.key)
         if len(granting) >= majority:
             names = ", ".join(str(voter.node_id) for voter in sorted(granting))
-            self._become_leader(tuple(sorted(granting)), now_ms, f"elected by {names}")
+            self._transitions.become_leader(tuple(sorted(granting)), now_ms, f"elected by {names}")
 
     def _lose_pre_vote(self, prospective: Prospective, now_ms: int, reason: str) -> None:
         """Go back to the leader that was lost, if there is one; else wait out the timer and try again."""
         if prospective.lost_leader is not None and prospective.lost_leader_id is not None:
             leader_id, address = prospective.lost_leader_id, prospective.lost_leader.address
             reason = f"{reason}; back to leader {leader_id}"
-            self._become_follower(self._state.epoch, leader_id, address, now_ms, reason)
+            self._transitions.become_follower(self._state.epoch, leader_id, address, now_ms, reason)
 
-    def _on_election_timeout(self, standing: Unattached | Prospective | Candidate, now_ms: int) -> None:
+    def on_election_timeout(self, standing: Unattached | Prospective | Candidate, now_ms: int) -> None:
         match standing:
             case Prospective(lost_leader=Peer()):
                 self._lose_pre_vote(standing, now_ms, "pre-vote timed out")
             case Prospective():
-                self._stand(now_ms, "pre-vote timed out")
+                self.stand(now_ms, "pre-vote timed out")
             case Candidate():
-                self._stand(now_ms, f"not elected in epoch {self._state.epoch}")
+                self.stand(now_ms, f"not elected in epoch {self._state.epoch}")
             case Unattached():
-                self._stand(now_ms, "election timeout")
+                self.stand(now_ms, "election timeout")
 
     # A new leader announces itself
 
-    def _announce(self, leader: Leader, now_ms: int) -> None:
+    def announce(self, leader: Leader, now_ms: int) -> None:
         state = self._state
         for voter, errand in leader.announcements.items():
             if errand.is_due(now_ms):
@@ -309,13 +311,13 @@ class Elections(Transitions):
                 after = state.after_election
                 state.ask(errand, Purpose.BEGIN, state.peer(voter), request, now_ms, voter=voter, after=after)
 
-    def _announcement_ended(self, leader: Leader, voter: ReplicaKey, sent_ms: int) -> None:
+    def announcement_ended(self, leader: Leader, voter: ReplicaKey, sent_ms: int) -> None:
         """Answered or not, say it again every half fetch timeout, unless the voter fetches meanwhile."""
         errand = leader.announcements[voter]
         errand.call = None
         errand.due_ms = max(errand.due_ms or 0, sent_ms + self._state.config.fetch_timeout_ms // 2)
 
-    def _on_begin(self, call: int, request: BeginQuorumEpoch, now_ms: int) -> None:
+    def on_begin(self, call: int, request: BeginQuorumEpoch, now_ms: int) -> None:
         state = self._state
         error = self._refuse_peer(request.sender, request.target, request.epoch, None)
         if error is ErrorCode.NONE:
@@ -329,7 +331,7 @@ class Elections(Transitions):
 
     # A leader gives up
 
-    def _resign(self, now_ms: int, reason: str, first: ReplicaKey | None = None) -> None:
+    def resign(self, now_ms: int, reason: str, first: ReplicaKey | None = None) -> None:
         """Only a leader can; to anyone else there is nothing to give up.  `first` is to stand before the others."""
         state = self._state
         if isinstance(state.role, Leader):
@@ -338,22 +340,22 @@ class Elections(Transitions):
             slow = {voter for voter in ends if voter in replicas and is_slow(replicas[voter].write_ms, state.config)}
             order = sorted(ends, key=lambda voter: (voter != first, voter in slow, -ends[voter], voter))
             successors = tuple(order)
-            self._become_resigned(successors, self._timeouts.election_deadline(now_ms), now_ms, reason)
+            self._transitions.become_resigned(successors, self._timeouts.election_deadline(now_ms), now_ms, reason)
 
-    def _say_farewell(self, resigned: Resigned, now_ms: int) -> None:
+    def say_farewell(self, resigned: Resigned, now_ms: int) -> None:
         state = self._state
         for voter, errand in resigned.farewells.items():
             if errand.is_due(now_ms):
                 request = EndQuorumEpoch(state.sender, voter, state.epoch, resigned.successors, resigned.reason)
                 state.ask(errand, Purpose.END, state.peer(voter), request, now_ms, voter=voter)
 
-    def _farewell_ended(self, resigned: Resigned, voter: ReplicaKey, heard: bool, now_ms: int) -> None:
+    def farewell_ended(self, resigned: Resigned, voter: ReplicaKey, heard: bool, now_ms: int) -> None:
         errand = resigned.farewells[voter]
         errand.call = None
         errand.failures += 1
         errand.due_ms = None if heard else now_ms + self._timeouts.backoff_ms(errand.failures)
 
-    def _on_end(self, call: int, request: EndQuorumEpoch, now_ms: int) -> None:
+    def on_end(self, call: int, request: EndQuorumEpoch, now_ms: int) -> None:
         state = self._state
         error = self._refuse_peer(request.sender, request.target, request.epoch, None)
         leader_id = request.sender.key.node_id
@@ -366,7 +368,7 @@ class Elections(Transitions):
         if error is ErrorCode.NONE and leader_id == state.key.node_id:
             error = ErrorCode.INVALID_REQUEST
         if error is ErrorCode.NONE:
-            self._farewell = (request.epoch, request.reason)
+            self._leaders.farewell = Farewell(request.epoch, request.reason)
             if request.epoch > state.epoch or state.election.leader_id is None:
                 self._enter_ended(request.epoch, leader_id, now_ms)
             self._stand_in_turn(request.successors, now_ms)
@@ -376,7 +378,7 @@ class Elections(Transitions):
         """An epoch that this node hears of only now, at its end."""
         state = self._state
         if not isinstance(state.role, Unattached) or epoch > state.epoch:
-            self._become_unattached(epoch, now_ms, f"leader {leader_id} of epoch {epoch} has resigned")
+            self._transitions.become_unattached(epoch, now_ms, f"leader {leader_id} of epoch {epoch} has resigned")
         state.enter_epoch(epoch, leader_id)
 
     def _stand_in_turn(self, successors: tuple[ReplicaKey, ...], now_ms: int) -> None:
@@ -399,7 +401,7 @@ class Elections(Transitions):
 
     # A node that is in a later epoch than its leader
 
-    def _hear_seeker(self, request: DescribeQuorum, now_ms: int) -> None:
+    def hear_seeker(self, request: DescribeQuorum, now_ms: int) -> None:
         """Lead anew, above the epoch of a node that can follow this leader in no other way.
 
         A voter that was taken out while it stood, and who heard of its epoch, believe no older one again, and nobody
@@ -420,84 +422,4 @@ class Elections(Transitions):
         waited = now_ms - leader.outrun_ms >= state.config.fetch_timeout_ms
         if waited and not leader.paused and leader.handover is None and state.high_watermark > leader.epoch_start:
             node_id = request.sender.key.node_id
-            self._become_candidate(now_ms, f"leads anew: node {node_id} is in epoch {epoch}", above=epoch)
-
-    # Looking for the leader
-
-    def _look_around(self, now_ms: int) -> None:
-        """Ask one random node which leader it knows, if this node does not hear one."""
-        state = self._state
-        if not state.seek.is_due(now_ms):
-            return
-        peers = self._zombies_peers(state.role) if isinstance(state.role, Leader) else self._addresses()
-        if not peers:
-            state.seek.due_ms = None
-            return
-        to = peers[self._timeouts.draw(len(peers))]
-        epoch = 0 if isinstance(state.role, Leader) else state.epoch_to_report or state.epoch
-        state.ask(state.seek, Purpose.SEEK, to, DescribeQuorum(state.sender, state.config.address, epoch), now_ms)
-
-    def _zombies_peers(self, leader: Leader) -> list[Peer]:
-        """Whom a paused leader asks now: voters and others in turn; after a reset, a bootstrap address."""
-        state = self._state
-        known = self._addresses()
-        if leader.reset:
-            leader.reset = False
-            named = {*state.config.bootstrap, *(address for _, address in state.config.founders)}
-            bootstrap = [peer for peer in known if peer.address in named]
-            return bootstrap or known
-        voters = [peer for peer in known if self._is_voter_id(peer.node_id)]
-        others = [peer for peer in known if not self._is_voter_id(peer.node_id)]
-        for key in sorted(leader.replicas):
-            if key not in state.history.current:
-                others.append(Peer(key.node_id, leader.replicas[key].address))
-        voters = [peer for peer in voters if peer.node_id not in leader.unreached] or voters
-        first, second = (voters, others) if state.seek.failures % 2 == 0 else (others, voters)
-        return first or second
-
-    def _is_voter_id(self, node_id: int | None) -> bool:
-        return node_id is not None and self._state.history.current.by_id(node_id) is not None
-
-    def _note_contact(self, leader: Leader, to: Peer, answered: bool, now_ms: int) -> None:
-        """Have the connections dropped once no other voter could be reached, at most every few seconds."""
-        state = self._state
-        if to.node_id is None or not self._is_voter_id(to.node_id):
-            return
-        if answered:
-            leader.unreached.clear()
-            return
-        leader.unreached.add(to.node_id)
-        others = {key.node_id for key in state.other_voters}
-        if others <= leader.unreached and now_ms >= leader.reset_due_ms:
-            leader.unreached.clear()
-            leader.reset_due_ms = now_ms + state.config.reset_interval_ms
-            leader.reset = True
-            state.effects.append(ResetConnections())
-
-    def _addresses(self) -> list[Peer]:
-        """Where other nodes may be, in a fixed order: voters, then the bootstrap and founders' addresses."""
-        state = self._state
-        found = {voter.address: voter.key.node_id for voter in state.history.current if voter.key != state.key}
-        peers = [Peer(node_id, address) for address, node_id in found.items()]
-        named = sorted({*state.config.bootstrap, *(address for _, address in state.config.founders)})
-        peers += [Peer(None, address) for address in named if address not in found and address != state.config.address]
-        return peers
-
-    def _seek_ended(self, to: Peer, answered: bool, now_ms: int) -> None:
-        state = self._state
-        state.seek.call = None
-        if isinstance(state.role, Leader):
-            self._note_contact(state.role, to, answered, now_ms)
-        state.seek.failures += 1
-        state.seek.due_ms = now_ms + self._timeouts.backoff_ms(state.seek.failures)
-
-    def _is_seeking(self) -> bool:
-        state = self._state
-        match state.role:
-            case Unattached() | Prospective() | Resigned():
-                return state.met
-            case Follower() as follower:
-                return follower.gone or follower.fetch.failures > 0
-            case Leader() as leader:
-                return leader.paused
-        return False
+            self._transitions.become_candidate(now_ms, f"leads anew: node {node_id} is in epoch {epoch}", above=epoch)

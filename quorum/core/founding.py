@@ -19,18 +19,35 @@ Whoever expected another cluster's id, another list or another node at an addres
 
 from __future__ import annotations
 
+from quorum.core.contacts import Contacts
 from quorum.core.events import Joined, Peer
-from quorum.core.membership import Membership
 from quorum.core.messages import ErrorCode, Introduce, IntroduceReply
 from quorum.core.roles import Errand, Leader, Newborn, Unattached
-from quorum.core.state import Purpose
+from quorum.core.search import LeaderSearch
+from quorum.core.state import CoreState, Purpose
+from quorum.core.timeouts import Timeouts
+from quorum.core.transitions import Transitions
 from quorum.core.types import FOUNDING_EPOCH, Batch, ReplicaKey, Voter, Voters, VoterSet
 
 
-class Founding(Membership):
-    """What a newborn does, and how every node answers it."""
+class Founding:
+    """The steps of a newborn, and how every node answers it."""
 
-    def _begin_founding(self, now_ms: int) -> None:
+    def __init__(
+        self,
+        state: CoreState,
+        timeouts: Timeouts,
+        contacts: Contacts,
+        transitions: Transitions,
+        search: LeaderSearch,
+    ) -> None:
+        self._state = state
+        self._timeouts = timeouts
+        self._contacts = contacts
+        self._transitions = transitions
+        self._search = search
+
+    def begin(self, now_ms: int) -> None:
         state = self._state
         founders = state.config.founders
         ids = [node_id for node_id, _ in founders]
@@ -40,14 +57,14 @@ class Founding(Membership):
         state.newborn = Newborn({address: Errand(now_ms) for address in addresses})
         return None
 
-    def _introduce(self, newborn: Newborn, now_ms: int) -> None:
+    def introduce(self, newborn: Newborn, now_ms: int) -> None:
         state = self._state
         if newborn.write is not None:
             return
         founders = state.config.founders
         request = Introduce(state.sender, founders)
         if not founders:
-            peers = self._addresses()
+            peers = self._search.addresses()
             if peers and state.seek.is_due(now_ms):
                 state.ask(state.seek, Purpose.INTRODUCE, peers[self._timeouts.draw(len(peers))], request, now_ms)
             elif not peers:
@@ -59,7 +76,7 @@ class Founding(Membership):
                 state.ask(errand, Purpose.INTRODUCE, Peer(node_id, address), request, now_ms)
         self._found(newborn, founders, now_ms)
 
-    def _newborn_timers(self, newborn: Newborn) -> list[int | None]:
+    def timers(self, newborn: Newborn) -> list[int | None]:
         state = self._state
         if newborn.write is not None:
             return []
@@ -67,13 +84,13 @@ class Founding(Membership):
             return [state.seek.wakes_ms]
         return [errand.wakes_ms for errand in newborn.errands.values()]
 
-    def _introduction(self, newborn: Newborn, address: str) -> Errand:
+    def introduction(self, newborn: Newborn, address: str) -> Errand:
         """The errand that a request to `address` belongs to."""
         return newborn.errands.get(address, self._state.seek)
 
-    def _on_introduce_reply(self, newborn: Newborn, to: Peer, reply: IntroduceReply, now_ms: int) -> None:
+    def on_introduce_reply(self, newborn: Newborn, to: Peer, reply: IntroduceReply, now_ms: int) -> None:
         state = self._state
-        errand = self._introduction(newborn, to.address)
+        errand = self.introduction(newborn, to.address)
         errand.call = None
         errand.failures = 0
         errand.due_ms = now_ms + state.config.retry_backoff_max_ms // 2
@@ -102,8 +119,8 @@ class Founding(Membership):
         newborn.answers[to.address] = reply
         return None
 
-    def _introduce_failed(self, newborn: Newborn, to: Peer, now_ms: int) -> None:
-        errand = self._introduction(newborn, to.address)
+    def introduce_failed(self, newborn: Newborn, to: Peer, now_ms: int) -> None:
+        errand = self.introduction(newborn, to.address)
         errand.call = None
         errand.failures += 1
         errand.due_ms = now_ms + self._timeouts.backoff_ms(errand.failures)
@@ -168,7 +185,7 @@ class Founding(Membership):
             state.append(founding)
         newborn.write = state.election_write
 
-    def _on_settled(self, newborn: Newborn, now_ms: int) -> None:
+    def on_settled(self, newborn: Newborn, now_ms: int) -> None:
         state = self._state
         assert state.cluster_id is not None
         state.met, state.newborn = True, None
@@ -177,11 +194,11 @@ class Founding(Membership):
         if newborn.founded:
             deadline = now_ms  # the others wait for it: they know nothing before
         place = "voter" if state.is_voter else "observer"
-        self._become(Unattached(deadline), now_ms, f"joined cluster {state.cluster_id} as {place}")
+        self._transitions.become(Unattached(deadline), now_ms, f"joined cluster {state.cluster_id} as {place}")
 
-    # Answers
+    # Replies
 
-    def _on_introduce(self, call: int, request: Introduce, now_ms: int) -> None:
+    def on_introduce(self, call: int, request: Introduce, now_ms: int) -> None:
         state = self._state
         own, theirs = state.expected_cluster_id, request.sender.cluster_id
         error = ErrorCode.NONE
@@ -201,12 +218,12 @@ class Founding(Membership):
             ),
         )
         if newborn is not None:
-            self._hear_of(newborn, request.sender.key, failed_only=True, now_ms=now_ms)
+            self.hear_of(newborn, request.sender.key, failed_only=True, now_ms=now_ms)
         elif isinstance(state.role, Leader) and error is ErrorCode.NONE:  # an empty disk says at which address it is
             address = dict(request.initial_voters).get(request.sender.key.node_id, "")
             self._contacts.note_disk(state.role, request.sender.key, address, now_ms)
 
-    def _hear_of(self, newborn: Newborn, key: ReplicaKey, *, failed_only: bool, now_ms: int) -> None:
+    def hear_of(self, newborn: Newborn, key: ReplicaKey, *, failed_only: bool, now_ms: int) -> None:
         """A founder is up: ask it without waiting out the pause.
 
         Only after a failure when it has merely introduced itself, or two newborns would ask each other without end.

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quorum.core.events import Peer, VoterChange
+from quorum.core.log_index import LogIndex
 from quorum.core.messages import Fetch, IntroduceReply
-from quorum.core.types import LogEnd, ReplicaKey, Role
+from quorum.core.types import Election, LogEnd, ReplicaKey, Role
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +38,9 @@ class Unattached:
 
     deadline_ms: int | None
     role = Role.UNATTACHED
+
+    def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:
+        """Assert nothing: any epoch, vote and log will do."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +82,9 @@ class Follower:
         self.fetch.due_ms = now_ms
         self.fetch.failures = 0
 
+    def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:
+        assert election.leader_id == self.leader_id != key.node_id, f"follows {self.leader_id}, {election}"
+
 
 @dataclass(slots=True, eq=False)
 class Ballot(Errand):
@@ -96,6 +103,9 @@ class Prospective:
     lost_leader: Peer | None = None
     role = Role.PROSPECTIVE
 
+    def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:
+        assert key not in self.ballots, f"{key} asks itself for a vote"
+
 
 @dataclass(slots=True, eq=False)
 class Candidate:
@@ -105,6 +115,10 @@ class Candidate:
     ballots: dict[ReplicaKey, Ballot]
     vote_write: int
     role = Role.CANDIDATE
+
+    def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:
+        assert election.voted_for == key, f"stands, but {election}"
+        assert election.leader_id is None, f"stands, but {election}"
 
 
 @dataclass(slots=True, eq=False)
@@ -220,7 +234,31 @@ class Leader:
     step: Change | None = None  # of the leader's own: towards the target, or to a new address
     step_failures: int = 0
     step_due_ms: int | None = None  # no own step before
+    target_problem: str | None = None  # why the last step towards the target was not taken; None when it was
     role = Role.LEADER
+
+    def address_of(self, node_id: int) -> str | None:
+        """Return the address that this node named in its latest fetch; None if it has not fetched."""
+        fetching = [
+            (progress.last_fetch_ms, progress.address)
+            for key, progress in self.replicas.items()
+            if key.node_id == node_id and progress.last_fetch_ms is not None
+        ]
+        return max(fetching)[1] if fetching else None
+
+    def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:
+        assert election.leader_id == key.node_id, f"leads, but {election}"
+        assert election.voted_for == key, f"leads without its own vote: {election}"
+        assert self.epoch_start < log.end, f"no LeaderChange at {self.epoch_start}, the log ends at {log.end}"
+        first = log.epoch_at(max(self.epoch_start, log.start))
+        assert first in (election.epoch, None), f"no LeaderChange at {self.epoch_start}"
+        assert self.reported_round <= self.round, f"round {self.reported_round} reported before {self.round}"
+        assert self.trusted_round <= self.round, f"round {self.trusted_round} trusted before {self.round}"
+        assert self.handover is None or self.handover.to != key, f"hands over to itself: {self.handover}"
+        assert self.change is None or self.change.call is not None, f"nobody requested {self.change}"
+        assert self.step is None or self.step.call is None, f"somebody requested {self.step}"
+        if self.expiry_ms is None:
+            assert all(parked.read_id is not None for parked in self.parked.values()), "a parked fetch never expires"
 
 
 @dataclass(slots=True, eq=False)
@@ -232,6 +270,9 @@ class Resigned:
     successors: tuple[ReplicaKey, ...]
     reason: str
     role = Role.RESIGNED
+
+    def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:
+        assert election.leader_id == key.node_id, f"resigned, but {election}"
 
 
 @dataclass(slots=True, eq=False)

@@ -27,7 +27,7 @@ from quorum.core.events import Answer, Ask, ControlApplied, Effect, Peer, Refuse
 from quorum.core.latency import WriteLatency
 from quorum.core.log_index import LogIndex
 from quorum.core.messages import ErrorCode, Knowledge, Reply, Request, Sender
-from quorum.core.roles import Errand, Follower, Leader, Newborn, RoleState, Unattached
+from quorum.core.roles import Candidate, Errand, Follower, Leader, Newborn, Prospective, RoleState, Unattached
 from quorum.core.types import (
     Batch,
     ControlRecord,
@@ -343,6 +343,29 @@ class CoreState:
         if self._new_epoch is None or self._new_epoch.write_id <= self.durable_write:
             return None
         return self._new_epoch.previous
+
+    # Invariants
+
+    def check(self) -> None:
+        """Assert what must hold after every step."""
+        (before, watermark), now = self.checked, self.election
+        self.checked = Checked(now, self.high_watermark)
+        assert now.epoch >= before.epoch, f"epoch went from {before.epoch} back to {now.epoch}"
+        if now.epoch == before.epoch:
+            assert before.voted_for in (None, now.voted_for), f"vote of epoch {now.epoch} changed: {before} -> {now}"
+            assert before.leader_id in (None, now.leader_id), f"leader of epoch {now.epoch} changed: {before} -> {now}"
+        log = self.log
+        assert self.high_watermark >= watermark, f"high watermark {watermark} -> {self.high_watermark}"
+        assert self.high_watermark <= log.end, f"high watermark {self.high_watermark} above log end {log.end}"
+        assert log.start <= log.durable_end <= log.end, f"durable {log.durable_end} of {log.start}..{log.end}"
+        assert log.last.epoch <= now.epoch or self.refused, f"log epoch {log.last.epoch} above {now.epoch}"
+        if isinstance(self.role, Prospective | Candidate):
+            assert self.may_stand, f"{self.key} stands without being a voter: {self.role}"
+        self.role.check(self.key, now, log)
+        if self.newborn is not None:
+            assert isinstance(self.role, Unattached), f"newborn as {self.role}"
+            # It may have voted before it was started again, with nothing in its log.
+            assert now.voted_for == before.voted_for, f"newborn votes: {before} -> {now}"
 
     # Requests
 

@@ -1,53 +1,80 @@
-"""The transitions between roles: the only place that assigns `role`.
+"""The roles of a node and the legal transitions between them: the only place that assigns `role`.
 
-Each transition leaves the epoch as given, and never lowers it.
-"""
+A transition leaves the epoch as given, and never lowers it.  A leader that loses its role answers everybody who waits
+for it: parked fetches, reads to be confirmed, a change of the voters."""
 
 from __future__ import annotations
 
-from random import Random
+from typing import NamedTuple
 
-from quorum.core.config import RaftConfig
-from quorum.core.contacts import Contacts
-from quorum.core.downloads import Downloads
 from quorum.core.events import Peer, RoleChanged
-from quorum.core.following import Following
+from quorum.core.leader_history import LeaderHistory
+from quorum.core.membership import fail_change
 from quorum.core.messages import ErrorCode, FetchReply
-from quorum.core.reads import Reads, refuse_reads
-from quorum.core.replication import Replication
-from quorum.core.roles import (
-    Ballot,
-    Candidate,
-    Errand,
-    Follower,
-    Leader,
-    Prospective,
-    Resigned,
-    RoleState,
-    Unattached,
-)
-from quorum.core.snapshots import Snapshots
+from quorum.core.reads import refuse_reads
+from quorum.core.roles import Ballot, Candidate, Errand, Follower, Leader, Prospective, Resigned, RoleState, Unattached
 from quorum.core.state import CoreState
 from quorum.core.timeouts import Timeouts
-from quorum.core.types import Batch, Election, LeaderChange, ReplicaKey, StoredQuorum
+from quorum.core.types import Batch, Election, LeaderChange, ReplicaKey, Role
+
+
+class Transition(NamedTuple):
+    """A legal step from role to role.  before: None at the start of a process."""
+
+    before: Role | None
+    after: Role
+    when: str
+
+
+TRANSITIONS = (
+    Transition(None, Role.UNATTACHED, "starts without a leader, or has joined its cluster"),
+    Transition(None, Role.FOLLOWER, "starts in an epoch whose leader it knows"),
+    Transition(None, Role.RESIGNED, "starts in an epoch that it led before"),
+    Transition(Role.UNATTACHED, Role.UNATTACHED, "later epoch, votes, or disk hangs"),
+    Transition(Role.UNATTACHED, Role.FOLLOWER, "finds the leader"),
+    Transition(Role.UNATTACHED, Role.PROSPECTIVE, "election timeout"),
+    Transition(Role.UNATTACHED, Role.CANDIDATE, "election timeout of the only voter"),
+    Transition(Role.FOLLOWER, Role.UNATTACHED, "later epoch, disk hangs, or an observer loses its leader"),
+    Transition(Role.FOLLOWER, Role.FOLLOWER, "leader of a later epoch"),
+    Transition(Role.FOLLOWER, Role.PROSPECTIVE, "loses its leader"),
+    Transition(Role.FOLLOWER, Role.CANDIDATE, "the only voter loses its leader"),
+    Transition(Role.PROSPECTIVE, Role.UNATTACHED, "later epoch, votes, gives way, or disk hangs"),
+    Transition(Role.PROSPECTIVE, Role.FOLLOWER, "finds the leader, or returns to the one before"),
+    Transition(Role.PROSPECTIVE, Role.PROSPECTIVE, "pre-vote times out"),
+    Transition(Role.PROSPECTIVE, Role.CANDIDATE, "a majority would vote for it"),
+    Transition(Role.CANDIDATE, Role.UNATTACHED, "later epoch, or disk hangs"),
+    Transition(Role.CANDIDATE, Role.FOLLOWER, "finds the leader"),
+    Transition(Role.CANDIDATE, Role.PROSPECTIVE, "not elected in time"),
+    Transition(Role.CANDIDATE, Role.CANDIDATE, "not elected in time, as the only voter"),
+    Transition(Role.CANDIDATE, Role.LEADER, "a majority votes for it"),
+    Transition(Role.LEADER, Role.UNATTACHED, "later epoch"),
+    Transition(Role.LEADER, Role.FOLLOWER, "leader of a later epoch"),
+    Transition(Role.LEADER, Role.CANDIDATE, "leads anew, above a node that is ahead"),
+    Transition(Role.LEADER, Role.RESIGNED, "stops, hands over, leaves the voters, or disk hangs"),
+    Transition(Role.RESIGNED, Role.UNATTACHED, "later epoch, no successor, or disk hangs"),
+    Transition(Role.RESIGNED, Role.FOLLOWER, "finds the leader of a later epoch"),
+    Transition(Role.RESIGNED, Role.CANDIDATE, "the only voter leads again"),
+)
+"""All legal transitions.  ARCHITECTURE.md draws them."""
+
+_LEGAL = {(transition.before, transition.after) for transition in TRANSITIONS}
 
 
 class Transitions:
-    """Moves this node from role to role.  Not used by itself: see `RaftCore`."""
+    """Moves this node from role to role."""
 
-    def __init__(self, config: RaftConfig, stored: StoredQuorum, random: Random, now_ms: int) -> None:
-        state = self._state = CoreState(config, stored, now_ms)
-        self._timeouts = Timeouts(state, random)
-        self._contacts = Contacts(state)
-        self._snapshots = Snapshots(state, self._contacts)
-        self._downloads = Downloads(state, self._timeouts)
-        self._replication = Replication(state, self._contacts, self._snapshots)
-        self._following = Following(state, self._timeouts, self._downloads)
-        self._reads = Reads(state, self._contacts)
+    def __init__(self, state: CoreState, timeouts: Timeouts, leaders: LeaderHistory) -> None:
+        self._state = state
+        self._timeouts = timeouts
+        self._leaders = leaders
+        self._has_begun = False
 
-    def _become(self, role: RoleState, now_ms: int, reason: str) -> None:
+    def become(self, role: RoleState, now_ms: int, reason: str) -> None:
         state = self._state
         leader_before = state.leader
+        step = (state.role.role if self._has_begun else None, role.role)
+        assert step in _LEGAL, f"{step} is no legal transition: {reason}"
+        self._has_begun = True
         before, state.role = state.role, role
         state.seek = Errand(now_ms)
         leader = state.leader
@@ -67,8 +94,11 @@ class Transitions:
         )
         if isinstance(before, Leader):
             refuse_reads(state, before, f"leads no more: {reason}")
+        self._leaders.observe(now_ms, reason)
+        if isinstance(before, Leader):
+            fail_change(state, before, reason)
 
-    def _become_unattached(self, epoch: int, now_ms: int, reason: str) -> None:
+    def become_unattached(self, epoch: int, now_ms: int, reason: str) -> None:
         """In `epoch`, with no leader.  A running election timer runs on: being bumped must not starve a voter."""
         state = self._state
         state.enter_epoch(epoch)
@@ -79,20 +109,20 @@ class Transitions:
                     deadline = state.role.deadline_ms
         if deadline is None:
             deadline = self._timeouts.election_deadline(now_ms)
-        self._become(Unattached(deadline), now_ms, reason)
+        self.become(Unattached(deadline), now_ms, reason)
 
-    def _become_follower(self, epoch: int, leader_id: int, address: str, now_ms: int, reason: str) -> None:
+    def become_follower(self, epoch: int, leader_id: int, address: str, now_ms: int, reason: str) -> None:
         state = self._state
         assert leader_id != state.key.node_id, f"following itself in epoch {epoch}"
         state.enter_epoch(epoch, leader_id)
         leader = Peer(leader_id, address)
-        self._become(
+        self.become(
             Follower(leader_id, leader, self._timeouts.fetch_deadline(now_ms), Errand(now_ms)),
             now_ms,
             reason,
         )
 
-    def _become_prospective(self, now_ms: int, reason: str) -> None:
+    def become_prospective(self, now_ms: int, reason: str) -> None:
         """Ask the others, in the present epoch, whether they would vote for this node."""
         state = self._state
         assert state.may_stand, f"{state.key} stands without being a voter"
@@ -101,9 +131,9 @@ class Transitions:
         if isinstance(state.role, Follower) and not state.role.gone:
             lost_id, lost = state.role.leader_id, state.role.leader
         ballots = {voter: Ballot(now_ms) for voter in state.other_voters}
-        self._become(Prospective(self._timeouts.standing_deadline(now_ms), ballots, lost_id, lost), now_ms, reason)
+        self.become(Prospective(self._timeouts.standing_deadline(now_ms), ballots, lost_id, lost), now_ms, reason)
 
-    def _become_candidate(self, now_ms: int, reason: str, above: int = 0) -> None:
+    def become_candidate(self, now_ms: int, reason: str, above: int = 0) -> None:
         """Take the next epoch, and one past `above`, vote for itself in it, and ask the others once that is durable."""
         state = self._state
         assert state.may_stand, f"{state.key} stands without being a voter"
@@ -112,9 +142,9 @@ class Transitions:
         state.save_election()
         state.note_new_epoch(before)
         ballots = {voter: Ballot(now_ms) for voter in state.other_voters}
-        self._become(Candidate(self._timeouts.standing_deadline(now_ms), ballots, state.election_write), now_ms, reason)
+        self.become(Candidate(self._timeouts.standing_deadline(now_ms), ballots, state.election_write), now_ms, reason)
 
-    def _become_leader(self, granting: tuple[ReplicaKey, ...], now_ms: int, reason: str) -> None:
+    def become_leader(self, granting: tuple[ReplicaKey, ...], now_ms: int, reason: str) -> None:
         """Lead the epoch that was voted for; its first record is the LeaderChange."""
         state = self._state
         assert isinstance(state.role, Candidate), f"leader without candidacy: {state.role}"
@@ -122,7 +152,7 @@ class Transitions:
         state.enter_epoch(state.epoch, state.key.node_id)
         leader = Leader(epoch_start=state.log.end, since_ms=now_ms)
         leader.announcements = {voter: Errand(now_ms) for voter in state.other_voters}
-        self._become(leader, now_ms, reason)
+        self.become(leader, now_ms, reason)
         voters = tuple(voter.key for voter in state.history.current)
         state.append(
             Batch(
@@ -134,11 +164,11 @@ class Transitions:
             )
         )
 
-    def _become_resigned(
+    def become_resigned(
         self, successors: tuple[ReplicaKey, ...], deadline_ms: int | None, now_ms: int, reason: str
     ) -> None:
         """Lead no more, in the same epoch; until `deadline_ms`, tell the others."""
         state = self._state
         assert state.election.leader_id == state.key.node_id, f"resigns from {state.election}"
         farewells = {voter: Errand(now_ms) for voter in state.other_voters}
-        self._become(Resigned(deadline_ms, farewells, successors, reason), now_ms, reason)
+        self.become(Resigned(deadline_ms, farewells, successors, reason), now_ms, reason)

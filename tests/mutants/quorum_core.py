@@ -10,6 +10,7 @@ DOWNLOADS = "quorum/core/downloads.py"
 ELECTION = "quorum/core/election.py"
 FOLLOWING = "quorum/core/following.py"
 HANDOVER = "quorum/core/handover.py"
+LEADER_HISTORY = "quorum/core/leader_history.py"
 LATENCY = "quorum/core/latency.py"
 MEMBERSHIP = "quorum/core/membership.py"
 READS = "quorum/core/reads.py"
@@ -66,8 +67,8 @@ MUTANTS = (
     Mutant(
         "a farewell of a leader that has resigned is forgotten",
         ELECTION,
-        "if self._farewell is not None and self._farewell[0] == epoch:\n                return True",
-        "if self._farewell is not None and self._farewell[0] > epoch:\n                return True",
+        "if self._leaders.has_resigned(epoch):",
+        "if False:",
         ALL,
     ),
     Mutant(
@@ -294,16 +295,16 @@ MUTANTS = (
     ),
     Mutant(
         "a preferred voter that lost leadership early is preferred at once",
-        HANDOVER,
-        "if now_ms - since_ms < state.config.steady_ms:",
+        LEADER_HISTORY,
+        "if now_ms - self._known_since_ms < self._state.config.steady_ms:",
         "if False:",
         ALL,
     ),
     Mutant(
         "a follower that is refused forgets which leader it lost",
         ELECTION,
-        "self._become_follower(self._state.epoch, leader_id, address, now_ms, reason)",
-        "self._become_unattached(self._state.epoch, now_ms, reason)",
+        "self._transitions.become_follower(self._state.epoch, leader_id, address, now_ms, reason)",
+        "self._transitions.become_unattached(self._state.epoch, now_ms, reason)",
         ALL,
     ),
     Mutant(

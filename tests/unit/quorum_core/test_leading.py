@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from quorum.core import RaftConfig
+from quorum.core.change_gate import PROBES_MAX
 from quorum.core.events import (
     AddVoter,
     Answer,
@@ -30,7 +31,6 @@ from quorum.core.events import (
     VotersChanged,
     Written,
 )
-from quorum.core.membership import PROBES_MAX
 from quorum.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,

@@ -1,0 +1,263 @@
+"""What a change of the voters comes to, at this moment: wait, a verdict, or the record to append.
+
+Theory of operation.  `decide` looks at a change anew each time that something has happened:
+
+    None               an address has not answered yet, or the newcomer is not measured as caught up: wait
+    a verdict          refused, or already so: report it; nothing was changed
+    a control record   append it; the change is done when the record is committed
+
+Nothing is believed that can be asked.  The leader asks the advertised address which node answers there (Introduce).
+That proves the address reachable, keeps a mistyped one out of the log, and finds the directory id, which nobody has to
+type.  A newcomer counts as caught up by a fetch that was sent after the measuring began, from that directory id.  A
+change that would leave no majority of live voters is refused with the arithmetic (`contacts.py` says who is live)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from quorum.core.changes import VOTERS_MAX, Verdict, names, refuse_without_majority, with_voter, without_voter
+from quorum.core.contacts import Contacts
+from quorum.core.events import (
+    AddVoter,
+    CancelTarget,
+    RemoveVoter,
+    SetTarget,
+    UpdateVoter,
+    VoterChangeError,
+)
+from quorum.core.messages import IntroduceReply
+from quorum.core.replication import Replication
+from quorum.core.roles import Change, Leader, Probe
+from quorum.core.state import CoreState
+from quorum.core.types import ControlRecord, ReplicaKey, TargetVoters, Voter, Voters, VoterSet
+
+PROBES_MAX = 3
+"""An address that has not answered so often in a row cannot be reached."""
+
+
+class ChangeGate:
+    """Decides on changes of the voters for a leader."""
+
+    def __init__(self, state: CoreState, contacts: Contacts, replication: Replication) -> None:
+        self._state = state
+        self._contacts = contacts
+        self._replication = replication
+
+    def decide(self, leader: Leader, work: Change, now_ms: int) -> Verdict | ControlRecord | None:
+        match work.change:
+            case AddVoter() as change:
+                return self._decide_add(leader, work, change, now_ms)
+            case RemoveVoter() as change:
+                return self._decide_remove(leader, change, now_ms)
+            case UpdateVoter() as change:
+                return self._decide_update(work, change, now_ms)
+            case SetTarget() as change:
+                return self._decide_target(leader, work, change, now_ms)
+            case CancelTarget():
+                if self._state.history.target is None:
+                    return Verdict(VoterChangeError.NONE, "no target is being worked towards")
+                return TargetVoters(None)
+
+    def _decide_add(
+        self, leader: Leader, work: Change, change: AddVoter, now_ms: int
+    ) -> Verdict | ControlRecord | None:
+        current = self._state.history.current
+        present = current.by_id(change.node_id)
+        named = (None, present.key.directory_id) if present is not None else ()
+        same = present is not None and present.address == change.address and change.directory_id in named
+        if present is None and len(current) >= VOTERS_MAX:
+            message = f"there are {len(current)} voters; at most {VOTERS_MAX} are possible"
+            return Verdict(VoterChangeError.INVALID_REQUEST, message, "take another one out first")
+        found = self._identify(work, change.node_id, change.address, change.directory_id, now_ms)
+        if found is None:
+            return None
+        if isinstance(found, Verdict):
+            if same and not change.replace and found.error is VoterChangeError.UNREACHABLE:
+                return Verdict(
+                    VoterChangeError.NONE, f"node {change.node_id} is a voter already; it does not answer now"
+                )
+            return found
+        if (taken := self._refuse_address(change.node_id, change.address)) is not None:
+            return taken
+        voter = Voter(found, change.address)
+        if present is not None and present.key == found:
+            if same:
+                return Verdict(VoterChangeError.NONE, f"node {change.node_id} is a voter already")
+            return self._voters(with_voter(current, voter))
+        if present is not None and not change.replace:
+            return Verdict(
+                VoterChangeError.DUPLICATE_VOTER,
+                f"node {change.node_id} is a voter with another disk: {present.key}; {found} answers now",
+                self._other_disk_words(leader, present.key, now_ms),
+            )
+        if (lag := self._measure(leader, work, found, now_ms)) is not None:
+            return lag if lag.error is not VoterChangeError.NONE else None
+        after = with_voter(current, voter)
+        live = {*self._contacts.live_voters(leader, current, now_ms), found}
+        if present is None:
+            return refuse_without_majority(after, live) or self._voters(after)
+        between = without_voter(current, present.key)
+        if len(between) == 0:
+            return Verdict(VoterChangeError.LAST_VOTER, f"{present.key} is the only voter", "add another one first")
+        refusal = refuse_without_majority(between, live) or refuse_without_majority(after, live)
+        return refusal or TargetVoters(after)
+
+    def _other_disk_words(self, leader: Leader, voter: ReplicaKey, now_ms: int) -> str:
+        """What to do about a voter's id that answers from another disk."""
+        if self._contacts.is_live(leader, voter, now_ms):
+            return f"two nodes run with id {voter.node_id}: give one another id, or stop the old one and use --replace"
+        return "if the old disk is lost for good: the same with --replace"
+
+    def _decide_remove(self, leader: Leader, change: RemoveVoter, now_ms: int) -> Verdict | ControlRecord:
+        state = self._state
+        current = state.history.current
+        voter = current.by_id(change.node_id)
+        if voter is None or change.directory_id not in (None, voter.key.directory_id):
+            if state.history.was_voter(change.node_id, change.directory_id):
+                return Verdict(VoterChangeError.NONE, f"node {change.node_id} was a voter, and is none already")
+            which = f" with directory id {change.directory_id}" if change.directory_id is not None else ""
+            message = f"node {change.node_id}{which} is not among the voters {names(current)}"
+            return Verdict(VoterChangeError.VOTER_NOT_FOUND, message, "see `kctl quorum status`")
+        if len(current) == 1:
+            message = f"node {change.node_id} is the last voter"
+            return Verdict(VoterChangeError.LAST_VOTER, message, "add another one first")
+        after = without_voter(current, voter.key)
+        return refuse_without_majority(after, self._contacts.live_voters(leader, current, now_ms)) or self._voters(
+            after
+        )
+
+    def _decide_update(self, work: Change, change: UpdateVoter, now_ms: int) -> Verdict | ControlRecord | None:
+        current = self._state.history.current
+        voter = current.by_id(change.key.node_id)
+        if voter is None or voter.key != change.key:
+            return Verdict(VoterChangeError.VOTER_NOT_FOUND, f"{change.key} is not among the voters {names(current)}")
+        if voter.address == change.address:
+            return Verdict(VoterChangeError.NONE, f"node {change.key.node_id} is at {change.address} already")
+        if (taken := self._refuse_address(change.key.node_id, change.address)) is not None:
+            return taken
+        found = self._identify(work, change.key.node_id, change.address, change.key.directory_id, now_ms)
+        if found is None or isinstance(found, Verdict):
+            return found
+        return self._voters(with_voter(current, Voter(voter.key, change.address)))
+
+    def _decide_target(
+        self, leader: Leader, work: Change, change: SetTarget, now_ms: int
+    ) -> Verdict | ControlRecord | None:
+        state = self._state
+        if (wrong := _refuse_target(change)) is not None:
+            return wrong
+        current = state.history.current
+        voters: list[Voter] = []
+        live = set(self._contacts.live_voters(leader, current, now_ms))
+        waiting = False
+        for node_id, address in change.voters:
+            found = self._identify(work, node_id, address, None, now_ms)
+            present = current.by_id(node_id)
+            if isinstance(found, ReplicaKey):
+                voters.append(Voter(found, address))
+                live.add(found)
+            elif found is None:
+                waiting = True
+            elif present is not None and present.address == address and found.error is VoterChangeError.UNREACHABLE:
+                voters.append(present)  # it is down, but known
+            else:
+                return found
+        if waiting:
+            return None
+        target = VoterSet(tuple(sorted(voters, key=lambda voter: voter.key.node_id)))
+        if target == state.history.target:
+            return Verdict(VoterChangeError.NONE, f"{names(target)} is the target already")
+        if state.history.target is None and target == current:
+            return Verdict(VoterChangeError.NONE, f"the voters are {names(target)} already")
+        return refuse_without_majority(target, live) or TargetVoters(target)
+
+    # What it looks at
+
+    def _voters(self, voters: VoterSet) -> Voters:
+        record = self._state.history.record
+        assert record is not None, "leads without a founding record"
+        return replace(record, voters=voters)
+
+    def _refuse_address(self, node_id: int, address: str) -> Verdict | None:
+        for voter in self._state.history.current:
+            if voter.address == address and voter.key.node_id != node_id:
+                message = f"{address} is the address of voter {voter.key.node_id}"
+                return Verdict(VoterChangeError.INVALID_REQUEST, message, f"give the address of node {node_id}")
+        return None
+
+    def _identify(
+        self, work: Change, node_id: int, address: str, directory_id: UUID | None, now_ms: int
+    ) -> ReplicaKey | Verdict | None:
+        """Which disk answers at `address`; None while that is being asked."""
+        state = self._state
+        if (node_id, address) == (state.key.node_id, state.config.address):
+            found = state.key
+        else:
+            probe = work.probes.setdefault(address, Probe(now_ms))
+            if probe.reply is None:
+                if probe.failures < PROBES_MAX:
+                    return None
+                message = f"nobody answers at {address}"
+                return Verdict(
+                    VoterChangeError.UNREACHABLE, message, f"start node {node_id} there, or correct the address"
+                )
+            refusal = self._refuse_newcomer(probe.reply, node_id, address)
+            if refusal is not None:
+                return refusal
+            found = probe.reply.key
+        if directory_id not in (None, found.directory_id):
+            message = f"node {node_id} at {address} has directory id {found.directory_id}, not {directory_id}"
+            return Verdict(VoterChangeError.WRONG_NODE, message)
+        return found
+
+    def _refuse_newcomer(self, reply: IntroduceReply, node_id: int, address: str) -> Verdict | None:
+        state = self._state
+        if reply.key.node_id != node_id:
+            message = f"node {reply.key.node_id} answers at {address}, not node {node_id}"
+            return Verdict(VoterChangeError.WRONG_NODE, message, "see `kctl quorum status` for who is where")
+        theirs = reply.known.cluster_id
+        if theirs not in (None, state.cluster_id):
+            message = f"node {node_id} at {address} belongs to cluster {theirs}, not {state.cluster_id}"
+            return Verdict(
+                VoterChangeError.WRONG_CLUSTER, message, "give a node of this cluster, see `kctl quorum status`"
+            )
+        if theirs is None or reply.newborn:
+            message = f"node {node_id} at {address} has not joined the cluster yet"
+            return Verdict(
+                VoterChangeError.NOT_CAUGHT_UP, message, "start it with --join and an address of this cluster"
+            )
+        return None
+
+    def _measure(self, leader: Leader, work: Change, key: ReplicaKey, now_ms: int) -> Verdict | None:
+        """None once the newcomer has caught up; else a verdict, of which NONE means: wait.
+
+        A fetch that was parked before says nothing about now, so it is answered, to make the newcomer fetch again.
+        """
+        state = self._state
+        progress = leader.replicas.get(key)
+        if work.measured_from is None:
+            work.measured_from = (now_ms, progress.fetches if progress is not None else 0)
+            self._replication.answer_parked(leader, key)
+        from_ms, fetches = work.measured_from
+        if progress is not None and progress.caught_up_fetch > fetches:
+            work.expiry_ms = None
+            return None
+        heard_ms = progress.last_fetch_ms if progress is not None else None
+        work.expiry_ms = max(from_ms, heard_ms or 0) + state.config.fetch_timeout_ms
+        if now_ms >= work.expiry_ms:
+            message = self._contacts.why_not_ready(leader, key, now_ms)
+            return Verdict(VoterChangeError.NOT_CAUGHT_UP, message, "wait until it has caught up, then try again")
+        return Verdict(VoterChangeError.NONE, "is catching up")
+
+
+def _refuse_target(change: SetTarget) -> Verdict | None:
+    ids = [node_id for node_id, _ in change.voters]
+    addresses = [address for _, address in change.voters]
+    if not ids:
+        return Verdict(VoterChangeError.LAST_VOTER, "a target without voters")
+    if len(ids) > VOTERS_MAX:
+        return Verdict(VoterChangeError.INVALID_REQUEST, f"{len(ids)} voters; at most {VOTERS_MAX} are possible")
+    if len(set(ids)) < len(ids) or len(set(addresses)) < len(addresses):
+        return Verdict(VoterChangeError.INVALID_REQUEST, "the target names a node or an address twice")
+    return None

@@ -1,0 +1,92 @@
+"""What a node says of itself and of the quorum: the answer to DescribeQuorum."""
+
+from __future__ import annotations
+
+from quorum.core.contacts import Contacts
+from quorum.core.events import AddVoter, RemoveVoter, UpdateVoter
+from quorum.core.leader_history import LeaderHistory
+from quorum.core.messages import DescribeQuorumReply, ErrorCode, LeadershipEnd, ReplicaStatus
+from quorum.core.roles import Leader
+from quorum.core.state import CoreState
+from quorum.core.types import Voter
+
+
+class Status:
+    """Describes this node, and as leader its replicas and its work on the voters."""
+
+    def __init__(self, state: CoreState, contacts: Contacts, leaders: LeaderHistory) -> None:
+        self._state = state
+        self._contacts = contacts
+        self._leaders = leaders
+
+    def describe(self, now_ms: int, error: ErrorCode) -> DescribeQuorumReply:
+        """Return what this node knows of the quorum; ages are before `now_ms`.
+
+        With an error, only what every reply says.
+        """
+        state, leader = self._state, self._state.role
+        if isinstance(leader, Leader):
+            self._contacts.update_pause(leader, now_ms)
+        voters: list[ReplicaStatus] = []
+        observers: list[ReplicaStatus] = []
+        if state.met and error is ErrorCode.NONE:
+            voters += [self._replica(voter, now_ms) for voter in state.history.current]
+        if isinstance(leader, Leader) and error is ErrorCode.NONE:
+            others = sorted(key for key in leader.replicas if key not in state.history.current)
+            observers += [self._replica(Voter(key, leader.replicas[key].address), now_ms) for key in others]
+        return DescribeQuorumReply(
+            error,
+            state.known,
+            answered_by=state.key,
+            high_watermark=state.high_watermark,
+            log_end_offset=state.log.end,
+            paused=isinstance(leader, Leader) and leader.paused,
+            voters=tuple(voters),
+            observers=tuple(observers),
+            target_voters=state.history.target,
+            last_leader_change_reason=state.last_change_reason,
+            last_leader_change_ms=None if state.last_change_ms is None else now_ms - state.last_change_ms,
+            target_step=self._target_step(leader) if isinstance(leader, Leader) else None,
+            target_problem=leader.target_problem if isinstance(leader, Leader) else None,
+            last_leadership_end=self._last_end(now_ms),
+        )
+
+    def _replica(self, replica: Voter, now_ms: int) -> ReplicaStatus:
+        """Return the log end and ages of a replica, which only the leader knows of others."""
+        state, leader = self._state, self._state.role
+        if replica.key == state.key:
+            end = state.log.durable_end
+            age_ms = 0 if isinstance(leader, Leader) else None
+            return ReplicaStatus(replica, end, state.log.end - end, age_ms, age_ms)
+        progress = leader.replicas.get(replica.key) if isinstance(leader, Leader) else None
+        if progress is None:
+            return ReplicaStatus(replica, 0, state.log.end, None, None)
+        fetched, caught_up = progress.last_fetch_ms, progress.last_caught_up_ms
+        return ReplicaStatus(
+            replica,
+            progress.end,
+            max(0, state.log.end - progress.end),
+            None if fetched is None else now_ms - fetched,
+            None if caught_up is None else now_ms - caught_up,
+        )
+
+    def _target_step(self, leader: Leader) -> str | None:
+        """Return what the leader is doing towards the target, in words; None when nothing is under way."""
+        step = leader.step
+        if step is None or self._state.history.target is None:
+            return None
+        doing = "is committing" if step.end is not None else "is checking"
+        match step.change:
+            case AddVoter() as change:
+                waits = step.measured_from is not None and step.end is None
+                doing = "waits until it has caught up" if waits else doing
+                return f"add node {change.node_id} at {change.address}: {doing}"
+            case RemoveVoter() as change:
+                return f"take node {change.node_id} out: {doing}"
+            case UpdateVoter() as change:
+                return f"move node {change.key.node_id} to {change.address}: {doing}"
+        return None
+
+    def _last_end(self, now_ms: int) -> LeadershipEnd | None:
+        end = self._leaders.last_end
+        return None if end is None else LeadershipEnd(end.leader_id, end.epoch, end.reason, now_ms - end.ended_ms)
