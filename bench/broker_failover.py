@@ -44,6 +44,7 @@ from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.kctl import dev_cluster
 from quorumlog.kctl.dev_cluster import BROKER, DevCluster, Node
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2 as records_pb
 from quorumlog.wire.v1 import node_pb2
@@ -212,7 +213,7 @@ class _Stage:
                 )
                 for name in names
             ]
-            reply = await self.client.call("CreateTopics", pb.CreateTopicsRequest(topics=topics), TIMEOUT_S)
+            reply = await self.client.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=topics), TIMEOUT_S)
             for topic in reply.topics:
                 if topic.result.error != NO_ERROR:
                     raise RuntimeError(f"{topic.name}: {topic.result.message}")
@@ -234,17 +235,17 @@ class _Stage:
         for names in _groups([name for _, name in self.topics], 20):
             await until(partial(self._is_in_sync, names))
         request = pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_PREFERRED)
-        await self.client.call("ElectLeaders", request, TIMEOUT_S)
+        await self.client.call(rpcs.ELECT_LEADERS, request, TIMEOUT_S)
         end_offset = (await self.client.describe_quorum(TIMEOUT_S)).high_watermark
         for node in self.brokers:
             await until(partial(self._has_carried_out, node, end_offset))
 
     async def _is_in_sync(self, names: list[str]) -> bool:
-        reply = await self.client.call("DescribeTopics", pb.DescribeTopicsRequest(names=names), TIMEOUT_S)
+        reply = await self.client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=names), TIMEOUT_S)
         return all(len(partition.isr) == 2 for topic in reply.topics for partition in topic.partitions)
 
     async def _has_carried_out(self, node: Node, end_offset: int) -> bool:
-        reply = await self.client.ask_node(node.control, "DescribeNode", node_pb2.DescribeNodeRequest(), TIMEOUT_S)
+        reply = await self.client.ask_node(node.control, rpcs.DESCRIBE_NODE, node_pb2.DescribeNodeRequest(), TIMEOUT_S)
         return bool(reply.carried_out_offset >= end_offset)
 
     # One kill
@@ -309,7 +310,7 @@ class _Stage:
         async with asyncio.timeout(TIMEOUT_S):
             while True:
                 request = node_pb2.ReadMetadataRequest(from_offset=offset, wait_ms=int(HEARTBEAT_S * 1000))
-                reply = await self.client.ask_node(address, "ReadMetadata", request, TIMEOUT_S)
+                reply = await self.client.ask_node(address, rpcs.READ_METADATA, request, TIMEOUT_S)
                 offset = reply.next_offset
                 for batch in reply.batches:
                     records = [each for each in batch.records.records if _is_failover(each, self.leader_id)]
@@ -326,7 +327,7 @@ class _Stage:
         request = node_pb2.ListAppliedBatchesRequest(from_offset=end_offset - 1)
         async with asyncio.timeout(TIMEOUT_S):
             while True:
-                reply = await self.client.ask_node(node.control, "ListAppliedBatches", request, TIMEOUT_S)
+                reply = await self.client.ask_node(node.control, rpcs.LIST_APPLIED_BATCHES, request, TIMEOUT_S)
                 for batch in reply.batches:
                     if batch.end_offset == end_offset and batch.completed_ms:
                         found: node_pb2.AppliedBatch = batch

@@ -29,6 +29,7 @@ from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.kctl import dev_cluster
 from quorumlog.kctl.dev_cluster import BROKER, DevCluster
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 TOPIC = "killed"
@@ -68,12 +69,12 @@ class _Stage:
 
     async def create_topic(self) -> None:
         new = pb.NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3)
-        reply = await self.client.call("CreateTopics", pb.CreateTopicsRequest(topics=[new]), TIMEOUT_S)
+        reply = await self.client.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[new]), TIMEOUT_S)
         assert reply.topics[0].result.error == NO_ERROR, reply
 
     async def leaders(self) -> list[int] | None:
         """By partition; None unless all replicas of all are in sync and the preferred ones lead."""
-        reply = await self.client.call("DescribeTopics", pb.DescribeTopicsRequest(names=[TOPIC]), TIMEOUT_S)
+        reply = await self.client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=[TOPIC]), TIMEOUT_S)
         partitions = reply.topics[0].partitions
         if any(len(each.isr) < 3 or each.leader != each.replicas[0].broker_id for each in partitions):
             return None
@@ -121,7 +122,7 @@ class _Stage:
         if await self.leaders() is not None:
             return True
         request = pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_PREFERRED)
-        await self.client.call("ElectLeaders", request, TIMEOUT_S)
+        await self.client.call(rpcs.ELECT_LEADERS, request, TIMEOUT_S)
         return False
 
 

@@ -18,6 +18,7 @@ from bench.plots import Panel, show
 from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import dev_cluster
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 PARTITIONS = (1_000, 10_000, 100_000, 1_000_000)
@@ -82,7 +83,7 @@ async def _commit(client: ControllerClient, brokers: FakeBrokers) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             try:
-                await client.call("AllocateProducerIds", request, TIMEOUT_S)
+                await client.call(rpcs.ALLOCATE_PRODUCER_IDS, request, TIMEOUT_S)
                 return
             except ClusterError as error:
                 if not error.retriable:

@@ -13,6 +13,7 @@ from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import dev_cluster, processes
 from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2 as records_pb
 
@@ -66,7 +67,7 @@ class FakeBrokers:
 
     async def __aenter__(self) -> FakeBrokers:
         for broker_id in self._ids:
-            reply = await self._client.call("RegisterBroker", registration(broker_id), TIMEOUT_S)
+            reply = await self._client.call(rpcs.REGISTER_BROKER, registration(broker_id), TIMEOUT_S)
             self.epochs[broker_id] = reply.broker_epoch
         await self._beat()
         self._beating = asyncio.create_task(self._go_on())
@@ -85,7 +86,7 @@ class FakeBrokers:
             request = pb.BrokerHeartbeatRequest(
                 broker_id=broker_id, broker_epoch=epoch, applied_offset=offset, received_offset=offset
             )
-            await self._client.call("BrokerHeartbeat", request, TIMEOUT_S)
+            await self._client.call(rpcs.BROKER_HEARTBEAT, request, TIMEOUT_S)
 
     async def _go_on(self) -> None:
         while True:
@@ -106,7 +107,7 @@ class FakeBrokers:
                 count -= size
                 waiting += size
             if topics and (count <= 0 or waiting + PARTITIONS_A_TOPIC > PARTITIONS_A_REQUEST):
-                reply = await self._client.call("CreateTopics", pb.CreateTopicsRequest(topics=topics), TIMEOUT_S)
+                reply = await self._client.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=topics), TIMEOUT_S)
                 for topic in reply.topics:
                     if topic.result.error != NO_ERROR:
                         raise RuntimeError(f"{topic.name}: {topic.result.message}")

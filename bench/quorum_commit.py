@@ -18,6 +18,7 @@ from typing import Any
 from bench.nodes import FIRST_FAKE_ID, TIMEOUT_S, registration, voters
 from bench.plots import Panel, show
 from quorumlog.client.controller import ControllerClient
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 VOTERS = (1, 3, 5)
@@ -57,11 +58,11 @@ def present(result: dict[str, Any]) -> list[Panel]:
 
 async def _measure(size: int, requests: int) -> dict[str, Any]:
     async with voters(size, PORT_BASE) as cluster, ControllerClient(cluster.controllers.split(",")) as client:
-        registered = await client.call("RegisterBroker", registration(FIRST_FAKE_ID), TIMEOUT_S)
+        registered = await client.call(rpcs.REGISTER_BROKER, registration(FIRST_FAKE_ID), TIMEOUT_S)
         request = pb.AllocateProducerIdsRequest(broker_id=FIRST_FAKE_ID, broker_epoch=registered.broker_epoch)
 
         async def commit() -> None:
-            await client.call("AllocateProducerIds", request, TIMEOUT_S)
+            await client.call(rpcs.ALLOCATE_PRODUCER_IDS, request, TIMEOUT_S)
 
         async def look() -> None:
             await client.describe_quorum(TIMEOUT_S)

@@ -22,6 +22,7 @@ from quorum.snapshot_file import SnapshotParser
 from quorumlog.client.controller import ControllerClient
 from quorumlog.kctl import dev_cluster
 from quorumlog.kctl.dev_cluster import DevCluster
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 PARTITIONS = 1_000_000
@@ -112,8 +113,8 @@ async def _watch(cluster: DevCluster, brokers: FakeBrokers, watched_s: float) ->
     before = len(names)
     async with ControllerClient([cluster.controllers]) as one, ControllerClient([cluster.controllers]) as other:
         watching = asyncio.gather(
-            _ask_on(lambda: one.call("AllocateProducerIds", allocate, TIMEOUT_S), watched_s),
-            _ask_on(lambda: other.call("BrokerHeartbeat", beat, TIMEOUT_S), watched_s),
+            _ask_on(lambda: one.call(rpcs.ALLOCATE_PRODUCER_IDS, allocate, TIMEOUT_S), watched_s),
+            _ask_on(lambda: other.call(rpcs.BROKER_HEARTBEAT, beat, TIMEOUT_S), watched_s),
         )
         while not watching.done():
             await asyncio.wait((watching,), timeout=0.5)

@@ -17,6 +17,7 @@ from quorum.core.messages import Reply, Request
 from quorum.core.types import Batch, LogBase, LogEnd, QuorumState, StoredQuorum
 from quorum.snapshot_file import SnapshotInfo
 from quorumlog.errors import ConfigError
+from quorumlog.wire.rpcs import AnyRpc, ReplyT, RequestT, Rpc
 
 __all__ = [
     "BadSnapshotError",
@@ -182,8 +183,8 @@ class QuorumStore(Protocol):
 Handler = Callable[[Request], Awaitable[Reply]]
 """Takes a request of the `Quorum` service, gives its reply."""
 
-ControllerHandler = Callable[[str, Message], Awaitable[Message]]
-"""Takes a method name of the `Controller` or `Node` service and its protobuf request, gives its protobuf reply."""
+ControllerHandler = Callable[[AnyRpc, Message], Awaitable[Message]]
+"""Takes an RPC of the `Controller` or `Node` service and its request, gives its reply."""
 
 
 class Transport(Protocol):
@@ -216,8 +217,8 @@ class Transport(Protocol):
         """
         ...
 
-    async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
-        """Call a method of the `Controller` or `Node` service at `address`.
+    async def call(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT:
+        """Send an RPC of the `Controller` or `Node` service at `address`.
 
         Raises:
             UnreachableError: no usable reply.  The request may have been carried out, if it `was_sent`.

@@ -18,7 +18,6 @@ from types import TracebackType
 
 from google.protobuf.message import Message
 
-from metadata.controller import node_service
 from metadata.controller.active import ActiveController, ControllerSettings
 from metadata.controller.availability import Availability, register_availability
 from metadata.controller.node_service import NodeService, NodeState
@@ -39,6 +38,7 @@ from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
 from quorumlog.runtime.space import SpaceSamples
+from quorumlog.wire.rpcs import AnyRpc, Service
 from quorumlog_server.generations import through_generations
 from quorumlog_server.standing import FileStanding, MemoryStanding, StandingStore
 from quorumlog_server.volunteer import Volunteer
@@ -230,10 +230,10 @@ class ControlPlane:
             generation=before.generation,
         )
 
-    async def _handle(self, method: str, request: Message) -> Message:
-        if method in node_service.METHODS:
-            return await self.node_service.handle(method, request)
-        return await self.service.handle(method, request)
+    async def _handle(self, rpc: AnyRpc, request: Message) -> Message:
+        if rpc.service is Service.NODE:
+            return await self.node_service.handle(rpc, request)
+        return await self.service.handle(rpc, request)
 
     def _node_state(self) -> NodeState:
         node = self.node

@@ -18,6 +18,7 @@ from quorumlog.runtime.last_end import FAILED, RUNNING, End, LastEnd
 from quorumlog.runtime.logging import get_logger, rfc3339
 from quorumlog.runtime.run import in_words
 from quorumlog.runtime.space import Space
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import node_pb2 as pb
 from quorumlog_server.control_plane import ControlPlane
 
@@ -83,7 +84,7 @@ class Farewell:
         if end is not None:
             request.end.CopyFrom(self._message(end, plane.space.latest()))
         async with ControllerClient(peers) as client:
-            asked = (client.ask_node(peer, "ReportEnd", request, REPORT_S) for peer in peers)
+            asked = (client.ask_node(peer, rpcs.REPORT_END, request, REPORT_S) for peer in peers)
             for peer, outcome in zip(peers, await asyncio.gather(*asked, return_exceptions=True), strict=True):
                 if isinstance(outcome, BaseException):
                     log.debug("not reported", peer=peer, cause=str(outcome))

@@ -18,15 +18,14 @@ LEAVING is durable before the request is sent: whatever becomes of the request, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
-
-from google.protobuf.message import Message
 
 from quorum.core.core import RaftCore
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.standing import Standing, StandingStore
 
@@ -39,9 +38,6 @@ WAIT_MAX_S = 60.0
 LEAVE_RETRY_S = 0.2
 LEAVE_PASSING = frozenset({"CHANGE_PENDING", "NOT_COMMITTED_YET", "NOT_CONTROLLER", "OVERLOADED", "PAUSED"})
 """Refusals of a removal whose reason may pass within a second."""
-
-Call = Callable[[str, Message, int], Awaitable[Message]]
-"""(method, request, timeout_ms) → the active controller's reply."""
 
 _log = get_logger("quorum")
 
@@ -75,14 +71,14 @@ class Node(Protocol):
 class Volunteer:
     """Of one node.  `run` joins and stays until it is cancelled; `leave` once, at the end."""
 
-    def __init__(self, node: Node, call: Call, standing: StandingStore, random: Random) -> None:
+    def __init__(self, node: Node, call: ControllerCall, standing: StandingStore, random: Random) -> None:
         self._node = node
         self._call = call
         self._store = standing
         self._saving = asyncio.Lock()  # or the word of before might be the last one to be written
         self._random = random
         self._leaving = False
-        self._asking: asyncio.Future[Message] | None = None
+        self._asking: asyncio.Future[pb.ChangeVotersReply] | None = None
         self._refusals = 0
         self._ask_at = 0.0
         self._said = ""
@@ -134,9 +130,9 @@ class Volunteer:
     async def _ask(self) -> None:
         node, loop = self._node, asyncio.get_running_loop()
         request = pb.ChangeVotersRequest(add=pb.AddVoter(node_id=node.node_id, address=node.address))
-        self._asking = asyncio.ensure_future(self._call("ChangeVoters", request, ASK_TIMEOUT_MS))
+        self._asking = asyncio.ensure_future(self._call(rpcs.CHANGE_VOTERS, request, ASK_TIMEOUT_MS))
         try:
-            result = _result(await self._asking)
+            result = (await self._asking).result
         finally:
             self._asking = None
         if result.error == "NONE":
@@ -176,7 +172,7 @@ class Volunteer:
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
             request = pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=node.node_id))
-            result = _result(await self._call("ChangeVoters", request, left_ms))
+            result = (await self._call(rpcs.CHANGE_VOTERS, request, left_ms)).result
             if result.error == "NONE":
                 _log.info("left the voters", node_id=node.node_id)
                 return True
@@ -204,9 +200,4 @@ class Volunteer:
         if not asking.done():
             return True
         failed = asking.cancelled() or asking.exception() is not None
-        return not failed and _result(asking.result()).error == "NONE"
-
-
-def _result(reply: Any) -> pb.Result:
-    result: pb.Result = reply.result
-    return result
+        return not failed and asking.result().result.error == "NONE"

@@ -29,6 +29,7 @@ from broker.replica.replica_manager import ReplicaManager
 from broker.server.process import BrokerProcess
 from metadata.control.election import min_isr_of
 from metadata.image import ClusterImage
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog_server.control_plane import ControlPlane
 from simulation.cluster_history import READ_BYTES, History, Mark, batches_in, batches_of
 from simulation.cluster_metadata import Election, Follower, MetadataWatch, Proposed, Spot
@@ -137,12 +138,12 @@ class ClusterWatch:
         keeper = broker.role.isr
         call = keeper._call
 
-        async def asked(method: str, request: Any, timeout_ms: int) -> Any:
+        async def asked(rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
             for item in request.items:
                 isr = frozenset((member.broker_id, member.broker_epoch) for member in item.isr)
                 topic_id, epochs = UUID(bytes=item.topic_id), (item.leader_epoch, item.partition_epoch)
                 self.metadata.proposals.add(Proposed(topic_id, item.index, *epochs, isr))
-            return await call(method, request, timeout_ms)
+            return await call(rpc, request, timeout_ms)
 
         def watermark(hosted: Replica) -> None:
             self._watermark(run, hosted)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from quorum.ports import UnreachableError
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from simulation.cluster_plan import TopicPlan
@@ -50,11 +52,11 @@ EXPECTED = frozenset(
     }
 )
 """Everything else says that the request, or the cluster, is not as it should be."""
-EXPECTED_OF: dict[str, frozenset[str]] = {
-    "ChangeVoters": frozenset(
+EXPECTED_OF: dict[AnyRpc, frozenset[str]] = {
+    rpcs.CHANGE_VOTERS: frozenset(
         {"DUPLICATE_VOTER", "TARGET_IN_PROGRESS", "UNREACHABLE", "VOTER_NOT_FOUND", "WRONG_NODE"}
     ),
-    "UpgradeFeature": frozenset({"INVALID_REQUEST", "UNSUPPORTED_VERSION"}),
+    rpcs.UPGRADE_FEATURE: frozenset({"INVALID_REQUEST", "UNSUPPORTED_VERSION"}),
 }
 """What else only requests of one kind are answered with."""
 TIMEOUT_MS = 1500
@@ -89,7 +91,7 @@ class Orders:
 
     # Asking
 
-    async def ask(self, method: str, request: Any, length_s: float, random: Random) -> Any:
+    async def ask(self, rpc: AnyRpc, request: Any, length_s: float, random: Random) -> Any:
         """The first answer that is not "ask again"; None if none came within about `length_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + length_s
@@ -100,36 +102,36 @@ class Orders:
             request.header.timeout_ms = TIMEOUT_MS
             promised = self.world.promised_offset
             try:
-                reply = await self._transport.call(str(host.config.control_listen), method, request, TIMEOUT_MS + 500)
+                reply = await self._transport.call(str(host.config.control_listen), rpc, request, TIMEOUT_MS + 500)
             except UnreachableError:
                 reply = None
-            if reply is not None and not reply.result.retriable:  # type: ignore[attr-defined]
-                self._answered(method, reply, promised)
+            if reply is not None and not reply.result.retriable:
+                self._answered(rpc, reply, promised)
                 return reply
             if loop.time() >= deadline:
                 return None
             await asyncio.sleep(PAUSE_S)
 
-    def _answered(self, method: str, reply: Any, promised: int) -> None:
+    def _answered(self, rpc: AnyRpc, reply: Any, promised: int) -> None:
         """`promised`: the end of the log that had been told before the request was sent."""
         world = self.world
         parts = [each for items in ("topics", "resources", "partitions") for each in getattr(reply, items, ())]
         words = {reply.result.error, *(each.result.error for each in parts)}
         if reply.result.error == "NONE" and hasattr(reply, "topic"):
             words = {reply.topic.result.error}
-        expected = EXPECTED | EXPECTED_OF.get(method, frozenset())
+        expected = EXPECTED | EXPECTED_OF.get(rpc, frozenset())
         for word in sorted(words):
-            world.watch.seen[f"{method} {word}"] += 1
-            world.watch.check(word in expected, lambda word=word: f"L2: {method} is answered with {word}: {reply}")  # type: ignore[misc]
+            world.watch.seen[f"{rpc} {word}"] += 1
+            world.watch.check(word in expected, lambda word=word: f"L2: {rpc} is answered with {word}: {reply}")  # type: ignore[misc]
         for offset in _offsets_in(reply, parts):
             world.watch.check(
                 offset >= promised,
-                lambda offset=offset: f"I14: {method} is decided on at {offset}, {promised} was told before: {reply}",  # type: ignore[misc]
+                lambda offset=offset: f"I14: {rpc} is decided on at {offset}, {promised} was told before: {reply}",  # type: ignore[misc]
             )
             world.promised_offset = max(world.promised_offset, offset)
-        if method == "CreateTopics":
+        if rpc is rpcs.CREATE_TOPICS:
             world.promised_topics.update(UUID(bytes=each.topic_id) for each in parts if each.result.error == "NONE")
-        world.note(f"ORDER {method}: {', '.join(sorted(words))}")
+        world.note(f"ORDER {rpc}: {', '.join(sorted(words))}")
 
     def _random(self, fault: Fault) -> Random:
         return Random(f"{self.world.plan.seed} {fault.number}")
@@ -148,22 +150,22 @@ class Orders:
     async def _create(self, fault: Fault) -> None:
         random = self._random(fault)
         request = self._new_topic(f"extra{random.randrange(3)}", random)
-        await self.ask("CreateTopics", request, fault.length_s, random)
+        await self.ask(rpcs.CREATE_TOPICS, request, fault.length_s, random)
 
     async def _delete(self, fault: Fault) -> None:
         random = self._random(fault)
         request = pb.DeleteTopicsRequest(names=[f"extra{random.randrange(3)}"])
-        await self.ask("DeleteTopics", request, fault.length_s, random)
+        await self.ask(rpcs.DELETE_TOPICS, request, fault.length_s, random)
 
     async def _recreate(self, fault: Fault) -> None:
         """At once, by the same name, while brokers that have replicas of the old one may be down."""
         random = self._random(fault)
         passing = [topic for topic in self.world.plan.topics if topic.passing]
         name = passing[0].name if passing else f"extra{random.randrange(3)}"
-        if await self.ask("DeleteTopics", pb.DeleteTopicsRequest(names=[name]), fault.length_s, random) is None:
+        if await self.ask(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=[name]), fault.length_s, random) is None:
             return
         again = self._new_topic(name, random, passing[0] if passing else None)
-        await self.ask("CreateTopics", again, fault.length_s, random)
+        await self.ask(rpcs.CREATE_TOPICS, again, fault.length_s, random)
 
     async def _resize(self, fault: Fault) -> None:
         random = self._random(fault)
@@ -171,11 +173,11 @@ class Orders:
         if fault.kind == "add partitions":
             count = topic.partitions + random.randint(1, MORE_PARTITIONS)
             more = pb.NewPartitions(topic=topic.name, count=count)
-            await self.ask("AddPartitions", pb.AddPartitionsRequest(topics=[more]), fault.length_s, random)
+            await self.ask(rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(topics=[more]), fault.length_s, random)
         else:
             count = topic.partitions + random.randrange(2)
             fewer = pb.RemovePartitionsRequest(topic=topic.name, count=count)
-            await self.ask("RemovePartitions", fewer, fault.length_s, random)
+            await self.ask(rpcs.REMOVE_PARTITIONS, fewer, fault.length_s, random)
 
     async def _min_isr(self, fault: Fault) -> None:
         """Not where a disk is lost: a change empties the ELR, and with it goes what others were sure to hold."""
@@ -187,14 +189,14 @@ class Orders:
         change = pb.ConfigChange(key="min.insync.replicas", value=str(random.randint(1, topic.factor)))
         where = pb.ConfigResource(scope=metadata_pb2.Config.SCOPE_TOPIC, name=topic.name)
         request = pb.AlterConfigsRequest(resources=[pb.ConfigChanges(resource=where, changes=[change])])
-        await self.ask("AlterConfigs", request, fault.length_s, random)
+        await self.ask(rpcs.ALTER_CONFIGS, request, fault.length_s, random)
 
     # Leaders
 
     async def _prefer(self, fault: Fault) -> None:
         random = self._random(fault)
         request = pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_PREFERRED)
-        await self.ask("ElectLeaders", request, fault.length_s, random)
+        await self.ask(rpcs.ELECT_LEADERS, request, fault.length_s, random)
 
     async def _unclean(self, fault: Fault) -> None:
         """Only where records may be lost."""
@@ -207,7 +209,7 @@ class Orders:
         ]
         if places:
             policy = pb.ElectLeadersRequest.POLICY_UNCLEAN
-            await self.ask("ElectLeaders", pb.ElectLeadersRequest(policy=policy, partitions=places), 1.0, random)
+            await self.ask(rpcs.ELECT_LEADERS, pb.ElectLeadersRequest(policy=policy, partitions=places), 1.0, random)
 
     # Replicas
 
@@ -222,7 +224,7 @@ class Orders:
             count = random.randint(least, min(4, plan.brokers))
             index = random.randrange(topic.partitions)
             request.partitions.add(topic=topic.name, index=index, replicas=random.sample(plan.broker_ids, count))
-        await self.ask("AlterReassignments", request, fault.length_s, random)
+        await self.ask(rpcs.ALTER_REASSIGNMENTS, request, fault.length_s, random)
 
     async def _cancel(self, fault: Fault) -> None:
         """Whatever is going on, as far as the world knows."""
@@ -234,7 +236,7 @@ class Orders:
                 if partition is not None and partition.reassigning:
                     request.partitions.add(topic=topic.name, index=partition.index)
         if request.partitions:
-            await self.ask("AlterReassignments", request, fault.length_s, random)
+            await self.ask(rpcs.ALTER_REASSIGNMENTS, request, fault.length_s, random)
 
     # Nodes
 
@@ -247,13 +249,13 @@ class Orders:
         world.bring_down(node_id)
         await asyncio.sleep(FENCED_AFTER_S)
         request = pb.UnregisterBrokerRequest(broker_id=node_id)
-        await self.ask("UnregisterBroker", request, fault.length_s, random)
+        await self.ask(rpcs.UNREGISTER_BROKER, request, fault.length_s, random)
         host.down -= 1
         world.bring_up(node_id)
 
     async def _transfer(self, fault: Fault) -> None:
         random = self._random(fault)
-        await self.ask("TransferLeader", pb.TransferLeaderRequest(), fault.length_s, random)
+        await self.ask(rpcs.TRANSFER_LEADER, pb.TransferLeaderRequest(), fault.length_s, random)
 
 
 def _offsets_in(reply: Any, parts: list[Any]) -> Iterator[int]:

@@ -22,6 +22,7 @@ from metadata import codec, snapshot
 from metadata.control import features
 from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, METADATA_VERSION_MIN
 from quorumlog.errors import QuorumlogError
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.havoc import Deed
 from simulation.loop import PROCESS
@@ -76,7 +77,7 @@ class Releases:
             random = Random(f"{self._world.plan.seed} {fault.number}")
             level = random.choice((None, NEWER, NEWER, OLDER))
             request = pb.UpgradeFeatureRequest(name=METADATA_VERSION, level=level)
-            await orders.ask("UpgradeFeature", request, fault.length_s, random)
+            await orders.ask(rpcs.UPGRADE_FEATURE, request, fault.length_s, random)
 
         return {"raise level": raise_level, "newer release": self._replace}
 

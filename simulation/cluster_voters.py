@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from quorum.core.types import Batch, TargetVoters, Voters, VoterSet
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.havoc import Deed
 from simulation.plan import Fault
@@ -103,7 +104,7 @@ class VoterOrders:
         await self._ask(self._request(fault), fault.length_s, self._random(fault))
 
     async def _ask(self, request: pb.ChangeVotersRequest, length_s: float, random: Random) -> None:
-        await self._orders.ask("ChangeVoters", request, length_s, random)
+        await self._orders.ask(rpcs.CHANGE_VOTERS, request, length_s, random)
 
     def _request(self, fault: Fault) -> pb.ChangeVotersRequest:
         hosts = [self._world.hosts[node] for node in fault.nodes]

@@ -23,6 +23,7 @@ from quorum.core.messages import Reply, Request
 from quorum.ports import ControllerHandler, Handler, UnreachableError
 from quorum.transport import convert
 from quorumlog.errors import ConfigError, RemoteProtocolError
+from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 from simulation.loop import PROCESS, Process, SimulatedLoop
 
 _FIRST_PORT = 30_000
@@ -422,7 +423,7 @@ class SimulatedTransport:
         reply: Reply = await self.exchange(to.address, handle, timeout_ms, type(request).__name__, may_repeat=True)
         return _converted_reply(request, reply) if network.converts else reply
 
-    async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
+    async def call(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT:
         wire = request.SerializeToString(deterministic=True)
 
         async def handle(target: SimulatedTransport) -> Message:
@@ -430,10 +431,10 @@ class SimulatedTransport:
                 raise UnreachableError(f"{address} does not serve the controller")
             copy = type(request)()
             copy.ParseFromString(wire)
-            return await target._controller_handler(method, copy)
+            return await target._controller_handler(rpc, copy)
 
-        label = f"{method} {crc32(wire):08x}"
-        reply: Message = await self.exchange(address, handle, timeout_ms, method, label)
+        label = f"{rpc} {crc32(wire):08x}"
+        reply: ReplyT = await self.exchange(address, handle, timeout_ms, rpc.name, label)
         return reply
 
     async def exchange(
@@ -504,9 +505,9 @@ _CORRELATION_ID = 7
 
 def _converted_request(request: Request) -> Request:
     """What the other end reads.  Raises AssertionError: not what was sent."""
-    name = convert.rpc_of(request).name
+    rpc = convert.rpc_of(request)
     try:
-        _, converted = convert.request_from_wire(name, convert.request_to_wire(request, _CORRELATION_ID))
+        _, converted = convert.request_from_wire(rpc, convert.request_to_wire(request, _CORRELATION_ID))
     except RemoteProtocolError as error:
         raise AssertionError(f"{request} does not pass its own check: {error}") from error
     assert converted == request, f"{request} arrives as {converted}"
@@ -514,9 +515,9 @@ def _converted_request(request: Request) -> Request:
 
 
 def _converted_reply(request: Request, reply: Reply) -> Reply:
-    name = convert.rpc_of(request).name
+    rpc = convert.rpc_of(request)
     try:
-        wire = convert.reply_to_wire(name, reply, _CORRELATION_ID)
+        wire = convert.reply_to_wire(rpc, reply, _CORRELATION_ID)
         converted = convert.reply_from_wire(request, _CORRELATION_ID, wire)
     except RemoteProtocolError as error:
         raise AssertionError(f"{reply} does not pass its own check: {error}") from error

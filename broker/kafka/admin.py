@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
+from google.protobuf.message import Message
 from kio.schema.errors import ErrorCode
 
 from broker.core.errors import Code
 from metadata.image import ClusterImage
 from quorumlog.errors import ClusterError
+from quorumlog.wire import rpcs
 from quorumlog.wire.kafka.codec import milliseconds
+from quorumlog.wire.rpcs import ControllerCall, ReplyT, RequestT, Rpc, result_of
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 _WORDS: Final[Mapping[str, int]] = {
@@ -40,7 +43,7 @@ class Forwarder:
 
     def __init__(
         self,
-        call: Callable[[str, Any], Awaitable[Any]],
+        call: ControllerCall,
         timeout_max_ms: int,
         wait_for_metadata: Callable[[int], Awaitable[object]] | None,
     ) -> None:
@@ -52,18 +55,18 @@ class Forwarder:
         """On the loop's clock: when an answer must be there that a client wants within `timeout_ms`."""
         return asyncio.get_running_loop().time() + max(1, min(timeout_ms, self._timeout_max_ms)) / 1000
 
-    async def forward(self, method: str, request: Any, deadline: float) -> Any:
-        """The reply, or a Result that says why there is none."""
+    async def forward(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, deadline: float) -> ReplyT:
+        """Return the reply; if none comes in time, one whose result says so."""
         timeout_ms = max(1, int((deadline - asyncio.get_running_loop().time()) * 1000))
-        request.header.timeout_ms = timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await self._call(method, request)
+                return await self._call(rpc, request, timeout_ms)
         except TimeoutError:
             message = f"the controller did not answer within {timeout_ms} ms; the outcome is not known"
-            return pb.Result(error="OUTCOME_UNKNOWN", message=message, retriable=True)
+            result = pb.Result(error="OUTCOME_UNKNOWN", message=message, retriable=True)
         except ClusterError as error:
-            return pb.Result(error=error.code, message=error.message, retriable=error.retriable)
+            result = pb.Result(error=error.code, message=error.message, retriable=error.retriable)
+        return rpc.reply_of(result)
 
     async def wait_for(self, offsets: list[int], deadline: float) -> None:
         """Until this broker knows of the changes, so that the client's next request finds them; else so be it."""
@@ -105,7 +108,7 @@ async def create_topics(forwarder: Forwarder, request: Any) -> dict[str, Any]:
 
     results: list[dict[str, Any]] = [_topic_refusal(name, refused[name]) for name in sorted(refused)]
     if kept:
-        reply = await forwarder.forward("CreateTopics", message, deadline)
+        reply = await forwarder.forward(rpcs.CREATE_TOPICS, message, deadline)
         failure = whole_failure(reply)
         if failure is not None:
             results += [_topic_refusal(new.name, failure) for new in kept]
@@ -120,8 +123,8 @@ def is_ok(result: pb.Result) -> bool:
     return result.error in ("NONE", "")
 
 
-def whole_failure(reply: Any) -> pb.Result | None:
-    result: pb.Result = reply if isinstance(reply, pb.Result) else reply.result
+def whole_failure(reply: Message) -> pb.Result | None:
+    result = result_of(reply)
     return None if is_ok(result) else result
 
 
@@ -157,7 +160,7 @@ async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage)
                 message.names.append(topic.name or "")
     if not message.names and not message.topic_ids:
         return {"responses": ()}
-    reply = await forwarder.forward("DeleteTopics", message, deadline)
+    reply = await forwarder.forward(rpcs.DELETE_TOPICS, message, deadline)
     failure = whole_failure(reply)
     if failure is not None:
         ids = [UUID(bytes=value) for value in message.topic_ids]

@@ -14,6 +14,7 @@ from metadata.control.errors import Outcome
 from metadata.image import ClusterImage
 from metadata.image.topic_configs import Kind
 from metadata.records import ConfigScope
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 _CONFIG_TYPES: Final = {Kind.BOOLEAN: 1, Kind.CHOICE: 2, Kind.INT: 5}
@@ -76,7 +77,7 @@ async def alter_configs(forwarder: Forwarder, request: Any, timeout_ms: int, *, 
             message.resources.append(changes)
     results: list[pb.Result] = []
     if message.resources:
-        reply = await forwarder.forward("AlterConfigs", message, deadline)
+        reply = await forwarder.forward(rpcs.ALTER_CONFIGS, message, deadline)
         failure = whole_failure(reply)
         if failure is not None:
             results = [failure] * len(message.resources)

@@ -19,6 +19,7 @@ from broker.kafka.limits import KafkaLimits
 from broker.kafka.metadata import MetadataResponses, node_endpoints, wanted_topics
 from quorumlog.wire.kafka import codec, fetch, produce
 from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.rpcs import ControllerCall
 
 _UNSUPPORTED_VERSION: Final = 35
 _TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
@@ -67,7 +68,7 @@ class Handlers:
     def __init__(
         self,
         replicas: Replicas,
-        controller_call: Callable[[str, Any], Awaitable[Any]],
+        controller_call: ControllerCall,
         *,
         node_id: int,
         cluster_id: str,

@@ -11,7 +11,6 @@ import resource
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any
 
 from broker.kafka.api import Replicas
 from broker.kafka.connection import Connection, Dispatch, log
@@ -19,12 +18,10 @@ from broker.kafka.handlers import Handlers
 from broker.kafka.limits import KafkaLimits, MemoryBudget
 from quorumlog.runtime.addresses import NamedAddress, cannot_listen, listen_refused, parse_named
 from quorumlog.runtime.logging import LineBudget
+from quorumlog.wire.rpcs import ControllerCall
 
 EVICTION_LOOKS_MAX = 64
 """Connections of each kind that are looked at for one to close; a flood must not cost the loop a walk through all."""
-
-ControllerCall = Callable[[str, Any], Awaitable[Any]]
-"""`await call("CreateTopics", controller_pb2 request) -> reply`: `ControlPlane.service.call`."""
 
 
 @dataclass(frozen=True, slots=True)

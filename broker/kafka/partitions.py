@@ -6,6 +6,7 @@ from typing import Any
 
 from broker.kafka.admin import Forwarder, code_of, is_ok, message_of, whole_failure
 from metadata.image import ClusterImage
+from quorumlog.wire import rpcs
 from quorumlog.wire.kafka.codec import milliseconds
 from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -26,7 +27,7 @@ async def create_partitions(forwarder: Forwarder, request: Any, image: ClusterIm
             added.assignment.add(values=row.broker_ids)
     if not message.topics:
         return {"results": ()}
-    reply = await forwarder.forward("AddPartitions", message, deadline)
+    reply = await forwarder.forward(rpcs.ADD_PARTITIONS, message, deadline)
     failure = whole_failure(reply)
     if failure is not None:
         return {"results": [_result(topic.name, failure) for topic in request.topics]}
@@ -62,7 +63,7 @@ async def elect_leaders(forwarder: Forwarder, request: Any) -> dict[str, Any]:
             message.partitions.add(topic=topic.topic, index=index)
     if request.topic_partitions is not None and not message.partitions:
         return _elections({})  # none were named; to the controller that would mean all
-    reply = await forwarder.forward("ElectLeaders", message, deadline)
+    reply = await forwarder.forward(rpcs.ELECT_LEADERS, message, deadline)
     failure = whole_failure(reply)
     if failure is not None:
         return {

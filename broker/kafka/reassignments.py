@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.kafka.admin import Forwarder, code_of, is_ok, message_of, whole_failure
+from quorumlog.wire import rpcs
 from quorumlog.wire.kafka.codec import milliseconds
 from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -39,9 +40,9 @@ async def alter(forwarder: Forwarder, request: Any) -> dict[str, Any]:
         message = pb.AlterReassignmentsRequest(replace=True, keep_replication_factor=keep)
         for (name, index), replicas in wanted.items():
             message.partitions.add(topic=name, index=index, replicas=replicas)
-        reply = await forwarder.forward("AlterReassignments", message, deadline)
+        reply = await forwarder.forward(rpcs.ALTER_REASSIGNMENTS, message, deadline)
         failure = whole_failure(reply)
-        answers = {} if isinstance(reply, pb.Result) else {(e.topic, e.index): e.result for e in reply.partitions}
+        answers = {(each.topic, each.index): each.result for each in reply.partitions}
         decided = {key: result for key, result in answers.items() if result.error != SPARED and key in wanted}
         if failure is None or not decided:
             results.update({key: failure or answers.get(key, pb.Result()) for key in wanted})
@@ -75,7 +76,7 @@ async def list_ongoing(forwarder: Forwarder, request: Any) -> dict[str, Any]:
             message.partitions.add(topic=topic.name, index=index)
     if request.topics is not None and not message.partitions:
         return {"error_code": 0, "topics": ()}  # none were named; to the controller that would mean all
-    reply = await forwarder.forward("ListReassignments", message, forwarder.deadline(milliseconds(request.timeout)))
+    reply = await forwarder.forward(rpcs.LIST_REASSIGNMENTS, message, forwarder.deadline(milliseconds(request.timeout)))
     failure = whole_failure(reply)
     if failure is not None:
         return {"error_code": code_of(failure.error), "error_message": message_of(failure), "topics": ()}

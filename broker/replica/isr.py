@@ -14,8 +14,6 @@ the log knows better; everything else (NOT_CONTROLLER, a timeout, an unknown out
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import Answer, LeaderState, Proposal
@@ -24,13 +22,11 @@ from broker.replica.replica import Replica
 from broker.replica.replica_manager import ReplicaManager
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 log = get_logger("broker")
-
-Call = Callable[[str, Any, int], Awaitable[Any]]
-"""Reach the active controller: method, request, timeout in ms → reply, whose `result` says what became of it.  Never
-raises and always ends: `ControllerService.call`."""
 
 MAX_ITEMS = 5_000
 REQUEST_TIMEOUT_MS = 5_000
@@ -63,7 +59,7 @@ def answer_of(word: str) -> Answer:
 
 
 class IsrKeeper:
-    def __init__(self, replicas: ReplicaManager, call: Call, lag_max_ms: int) -> None:
+    def __init__(self, replicas: ReplicaManager, call: ControllerCall, lag_max_ms: int) -> None:
         self._replicas = replicas
         self._call = call
         self._interval_ms = max(50, lag_max_ms // replicas.limits.isr_check_divisor)
@@ -148,7 +144,7 @@ class IsrKeeper:
             )
             for broker_id, broker_epoch in proposal.isr:
                 item.isr.add(broker_id=broker_id, broker_epoch=broker_epoch)
-        reply: pb.AlterPartitionReply = await self._call("AlterPartition", request, REQUEST_TIMEOUT_MS)
+        reply = await self._call(rpcs.ALTER_PARTITION, request, REQUEST_TIMEOUT_MS)
         whole = reply.result.error
         words = {(item.topic_id, item.index): item.result.error for item in reply.items} if whole == "NONE" else {}
         for hosted, leader, proposal, change in asked:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from broker.core.lifecycle import Beat, End, Lifecycle, Register, Stage, Wait
-from broker.replica.isr import Call
 from broker.replica.progress import Progress
 from broker.server.stall_detector import StallDetector
 from metadata.records import METADATA_VERSION_MAX, METADATA_VERSION_MIN, Endpoint
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 
@@ -50,7 +51,7 @@ class LifecycleRunner:
     def __init__(
         self,
         identity: Identity,
-        call: Call,
+        call: ControllerCall,
         progress: Progress,
         *,
         heartbeat_interval_ms: int,
@@ -155,7 +156,7 @@ class LifecycleRunner:
                 fenced=True,
             )
         )
-        reply: pb.RegisterBrokerReply = await self._call("RegisterBroker", request, self._timeout_ms)
+        reply = await self._call(rpcs.REGISTER_BROKER, request, self._timeout_ms)
         error = reply.result.error
         if error == "NONE":
             log.info("registered", broker_epoch=reply.broker_epoch)
@@ -184,7 +185,7 @@ class LifecycleRunner:
         )
         sent_offset = progress.applied_offset
         held_up = self.stall_detector.held_up
-        reply: pb.BrokerHeartbeatReply = await self._call("BrokerHeartbeat", request, self._timeout_ms)
+        reply: pb.BrokerHeartbeatReply = await self._call(rpcs.BROKER_HEARTBEAT, request, self._timeout_ms)
         error = reply.result.error
         now = now_ms()
         if error == "NONE":

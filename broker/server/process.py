@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
 
 from broker.kafka.listener import BoundListener, KafkaServer
 from broker.replica.limits import ReplicaLimits
@@ -36,12 +35,11 @@ from quorumlog.runtime.file_disk import SYNC_ONE_BY_ONE_MAX, FileDisk
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
+from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 from quorumlog_server.control_plane import ControlPlane, make_store, quorum_directory
 
 log = get_logger("broker")
 
-CONTROLLER_TIMEOUT_MS = 30_000
-"""Of a client's administrative request, unless it brings its own."""
 READY_LOOK_S = 0.25
 FLUSH_THREADS = 4
 """Threads that several data directories share for flushing: the loop's executor has at least five, and a directory that
@@ -129,7 +127,7 @@ class BrokerProcess:
         )
         self.kafka = KafkaServer(
             self.role.replicas,
-            self._call_for_client,
+            self._call,
             [NamedAddress(listener.name, listener.listen) for listener in config.kafka_listeners],
             node_id=config.node_id,
             cluster_id="",
@@ -237,11 +235,8 @@ class BrokerProcess:
 
     # -- the controller
 
-    async def _call(self, method: str, request: Any, timeout_ms: int) -> Any:
-        return await self.plane.service.call(method, request, timeout_ms)
-
-    async def _call_for_client(self, method: str, request: Any) -> Any:
-        return await self.plane.service.call(method, request, request.header.timeout_ms or CONTROLLER_TIMEOUT_MS)
+    async def _call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT:
+        return await self.plane.service.call(rpc, request, timeout_ms)
 
     # -- addresses
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
-from broker.replica.isr import Call
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 RETRY_MIN_S = 0.05
@@ -27,7 +27,7 @@ class ProducerIdPool:
     """
 
     def __init__(
-        self, broker_id: int, epoch: Callable[[], int], call: Call, *, low_water: int, timeout_ms: int
+        self, broker_id: int, epoch: Callable[[], int], call: ControllerCall, *, low_water: int, timeout_ms: int
     ) -> None:
         self._broker_id = broker_id
         self._epoch = epoch
@@ -85,7 +85,7 @@ class ProducerIdPool:
         if broker_epoch < 0:
             return False
         request = pb.AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=broker_epoch)
-        reply: Any = await self._call("AllocateProducerIds", request, self._timeout_ms)
+        reply = await self._call(rpcs.ALLOCATE_PRODUCER_IDS, request, self._timeout_ms)
         if reply.result.error != "NONE" or reply.count <= 0:
             return False
         self._blocks.append(range(reply.first_producer_id, reply.first_producer_id + reply.count))

@@ -22,7 +22,7 @@ from broker.kafka.api import ProducerIdResult
 from broker.log import LogKey, LogManager
 from broker.replica.fetchers import Fetchers
 from broker.replica.image import ImageFollower
-from broker.replica.isr import Call, IsrKeeper
+from broker.replica.isr import IsrKeeper
 from broker.replica.limits import ReplicaLimits
 from broker.replica.progress import AppliedBatches, Progress
 from broker.replica.replica_manager import ReplicaManager
@@ -36,6 +36,8 @@ from quorumlog.errors import CorruptStoreError, FatalError
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.disk import Disk, DiskError
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 log = get_logger("broker")
@@ -77,7 +79,7 @@ class BrokerRole:
         sources: Sources,
         disks: Sequence[Disk],
         replay: Replay,
-        call: Call,
+        call: ControllerCall,
         limits: ReplicaLimits | None = None,
         generation: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -320,7 +322,7 @@ class BrokerRole:
                     request.items.add(
                         topic_id=key.topic_id.bytes, index=key.partition_index, directory_id=directory_id.bytes
                     )
-                reply: pb.AssignDirectoriesReply = await self._call("AssignDirectories", request, ASSIGN_TIMEOUT_MS)
+                reply = await self._call(rpcs.ASSIGN_DIRECTORIES, request, ASSIGN_TIMEOUT_MS)
                 if reply.result.error == "NONE":
                     for key, directory_id in batch:
                         if self._unassigned.get(key) == directory_id:

@@ -16,6 +16,7 @@ from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError, QuorumlogError
 from quorumlog.kctl import dev_cluster, processes
 from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2
 
 Say = Callable[[str], None]
@@ -63,7 +64,7 @@ class Servers:
     async def leaders(self, topic: str) -> dict[int, int]:
         """Broker id by partition."""
         request = controller_pb2.DescribeTopicsRequest(names=[topic])
-        (described,) = (await self.control.call("DescribeTopics", request, CALL_TIMEOUT_S)).topics
+        (described,) = (await self.control.call(rpcs.DESCRIBE_TOPICS, request, CALL_TIMEOUT_S)).topics
         return {partition.index: partition.leader for partition in described.partitions}
 
     def _node(self, node_id: int) -> Node:
@@ -137,7 +138,7 @@ class Servers:
 async def _create(control: ControllerClient, topic: controller_pb2.NewTopic, timeout_s: float) -> None:
     """A topic that exists just as asked is a success: an earlier call may have been acknowledged unseen."""
     request = controller_pb2.CreateTopicsRequest(topics=[topic])
-    (created,) = (await control.call("CreateTopics", request, timeout_s)).topics
+    (created,) = (await control.call(rpcs.CREATE_TOPICS, request, timeout_s)).topics
     result = created.result
     if result.error not in ("", "NONE") and not (result.error == "TOPIC_ALREADY_EXISTS" and created.identical):
         raise ClusterError(result.error, result.message, retriable=result.retriable)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from google.protobuf.message import Message
-
 from metadata.control import partitions_count
 from metadata.control.brokers import Unregistered, unregister
 from metadata.control.decision import Decision, with_end
@@ -17,7 +15,7 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 
 async def add_partitions(
     controller: ActiveController, request: pb.AddPartitionsRequest, timeout_ms: float
-) -> Message | Outcome:
+) -> pb.AddPartitionsReply | Outcome:
     convert.bounded(len(request.topics), "topics")
     convert.bounded(sum(len(topic.assignment) for topic in request.topics), "assignments")
     wanted = [
@@ -39,7 +37,7 @@ async def add_partitions(
 
 async def remove_partitions(
     controller: ActiveController, request: pb.RemovePartitionsRequest, timeout_ms: float
-) -> Message | Outcome:
+) -> pb.RemovePartitionsReply | Outcome:
     def decide(image: ClusterImage, again: bool) -> Decision[tuple[Resized, int]]:
         return with_end(
             image,
@@ -67,7 +65,7 @@ def _resized(topic: Resized) -> pb.ChangedTopic:
 
 async def unregister_broker(
     controller: ActiveController, request: pb.UnregisterBrokerRequest, timeout_ms: float
-) -> Message | Outcome:
+) -> pb.UnregisterBrokerReply | Outcome:
     def decide(image: ClusterImage, again: bool) -> Decision[tuple[Unregistered, int]]:
         return with_end(image, unregister(image, request.broker_id, validate_only=request.header.validate_only))
 

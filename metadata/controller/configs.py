@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from google.protobuf.message import Message
-
 from metadata.control import configs
 from metadata.control.configs import Altered, Changes, Resource
 from metadata.control.decision import Decision, with_end
@@ -19,7 +17,7 @@ _SCOPES = {scope.value: scope for scope in ConfigScope}
 
 async def alter_configs(
     controller: ActiveController, request: pb.AlterConfigsRequest, timeout_ms: float
-) -> Message | Outcome:
+) -> pb.AlterConfigsReply | Outcome:
     convert.bounded(len(request.resources), "resources")
     convert.bounded(sum(len(each.changes) for each in request.resources), "configs")
     wanted = [
@@ -50,7 +48,9 @@ async def alter_configs(
     )
 
 
-async def describe_configs(image: ClusterImage, request: pb.DescribeConfigsRequest) -> Message | Outcome:
+async def describe_configs(
+    image: ClusterImage, request: pb.DescribeConfigsRequest
+) -> pb.DescribeConfigsReply | Outcome:
     convert.bounded(len(request.resources), "resources")
     return pb.DescribeConfigsReply(
         result=convert.result(OK),

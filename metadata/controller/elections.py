@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from google.protobuf.message import Message
-
 from metadata.control.balance import Election
 from metadata.control.balance import elect_leaders as decide_elections
 from metadata.control.decision import Decision
@@ -25,7 +23,7 @@ _POLICIES = {
 
 async def elect_leaders(
     controller: ActiveController, request: pb.ElectLeadersRequest, timeout_ms: float
-) -> Message | Outcome:
+) -> pb.ElectLeadersReply | Outcome:
     policy = _POLICIES.get(request.policy)
     if policy is None:
         return Outcome(Word.INVALID_REQUEST, f"election policy {request.policy} is none that there is")

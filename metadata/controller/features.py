@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from google.protobuf.message import Message
-
 from metadata.control import features
 from metadata.control.decision import Decision, with_end
 from metadata.control.errors import OK, Outcome
@@ -14,7 +12,9 @@ from metadata.image import ClusterImage
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 
-async def describe_features(image: ClusterImage, request: pb.DescribeFeaturesRequest) -> Message | Outcome:
+async def describe_features(
+    image: ClusterImage, request: pb.DescribeFeaturesRequest
+) -> pb.DescribeFeaturesReply | Outcome:
     return pb.DescribeFeaturesReply(
         result=convert.result(OK),
         offset=image.end_offset,
@@ -33,7 +33,7 @@ async def describe_features(image: ClusterImage, request: pb.DescribeFeaturesReq
 
 async def upgrade_feature(
     controller: ActiveController, request: pb.UpgradeFeatureRequest, timeout_ms: float
-) -> Message | Outcome:
+) -> pb.UpgradeFeatureReply | Outcome:
     level = request.level if request.HasField("level") else None
 
     def decide(image: ClusterImage, again: bool) -> Decision[tuple[Upgraded, int]]:

@@ -27,6 +27,8 @@ from quorum.core.messages import DescribeQuorumReply
 from quorum.core.types import Batch, LeaderChange, TargetVoters, Voters, VoterSet
 from quorumlog.errors import CorruptStoreError, RemoteProtocolError
 from quorumlog.runtime.space import Space
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc, ReplyT, RequestT, Rpc, header_of
 from quorumlog.wire.v1 import node_pb2 as pb
 
 MAX_IN_PROGRESS = 64
@@ -92,10 +94,7 @@ class NodeState(NamedTuple):
     spaces: Sequence[Space] = ()
 
 
-class _Method(NamedTuple):
-    request: type[Any]
-    reply: type[Any]
-    handle: Callable[[NodeService, Any], Awaitable[Message | Outcome]]
+Handle = Callable[["NodeService", RequestT], Awaitable[ReplyT | Outcome]]
 
 
 class NodeService:
@@ -110,33 +109,33 @@ class NodeService:
         self._ends = ReportedEnds(node, lambda: replay.image)
         self.broker: BrokerView | None = None
 
-    async def handle(self, method: str, request: Message) -> Message:
+    async def handle(self, rpc: AnyRpc, request: Message) -> Message:
         """Answer a request of the service.
 
         Raises:
-            RemoteProtocolError: no such method, or another method's request.
+            RemoteProtocolError: not an RPC of this service, or another RPC's request.
         """
-        spec = METHODS.get(method)
-        if spec is None or not isinstance(request, spec.request):
-            raise RemoteProtocolError(f"{type(request).__name__} for the method {method!a}")
-        header = request.header
+        handle = METHODS.get(rpc)
+        if handle is None or not isinstance(request, rpc.request):
+            raise RemoteProtocolError(f"{type(request).__name__} for the method {rpc.name!a}")
+        header = header_of(request)
         cluster_id = self._node.cluster_id
         if header.cluster_id and cluster_id is not None and header.cluster_id != cluster_id:
             text = f"this is cluster {cluster_id}, the request is for {header.cluster_id[:60]!a}"
-            return _reply(spec, Outcome(Word.INCONSISTENT_CLUSTER_ID, text))
+            return _refused(rpc, Outcome(Word.INCONSISTENT_CLUSTER_ID, text))
         if self._in_progress >= MAX_IN_PROGRESS:
             text = f"{MAX_IN_PROGRESS} requests are in progress here"
-            return _reply(spec, Outcome(Word.OVERLOADED, text, "ask again later"))
+            return _refused(rpc, Outcome(Word.OVERLOADED, text, "ask again later"))
         self._in_progress += 1
         try:
-            answer = await spec.handle(self, request)
+            answer: Message | Outcome = await handle(self, request)
         except GoneError:
             answer = self._gone()
         except CorruptStoreError as error:
             answer = Outcome(Word.INVALID_REQUEST, f"the history here cannot be read: {error.message}", error.next_step)
         finally:
             self._in_progress -= 1
-        return _reply(spec, answer) if isinstance(answer, Outcome) else answer
+        return _refused(rpc, answer) if isinstance(answer, Outcome) else answer
 
     def _gone(self) -> Outcome:
         text = f"history on node {self._node.node_id} begins at offset {self._history.begins}"
@@ -148,7 +147,7 @@ class NodeService:
 
     # By method
 
-    async def _describe_node(self, request: pb.DescribeNodeRequest) -> Message | Outcome:
+    async def _describe_node(self, request: pb.DescribeNodeRequest) -> pb.DescribeNodeReply | Outcome:
         state = self._state()
         carried_out, pending = (None, 0) if self.broker is None else self.broker.progress()
         failed = {} if self.broker is None else self.broker.failed_directories()
@@ -172,7 +171,7 @@ class NodeService:
             ends=self._ends.listed(),
         )
 
-    async def _read_metadata(self, request: pb.ReadMetadataRequest) -> Message | Outcome:
+    async def _read_metadata(self, request: pb.ReadMetadataRequest) -> pb.ReadMetadataReply | Outcome:
         offset = self._node.high_watermark if request.from_offset == -1 else request.from_offset
         if not 0 <= offset <= self._node.high_watermark:
             return self._beyond(offset, self._node.high_watermark)
@@ -196,7 +195,7 @@ class NodeService:
             next_offset=batches[-1].end_offset if batches else offset,
         )
 
-    async def _describe_metadata(self, request: pb.DescribeMetadataRequest) -> Message | Outcome:
+    async def _describe_metadata(self, request: pb.DescribeMetadataRequest) -> pb.DescribeMetadataReply | Outcome:
         image, timestamp_ms = self._replay.image, self._replay.timestamp_ms
         if request.at_offset != -1 and request.at_offset != image.end_offset:
             if not 0 <= request.at_offset <= image.end_offset:
@@ -214,7 +213,7 @@ class NodeService:
         reply.target_voters.extend(voter_words.addresses(target or VoterSet()))
         return reply
 
-    async def _explain(self, request: pb.ExplainPartitionRequest) -> Message | Outcome:
+    async def _explain(self, request: pb.ExplainPartitionRequest) -> pb.ExplainPartitionReply | Outcome:
         image = self._replay.image
         name, index = request.partition.topic, request.partition.index
         topic = image.topic(name)
@@ -244,13 +243,13 @@ class NodeService:
             complete=chain.complete,
         )
 
-    async def _applied_batches(self, request: pb.ListAppliedBatchesRequest) -> Message | Outcome:
+    async def _applied_batches(self, request: pb.ListAppliedBatchesRequest) -> pb.ListAppliedBatchesReply | Outcome:
         if self.broker is None:
             return pb.ListAppliedBatchesReply(result=result(OK), is_broker=False)
         kept_from, batches = self.broker.applied_batches(request.from_offset)
         return pb.ListAppliedBatchesReply(result=result(OK), is_broker=True, kept_from=kept_from, batches=batches)
 
-    async def _describe_replicas(self, request: pb.DescribeReplicasRequest) -> Message | Outcome:
+    async def _describe_replicas(self, request: pb.DescribeReplicasRequest) -> pb.DescribeReplicasReply | Outcome:
         if self.broker is None:
             return pb.DescribeReplicasReply(result=result(OK), is_broker=False)
         replicas = await self.broker.describe_replicas(request.topics)
@@ -259,7 +258,7 @@ class NodeService:
             return Outcome(Word.POLICY_VIOLATION, text, "name the topics that you want to see")
         return pb.DescribeReplicasReply(result=result(OK), is_broker=True, replicas=replicas)
 
-    async def _purge_strays(self, request: pb.PurgeStraysRequest) -> Message | Outcome:
+    async def _purge_strays(self, request: pb.PurgeStraysRequest) -> pb.PurgeStraysReply | Outcome:
         if self.broker is None:
             return pb.PurgeStraysReply(result=result(OK), is_broker=False)
         strays = self.broker.strays()
@@ -268,7 +267,7 @@ class NodeService:
             return Outcome(Word.STORAGE_ERROR, problem, "look at the disk of that broker")
         return pb.PurgeStraysReply(result=result(OK), is_broker=True, strays=strays)
 
-    async def _report_end(self, request: pb.ReportEndRequest) -> Message | Outcome:
+    async def _report_end(self, request: pb.ReportEndRequest) -> pb.ReportEndReply | Outcome:
         return pb.ReportEndReply(result=result(self._ends.report(request)))
 
 
@@ -301,21 +300,26 @@ def _control_text(batch: Batch) -> str:
             raise AssertionError("a data batch has no control text")
 
 
-def _reply(spec: _Method, outcome: Outcome) -> Message:
-    reply: Message = spec.reply(result=result(outcome))
+def _refused(rpc: AnyRpc, outcome: Outcome) -> Message:
+    reply: Message = rpc.reply_of(result(outcome))
     return reply
 
 
-METHODS: dict[str, _Method] = {
-    "DescribeNode": _Method(pb.DescribeNodeRequest, pb.DescribeNodeReply, NodeService._describe_node),
-    "ReadMetadata": _Method(pb.ReadMetadataRequest, pb.ReadMetadataReply, NodeService._read_metadata),
-    "DescribeMetadata": _Method(pb.DescribeMetadataRequest, pb.DescribeMetadataReply, NodeService._describe_metadata),
-    "ExplainPartition": _Method(pb.ExplainPartitionRequest, pb.ExplainPartitionReply, NodeService._explain),
-    "ListAppliedBatches": _Method(
-        pb.ListAppliedBatchesRequest, pb.ListAppliedBatchesReply, NodeService._applied_batches
-    ),
-    "DescribeReplicas": _Method(pb.DescribeReplicasRequest, pb.DescribeReplicasReply, NodeService._describe_replicas),
-    "ReportEnd": _Method(pb.ReportEndRequest, pb.ReportEndReply, NodeService._report_end),
-    "PurgeStrays": _Method(pb.PurgeStraysRequest, pb.PurgeStraysReply, NodeService._purge_strays),
-}
-"""Every method of the service."""
+def _method(rpc: Rpc[RequestT, ReplyT], handle: Handle[RequestT, ReplyT]) -> tuple[AnyRpc, Handle[Any, Any]]:
+    """Return an entry of `METHODS` whose types fit together."""
+    return rpc, handle
+
+
+METHODS: dict[AnyRpc, Handle[Any, Any]] = dict(
+    (
+        _method(rpcs.DESCRIBE_NODE, NodeService._describe_node),
+        _method(rpcs.READ_METADATA, NodeService._read_metadata),
+        _method(rpcs.DESCRIBE_METADATA, NodeService._describe_metadata),
+        _method(rpcs.EXPLAIN_PARTITION, NodeService._explain),
+        _method(rpcs.LIST_APPLIED_BATCHES, NodeService._applied_batches),
+        _method(rpcs.DESCRIBE_REPLICAS, NodeService._describe_replicas),
+        _method(rpcs.REPORT_END, NodeService._report_end),
+        _method(rpcs.PURGE_STRAYS, NodeService._purge_strays),
+    )
+)
+"""Every RPC of the service."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from google.protobuf.message import Message
-
 from metadata.control.decision import Decision, with_end
 from metadata.control.errors import OK, Outcome, Word
 from metadata.control.reassign import NO_THROTTLE, THROTTLE, Ongoing, Reassigned, Wanted, list_reassignments
@@ -31,7 +29,7 @@ def wanted_from(request: pb.AlterReassignmentsRequest) -> list[Wanted]:
 
 async def alter_reassignments(
     controller: ActiveController, request: pb.AlterReassignmentsRequest, timeout_ms: float
-) -> Message | Outcome:
+) -> pb.AlterReassignmentsReply | Outcome:
     wanted = wanted_from(request)
     throttle = request.throttle if request.HasField("throttle") else None
 
@@ -68,7 +66,9 @@ async def alter_reassignments(
     )
 
 
-async def describe_reassignments(image: ClusterImage, request: pb.ListReassignmentsRequest) -> Message | Outcome:
+async def describe_reassignments(
+    image: ClusterImage, request: pb.ListReassignmentsRequest
+) -> pb.ListReassignmentsReply | Outcome:
     convert.bounded(len(request.partitions), "partitions")
     if not request.partitions and image.reassigning_count > MAX_IN_REPLY:
         text = f"{image.reassigning_count} reassignments, one answer describes at most {MAX_IN_REPLY}"

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
@@ -38,13 +37,12 @@ from metadata.image import ClusterImage
 from quorum.core.events import VoterChangeError
 from quorum.ports import UnreachableError
 from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc, ReplyT, RequestT, Rpc, Sender, header_of, result_of
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 DEFAULT_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 600_000
-MAX_IN_PROGRESS = 1_000
-MAX_OF_BROKERS_IN_PROGRESS = 10_000
-MAX_HEARTBEATS_IN_PROGRESS = 10_000
 PAUSED = Outcome(
     Word.NOT_CONTROLLER,
     "the controller is paused: no majority of the voters fetches from it; nothing was changed",
@@ -62,53 +60,60 @@ REPLACED_GRACE_MS = 500
 class Caller(Protocol):
     """The part of `Transport` that forwards."""
 
-    async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message: ...
+    async def call(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT: ...
 
 
-class _From(Enum):
-    """Whose request it is, and so how urgent."""
+class Load(Enum):
+    """Requests whose number is limited together."""
 
-    ADMINISTRATOR = auto()
-    BROKER = auto()
-    HEARTBEAT = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class _Method:
-    request: type[Any]
-    reply: type[Any]
-    handle: Callable[[ControllerService, Any, float], Awaitable[Message | Outcome]]
-    changes: bool = True
-    sender: _From = _From.ADMINISTRATOR
-    describe: Callable[[ControllerService, Any, ClusterImage], Awaitable[Message | Outcome]] | None = None
-    """Of a read: answers from an image."""
+    ADMINISTRATION = auto()
+    BROKERS = auto()
+    HEARTBEATS = auto()
 
 
-def _read(
-    request: type[Any],
-    reply: type[Any],
-    describe: Callable[[ControllerService, Any, ClusterImage], Awaitable[Message | Outcome]],
-) -> _Method:
-    """A method that changes nothing: the controller answers it from the image that the voters have confirmed."""
+IN_PROGRESS_MAX = {Load.ADMINISTRATION: 1_000, Load.BROKERS: 10_000, Load.HEARTBEATS: 10_000}
+"""Requests in progress; further ones are refused with OVERLOADED."""
 
-    async def handle(service: ControllerService, request: Any, timeout_ms: float) -> Message | Outcome:
+Handle = Callable[["ControllerService", RequestT, float], Awaitable[ReplyT | Outcome]]
+"""Answers a request on the active controller, within a number of milliseconds."""
+Describe = Callable[["ControllerService", RequestT, ClusterImage], Awaitable[ReplyT | Outcome]]
+"""Answers a read from an image."""
+
+
+class _Method(NamedTuple):
+    rpc: AnyRpc
+    handle: Handle[Any, Any]
+    describe: Describe[Any, Any] | None = None
+    """None for a change."""
+
+
+def _change(rpc: Rpc[RequestT, ReplyT], handle: Handle[RequestT, ReplyT]) -> _Method:
+    assert not rpc.reads_only, rpc
+    return _Method(rpc, handle)
+
+
+def _read(rpc: Rpc[RequestT, ReplyT], describe: Describe[RequestT, ReplyT]) -> _Method:
+    """Return a method that the controller answers from the image that the voters have confirmed."""
+    assert rpc.reads_only, rpc
+
+    async def handle(service: ControllerService, request: RequestT, timeout_ms: float) -> ReplyT | Outcome:
         image = await service.controller.committed_image(timeout_ms)
         return image if isinstance(image, Outcome) else await describe(service, request, image)
 
-    return _Method(request, reply, handle, changes=False, describe=describe)
+    return _Method(rpc, handle, describe)
 
 
 def _by_image(
-    describe: Callable[[ClusterImage, Any], Awaitable[Message | Outcome]],
-) -> Callable[[ControllerService, Any, ClusterImage], Awaitable[Message | Outcome]]:
-    """A read of its own module, which needs the image only."""
+    describe: Callable[[ClusterImage, RequestT], Awaitable[ReplyT | Outcome]],
+) -> Describe[RequestT, ReplyT]:
+    """Adapt a read of another module, which needs only the image."""
     return lambda service, request, image: describe(image, request)
 
 
 def _by_controller(
-    handle: Callable[[ActiveController, Any, float], Awaitable[Message | Outcome]],
-) -> Callable[[ControllerService, Any, float], Awaitable[Message | Outcome]]:
-    """A handler of its own module, which needs the active controller only."""
+    handle: Callable[[ActiveController, RequestT, float], Awaitable[ReplyT | Outcome]],
+) -> Handle[RequestT, ReplyT]:
+    """Adapt a handler of another module, which needs only the active controller."""
     return lambda service, request, timeout_ms: handle(service.controller, request, timeout_ms)
 
 
@@ -119,44 +124,47 @@ class ControllerService:
         self._node = node
         self.controller = controller
         self._transport = transport
-        self._in_progress = dict.fromkeys(_From, 0)
+        self._in_progress = dict.fromkeys(Load, 0)
         self._bulk = asyncio.Lock()
 
-    async def call(self, method: str, request: Message, timeout_ms: int) -> Message:
-        """Ask the active controller, wherever it is; fills in the request's header.
+    async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT:
+        """Send a request to the active controller, wherever it is; fills in the request's header.
 
-        The reply's `result` says what became of it; nothing is raised.
+        The reply's `result` says how the request ended; nothing is raised.
         """
-        header = request.header  # type: ignore[attr-defined]
+        header = header_of(request)
         header.cluster_id = self._node.cluster_id or ""
         header.timeout_ms = timeout_ms
         header.forwarded = False
-        return await self.handle(method, request)
+        reply = await self.handle(rpc, request)
+        assert isinstance(reply, rpc.reply), f"{type(reply).__name__} as the reply to {rpc}"
+        return reply
 
-    async def handle(self, method: str, request: Message) -> Message:
+    async def handle(self, rpc: AnyRpc, request: Message) -> Message:
         """Answer a request of the service within its deadline.
 
         Raises:
-            RemoteProtocolError: no such method, or another method's request.
+            RemoteProtocolError: not an RPC of this service, or another RPC's request.
         """
-        spec = METHODS.get(method)
-        if spec is None or not isinstance(request, spec.request):
-            raise RemoteProtocolError(f"{type(request).__name__} for the method {method!a}")
-        limit = _limit(spec.sender)
-        if self._in_progress[spec.sender] >= limit:
-            return _reply(spec, Outcome(Word.OVERLOADED, f"{limit} requests are in progress here", "ask again later"))
-        self._in_progress[spec.sender] += 1
+        method = METHODS.get(rpc)
+        if method is None or not isinstance(request, rpc.request):
+            raise RemoteProtocolError(f"{type(request).__name__} for the method {rpc.name!a}")
+        load = _load(rpc)
+        limit = IN_PROGRESS_MAX[load]
+        if self._in_progress[load] >= limit:
+            return _refused(rpc, Outcome(Word.OVERLOADED, f"{limit} requests are in progress here", "ask again later"))
+        self._in_progress[load] += 1
         try:
-            answer = await self._route(method, spec, request)
+            answer = await self._route(method, request)
         except RemoteProtocolError as error:
-            word = Word.INVALID_REGISTRATION if method == "RegisterBroker" else Word.INVALID_REQUEST
+            word = Word.INVALID_REGISTRATION if rpc is rpcs.REGISTER_BROKER else Word.INVALID_REQUEST
             answer = Outcome(word, error.message)
         finally:
-            self._in_progress[spec.sender] -= 1
-        return _reply(spec, answer) if isinstance(answer, Outcome) else answer
+            self._in_progress[load] -= 1
+        return _refused(rpc, answer) if isinstance(answer, Outcome) else answer
 
-    async def _route(self, method: str, spec: _Method, request: Message) -> Message | Outcome:
-        header = request.header  # type: ignore[attr-defined]
+    async def _route(self, method: _Method, request: Message) -> Message | Outcome:
+        header = header_of(request)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _allowed_ms(header.timeout_ms) / 1000
         while True:
@@ -164,22 +172,22 @@ class ControllerService:
             if header.cluster_id and cluster_id is not None and header.cluster_id != cluster_id:
                 text = f"this is cluster {cluster_id}, the request is for {header.cluster_id[:60]!a}"
                 return Outcome(Word.INCONSISTENT_CLUSTER_ID, text)
-            if header.unconfirmed and spec.describe is not None:
-                return await self._unconfirmed(spec.describe, request)
-            if spec.sender is _From.ADMINISTRATOR and self.controller.active:
+            if header.unconfirmed and method.describe is not None:
+                return await self._unconfirmed(method.describe, request)
+            if method.rpc.sender is Sender.CLIENT and self.controller.active:
                 await self._turn()
             remaining_ms = (deadline - loop.time()) * 1000
             if remaining_ms <= 0:
                 return TIMED_OUT if self.controller.active else NOT_CONTROLLER
             if self.controller.active:
-                answered = await spec.handle(self, request, remaining_ms)
+                answered = await method.handle(self, request, remaining_ms)
                 return PAUSED if answered == NOT_CONTROLLER and self._node.paused else answered
             leader_id, address = self._node.leader_id, self._node.leader_address
             if leader_id is not None and leader_id != self._node.node_id:
                 if header.forwarded:
                     return NOT_CONTROLLER
                 if address is not None:
-                    answer = await self._forward(method, spec, request, address, remaining_ms)
+                    answer = await self._forward(method.rpc, request, address, remaining_ms)
                     if answer is None:
                         continue
                     return answer
@@ -189,18 +197,14 @@ class ControllerService:
             except TimeoutError:
                 return NOT_CONTROLLER
 
-    async def _unconfirmed(
-        self,
-        describe: Callable[[ControllerService, Any, ClusterImage], Awaitable[Message | Outcome]],
-        request: Message,
-    ) -> Message | Outcome:
+    async def _unconfirmed(self, describe: Describe[Any, Any], request: Message) -> Message | Outcome:
         """Answer a read from the metadata that this node has applied, and mark the answer as such."""
         image = self.controller.applied_image
         if not image.end_offset:
             return NOTHING_APPLIED
-        answer = await describe(self, request, image)
+        answer: Message | Outcome = await describe(self, request, image)
         if not isinstance(answer, Outcome):
-            result = answer.result  # type: ignore[attr-defined]
+            result = result_of(answer)
             result.unconfirmed = True
             result.generation, result.epoch = self._node.generation, self._node.epoch
         return answer
@@ -211,29 +215,29 @@ class ControllerService:
         asyncio.get_running_loop().call_soon(self._bulk.release)
 
     async def _forward(
-        self, method: str, spec: _Method, request: Message, address: str, timeout_ms: float
-    ) -> Message | Outcome | None:
-        """What the leader answers.  None: another leads now, and the question may be put to that one."""
-        copy = spec.request()
+        self, rpc: Rpc[RequestT, ReplyT], request: RequestT, address: str, timeout_ms: float
+    ) -> ReplyT | Outcome | None:
+        """Return the leader's answer; None when another leads now and may be asked instead."""
+        copy = rpc.request()
         copy.CopyFrom(request)
-        copy.header.forwarded = True
-        copy.header.timeout_ms = max(1, int(timeout_ms))
-        call = asyncio.ensure_future(self._transport.call(address, method, copy, max(1, int(timeout_ms))))
+        header = header_of(copy)
+        header.forwarded = True
+        header.timeout_ms = max(1, int(timeout_ms))
+        call = asyncio.ensure_future(self._transport.call(address, rpc, copy, header.timeout_ms))
         try:
             await self._answered_or_replaced(call, address)
             if not call.done():
-                return OUTCOME_UNKNOWN if spec.changes else None
-            reply = call.result()
+                return None if rpc.reads_only else OUTCOME_UNKNOWN
+            return call.result()
         except UnreachableError as error:
-            if spec.changes and error.was_sent:
+            if not rpc.reads_only and error.was_sent:
                 return OUTCOME_UNKNOWN
             is_replaced = self._node.leader_id is not None and self._node.leader_address != address
             return None if is_replaced else NOT_CONTROLLER
         finally:
             call.cancel()
-        return reply if isinstance(reply, spec.reply) else OUTCOME_UNKNOWN
 
-    async def _answered_or_replaced(self, call: asyncio.Future[Message], address: str) -> None:
+    async def _answered_or_replaced(self, call: asyncio.Future[ReplyT], address: str) -> None:
         """Wait for the answer, but not for that of a leader that hangs while another leads: it may never come."""
         while not call.done() and (self._node.leader_id is None or self._node.leader_address == address):
             changed = asyncio.ensure_future(self.controller.changed())
@@ -247,37 +251,47 @@ class ControllerService:
 
     # By method: only on the active controller
 
-    async def _register(self, request: pb.RegisterBrokerRequest, timeout_ms: float) -> Message | Outcome:
+    async def _register(self, request: pb.RegisterBrokerRequest, timeout_ms: float) -> pb.RegisterBrokerReply | Outcome:
         answer = await self.controller.register(convert.registration(request), timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.registered(answer)
 
-    async def _heartbeat(self, request: pb.BrokerHeartbeatRequest, timeout_ms: float) -> Message | Outcome:
+    async def _heartbeat(
+        self, request: pb.BrokerHeartbeatRequest, timeout_ms: float
+    ) -> pb.BrokerHeartbeatReply | Outcome:
         answer = await self.controller.heartbeat(
             convert.heartbeat(request), request.received_offset, request.pending_changes, timeout_ms
         )
         return answer if isinstance(answer, Outcome) else convert.heartbeat_answer(answer)
 
-    async def _alter_partition(self, request: pb.AlterPartitionRequest, timeout_ms: float) -> Message | Outcome:
+    async def _alter_partition(
+        self, request: pb.AlterPartitionRequest, timeout_ms: float
+    ) -> pb.AlterPartitionReply | Outcome:
         changes = convert.isr_changes(request)
         answer = await self.controller.carry_out(
             lambda image, again: alter_partition(image, request.broker_id, request.broker_epoch, changes), timeout_ms
         )
         return answer if isinstance(answer, Outcome) else convert.altered(answer)
 
-    async def _assign_directories(self, request: pb.AssignDirectoriesRequest, timeout_ms: float) -> Message | Outcome:
+    async def _assign_directories(
+        self, request: pb.AssignDirectoriesRequest, timeout_ms: float
+    ) -> pb.AssignDirectoriesReply | Outcome:
         items = convert.assignments(request)
         answer: Outcome = await self.controller.carry_out(
             lambda image, again: assign_directories(image, request.broker_id, request.broker_epoch, items), timeout_ms
         )
         return convert.assigned(answer)
 
-    async def _allocate(self, request: pb.AllocateProducerIdsRequest, timeout_ms: float) -> Message | Outcome:
+    async def _allocate(
+        self, request: pb.AllocateProducerIdsRequest, timeout_ms: float
+    ) -> pb.AllocateProducerIdsReply | Outcome:
         answer = await self.controller.carry_out(
             lambda image, again: allocate_producer_ids(image, request.broker_id, request.broker_epoch), timeout_ms
         )
         return answer if isinstance(answer, Outcome) else convert.allocated(answer)
 
-    async def _create_topics(self, request: pb.CreateTopicsRequest, timeout_ms: float) -> Message | Outcome:
+    async def _create_topics(
+        self, request: pb.CreateTopicsRequest, timeout_ms: float
+    ) -> pb.CreateTopicsReply | Outcome:
         topics = convert.new_topics(request)
 
         def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[CreatedTopic, ...], int]]:
@@ -287,7 +301,9 @@ class ControllerService:
         answer = await self.controller.carry_out(decide, timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.created(answer[0], OK, answer[1])
 
-    async def _delete_topics(self, request: pb.DeleteTopicsRequest, timeout_ms: float) -> Message | Outcome:
+    async def _delete_topics(
+        self, request: pb.DeleteTopicsRequest, timeout_ms: float
+    ) -> pb.DeleteTopicsReply | Outcome:
         names, topic_ids = convert.topics_to_delete(request)
 
         def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[DeletedTopic, ...], int]]:
@@ -297,14 +313,20 @@ class ControllerService:
         answer = await self.controller.carry_out(decide, timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.deleted(answer[0], OK, answer[1])
 
-    async def _describe_topics(self, request: pb.DescribeTopicsRequest, image: ClusterImage) -> Message | Outcome:
+    async def _describe_topics(
+        self, request: pb.DescribeTopicsRequest, image: ClusterImage
+    ) -> pb.DescribeTopicsReply | Outcome:
         return await describe_topics(image, request.names)
 
-    async def _describe_brokers(self, request: pb.DescribeBrokersRequest, image: ClusterImage) -> Message | Outcome:
+    async def _describe_brokers(
+        self, request: pb.DescribeBrokersRequest, image: ClusterImage
+    ) -> pb.DescribeBrokersReply | Outcome:
         sessions = [(broker_id, self.controller.session(broker_id)) for broker_id in image.brokers]
         return describe_brokers(image, self._node.cluster_id or "", sessions)
 
-    async def _change_voters(self, request: pb.ChangeVotersRequest, timeout_ms: float) -> Message | Outcome:
+    async def _change_voters(
+        self, request: pb.ChangeVotersRequest, timeout_ms: float
+    ) -> pb.ChangeVotersReply | Outcome:
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         dry_run = request.header.validate_only
         result = await self._node.change_voters(voters.change(request), dry_run=dry_run, timeout_ms=int(timeout_ms))
@@ -312,7 +334,9 @@ class ControllerService:
             return await self._confirmed(voters.changed(result), deadline)
         return voters.changed(result)
 
-    async def _transfer_leader(self, request: pb.TransferLeaderRequest, timeout_ms: float) -> Message | Outcome:
+    async def _transfer_leader(
+        self, request: pb.TransferLeaderRequest, timeout_ms: float
+    ) -> pb.TransferLeaderReply | Outcome:
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         to = request.to if request.HasField("to") else None
         known = to is None or to in self._node.voter_ids
@@ -320,18 +344,20 @@ class ControllerService:
             return await self._confirmed(pb.TransferLeaderReply(result=convert.result(OK)), deadline)
         if not known:
             unknown = Outcome(Word.VOTER_NOT_FOUND, f"node {to} is no voter", "see `kctl quorum status` for the voters")
-            return await self._confirmed(_reply(METHODS["TransferLeader"], unknown), deadline)
+            return await self._confirmed(rpcs.TRANSFER_LEADER.reply_of(convert.result(unknown)), deadline)
         answer = await self._node.transfer_leader(to, int(timeout_ms))
         if answer.error is VoterChangeError.NONE or answer.error in voters.UNSETTLED:
             return voters.transferred(answer)
         return await self._confirmed(voters.transferred(answer), deadline)
 
-    async def _confirmed(self, reply: Message, deadline: float) -> Message | Outcome:
+    async def _confirmed(self, reply: ReplyT, deadline: float) -> ReplyT | Outcome:
         """`reply`, which rests on nothing that was appended for it, if this node is proven to have led."""
         left_ms = max((deadline - asyncio.get_running_loop().time()) * 1000, 1)
         return await self.controller.confirm(left_ms) or reply
 
-    async def _set_preferred(self, request: pb.SetPreferredControllersRequest, timeout_ms: float) -> Message | Outcome:
+    async def _set_preferred(
+        self, request: pb.SetPreferredControllersRequest, timeout_ms: float
+    ) -> pb.SetPreferredControllersReply | Outcome:
         def decide(image: ClusterImage, again: bool) -> Decision[tuple[Preferred, int]]:
             voter_ids = self._node.voter_ids
             wanted = least_burdened(image, voter_ids) if request.auto else tuple(request.node_ids)
@@ -351,7 +377,7 @@ class ControllerService:
 
     async def _describe_preferred(
         self, request: pb.DescribePreferredControllersRequest, image: ClusterImage
-    ) -> Message | Outcome:
+    ) -> pb.DescribePreferredControllersReply | Outcome:
         return pb.DescribePreferredControllersReply(
             result=convert.result(OK), offset=image.end_offset, node_ids=image.preferred_controllers
         )
@@ -363,77 +389,43 @@ def _allowed_ms(asked_ms: int) -> float:
     return wanted - min(wanted / 10, 500)
 
 
-def _limit(sender: _From) -> int:
-    match sender:
-        case _From.HEARTBEAT:
-            return MAX_HEARTBEATS_IN_PROGRESS
-        case _From.BROKER:
-            return MAX_OF_BROKERS_IN_PROGRESS
-        case _From.ADMINISTRATOR:
-            return MAX_IN_PROGRESS
+def _load(rpc: AnyRpc) -> Load:
+    if rpc is rpcs.BROKER_HEARTBEAT:
+        return Load.HEARTBEATS
+    return Load.BROKERS if rpc.sender is Sender.BROKER else Load.ADMINISTRATION
 
 
-def _reply(spec: _Method, outcome: Outcome) -> Message:
-    reply: Message = spec.reply(result=convert.result(outcome))
+def _refused(rpc: AnyRpc, outcome: Outcome) -> Message:
+    reply: Message = rpc.reply_of(convert.result(outcome))
     return reply
 
 
-METHODS: dict[str, _Method] = {
-    "RegisterBroker": _Method(
-        pb.RegisterBrokerRequest, pb.RegisterBrokerReply, ControllerService._register, sender=_From.BROKER
-    ),
-    "BrokerHeartbeat": _Method(
-        pb.BrokerHeartbeatRequest, pb.BrokerHeartbeatReply, ControllerService._heartbeat, sender=_From.HEARTBEAT
-    ),
-    "AlterPartition": _Method(
-        pb.AlterPartitionRequest, pb.AlterPartitionReply, ControllerService._alter_partition, sender=_From.BROKER
-    ),
-    "AssignDirectories": _Method(
-        pb.AssignDirectoriesRequest,
-        pb.AssignDirectoriesReply,
-        ControllerService._assign_directories,
-        sender=_From.BROKER,
-    ),
-    "AllocateProducerIds": _Method(
-        pb.AllocateProducerIdsRequest, pb.AllocateProducerIdsReply, ControllerService._allocate, sender=_From.BROKER
-    ),
-    "CreateTopics": _Method(pb.CreateTopicsRequest, pb.CreateTopicsReply, ControllerService._create_topics),
-    "DeleteTopics": _Method(pb.DeleteTopicsRequest, pb.DeleteTopicsReply, ControllerService._delete_topics),
-    "DescribeTopics": _read(pb.DescribeTopicsRequest, pb.DescribeTopicsReply, ControllerService._describe_topics),
-    "DescribeBrokers": _read(pb.DescribeBrokersRequest, pb.DescribeBrokersReply, ControllerService._describe_brokers),
-    "AddPartitions": _Method(pb.AddPartitionsRequest, pb.AddPartitionsReply, _by_controller(admin.add_partitions)),
-    "RemovePartitions": _Method(
-        pb.RemovePartitionsRequest, pb.RemovePartitionsReply, _by_controller(admin.remove_partitions)
-    ),
-    "UnregisterBroker": _Method(
-        pb.UnregisterBrokerRequest, pb.UnregisterBrokerReply, _by_controller(admin.unregister_broker)
-    ),
-    "AlterConfigs": _Method(pb.AlterConfigsRequest, pb.AlterConfigsReply, _by_controller(configs.alter_configs)),
-    "DescribeConfigs": _read(pb.DescribeConfigsRequest, pb.DescribeConfigsReply, _by_image(configs.describe_configs)),
-    "ElectLeaders": _Method(pb.ElectLeadersRequest, pb.ElectLeadersReply, _by_controller(elections.elect_leaders)),
-    "AlterReassignments": _Method(
-        pb.AlterReassignmentsRequest,
-        pb.AlterReassignmentsReply,
-        _by_controller(reassignments.alter_reassignments),
-    ),
-    "ListReassignments": _read(
-        pb.ListReassignmentsRequest, pb.ListReassignmentsReply, _by_image(reassignments.describe_reassignments)
-    ),
-    "ChangeVoters": _Method(pb.ChangeVotersRequest, pb.ChangeVotersReply, ControllerService._change_voters),
-    "TransferLeader": _Method(pb.TransferLeaderRequest, pb.TransferLeaderReply, ControllerService._transfer_leader),
-    "SetPreferredControllers": _Method(
-        pb.SetPreferredControllersRequest, pb.SetPreferredControllersReply, ControllerService._set_preferred
-    ),
-    "DescribePreferredControllers": _read(
-        pb.DescribePreferredControllersRequest,
-        pb.DescribePreferredControllersReply,
-        ControllerService._describe_preferred,
-    ),
-    "DescribeFeatures": _read(
-        pb.DescribeFeaturesRequest, pb.DescribeFeaturesReply, _by_image(features.describe_features)
-    ),
-    "UpgradeFeature": _Method(
-        pb.UpgradeFeatureRequest, pb.UpgradeFeatureReply, _by_controller(features.upgrade_feature)
-    ),
+METHODS: dict[AnyRpc, _Method] = {
+    method.rpc: method
+    for method in (
+        _change(rpcs.REGISTER_BROKER, ControllerService._register),
+        _change(rpcs.BROKER_HEARTBEAT, ControllerService._heartbeat),
+        _change(rpcs.ALTER_PARTITION, ControllerService._alter_partition),
+        _change(rpcs.ASSIGN_DIRECTORIES, ControllerService._assign_directories),
+        _change(rpcs.ALLOCATE_PRODUCER_IDS, ControllerService._allocate),
+        _change(rpcs.CREATE_TOPICS, ControllerService._create_topics),
+        _change(rpcs.DELETE_TOPICS, ControllerService._delete_topics),
+        _read(rpcs.DESCRIBE_TOPICS, ControllerService._describe_topics),
+        _read(rpcs.DESCRIBE_BROKERS, ControllerService._describe_brokers),
+        _change(rpcs.ADD_PARTITIONS, _by_controller(admin.add_partitions)),
+        _change(rpcs.REMOVE_PARTITIONS, _by_controller(admin.remove_partitions)),
+        _change(rpcs.UNREGISTER_BROKER, _by_controller(admin.unregister_broker)),
+        _change(rpcs.ALTER_CONFIGS, _by_controller(configs.alter_configs)),
+        _read(rpcs.DESCRIBE_CONFIGS, _by_image(configs.describe_configs)),
+        _change(rpcs.ELECT_LEADERS, _by_controller(elections.elect_leaders)),
+        _change(rpcs.ALTER_REASSIGNMENTS, _by_controller(reassignments.alter_reassignments)),
+        _read(rpcs.LIST_REASSIGNMENTS, _by_image(reassignments.describe_reassignments)),
+        _change(rpcs.CHANGE_VOTERS, ControllerService._change_voters),
+        _change(rpcs.TRANSFER_LEADER, ControllerService._transfer_leader),
+        _change(rpcs.SET_PREFERRED_CONTROLLERS, ControllerService._set_preferred),
+        _read(rpcs.DESCRIBE_PREFERRED_CONTROLLERS, ControllerService._describe_preferred),
+        _read(rpcs.DESCRIBE_FEATURES, _by_image(features.describe_features)),
+        _change(rpcs.UPGRADE_FEATURE, _by_controller(features.upgrade_feature)),
+    )
 }
-"""Every method of the service."""
+"""Every RPC of the service."""

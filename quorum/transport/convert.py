@@ -20,6 +20,8 @@ from quorum.codec import MalformedError, require
 from quorum.core import messages as m
 from quorum.core.types import UNASSIGNED, LogEnd, ReplicaKey
 from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import quorum_pb2 as pb
 
 TOOL = m.Sender(None, 0, ReplicaKey(-1, UNASSIGNED))
@@ -35,13 +37,11 @@ _ERRORS = {code: getattr(pb, f"QUORUM_ERROR_{code.value}") for code in m.ErrorCo
 _ERRORS_BACK = {number: code for code, number in _ERRORS.items()}
 
 
-class Rpc(NamedTuple):
-    """One method of the service: its name, the protobuf types, and how each is converted."""
+class Conversion(NamedTuple):
+    """How the messages of one RPC are converted: `_to` makes a protobuf message, `_from` checks and reads one."""
 
-    name: str
+    rpc: AnyRpc
     request_type: type[m.Request]
-    wire_request: Callable[[], Any]
-    wire_reply: Callable[[], Any]
     request_to: Callable[[Any], Message]
     request_from: Callable[[Any], m.Request]
     reply_to: Callable[[Any], Message]
@@ -502,58 +502,29 @@ def _describe_reply_from(_: m.DescribeQuorum, message: pb.DescribeQuorumReply) -
     )
 
 
-RPCS: dict[str, Rpc] = {
-    rpc.name: rpc
-    for rpc in (
-        Rpc("Vote", m.Vote, pb.VoteRequest, pb.VoteReply, _vote_to, _vote_from, _vote_reply_to, _vote_reply_from),
-        Rpc(
-            "BeginQuorumEpoch",
-            m.BeginQuorumEpoch,
-            pb.BeginQuorumEpochRequest,
-            pb.BeginQuorumEpochReply,
-            _begin_to,
-            _begin_from,
-            _begin_reply_to,
-            _begin_reply_from,
+CONVERSIONS: dict[AnyRpc, Conversion] = {
+    each.rpc: each
+    for each in (
+        Conversion(rpcs.VOTE, m.Vote, _vote_to, _vote_from, _vote_reply_to, _vote_reply_from),
+        Conversion(
+            rpcs.BEGIN_QUORUM_EPOCH, m.BeginQuorumEpoch, _begin_to, _begin_from, _begin_reply_to, _begin_reply_from
         ),
-        Rpc(
-            "EndQuorumEpoch",
-            m.EndQuorumEpoch,
-            pb.EndQuorumEpochRequest,
-            pb.EndQuorumEpochReply,
-            _end_to,
-            _end_from,
-            _end_reply_to,
-            _end_reply_from,
-        ),
-        Rpc(
-            "Fetch", m.Fetch, pb.FetchRequest, pb.FetchReply, _fetch_to, _fetch_from, _fetch_reply_to, _fetch_reply_from
-        ),
-        Rpc(
-            "FetchSnapshot",
+        Conversion(rpcs.END_QUORUM_EPOCH, m.EndQuorumEpoch, _end_to, _end_from, _end_reply_to, _end_reply_from),
+        Conversion(rpcs.FETCH, m.Fetch, _fetch_to, _fetch_from, _fetch_reply_to, _fetch_reply_from),
+        Conversion(
+            rpcs.FETCH_SNAPSHOT,
             m.FetchSnapshot,
-            pb.FetchSnapshotRequest,
-            pb.FetchSnapshotReply,
             _fetch_snapshot_to,
             _fetch_snapshot_from,
             _fetch_snapshot_reply_to,
             _fetch_snapshot_reply_from,
         ),
-        Rpc(
-            "Introduce",
-            m.Introduce,
-            pb.IntroduceRequest,
-            pb.IntroduceReply,
-            _introduce_to,
-            _introduce_from,
-            _introduce_reply_to,
-            _introduce_reply_from,
+        Conversion(
+            rpcs.INTRODUCE, m.Introduce, _introduce_to, _introduce_from, _introduce_reply_to, _introduce_reply_from
         ),
-        Rpc(
-            "DescribeQuorum",
+        Conversion(
+            rpcs.DESCRIBE_QUORUM,
             m.DescribeQuorum,
-            pb.DescribeQuorumRequest,
-            pb.DescribeQuorumReply,
             _describe_to,
             _describe_from,
             _describe_reply_to,
@@ -561,58 +532,67 @@ RPCS: dict[str, Rpc] = {
         ),
     )
 }
+"""Every RPC of the `Quorum` service."""
 
-_BY_REQUEST = {rpc.request_type: rpc for rpc in RPCS.values()}
+_BY_REQUEST = {each.request_type: each for each in CONVERSIONS.values()}
 
 
-def rpc_of(request: m.Request) -> Rpc:
-    return _BY_REQUEST[type(request)]
+def rpc_of(request: m.Request) -> AnyRpc:
+    """Return the RPC that carries `request`."""
+    return _BY_REQUEST[type(request)].rpc
 
 
 def request_to_wire(request: m.Request, correlation_id: int) -> bytes:
-    message: Any = rpc_of(request).request_to(request)
+    message: Any = _BY_REQUEST[type(request)].request_to(request)
     message.correlation_id = correlation_id
     data: bytes = message.SerializeToString()
     return data
 
 
-def request_from_wire(name: str, wire: bytes) -> tuple[int, m.Request]:
-    """(correlation id, request) of a call of method `name`.
+def request_from_wire(rpc: AnyRpc, wire: bytes) -> tuple[int, m.Request]:
+    """Return the correlation id and the request of a call of `rpc`.
 
     Raises:
         RemoteProtocolError: malformed; names the field.
     """
-    rpc = RPCS[name]
-    message = rpc.wire_request()
+    message = rpc.request()
     try:
         codec.parse(message, wire)
-        return message.correlation_id, rpc.request_from(message)
+        return message.correlation_id, CONVERSIONS[rpc].request_from(message)
     except MalformedError as error:
-        raise RemoteProtocolError(f"{name}: {error}") from error
+        raise RemoteProtocolError(f"{rpc}: {error}") from error
 
 
-def reply_to_wire(name: str, reply: m.Reply, correlation_id: int) -> bytes:
-    message: Any = RPCS[name].reply_to(reply)
+def reply_to_wire(rpc: AnyRpc, reply: m.Reply, correlation_id: int) -> bytes:
+    message: Any = CONVERSIONS[rpc].reply_to(reply)
     message.correlation_id = correlation_id
     data: bytes = message.SerializeToString()
     return data
 
 
 def reply_from_wire(request: m.Request, correlation_id: int, wire: bytes) -> m.Reply:
-    """The reply to `request`, which was sent with `correlation_id`.
+    """Return the reply to `request`, which was sent with `correlation_id`.
 
     Raises:
         RemoteProtocolError: malformed, or the answer to something else.
     """
-    rpc = rpc_of(request)
-    message = rpc.wire_reply()
+    conversion = _BY_REQUEST[type(request)]
+    message = conversion.rpc.reply()
     try:
         codec.parse(message, wire)
         answered = message.correlation_id
         require(answered == correlation_id, f"answers call {answered}, not {correlation_id}")
-        return rpc.reply_from(request, message)
+        return conversion.reply_from(request, message)
     except MalformedError as error:
-        raise RemoteProtocolError(f"reply to {rpc.name}: {error}") from error
+        raise RemoteProtocolError(f"reply to {conversion.rpc}: {error}") from error
 
 
-__all__ = ["RPCS", "TOOL", "Rpc", "reply_from_wire", "reply_to_wire", "request_from_wire", "request_to_wire"]
+__all__ = [
+    "CONVERSIONS",
+    "TOOL",
+    "Conversion",
+    "reply_from_wire",
+    "reply_to_wire",
+    "request_from_wire",
+    "request_to_wire",
+]

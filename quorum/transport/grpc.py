@@ -14,11 +14,10 @@ import asyncio
 import itertools
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
-from google.protobuf import message_factory
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -31,11 +30,7 @@ from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.addresses import Address, parse_address
 from quorumlog.runtime.grpc import bind, connect, make_channel, make_server
 from quorumlog.runtime.logging import LineBudget, get_logger
-from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
-
-QUORUM_SERVICE = quorum_pb2.DESCRIPTOR.services_by_name["Quorum"].full_name
-CONTROLLER_SERVICE = controller_pb2.DESCRIPTOR.services_by_name["Controller"].full_name
-NODE_SERVICE = node_pb2.DESCRIPTOR.services_by_name["Node"].full_name
+from quorumlog.wire.rpcs import RPCS, AnyRpc, ReplyT, RequestT, Rpc, Service
 
 CHANNELS_MAX = 128
 """Open channels; the one used longest ago without a call in progress is closed when another is needed."""
@@ -51,27 +46,6 @@ _LOG_EVERY_S = 5.0
 
 _log = get_logger("quorum.transport")
 
-
-class _Method(NamedTuple):
-    """A method of the `Controller` or `Node` service; their names do not meet."""
-
-    service: str
-    request: type[Message]
-    reply: type[Message]
-
-
-_METHODS: dict[str, _Method] = {
-    method.name: _Method(
-        service.full_name,
-        message_factory.GetMessageClass(method.input_type),
-        message_factory.GetMessageClass(method.output_type),
-    )
-    for service in (
-        controller_pb2.DESCRIPTOR.services_by_name["Controller"],
-        node_pb2.DESCRIPTOR.services_by_name["Node"],
-    )
-    for method in service.methods
-}
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _Serve = Callable[[bytes, _Context], Awaitable[bytes]]
@@ -173,11 +147,11 @@ class GrpcTransport:
         self.bind()
         assert self._server is not None
         assert self._handler is not None, "serve() comes before start()"
-        names = [QUORUM_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        names = [Service.QUORUM.value, health.SERVICE_NAME, reflection.SERVICE_NAME]
         self._server.add_generic_rpc_handlers((self._quorum_handlers(),))
         if self._controller_handler is not None:
-            for service in (CONTROLLER_SERVICE, NODE_SERVICE):
-                names.append(service)
+            for service in (Service.CONTROLLER, Service.NODE):
+                names.append(service.value)
                 self._server.add_generic_rpc_handlers((self._controller_handlers(service),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(names, self._server)
@@ -188,69 +162,69 @@ class GrpcTransport:
         """Tell gRPC health, whole and by service, whether this process serves."""
         serving = not self._closed and self.is_serving()
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in (health.OVERALL_HEALTH, QUORUM_SERVICE, CONTROLLER_SERVICE, NODE_SERVICE):
+        for name in (health.OVERALL_HEALTH, *(service.value for service in Service)):
             await self._health.set(name, status)
 
     def _quorum_handlers(self) -> grpc.GenericRpcHandler:
-        def serve(name: str) -> _Serve:
+        def serve(rpc: AnyRpc) -> _Serve:
             async def call(wire: bytes, context: _Context) -> bytes:
-                return await self._serve_quorum(name, wire, context)
+                return await self._serve_quorum(rpc, wire, context)
 
             return call
 
-        return _handlers(QUORUM_SERVICE, {name: serve(name) for name in convert.RPCS})
+        return _handlers(Service.QUORUM, serve)
 
-    def _controller_handlers(self, service: str) -> grpc.GenericRpcHandler:
-        def serve(name: str) -> _Serve:
+    def _controller_handlers(self, service: Service) -> grpc.GenericRpcHandler:
+        def serve(rpc: AnyRpc) -> _Serve:
             async def call(wire: bytes, context: _Context) -> bytes:
-                return await self._serve_controller(name, wire, context)
+                return await self._serve_controller(rpc, wire, context)
 
             return call
 
-        return _handlers(service, {name: serve(name) for name in _METHODS if _METHODS[name].service == service})
+        return _handlers(service, serve)
 
-    async def _serve_quorum(self, name: str, wire: bytes, context: _Context) -> bytes:
+    async def _serve_quorum(self, rpc: AnyRpc, wire: bytes, context: _Context) -> bytes:
         assert self._handler is not None
         if len(wire) > QUORUM_REQUEST_MAX_BYTES:
-            return await self._refuse_size(name, len(wire), QUORUM_REQUEST_MAX_BYTES, context)
+            return await self._refuse_size(rpc, len(wire), QUORUM_REQUEST_MAX_BYTES, context)
         try:
-            correlation_id, request = convert.request_from_wire(name, wire)
+            correlation_id, request = convert.request_from_wire(rpc, wire)
         except RemoteProtocolError as error:
             return await self._refuse_malformed(str(error), context)
-        reply: Reply = await self._within_deadline(self._handler(request), name, context)
-        return convert.reply_to_wire(name, reply, correlation_id)
+        reply: Reply = await self._within_deadline(self._handler(request), rpc, context)
+        return convert.reply_to_wire(rpc, reply, correlation_id)
 
-    async def _serve_controller(self, name: str, wire: bytes, context: _Context) -> bytes:
+    async def _serve_controller(self, rpc: AnyRpc, wire: bytes, context: _Context) -> bytes:
         assert self._controller_handler is not None
         if len(wire) > CONTROLLER_REQUEST_MAX_BYTES:
-            return await self._refuse_size(name, len(wire), CONTROLLER_REQUEST_MAX_BYTES, context)
-        request = _METHODS[name].request()
+            return await self._refuse_size(rpc, len(wire), CONTROLLER_REQUEST_MAX_BYTES, context)
+        request: Message = rpc.request()
         try:
             request.ParseFromString(wire)
         except (DecodeError, RecursionError) as error:
-            return await self._refuse_malformed(f"{name}: not a {type(request).__name__}: {error}", context)
-        reply: Message = await self._within_deadline(self._controller_handler(name, request), name, context)
+            return await self._refuse_malformed(f"{rpc}: not a {type(request).__name__}: {error}", context)
+        reply: Message = await self._within_deadline(self._controller_handler(rpc, request), rpc, context)
         return reply.SerializeToString()
 
-    async def _within_deadline(self, work: Awaitable[Any], name: str, context: _Context) -> Any:
+    async def _within_deadline(self, work: Awaitable[Any], rpc: AnyRpc, context: _Context) -> Any:
         remaining = context.time_remaining()
         allowed_s = HANDLING_MAX_S if remaining is None else min(remaining, HANDLING_MAX_S)
         try:
             async with asyncio.timeout(allowed_s):
                 return await work
         except TimeoutError:
-            await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, f"{name} took longer than {allowed_s:.3f} s")
+            await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, f"{rpc} took longer than {allowed_s:.3f} s")
         except UnreachableError as error:
             await _abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
         except RemoteProtocolError as error:
             await self._refuse_malformed(str(error), context)
         except Exception:
-            _log.exception("a handler failed", method=name)  # gRPC would only say so to the caller
-            await _abort(context, grpc.StatusCode.INTERNAL, f"{name} failed; see the log of this node")
+            _log.exception("a handler failed", method=rpc.name)  # gRPC would only say so to the caller
+            await _abort(context, grpc.StatusCode.INTERNAL, f"{rpc} failed; see the log of this node")
 
-    async def _refuse_size(self, name: str, size: int, limit: int, context: _Context) -> bytes:
+    async def _refuse_size(self, rpc: AnyRpc, size: int, limit: int, context: _Context) -> bytes:
         self.malformed_requests += 1
-        await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{name} of {size} bytes, at most {limit} are taken")
+        await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{rpc} of {size} bytes, at most {limit} are taken")
 
     async def _refuse_malformed(self, problem: str, context: _Context) -> bytes:
         self.malformed_requests += 1
@@ -263,24 +237,21 @@ class GrpcTransport:
         correlation_id = next(self._correlation_ids)
         rpc = convert.rpc_of(request)
         wire = convert.request_to_wire(request, correlation_id)
-        answer = await self._exchange(to.address, f"/{QUORUM_SERVICE}/{rpc.name}", wire, timeout_ms)
+        answer = await self._exchange(to.address, rpc.path, wire, timeout_ms)
         try:
             return convert.reply_from_wire(request, correlation_id, answer)
         except RemoteProtocolError as error:
             await self._distrust(to.address, str(error))
             raise UnreachableError(f"{to.address}: {error}") from error
 
-    async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
-        spec = _METHODS[method]
-        reply = spec.reply()
-        wire = await self._exchange(
-            address, f"/{spec.service}/{method}", request.SerializeToString(), timeout_ms, connect_first=True
-        )
+    async def call(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT:
+        reply = rpc.reply()
+        wire = await self._exchange(address, rpc.path, request.SerializeToString(), timeout_ms, connect_first=True)
         try:
             reply.ParseFromString(wire)
         except (DecodeError, RecursionError) as error:
-            await self._distrust(address, f"reply to {method}: {error}")
-            raise UnreachableError(f"{address}: reply to {method}: {error}") from error
+            await self._distrust(address, f"reply to {rpc}: {error}")
+            raise UnreachableError(f"{address}: reply to {rpc}: {error}") from error
         return reply
 
     async def _exchange(
@@ -375,9 +346,9 @@ async def _abort(context: _Context, code: grpc.StatusCode, details: str) -> NoRe
     raise AssertionError("abort returned")
 
 
-def _handlers(service: str, methods: dict[str, _Serve]) -> grpc.GenericRpcHandler:
-    """Handlers of one service that take and give bytes."""
+def _handlers(service: Service, serve: Callable[[AnyRpc], _Serve]) -> grpc.GenericRpcHandler:
+    """Return handlers for all RPCs of a service, which take and give bytes."""
     return grpc.method_handlers_generic_handler(
-        service,
-        {name: grpc.unary_unary_rpc_method_handler(serve) for name, serve in methods.items()},
+        service.value,
+        {rpc.name: grpc.unary_unary_rpc_method_handler(serve(rpc)) for rpc in RPCS if rpc.service is service},
     )

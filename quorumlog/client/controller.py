@@ -14,21 +14,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
-from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
-from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.message import Message
 
 from quorumlog.client.probe import Silence, why_silent
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.grpc import connect, make_channel, method_of
-from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
-
-_CONTROLLER = controller_pb2.DESCRIPTOR.services_by_name["Controller"]
-_NODE = node_pb2.DESCRIPTOR.services_by_name["Node"]
-_QUORUM = quorum_pb2.DESCRIPTOR.services_by_name["Quorum"]
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc, Service, header_of, result_of
+from quorumlog.wire.v1 import controller_pb2, quorum_pb2
 
 NONE = "NONE"
 NOT_CONTROLLER = "NOT_CONTROLLER"
@@ -56,19 +51,6 @@ BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.25
 """A new leader is there within 3 s; whoever waits for it should not be what takes longest."""
 
-_READS = frozenset(
-    {
-        "DescribeBrokers",
-        "DescribeConfigs",
-        "DescribeFeatures",
-        "DescribePreferredControllers",
-        "DescribeTopics",
-        "ListReassignments",
-    }
-)
-
-_R = TypeVar("_R", bound=Message)
-
 
 class ControllerClient:
     """Calls nodes by their control addresses.  `async with` closes its connections."""
@@ -95,35 +77,35 @@ class ControllerClient:
         for channel in channels:
             await channel.close()
 
-    async def call(self, method: str, request: Message, timeout_s: float) -> Any:
-        """Call a method of the `Controller` service; its reply, whose own `result` is success.
+    async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
+        """Send an RPC of the `Controller` service and return its reply, whose own `result` is success.
 
-        Results of single items (topics) inside the reply are the caller's to look at.
+        The caller checks the results of single items (topics) in the reply.
 
         Raises:
             ClusterError: refused (with the code of the refusal), or UNAVAILABLE, TIMED_OUT, OUTCOME_UNKNOWN.
         """
+        assert rpc.service is Service.CONTROLLER, rpc
         deadline = _now() + timeout_s
-        is_read = method in _READS
         reason: ClusterError | None = None
         attempts = _Attempts(self, deadline)
         while (address := await attempts.next()) is not None:
-            if not is_read and (silence := await self._look_first(address, attempts.look_timeout_s)) is not None:
+            if not rpc.reads_only and (silence := await self._look_first(address, attempts.look_timeout_s)) is not None:
                 reason = silence
                 continue
             channel = self._channel(address)
             request_with_deadline = _with_timeout(request, deadline)
-            ask = method_of(channel, _CONTROLLER, method)
+            ask = method_of(channel, rpc)
             limit = max(deadline - _now(), 0.001)
             try:
                 reply = await ask(
-                    request_with_deadline, timeout=min(limit, READ_ATTEMPT_TIMEOUT_S) if is_read else limit
+                    request_with_deadline, timeout=min(limit, READ_ATTEMPT_TIMEOUT_S) if rpc.reads_only else limit
                 )
             except grpc.aio.AioRpcError as error:
                 reason = await self._meaning(error, address, deadline)
                 if reason.code in _SILENT:
                     self._avoid(address)
-                if not is_read and reason.code not in _NOTHING_DONE:
+                if not rpc.reads_only and reason.code not in _NOTHING_DONE:
                     raise ClusterError(
                         OUTCOME_UNKNOWN,
                         f"{address} took the request, then: {reason.message}",
@@ -135,7 +117,7 @@ class ControllerClient:
                 continue
             self.prefer(address)
             attempts.answered()
-            result: controller_pb2.Result = reply.result
+            result = result_of(reply)
             if result.error in (NONE, ""):
                 return reply
             nobody = f"no active controller answered within {round(timeout_s, 2):g} s; {address}: "
@@ -162,23 +144,25 @@ class ControllerClient:
         """The control addresses that are known, the one to ask first at the front."""
         return list(self._addresses)
 
-    async def call_node(self, address: str, method: str, request: Message, timeout_s: float) -> Any:
-        """Call a method of the `Controller` service on one node, once; its reply, whose `result` is success.
+    async def call_node(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
+        """Send a read of the `Controller` service to one node, once, and return its reply, whose `result` is success.
 
-        For reads only: what became of a change whose answer was lost would not be known.
+        A change is not sent this way: if its answer were lost, its outcome would be unknown.
 
         Raises:
             ClusterError: refused, or UNAVAILABLE.
         """
-        assert method in _READS, method
-        return await self._ask_once(address, _CONTROLLER, method, request, timeout_s)
+        assert rpc.service is Service.CONTROLLER, rpc
+        assert rpc.reads_only, rpc
+        return await self._ask_once(address, rpc, request, timeout_s)
 
-    async def ask_any(self, method: str, request: Message, timeout_s: float) -> Any:
-        """Call a method of the `Node` service on whichever node answers first; its reply, whose `result` is success.
+    async def ask_any(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
+        """Send an RPC of the `Node` service to one node after the other until one answers; its `result` is success.
 
         Raises:
             ClusterError: refused, or no node answered.
         """
+        assert rpc.service is Service.NODE, rpc
         deadline = _now() + timeout_s
         reason: ClusterError | None = None
         attempts = _Attempts(self, deadline)
@@ -187,7 +171,7 @@ class ControllerClient:
             left = deadline - _now()
             try:
                 limit = _now() + max(left / 2, min(left, ASK_TIMEOUT_MIN_S))
-                reply = await self._ask(address, _NODE, method, request, limit)
+                reply = await self._ask(address, rpc, request, limit)
             except ClusterError as error:
                 if not error.retriable:
                     raise
@@ -198,32 +182,29 @@ class ControllerClient:
             return reply
         raise reason or self._no_answer()
 
-    async def ask_node(self, address: str, method: str, request: Message, timeout_s: float) -> Any:
-        """Call a method of the `Node` service on one node, once; its reply, whose `result` is success.
+    async def ask_node(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
+        """Send an RPC of the `Node` service to one node, once, and return its reply, whose `result` is success.
 
         Raises:
             ClusterError: refused, or UNAVAILABLE.
         """
-        return await self._ask_once(address, _NODE, method, request, timeout_s)
+        assert rpc.service is Service.NODE, rpc
+        return await self._ask_once(address, rpc, request, timeout_s)
 
-    async def _ask_once(
-        self, address: str, service: ServiceDescriptor, method: str, request: Message, timeout_s: float
-    ) -> Any:
+    async def _ask_once(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
         deadline = _now() + timeout_s
         if not await connect(self._channel(address), min(timeout_s, CONNECT_TIMEOUT_S)):
             raise ClusterError(UNAVAILABLE, f"no answer from {address}", retriable=True)
-        return await self._ask(address, service, method, request, deadline)
+        return await self._ask(address, rpc, request, deadline)
 
-    async def _ask(
-        self, address: str, service: ServiceDescriptor, method: str, request: Message, deadline: float
-    ) -> Any:
-        ask = method_of(self._channel(address), service, method)
+    async def _ask(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, deadline: float) -> ReplyT:
+        ask = method_of(self._channel(address), rpc)
         limit = max(deadline - _now(), 0.001)
         try:
             reply = await ask(_with_timeout(request, deadline), timeout=limit)
         except grpc.aio.AioRpcError as error:
             raise await self._meaning(error, address, deadline) from error
-        result: controller_pb2.Result = reply.result
+        result = result_of(reply)
         if result.error not in (NONE, ""):
             raise _refusal(result)
         return reply
@@ -350,12 +331,9 @@ class ControllerClient:
         return answer if answer.known.epoch >= known.epoch else reply
 
     async def _describe(self, channel: grpc.aio.Channel, deadline: float) -> quorum_pb2.DescribeQuorumReply:
-        ask = method_of(channel, _QUORUM, "DescribeQuorum")
+        ask = method_of(channel, rpcs.DESCRIBE_QUORUM)
         limit = min(max(deadline - _now(), 0.001), READ_ATTEMPT_TIMEOUT_S)
-        reply: quorum_pb2.DescribeQuorumReply = await ask(
-            quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit
-        )
-        return reply
+        return await ask(quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit)
 
     def prefer(self, address: str) -> None:
         """Ask this node first: one that has answered, since a dead one costs a connection timeout each time."""
@@ -443,11 +421,11 @@ def _standing(reply: quorum_pb2.DescribeQuorumReply) -> tuple[int, int, bool, in
     return reply.known.generation, reply.known.epoch, _leads(reply), reply.high_watermark
 
 
-def _with_timeout(request: _R, deadline: float) -> _R:
-    """A copy of `request` that tells the nodes how long they have."""
+def _with_timeout(request: RequestT, deadline: float) -> RequestT:
+    """Return a copy of `request` that tells the nodes how long they have."""
     copy = type(request)()
     copy.CopyFrom(request)
-    cast(Any, copy).header.timeout_ms = max(1, int((deadline - _now()) * 1000))
+    header_of(copy).timeout_ms = max(1, int((deadline - _now()) * 1000))
     return copy
 
 

@@ -14,9 +14,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
-from google.protobuf.message import Message
-
 from quorumlog.errors import ClusterError
+from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc, header_of
 
 CONFIRM_S: Final = 1.2
 """How long an active controller is waited for before other nodes are asked, too."""
@@ -26,18 +25,24 @@ NODES_MAX: Final = 32
 """Nodes that are asked at once; further ones are not asked."""
 
 
-class Client(Protocol):
+class Caller(Protocol):
+    """Sends RPCs to the active controller, as `ControllerClient.call` does."""
+
+    async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT: ...
+
+
+class Client(Caller, Protocol):
     """The part of `ControllerClient` that reads need."""
 
     @property
     def addresses(self) -> list[str]: ...
 
-    async def call(self, method: str, request: Message, timeout_s: float) -> Any: ...
+    async def call_node(
+        self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float
+    ) -> ReplyT: ...
 
-    async def call_node(self, address: str, method: str, request: Message, timeout_s: float) -> Any: ...
 
-
-async def read(client: Client, method: str, request: Message, timeout_s: float) -> Any:
+async def read(client: Client, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
     """Return the answer of the active controller, or, when there is none, the best of the nodes.
 
     Raises:
@@ -45,14 +50,14 @@ async def read(client: Client, method: str, request: Message, timeout_s: float) 
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    confirmed = asyncio.ensure_future(client.call(method, request, timeout_s))
+    confirmed = asyncio.ensure_future(client.call(rpc, request, timeout_s))
     tasks = {confirmed}
     try:
         await asyncio.wait(tasks, timeout=min(CONFIRM_S, timeout_s / 2))
         if _is_settled(confirmed):
             return confirmed.result()
         left_s = max(deadline - loop.time(), 0.0)
-        unconfirmed = asyncio.ensure_future(read_anywhere(client, method, request, left_s))
+        unconfirmed = asyncio.ensure_future(read_anywhere(client, rpc, request, left_s))
         tasks.add(unconfirmed)
         waiting = set(tasks)
         while waiting:
@@ -67,7 +72,7 @@ async def read(client: Client, method: str, request: Message, timeout_s: float) 
         await asyncio.wait(tasks)
 
 
-async def read_anywhere(client: Client, method: str, request: Message, timeout_s: float) -> Any:
+async def read_anywhere(client: Client, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
     """Ask every known node once, at the same time; return the answer of the newest generation with the highest offset.
 
     Once a node has answered, the others have `GRACE_S` left.
@@ -77,9 +82,9 @@ async def read_anywhere(client: Client, method: str, request: Message, timeout_s
     """
     copy = type(request)()
     copy.CopyFrom(request)
-    copy.header.unconfirmed = True  # type: ignore[attr-defined]
+    header_of(copy).unconfirmed = True
     tasks = {
-        asyncio.ensure_future(client.call_node(address, method, copy, timeout_s))
+        asyncio.ensure_future(client.call_node(address, rpc, copy, timeout_s))
         for address in client.addresses[:NODES_MAX]
     }
     try:

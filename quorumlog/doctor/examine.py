@@ -12,14 +12,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Iterable
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from quorumlog.client.probe import HANGS, probe, why_silent
 from quorumlog.doctor.observed import ObservedCluster, ObservedNode, troubled_topics
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.clock import Sources
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2, node_pb2
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
 
 ASK_S = 3.0
 PROBE_S = 1.0
@@ -48,7 +52,7 @@ CURRENT = -1
 _T = TypeVar("_T")
 
 
-async def examine(client: Any, addresses: Iterable[str], timeout_s: float) -> ObservedCluster:
+async def examine(client: ControllerClient, addresses: Iterable[str], timeout_s: float) -> ObservedCluster:
     """Ask all nodes that can be found from `addresses`; return what they answered within about `timeout_s`.
 
     client: a ControllerClient.
@@ -61,7 +65,7 @@ async def examine(client: Any, addresses: Iterable[str], timeout_s: float) -> Ob
 class _Examination:
     """One examination; `cluster` holds its results."""
 
-    def __init__(self, client: Any, addresses: list[str], timeout_s: float) -> None:
+    def __init__(self, client: ControllerClient, addresses: list[str], timeout_s: float) -> None:
         self._client = client
         self._wall_ms = Sources.real().wall_ms
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
@@ -110,7 +114,7 @@ class _Examination:
             node.quorum = await self._client.describe_quorum_of(address, self._limit(ASK_S))
             node.node_id = node.quorum.answered_by.node_id
             asked_ms = self._wall_ms()
-            described = await self._client.ask_node(address, "DescribeNode", request, self._limit(ASK_S))
+            described = await self._client.ask_node(address, rpcs.DESCRIBE_NODE, request, self._limit(ASK_S))
             node.described = described
             if described.HasField("wall_ms"):  # compared with the middle of the request, which halves the error
                 node.clock_ahead_ms = described.wall_ms - (asked_ms + self._wall_ms()) // 2
@@ -160,7 +164,7 @@ class _Examination:
 
     async def _heartbeats(self) -> dict[int, Any]:
         request = controller_pb2.DescribeBrokersRequest()
-        reply = await self._client.call("DescribeBrokers", request, self._limit(CONTROLLER_S))
+        reply = await self._client.call(rpcs.DESCRIBE_BROKERS, request, self._limit(CONTROLLER_S))
         return {broker.broker_id: broker for broker in reply.brokers}
 
     async def _ask_metadata(self) -> None:
@@ -185,7 +189,7 @@ class _Examination:
 
         async def ask(**request: Any) -> Any:
             message = node_pb2.DescribeMetadataRequest(at_offset=CURRENT, **request)
-            return await self._client.ask_node(address, "DescribeMetadata", message, self._limit(METADATA_S))
+            return await self._client.ask_node(address, rpcs.DESCRIBE_METADATA, message, self._limit(METADATA_S))
 
         try:
             return await ask()
@@ -226,7 +230,7 @@ class _Examination:
 
         async def ask(node: ObservedNode) -> None:
             with contextlib.suppress(ClusterError):
-                reply = await self._client.ask_node(node.address, "PurgeStrays", request, self._limit(ASK_S))
+                reply = await self._client.ask_node(node.address, rpcs.PURGE_STRAYS, request, self._limit(ASK_S))
                 node.strays = list(reply.strays)
 
         await self._each(ask(node) for node in self._brokers())
@@ -242,7 +246,7 @@ class _Examination:
 
         async def ask(node: ObservedNode) -> None:
             with contextlib.suppress(ClusterError):
-                reply = await self._client.ask_node(node.address, "DescribeReplicas", request, self._limit(ASK_S))
+                reply = await self._client.ask_node(node.address, rpcs.DESCRIBE_REPLICAS, request, self._limit(ASK_S))
                 setattr(node, field, {(replica.topic, replica.index): replica for replica in reply.replicas})
 
         await self._each(ask(node) for node in self._brokers())
@@ -268,7 +272,7 @@ class _Examination:
         async def ask(node: ObservedNode) -> None:
             with contextlib.suppress(ClusterError):
                 request = node_pb2.DescribeNodeRequest()
-                reply = await self._client.ask_node(node.address, "DescribeNode", request, self._limit(ASK_S))
+                reply = await self._client.ask_node(node.address, rpcs.DESCRIBE_NODE, request, self._limit(ASK_S))
                 node.described_later = reply
 
         await self._each(ask(node) for node in self._behind())

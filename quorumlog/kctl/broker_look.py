@@ -8,7 +8,7 @@ the metadata that any node has.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import document
@@ -17,23 +17,27 @@ from quorumlog.kctl.nodes import ask_each, ask_freshest, known_addresses
 from quorumlog.kctl.output import Output, node_or_none
 from quorumlog.kctl.reads import Reads
 
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
+
 QUORUM_S = 5.0
 """How long the control addresses of the brokers are looked for."""
 
 
-async def look(context: Context, client: Any, broker_id: int | None = None) -> list[dict[str, Any]]:
+async def look(context: Context, client: ControllerClient, broker_id: int | None = None) -> list[dict[str, Any]]:
     """The JSON of every broker, by id, or of the one that is named.
 
     Raises:
         ClusterError: no such broker, or no node answers.
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2, node_pb2
 
     timeout_s = context.left_s
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     reads = Reads(context, client)
-    reply = await reads.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), timeout_s / 2)
+    reply = await reads.call(rpcs.DESCRIBE_BROKERS, controller_pb2.DescribeBrokersRequest(), timeout_s / 2)
     found = {broker.broker_id: document(broker) for broker in reply.brokers if broker_id in (None, broker.broker_id)}
     if not found and broker_id is not None:
         text = f"no broker {broker_id} is registered"
@@ -44,7 +48,7 @@ async def look(context: Context, client: Any, broker_id: int | None = None) -> l
     except ClusterError:
         addresses = {}
     request = node_pb2.DescribeNodeRequest()
-    answers = await ask_each(client, found, addresses, "DescribeNode", request, max(deadline - loop.time(), 0.001))
+    answers = await ask_each(client, found, addresses, rpcs.DESCRIBE_NODE, request, max(deadline - loop.time(), 0.001))
     for each, one in sorted(found.items()):
         one["control"] = addresses.get(each)
         one |= reads.validity
@@ -69,11 +73,14 @@ def _add_own_word(one: dict[str, Any], answer: Any, end_offset: int) -> None:
         one["problem"] = "; ".join(failed) or None
 
 
-async def replicas_of(client: Any, output: Output, one: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
+async def replicas_of(
+    client: ControllerClient, output: Output, one: dict[str, Any], timeout_s: float
+) -> list[dict[str, Any]]:
     """Every replica of a broker: what the metadata says of it, and what the broker does if it answers.
 
     one: the broker's JSON, as `look` gives it.
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import node_pb2
 
     loop = asyncio.get_running_loop()
@@ -82,20 +89,20 @@ async def replicas_of(client: Any, output: Output, one: dict[str, Any], timeout_
     if one["answers"]:
         try:
             about = node_pb2.DescribeReplicasRequest()
-            reply = await client.ask_node(one["control"], "DescribeReplicas", about, timeout_s / 2)
+            reply = await client.ask_node(one["control"], rpcs.DESCRIBE_REPLICAS, about, timeout_s / 2)
             own = {(each.topic, each.index): each for each in reply.replicas}
         except ClusterError as error:
             output.message(f"broker {one['id']} does not say how its replicas are: {error.message}")
     request = node_pb2.DescribeMetadataRequest(at_offset=-1)
     try:
-        described = await ask_freshest(client, "DescribeMetadata", request, max(deadline - loop.time(), 0.001))
+        described = await ask_freshest(client, rpcs.DESCRIBE_METADATA, request, max(deadline - loop.time(), 0.001))
     except ClusterError as error:
         if error.code != "POLICY_VIOLATION":  # too many partitions for one answer
             raise
         names = sorted({topic for topic, _ in own})
         output.message(f"{error.message}: only topics that the broker itself names are shown")
         request = node_pb2.DescribeMetadataRequest(at_offset=-1, topics=names or [""])
-        described = await ask_freshest(client, "DescribeMetadata", request, max(deadline - loop.time(), 0.001))
+        described = await ask_freshest(client, rpcs.DESCRIBE_METADATA, request, max(deadline - loop.time(), 0.001))
     return [
         _replica(topic.name, partition, position, own.get((topic.name, partition.index)))
         for topic in sorted(described.topics, key=lambda topic: topic.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,10 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, so_on_return, wait_until_applied, with_loop
 from quorumlog.kctl.nodes import known_addresses
 from quorumlog.words import counted
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
+    from quorumlog.client.reads import Caller
 
 SHOWN_MAX = 50
 """Replicas that `describe` shows to people, unless all are asked for."""
@@ -21,19 +25,22 @@ def group() -> None:
     """List, describe and unregister brokers."""
 
 
-async def fetch(context: Context, client: Any, timeout_s: float | None = None) -> list[dict[str, Any]]:
+async def fetch(context: Context, client: Caller, timeout_s: float | None = None) -> list[dict[str, Any]]:
     """All registered brokers, by id, as the controller knows them.
 
     timeout_s: default: what is left of the command's time.
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     limit_s = context.left_s if timeout_s is None else timeout_s
-    reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), limit_s)
+    reply = await client.call(rpcs.DESCRIBE_BROKERS, controller_pb2.DescribeBrokersRequest(), limit_s)
     return [document(broker) for broker in sorted(reply.brokers, key=lambda broker: broker.broker_id)]
 
 
-async def told_apart(refusal: ClusterError, client: Any, context: Context, wanted: Iterable[int]) -> ClusterError:
+async def told_apart(
+    refusal: ClusterError, client: ControllerClient, context: Context, wanted: Iterable[int]
+) -> ClusterError:
     """Return `refusal` with a word that tells a broker that is not registered from one that is down.
 
     The controller refuses an assignment to either with INVALID_REPLICA_ASSIGNMENT.  wanted: the brokers assigned.
@@ -151,12 +158,13 @@ def _describe(context: Context, one: dict[str, Any], replicas: list[dict[str, An
 @with_loop
 async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool) -> None:
     """Remove a broker for good; it must be fenced and have no replicas."""
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
         request = controller_pb2.UnregisterBrokerRequest(header=header, broker_id=broker_id)
-        reply = await client.call("UnregisterBroker", request, context.left_s)
+        reply = await client.call(rpcs.UNREGISTER_BROKER, request, context.left_s)
         if wait and reply.changed:
             await wait_until_applied(context, client, reply.offset)
     document = {"changed": reply.changed, "offset": reply.offset, "id": broker_id}
@@ -177,6 +185,7 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
     After the quorum was rebuilt (docs/recovery.md) they are kept until this command deletes them; look at them with
     --dry-run first.
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import node_pb2
 
     rows: list[dict[str, Any]] = []
@@ -191,7 +200,7 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
                 if broker not in nodes:
                     raise ClusterError("UNAVAILABLE", f"no control address of broker {broker} is known", retriable=True)
                 request = node_pb2.PurgeStraysRequest(dry_run=dry_run)
-                reply = await client.ask_node(nodes[broker], "PurgeStrays", request, context.left_s)
+                reply = await client.ask_node(nodes[broker], rpcs.PURGE_STRAYS, request, context.left_s)
             except ClusterError as error:
                 context.output.message(f"broker {broker}: {error.message}")
                 unreached.append(broker)
@@ -212,7 +221,7 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
         raise ClusterError("UNAVAILABLE", f"nothing was done on: {named}", "say it again when they run", retriable=True)
 
 
-async def node_addresses(client: Any, timeout_s: float) -> dict[int, str]:
+async def node_addresses(client: ControllerClient, timeout_s: float) -> dict[int, str]:
     """Control address of every node that the quorum's leader knows, by node id."""
     return known_addresses(await client.describe_quorum(timeout_s))
 

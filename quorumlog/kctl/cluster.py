@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from quorumlog.kctl import brokers, exits
 from quorumlog.kctl.context import LEFT_MIN_S, Context, Group, with_loop
 from quorumlog.kctl.quorum import status_document
 from quorumlog.kctl.reads import Reads
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
 
 WATCH_INTERVAL_S = 1.0
 LOOK_MIN_S = 1.0
@@ -60,8 +63,9 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
             await asyncio.sleep(pause_s)  # servers push nothing to kctl
 
 
-async def examine(context: Context, client: Any, timeout_s: float) -> dict[str, Any]:
+async def examine(context: Context, client: ControllerClient, timeout_s: float) -> dict[str, Any]:
     """One look at everything; `problems` says in words what is wrong."""
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     document: dict[str, Any] = {
@@ -83,7 +87,7 @@ async def examine(context: Context, client: Any, timeout_s: float) -> dict[str, 
         problems += _quorum_problems(status)
         reads = Reads(context, client)
         registered = await brokers.fetch(context, reads, left_s())
-        topics = await reads.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(), left_s())
+        topics = await reads.call(rpcs.DESCRIBE_TOPICS, controller_pb2.DescribeTopicsRequest(), left_s())
     except ClusterError as error:
         problems.append(error.message)
         return document

@@ -62,12 +62,13 @@ def _names(topic: str | None, broker: int | None) -> dict[str, Any]:
 @with_loop
 async def get(context: Context, key: str | None, topic: str | None, broker: int | None, cluster: bool) -> None:
     """Show all configs, or one: its value and where that comes from."""
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     request = controller_pb2.DescribeConfigsRequest(resources=[_resource(topic, broker, cluster)])
     async with context.client() as client:
         reads = Reads(context, client)
-        reply = await reads.ask("DescribeConfigs", request)
+        reply = await reads.ask(rpcs.DESCRIBE_CONFIGS, request)
     (described,) = reply.resources
     if described.result.error != "NONE":
         raise reads.refused(refusal(described.result))
@@ -139,6 +140,7 @@ async def _alter(
     dry_run: bool,
     wait: bool,
 ) -> None:
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     wanted = controller_pb2.ConfigChanges(
@@ -148,7 +150,7 @@ async def _alter(
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
         request = controller_pb2.AlterConfigsRequest(header=header, resources=[wanted])
-        reply = await client.call("AlterConfigs", request, context.left_s)
+        reply = await client.call(rpcs.ALTER_CONFIGS, request, context.left_s)
         (altered,) = reply.resources
         if altered.result.error != "NONE":
             raise refusal(altered.result)

@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import click
 
@@ -14,6 +14,9 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.examples import EXAMPLES
 from quorumlog.kctl.output import Output
 from quorumlog.runtime.addresses import parse_list, parse_target
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
 
 DEFAULT_CONTROLLERS = "127.0.0.1:9093"
 DEFAULT_TIMEOUT_S = 30.0
@@ -104,7 +107,7 @@ class Context:
         except ValueError as error:
             raise click.UsageError(f"--controllers: {error}") from None
 
-    def client(self) -> Any:
+    def client(self) -> ControllerClient:
         """A client of the control plane; `async with` closes it."""
         from quorumlog.client.controller import ControllerClient  # gRPC takes 0.2 s to import, `--help` need not wait
 
@@ -222,16 +225,17 @@ so_on_return = click.option(
 """For changes that are complete when they are acknowledged, so that scripts can give `--wait` to all."""
 
 
-async def wait_until_applied(context: Context, client: Any, offset: int) -> None:
+async def wait_until_applied(context: Context, client: ControllerClient, offset: int) -> None:
     """Wait until every broker that is not fenced has applied the metadata below `offset`.
 
     Raises:
         ClusterError: TIMED_OUT.
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     async def is_so() -> bool:
-        reply = await client.call("DescribeBrokers", controller_pb2.DescribeBrokersRequest(), context.left_s)
+        reply = await client.call(rpcs.DESCRIBE_BROKERS, controller_pb2.DescribeBrokersRequest(), context.left_s)
         return all(broker.metadata_offset >= offset for broker in reply.brokers if broker.state != "fenced")
 
     await wait_until(is_so, context.left_s, "carried out by every live broker")

@@ -60,12 +60,13 @@ async def open_cluster(
 async def _partition_count(reads: Reads, topic: str, partition: int | None) -> int:
     """Raises: ClusterError: there is no such topic or partition."""
     from quorumlog.kctl.topics import refusal
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     request = controller_pb2.DescribeTopicsRequest(names=[topic])
-    (described,) = (await reads.ask_anywhere("DescribeTopics", request)).topics
+    (described,) = (await reads.ask_anywhere(rpcs.DESCRIBE_TOPICS, request)).topics
     if described.result.error not in ("NONE", "") or (partition or 0) >= len(described.partitions):
-        (described,) = (await reads.ask("DescribeTopics", request)).topics
+        (described,) = (await reads.ask(rpcs.DESCRIBE_TOPICS, request)).topics
     if described.result.error not in ("NONE", ""):
         raise reads.refused(refusal(described.result))
     count = len(described.partitions)
@@ -77,12 +78,13 @@ async def _partition_count(reads: Reads, topic: str, partition: int | None) -> i
 
 async def _broker_addresses(reads: Reads) -> list[str]:
     """Addresses for Kafka clients, those of unfenced brokers first."""
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     request = controller_pb2.DescribeBrokersRequest()
-    reply = await reads.ask_anywhere("DescribeBrokers", request)
+    reply = await reads.ask_anywhere(rpcs.DESCRIBE_BROKERS, request)
     if not any(broker.endpoints for broker in reply.brokers):
-        reply = await reads.ask("DescribeBrokers", request)
+        reply = await reads.ask(rpcs.DESCRIBE_BROKERS, request)
     brokers = sorted(reply.brokers, key=lambda broker: (broker.state != "unfenced", broker.broker_id))
     endpoints = [broker.endpoints[0] for broker in brokers if broker.endpoints]
     if not endpoints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_appli
 from quorumlog.kctl.output import node_or_none
 from quorumlog.kctl.topics import dry_run_option, refusal
 from quorumlog.words import counted
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
 
 ROUNDS_MAX = 200
 """Requests for all partitions that need it; each elects at most one batch of them."""
@@ -58,21 +61,25 @@ async def elect_leaders(
     _report(context, elected, changed, offset, dry_run, named=topic is not None)
 
 
-async def _partitions(context: Context, client: Any, topic: str) -> list[int]:
+async def _partitions(context: Context, client: ControllerClient, topic: str) -> list[int]:
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
-    reply = await client.call("DescribeTopics", pb.DescribeTopicsRequest(names=[topic]), context.left_s)
+    reply = await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=[topic]), context.left_s)
     (described,) = reply.topics
     if described.result.error != "NONE":
         raise refusal(described.result)
     return [each.index for each in described.partitions]
 
 
-async def _elect(context: Context, client: Any, request: Any) -> tuple[bool, int, list[Any]]:
+async def _elect(context: Context, client: ControllerClient, request: Any) -> tuple[bool, int, list[Any]]:
     """What was elected; for all partitions that need it, as often as something is."""
-    changed, elected = False, []
+    from quorumlog.wire import rpcs
+
+    changed = False
+    elected: list[Any] = []
     for _ in range(ROUNDS_MAX):
-        reply = await client.call("ElectLeaders", request, context.left_s)
+        reply = await client.call(rpcs.ELECT_LEADERS, request, context.left_s)
         changed = changed or reply.changed
         elected += reply.partitions
         if request.partitions or not reply.changed:

@@ -34,13 +34,14 @@ def _number(digits: str) -> int:
 async def command(context: Context, partition: tuple[str, int], last: int | None) -> None:
     """Show why a partition is as it is, change by change."""
     from quorumlog.kctl.nodes import ask_freshest
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2, node_pb2
 
     topic, index = partition
     asked = controller_pb2.TopicPartition(topic=topic, index=index)
     request = node_pb2.ExplainPartitionRequest(partition=asked)  # all: what was before is known from earlier changes
     async with context.client() as client:
-        reply = await ask_freshest(client, "ExplainPartition", request, context.left_s)
+        reply = await ask_freshest(client, rpcs.EXPLAIN_PARTITION, request, context.left_s)
     if is_cut := last is not None and len(reply.chain) > last:
         del reply.chain[: len(reply.chain) - (last or 0)]
         reply.complete = False

@@ -20,11 +20,12 @@ def group() -> None:
 @with_loop
 async def describe(context: Context) -> None:
     """Show each feature: level, supported range, brokers that limit it."""
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     async with context.client() as client:
         reads = Reads(context, client)
-        reply = await reads.ask("DescribeFeatures", pb.DescribeFeaturesRequest())
+        reply = await reads.ask(rpcs.DESCRIBE_FEATURES, pb.DescribeFeaturesRequest())
     reads.tell()
     columns = ("name", "level", "lowest", "highest", "limited_by")
     if context.output.is_json:
@@ -51,12 +52,13 @@ async def upgrade(context: Context, name: str, level: int | None, dry_run: bool,
 
     A level is never lowered again.
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     header = pb.RequestHeader(validate_only=dry_run)
     request = pb.UpgradeFeatureRequest(header=header, name=name, level=level)
     async with context.client() as client:
-        reply = await client.call("UpgradeFeature", request, context.left_s)
+        reply = await client.call(rpcs.UPGRADE_FEATURE, request, context.left_s)
         if wait and reply.changed:
             await wait_until_applied(context, client, reply.offset)
     if context.output.is_json:

@@ -9,11 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import node_pb2
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
+    from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 POLL_MS = 5_000
@@ -34,7 +39,7 @@ class Range(NamedTuple):
 class History:
     """client: a ControllerClient.  limit_s: gives the seconds that the next question may take."""
 
-    def __init__(self, client: Any, limit_s: Callable[[], float]) -> None:
+    def __init__(self, client: ControllerClient, limit_s: Callable[[], float]) -> None:
         self._client = client
         self._limit_s = limit_s
 
@@ -52,7 +57,7 @@ class History:
         request = node_pb2.DescribeMetadataRequest(
             at_offset=offset, topics=topics, without_partitions=without_partitions
         )
-        return await self._ask("DescribeMetadata", request, offset)
+        return await self._ask(rpcs.DESCRIBE_METADATA, request, offset)
 
     async def read(self, offset: int, *, wait: bool) -> Any:
         """Batches from the one that holds `offset` on; with `wait`, at the end, for a while until there is one.
@@ -61,7 +66,7 @@ class History:
             ClusterError: as `describe`.
         """
         request = node_pb2.ReadMetadataRequest(from_offset=offset, wait_ms=POLL_MS if wait else 0)
-        return await self._ask("ReadMetadata", request, offset)
+        return await self._ask(rpcs.READ_METADATA, request, offset)
 
     async def read_known(self, offset: int) -> Any:
         """Batches from the one that holds `offset` on, which some node has shown to be committed; at least one.
@@ -108,14 +113,14 @@ class History:
     async def _range(self, address: str) -> Range | None:
         request = node_pb2.ReadMetadataRequest(from_offset=NOW, max_bytes=1)
         try:
-            reply = await self._client.ask_node(address, "ReadMetadata", request, min(self._limit_s(), ASK_S))
+            reply = await self._client.ask_node(address, rpcs.READ_METADATA, request, min(self._limit_s(), ASK_S))
         except ClusterError:
             return None
         return Range(address, reply.log_start, reply.high_watermark)
 
-    async def _ask(self, method: str, request: Any, offset: int) -> Any:
+    async def _ask(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, offset: int) -> ReplyT:
         try:
-            return await self._client.ask_any(method, request, self._limit_s())
+            return await self._client.ask_any(rpc, request, self._limit_s())
         except ClusterError as error:
             if error.code != OUT_OF_RANGE:
                 raise
@@ -123,7 +128,7 @@ class History:
         for one in ranges:
             if one.begins <= offset <= one.end:
                 with contextlib.suppress(ClusterError):  # gone, or dropped meanwhile: the next
-                    return await self._client.ask_node(one.address, method, request, self._limit_s())
+                    return await self._client.ask_node(one.address, rpc, request, self._limit_s())
         raise out_of_range(offset, ranges)
 
 

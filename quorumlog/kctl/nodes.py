@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorumlog.errors import ClusterError
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
+    from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 
 EACH_TIMEOUT_S = 2.0
 """What one of many nodes is waited for; the others are asked at the same time."""
@@ -30,7 +34,9 @@ def is_leaders(described: Any) -> bool:
     return bool(known.HasField("leader_id")) and known.leader_id == described.answered_by.node_id
 
 
-async def ask_freshest(client: Any, method: str, request: Any, timeout_s: float) -> Any:
+async def ask_freshest(
+    client: ControllerClient, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float
+) -> ReplyT:
     """Ask the quorum's leader, which knows the latest, or, when it does not answer, any node.
 
     Raises:
@@ -43,29 +49,34 @@ async def ask_freshest(client: Any, method: str, request: Any, timeout_s: float)
     if is_leaders(described) and address:
         try:
             limit = min(max(deadline - loop.time(), 0.001), LEADER_TIMEOUT_S)
-            return await client.ask_node(address, method, request, limit)
+            return await client.ask_node(address, rpc, request, limit)
         except ClusterError as error:
             if not error.retriable:
                 raise
-    return await client.ask_any(method, request, max(deadline - loop.time(), 0.001))
+    return await client.ask_any(rpc, request, max(deadline - loop.time(), 0.001))
 
 
 async def ask_each(
-    client: Any, node_ids: Iterable[int], addresses: dict[int, str], method: str, request: Any, timeout_s: float
-) -> dict[int, Any]:
+    client: ControllerClient,
+    node_ids: Iterable[int],
+    addresses: dict[int, str],
+    rpc: Rpc[RequestT, ReplyT],
+    request: RequestT,
+    timeout_s: float,
+) -> dict[int, ReplyT | ClusterError]:
     """Ask several nodes at once; of each its reply, or the ClusterError that says why there is none."""
     free = asyncio.Semaphore(AT_ONCE_MAX)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
 
-    async def ask(node_id: int) -> Any:
+    async def ask(node_id: int) -> ReplyT | ClusterError:
         if node_id not in addresses:
             text = "its control address is not known: it does not fetch from the quorum's leader, or there is none"
             return ClusterError("UNAVAILABLE", text, retriable=True)
         async with free:
             limit = min(max(deadline - loop.time(), 0.001), EACH_TIMEOUT_S)
             try:
-                return await client.ask_node(addresses[node_id], method, request, limit)
+                return await client.ask_node(addresses[node_id], rpc, request, limit)
             except ClusterError as error:
                 return error
 

@@ -37,6 +37,7 @@ async def add_partitions(
 
     Asking for the present number succeeds and changes nothing.
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2, metadata_pb2
 
     wanted = controller_pb2.NewPartitions(
@@ -45,7 +46,7 @@ async def add_partitions(
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
         request = controller_pb2.AddPartitionsRequest(header=header, topics=[wanted])
-        reply = await client.call("AddPartitions", request, context.left_s)
+        reply = await client.call(rpcs.ADD_PARTITIONS, request, context.left_s)
         (topic,) = reply.topics
         if topic.result.error != "NONE":
             brokers = {broker for row in assignment or () for broker in row}
@@ -75,17 +76,18 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
     The topic gets another id, so that clients accept that it has fewer partitions.  The command says how many records
     are lost, and asks (unless --yes is given).
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     async with context.client() as client:
         request = controller_pb2.RemovePartitionsRequest(
             header=controller_pb2.RequestHeader(validate_only=True), topic=name, count=count
         )
-        checked = await client.call("RemovePartitions", request, context.left_s)
+        checked = await client.call(rpcs.REMOVE_PARTITIONS, request, context.left_s)
         if checked.topic.result.error != "NONE":
             raise refusal(checked.topic.result)
         described = await client.call(
-            "DescribeTopics", controller_pb2.DescribeTopicsRequest(names=[name]), context.left_s
+            rpcs.DESCRIBE_TOPICS, controller_pb2.DescribeTopicsRequest(names=[name]), context.left_s
         )
         now = len(described.topics[0].partitions)
         lost = None
@@ -98,7 +100,7 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
                     raise ClusterError("CONFIRMATION_NEEDED", text, "add --yes")
                 ask(context, "remove them?")
         request.header.validate_only = dry_run
-        reply = await client.call("RemovePartitions", request, context.left_s)
+        reply = await client.call(rpcs.REMOVE_PARTITIONS, request, context.left_s)
         if reply.topic.result.error != "NONE":
             raise refusal(reply.topic.result)
         if wait and reply.topic.changed:

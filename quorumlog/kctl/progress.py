@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.nodes import is_leaders
 from quorumlog.words import counted
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
 
 LOOK_S = 0.5
 ATTEMPT_S = 20.0
@@ -28,7 +31,7 @@ PASSING = frozenset({"NOT_CAUGHT_UP", "UNREACHABLE", "CHANGE_PENDING", "NOT_COMM
 class Progress:
     """Lines about one change."""
 
-    def __init__(self, context: Context, client: Any) -> None:
+    def __init__(self, context: Context, client: ControllerClient) -> None:
         self._output = context.output
         self._client = client
         self._deadline = asyncio.get_running_loop().time() + context.left_s

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
+    from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 
 
 class Reads:
@@ -17,7 +21,7 @@ class Reads:
     metadata log that an answer is valid for; None before the first.
     """
 
-    def __init__(self, context: Context, client: Any) -> None:
+    def __init__(self, context: Context, client: ControllerClient) -> None:
         self._context = context
         self._client = client
         self.unconfirmed = False
@@ -28,24 +32,26 @@ class Reads:
         """The fields of a JSON document that say how far its content can be relied on."""
         return {"offset": self.offset, "unconfirmed": self.unconfirmed}
 
-    async def ask(self, method: str, request: Any) -> Any:
-        """Return the reply of a method that changes nothing.
+    async def ask(self, rpc: Rpc[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        """Return the reply to a read.
 
         Raises:
             ClusterError: refused, or no node answered in time.
         """
-        return await self.call(method, request, self._context.left_s)
+        return await self.call(rpc, request, self._context.left_s)
 
-    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
-        """`ask` within `timeout_s`; a client that only reads can be given this object instead."""
+    async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
+        """`ask` within `timeout_s`.  So a `Reads` is a `Caller`."""
         from quorumlog.client.reads import read, read_anywhere
+        from quorumlog.wire.rpcs import result_of
 
-        reply = await (read_anywhere if self.unconfirmed else read)(self._client, method, request, timeout_s)
-        self.unconfirmed = self.unconfirmed or reply.result.unconfirmed
-        self.offset = reply.offset if self.offset is None else min(self.offset, reply.offset)
+        reply = await (read_anywhere if self.unconfirmed else read)(self._client, rpc, request, timeout_s)
+        self.unconfirmed = self.unconfirmed or result_of(reply).unconfirmed
+        offset: int = reply.offset  # type: ignore[attr-defined]
+        self.offset = offset if self.offset is None else min(self.offset, offset)
         return reply
 
-    async def ask_anywhere(self, method: str, request: Any) -> Any:
+    async def ask_anywhere(self, rpc: Rpc[RequestT, ReplyT], request: RequestT) -> ReplyT:
         """Return what the nodes that answer have applied; wait for a controller only if none of them answers.
 
         Raises:
@@ -54,11 +60,11 @@ class Reads:
         from quorumlog.client.reads import read_anywhere
 
         try:
-            return await read_anywhere(self._client, method, request, self._context.left_s / 2)
+            return await read_anywhere(self._client, rpc, request, self._context.left_s / 2)
         except ClusterError as error:
             if not error.retriable:
                 raise
-        return await self.ask(method, request)
+        return await self.ask(rpc, request)
 
     def refused(self, error: ClusterError) -> ClusterError:
         """`error`, which rests on the answers; it names their offset if no controller confirms them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,10 @@ from quorumlog.kctl.reassign_progress import Sizes, Watch, held_up, list_ongoing
 from quorumlog.kctl.streams import standard_input
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.words import Key, counted, listed, named
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
+    from quorumlog.client.reads import Caller
 
 NO_THROTTLE = -1
 TOPICS_SHOWN_MAX = 5
@@ -169,7 +173,7 @@ def _named(current: Sequence[Move], plan: Sequence[Move]) -> list[Move]:
     return [known[move.topic, move.partition] for move in plan]
 
 
-async def _current(client: Any, context: Context, topics: Any) -> list[Move]:
+async def _current(client: Caller, context: Context, topics: Any) -> list[Move]:
     """The replicas that there are, or that a reassignment is working towards, of all partitions of the topics."""
     return [
         Move(topic.name, each.index, tuple(r.broker_id for r in each.replicas if r.broker_id not in each.removing))
@@ -178,12 +182,13 @@ async def _current(client: Any, context: Context, topics: Any) -> list[Move]:
     ]
 
 
-async def _described(client: Any, context: Context, topics: Any) -> list[Any]:
+async def _described(client: Caller, context: Context, topics: Any) -> list[Any]:
     from quorumlog.kctl.topics import refusal
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     request = pb.DescribeTopicsRequest(names=sorted(set(topics)))
-    reply = await client.call("DescribeTopics", request, context.left_s)
+    reply = await client.call(rpcs.DESCRIBE_TOPICS, request, context.left_s)
     for topic in reply.topics:
         if topic.result.error not in ("NONE", ""):
             raise refusal(topic.result)
@@ -191,7 +196,7 @@ async def _described(client: Any, context: Context, topics: Any) -> list[Any]:
 
 
 async def _proposed(
-    client: Any,
+    client: Caller,
     context: Context,
     current: list[Move],
     wanted: tuple[int, ...] | None,
@@ -273,7 +278,7 @@ async def start(
     _report(context, reply, moves, dry_run, done=done, planned="would be moved", under_way=under_way)
 
 
-async def _under_way(client: Any, reply: Any, timeout_s: float) -> set[Key]:
+async def _under_way(client: Caller, reply: Any, timeout_s: float) -> set[Key]:
     """Of the partitions that a request left as they were, those that are being moved to the same target."""
     unchanged = [(each.topic, each.index) for each in reply.partitions if not each.changed]
     ongoing = (await list_ongoing(client, unchanged, timeout_s))[0] if unchanged else []
@@ -293,13 +298,16 @@ def _check_sources(
         raise click.UsageError("a plan names the brokers itself")
 
 
-async def _alter(client: Any, context: Context, moves: Sequence[Move], dry_run: bool, **options: Any) -> Any:
+async def _alter(
+    client: ControllerClient, context: Context, moves: Sequence[Move], dry_run: bool, **options: Any
+) -> Any:
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     request = pb.AlterReassignmentsRequest(header=pb.RequestHeader(validate_only=dry_run), **options)
     for move in moves:
         request.partitions.add(topic=move.topic, index=move.partition, replicas=move.replicas)
-    return await client.call("AlterReassignments", request, context.left_s)
+    return await client.call(rpcs.ALTER_REASSIGNMENTS, request, context.left_s)
 
 
 def _report(
@@ -480,10 +488,11 @@ async def verify(context: Context, path: str | None, topics: tuple[str, ...], br
     _judge(rows)
 
 
-async def _actual(client: Any, context: Context, topics: Sequence[str]) -> dict[Key, Any]:
+async def _actual(client: Caller, context: Context, topics: Sequence[str]) -> dict[Key, Any]:
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
-    reply = await client.call("DescribeTopics", pb.DescribeTopicsRequest(names=topics), context.left_s)
+    reply = await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=topics), context.left_s)
     return {(topic.name, each.index): each for topic in reply.topics for each in topic.partitions}
 
 

@@ -11,12 +11,16 @@ import contextlib
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import LEFT_MIN_S, Context
 from quorumlog.words import Key, counted, listed, named
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
+    from quorumlog.client.reads import Caller
 
 LOOK_S = 0.5
 ASK_S = 5.0
@@ -41,7 +45,7 @@ def _missing(ongoing: Any) -> set[int]:
     return set(ongoing.adding).difference(ongoing.isr, ongoing.removing)
 
 
-async def waited_for(client: Any, ongoing: Sequence[Any], timeout_s: float) -> dict[Key, list[int]]:
+async def waited_for(client: Caller, ongoing: Sequence[Any], timeout_s: float) -> dict[Key, list[int]]:
     """Of each partition the brokers that it cannot get on without, and that are fenced or not registered."""
     needed = {
         (each.topic, each.index): _missing(each) or set(each.replicas).difference(each.removing, each.isr)
@@ -49,9 +53,10 @@ async def waited_for(client: Any, ongoing: Sequence[Any], timeout_s: float) -> d
     }
     if not any(needed.values()):
         return {key: [] for key in needed}
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
-    reply = await client.call("DescribeBrokers", pb.DescribeBrokersRequest(), timeout_s)
+    reply = await client.call(rpcs.DESCRIBE_BROKERS, pb.DescribeBrokersRequest(), timeout_s)
     there = {broker.broker_id for broker in reply.brokers if broker.state != "fenced"}
     return {key: sorted(brokers - there) for key, brokers in needed.items()}
 
@@ -64,19 +69,20 @@ def held_up(ongoing: Any, waits_for: Sequence[int]) -> str:
     return "" if state == "copying" else state
 
 
-async def list_ongoing(client: Any, keys: Iterable[Key], timeout_s: float) -> tuple[list[Any], int]:
+async def list_ongoing(client: Caller, keys: Iterable[Key], timeout_s: float) -> tuple[list[Any], int]:
     """What is going on of these partitions, or of all; and the throttle, -1 for none."""
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     wanted = [pb.TopicPartition(topic=topic, index=index) for topic, index in sorted(keys)]
-    reply = await client.call("ListReassignments", pb.ListReassignmentsRequest(partitions=wanted), timeout_s)
+    reply = await client.call(rpcs.LIST_REASSIGNMENTS, pb.ListReassignmentsRequest(partitions=wanted), timeout_s)
     return list(reply.partitions), int(reply.throttle)
 
 
 class Sizes:
     """Bytes of replicas, asked of the brokers that have them."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: ControllerClient) -> None:
         self._client = client
         self._addresses: dict[int, str] = {}
 
@@ -99,11 +105,12 @@ class Sizes:
             self._addresses.update(await node_addresses(self._client, timeout_s))
 
     async def _ask(self, broker_id: int, topics: Sequence[str], timeout_s: float) -> dict[Key, int] | None:
+        from quorumlog.wire import rpcs
         from quorumlog.wire.v1 import node_pb2 as pb
 
         try:
             request = pb.DescribeReplicasRequest(topics=topics)
-            reply = await self._client.ask_node(self._addresses[broker_id], "DescribeReplicas", request, timeout_s)
+            reply = await self._client.ask_node(self._addresses[broker_id], rpcs.DESCRIBE_REPLICAS, request, timeout_s)
         except ClusterError:
             return None
         return {(each.topic, each.index): each.bytes for each in reply.replicas}
@@ -135,7 +142,7 @@ class Watch:
     waited for any longer, and does not count as moved.
     """
 
-    def __init__(self, context: Context, client: Any, targets: Mapping[Key, Collection[int]]) -> None:
+    def __init__(self, context: Context, client: ControllerClient, targets: Mapping[Key, Collection[int]]) -> None:
         self._context = context
         self._client = client
         self._targets = {key: frozenset(replicas) for key, replicas in targets.items()}
@@ -220,12 +227,13 @@ class Watch:
         return f"{left} of {counted(len(self._targets), 'partition')} {'is' if left == 1 else 'are'} still being moved"
 
 
-async def _replicas_of(client: Any, keys: Iterable[Key], timeout_s: float) -> dict[Key, frozenset[int]]:
+async def _replicas_of(client: ControllerClient, keys: Iterable[Key], timeout_s: float) -> dict[Key, frozenset[int]]:
     """The replicas of each partition that exists, without those that are being removed."""
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     request = pb.DescribeTopicsRequest(names=sorted({topic for topic, _ in keys}))
-    reply = await client.call("DescribeTopics", request, timeout_s)
+    reply = await client.call(rpcs.DESCRIBE_TOPICS, request, timeout_s)
     return {
         (topic.name, each.index): frozenset(replica.broker_id for replica in each.replicas).difference(each.removing)
         for topic in reply.topics

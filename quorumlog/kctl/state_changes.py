@@ -23,6 +23,7 @@ from quorumlog.kctl.output import Output, duration_text
 from quorumlog.words import counted
 
 if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
     from quorumlog.kctl.metadata_history import History
     from quorumlog.kctl.metadata_records import Line, Names
 
@@ -254,7 +255,7 @@ Times = dict[int, list[Applied]]
 class Brokers:
     """Asks brokers when they received and carried out batches."""
 
-    def __init__(self, client: Any, timeout_s: float) -> None:
+    def __init__(self, client: ControllerClient, timeout_s: float) -> None:
         self._client = client
         self._timeout_s = timeout_s
         self._addresses: dict[int, str] = {}
@@ -287,12 +288,14 @@ class Brokers:
         self, broker_id: int, request: Any, end_offset: int, deadline: float, free: asyncio.Semaphore
     ) -> Any:
         """The broker's answer once it has carried out everything below `end_offset`, or the last one in time."""
+        from quorumlog.wire import rpcs
+
         loop = asyncio.get_running_loop()
         limit = min(self._timeout_s, EACH_TIMEOUT_S)
         while True:
             async with free:
                 answers = await ask_each(
-                    self._client, [broker_id], self._addresses, "ListAppliedBatches", request, limit
+                    self._client, [broker_id], self._addresses, rpcs.LIST_APPLIED_BATCHES, request, limit
                 )
             answer = answers[broker_id]
             left = deadline - loop.time()

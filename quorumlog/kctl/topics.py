@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from quorumlog.kctl.output import node_or_none, uuid_text
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.streams import can_ask
 from quorumlog.words import counted
+
+if TYPE_CHECKING:
+    from quorumlog.client.controller import ControllerClient
 
 DEFAULT = -1
 NOT_DECIDED = -1
@@ -78,6 +81,7 @@ async def create(
 
     Creating an identical topic again succeeds and changes nothing.
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2, metadata_pb2
 
     if assignment is not None and (partitions is not None or replication_factor is not None):
@@ -92,7 +96,7 @@ async def create(
     header = controller_pb2.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
         request = controller_pb2.CreateTopicsRequest(header=header, topics=[topic])
-        (created,) = (await client.call("CreateTopics", request, context.left_s)).topics
+        (created,) = (await client.call(rpcs.CREATE_TOPICS, request, context.left_s)).topics
         is_new = created.result.error in ("NONE", "")
         if not is_new and not (created.result.error == "TOPIC_ALREADY_EXISTS" and created.identical):
             brokers = {broker for row in assignment or () for broker in row}
@@ -121,17 +125,18 @@ async def create(
         context.output.text(f"topic {name} exists already, just as asked: {shape}")
 
 
-async def wait_for_leaders(context: Context, client: Any, name: str) -> None:
+async def wait_for_leaders(context: Context, client: ControllerClient, name: str) -> None:
     """Wait until every partition of a topic has a leader.
 
     Raises:
         ClusterError: TIMED_OUT.
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     async def is_so() -> bool:
         request = controller_pb2.DescribeTopicsRequest(names=[name])
-        reply = await client.call("DescribeTopics", request, context.left_s)
+        reply = await client.call(rpcs.DESCRIBE_TOPICS, request, context.left_s)
         return all(
             topic.result.error in ("NONE", "") and all(partition.leader >= 0 for partition in topic.partitions)
             for topic in reply.topics
@@ -144,11 +149,12 @@ async def wait_for_leaders(context: Context, client: Any, name: str) -> None:
 @with_loop
 async def list_(context: Context) -> None:
     """List all topics."""
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     async with context.client() as client:
         reads = Reads(context, client)
-        reply = await reads.ask("DescribeTopics", controller_pb2.DescribeTopicsRequest())
+        reply = await reads.ask(rpcs.DESCRIBE_TOPICS, controller_pb2.DescribeTopicsRequest())
     rows = [
         {
             "name": topic.name,
@@ -173,12 +179,13 @@ async def list_(context: Context) -> None:
 @with_loop
 async def describe(context: Context, name: str | None) -> None:
     """Show topics: configs, and each partition's leader, replicas and ISR."""
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     async with context.client() as client:
         reads = Reads(context, client)
         request = controller_pb2.DescribeTopicsRequest(names=[] if name is None else [name])
-        reply = await reads.ask("DescribeTopics", request)
+        reply = await reads.ask(rpcs.DESCRIBE_TOPICS, request)
     for topic in reply.topics:
         if topic.result.error not in ("NONE", ""):
             raise reads.refused(refusal(topic.result))
@@ -244,6 +251,7 @@ async def delete(context: Context, name: str, if_exists: bool, yes: bool, dry_ru
 
     On a terminal it says how many records there are, and asks (unless --yes is given).
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     header = controller_pb2.RequestHeader(validate_only=dry_run)
@@ -251,7 +259,7 @@ async def delete(context: Context, name: str, if_exists: bool, yes: bool, dry_ru
         if can_ask() and not (yes or dry_run):
             await _confirm_deletion(context, client, name)
         request = controller_pb2.DeleteTopicsRequest(header=header, names=[name])
-        (deleted,) = (await client.call("DeleteTopics", request, context.left_s)).topics
+        (deleted,) = (await client.call(rpcs.DELETE_TOPICS, request, context.left_s)).topics
     existed = deleted.result.error in ("NONE", "")
     if not existed and not (deleted.result.error.startswith("UNKNOWN_TOPIC") and if_exists):
         raise refusal(deleted.result)
@@ -269,12 +277,13 @@ async def delete(context: Context, name: str, if_exists: bool, yes: bool, dry_ru
         context.output.text(f"topic {name} would be deleted" if dry_run else f"deleted topic {name}")
 
 
-async def _confirm_deletion(context: Context, client: Any, name: str) -> None:
+async def _confirm_deletion(context: Context, client: ControllerClient, name: str) -> None:
     """Raises: click.Abort: the person does not want it."""
     from quorumlog.kctl.losses import ask, lost_records
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
-    reply = await client.call("DescribeTopics", controller_pb2.DescribeTopicsRequest(names=[name]), context.left_s)
+    reply = await client.call(rpcs.DESCRIBE_TOPICS, controller_pb2.DescribeTopicsRequest(names=[name]), context.left_s)
     (described,) = reply.topics
     if described.result.error not in ("NONE", ""):
         return  # DeleteTopics refuses it, or --if-exists accepts that

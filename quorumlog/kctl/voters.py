@@ -44,6 +44,7 @@ async def add_voter(context: Context, voter: InitialVoter, replace: bool, wait: 
 
     The node must answer at its control address.
     """
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     change = pb.AddVoter(node_id=voter.node_id, address=str(voter.address), replace=replace)
@@ -51,7 +52,7 @@ async def add_voter(context: Context, voter: InitialVoter, replace: bool, wait: 
     if wait and not dry_run:
         async with context.client() as client:
             progress = Progress(context, client)
-            reply = await progress.taken(lambda left: client.call("ChangeVoters", request, left), voter.node_id)
+            reply = await progress.taken(lambda left: client.call(rpcs.CHANGE_VOTERS, request, left), voter.node_id)
     else:
         reply = await _change(context, request, dry_run)
     _report(
@@ -141,13 +142,14 @@ async def alter_quorum(
 @with_loop
 async def transfer_leader(context: Context, node_id: int, dry_run: bool) -> None:
     """Hand the active controller over to another voter."""
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     header = pb.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
         before = (await client.describe_quorum(context.left_s)).known
         was = before.leader_id if before.HasField("leader_id") else None
-        await client.call("TransferLeader", pb.TransferLeaderRequest(header=header, to=node_id), context.left_s)
+        await client.call(rpcs.TRANSFER_LEADER, pb.TransferLeaderRequest(header=header, to=node_id), context.left_s)
     changed = not dry_run and was != node_id
     if context.output.is_json:
         context.output.document({"changed": changed, "offset": None, "leader_id": was if dry_run else node_id})
@@ -166,12 +168,13 @@ def preferred() -> None:
 @with_loop
 async def show_preferred(context: Context) -> None:
     """Show the preferred controllers, the most preferred first."""
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     async with context.client() as client:
         request = pb.DescribePreferredControllersRequest()
         reads = Reads(context, client)
-        reply = await reads.ask("DescribePreferredControllers", request)
+        reply = await reads.ask(rpcs.DESCRIBE_PREFERRED_CONTROLLERS, request)
     reads.tell()
     if context.output.is_json:
         context.output.document({"preferred": list(reply.node_ids), **reads.validity})
@@ -214,12 +217,13 @@ async def clear_preferred(context: Context, dry_run: bool) -> None:
 
 
 async def _prefer(context: Context, ids: list[int], auto: bool, dry_run: bool) -> None:
+    from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     header = pb.RequestHeader(validate_only=dry_run)
     request = pb.SetPreferredControllersRequest(header=header, node_ids=ids, auto=auto)
     async with context.client() as client:
-        reply = await client.call("SetPreferredControllers", request, context.left_s)
+        reply = await client.call(rpcs.SET_PREFERRED_CONTROLLERS, request, context.left_s)
     names = ",".join(map(str, reply.node_ids)) or "nobody"
     if context.output.is_json:
         document = {"changed": reply.changed, "offset": reply.offset, "preferred": list(reply.node_ids)}
@@ -234,9 +238,11 @@ async def _prefer(context: Context, ids: list[int], auto: bool, dry_run: bool) -
 
 
 async def _change(context: Context, request: Any, dry_run: bool) -> Any:
+    from quorumlog.wire import rpcs
+
     request.header.validate_only = dry_run
     async with context.client() as client:
-        return await client.call("ChangeVoters", request, context.left_s)
+        return await client.call(rpcs.CHANGE_VOTERS, request, context.left_s)
 
 
 def _report(

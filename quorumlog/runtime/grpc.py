@@ -11,14 +11,12 @@ import resource
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf import message_factory
-from google.protobuf.descriptor import ServiceDescriptor
 
 from quorumlog.runtime.addresses import Address, cannot_listen, listen_refused
+from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 
 _MIB = 1 << 20
 
@@ -128,13 +126,12 @@ def make_channel(
     return grpc.aio.secure_channel(target, credentials, options=options)
 
 
-def method_of(channel: grpc.aio.Channel, service: ServiceDescriptor, name: str) -> Any:
-    """A unary method of `service`, to be awaited with a request and `timeout`; raises `grpc.aio.AioRpcError`."""
-    method = service.methods_by_name[name]
+def method_of(
+    channel: grpc.aio.Channel, rpc: Rpc[RequestT, ReplyT]
+) -> grpc.aio.UnaryUnaryMultiCallable[RequestT, ReplyT]:
+    """Return what sends `rpc`: await it with a request and `timeout`; it raises `grpc.aio.AioRpcError`."""
     return channel.unary_unary(
-        f"/{service.full_name}/{name}",
-        request_serializer=message_factory.GetMessageClass(method.input_type).SerializeToString,
-        response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+        rpc.path, request_serializer=rpc.request.SerializeToString, response_deserializer=rpc.reply.FromString
     )
 
 

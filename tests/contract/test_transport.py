@@ -19,6 +19,8 @@ from quorum.core.messages import (
 )
 from quorum.core.types import LogEnd
 from quorum.ports import UnreachableError
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2
 from tests.contract.conftest import TransportKind
 from tests.contract.samples import KEYS, KNOWN, SENDER, data, leader_change
@@ -82,7 +84,7 @@ def test_nobody_there_is_unreachable(transports: TransportKind) -> None:
         with pytest.raises(UnreachableError):
             await client.ask(Peer(1, address), VOTE, 2000)
         with pytest.raises(UnreachableError) as refused:
-            await client.call(address, "DescribeBrokers", controller_pb2.DescribeBrokersRequest(), 2000)
+            await client.call(address, rpcs.DESCRIBE_BROKERS, controller_pb2.DescribeBrokersRequest(), 2000)
         assert not refused.value.was_sent
 
     transports.run(scenario)
@@ -106,7 +108,7 @@ def test_a_call_without_an_answer_may_have_been_carried_out(transports: Transpor
     async def scenario() -> None:
         arrived = asyncio.Event()
 
-        async def never(method: str, request: Message) -> Message:
+        async def never(rpc: AnyRpc, request: Message) -> Message:
             arrived.set()
             await asyncio.Event().wait()
             raise AssertionError("the event is never set")
@@ -114,7 +116,7 @@ def test_a_call_without_an_answer_may_have_been_carried_out(transports: Transpor
         _, address = await transports.serve(refuse, never)
         client, _ = await transports.serve(refuse)
         with pytest.raises(UnreachableError) as silent:
-            await client.call(address, "DeleteTopics", controller_pb2.DeleteTopicsRequest(), 500)
+            await client.call(address, rpcs.DELETE_TOPICS, controller_pb2.DeleteTopicsRequest(), 500)
         assert silent.value.was_sent
         assert arrived.is_set()
 
@@ -131,15 +133,15 @@ def test_a_node_reaches_itself(transports: TransportKind) -> None:
 
 def test_calls_of_the_controller_service_go_both_ways(transports: TransportKind) -> None:
     async def scenario() -> None:
-        async def control(method: str, request: Message) -> Message:
+        async def control(rpc: AnyRpc, request: Message) -> Message:
             assert isinstance(request, controller_pb2.DeleteTopicsRequest)
-            topics = [controller_pb2.DeletedTopic(name=f"{method} {name}") for name in request.names]
+            topics = [controller_pb2.DeletedTopic(name=f"{rpc} {name}") for name in request.names]
             return controller_pb2.DeleteTopicsReply(topics=topics)
 
         _, address = await transports.serve(refuse, control)
         client, _ = await transports.serve(refuse)
         request = controller_pb2.DeleteTopicsRequest(names=["a", "b"])
-        reply = await client.call(address, "DeleteTopics", request, 5000)
+        reply = await client.call(address, rpcs.DELETE_TOPICS, request, 5000)
         assert isinstance(reply, controller_pb2.DeleteTopicsReply)
         assert [topic.name for topic in reply.topics] == ["DeleteTopics a", "DeleteTopics b"]
 
@@ -151,7 +153,7 @@ def test_a_node_without_a_controller_service_says_so(transports: TransportKind) 
         _, address = await transports.serve(refuse)
         client, _ = await transports.serve(refuse)
         with pytest.raises(UnreachableError):
-            await client.call(address, "DescribeBrokers", controller_pb2.DescribeBrokersRequest(), 2000)
+            await client.call(address, rpcs.DESCRIBE_BROKERS, controller_pb2.DescribeBrokersRequest(), 2000)
 
     transports.run(scenario)
 

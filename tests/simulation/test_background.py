@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from metadata.image import ClusterImage
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from simulation import smoke
@@ -43,7 +44,7 @@ async def balance_every(world: World, seconds: int) -> None:
     interval = pb.ConfigChange(key="leader.rebalance.interval.ms", value=str(seconds * 1000))
     where = pb.ConfigResource(scope=metadata_pb2.Config.SCOPE_CLUSTER)
     request = pb.AlterConfigsRequest(resources=[pb.ConfigChanges(resource=where, changes=[interval])])
-    reply = await plane.service.call("AlterConfigs", request, 5_000)
+    reply = await plane.service.call(rpcs.ALTER_CONFIGS, request, 5_000)
     assert isinstance(reply, pb.AlterConfigsReply)
     assert reply.resources[0].result.error == "NONE", reply
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from quorum.core.messages import Request, Vote
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.smoke import quiet
 from simulation.world import Host, World
@@ -78,7 +79,7 @@ def test_a_deposed_leader_that_is_not_paused_never_answers_stale(asked: str) -> 
         assert old.plane is not None
         assert new.plane is not None
         set_there = pb.SetPreferredControllersRequest(node_ids=[new.config.node_id])
-        done: Any = await new.plane.service.call("SetPreferredControllers", set_there, 5000)
+        done: Any = await new.plane.service.call(rpcs.SET_PREFERRED_CONTROLLERS, set_there, 5000)
         assert done.result.error == "NONE"
         assert old.plane.controller.active, "it cannot tell"
         assert not old.plane.node.core.paused, "and has been fetched from lately"
@@ -90,7 +91,7 @@ def test_a_deposed_leader_that_is_not_paused_never_answers_stale(asked: str) -> 
             lambda: old.plane is not None and old.plane.node.leader_id == new.config.node_id, "it is told"
         )
         read: Any = await old.plane.service.call(
-            "DescribePreferredControllers", pb.DescribePreferredControllersRequest(), 10_000
+            rpcs.DESCRIBE_PREFERRED_CONTROLLERS, pb.DescribePreferredControllersRequest(), 10_000
         )
         assert list(read.node_ids) == [new.config.node_id], "through the node that was deposed, forwarded"
 

@@ -9,6 +9,7 @@ from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST, Consumer
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.smoke import all_ready, quiet
 from simulation.world import EPOCH_MS, World
@@ -34,7 +35,7 @@ def test_a_replica_whose_directory_nobody_was_told_of_does_not_begin_anew_when_t
         assert plane is not None
         request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=TOPIC, partitions=1, replication_factor=1)])
         async with Cluster(world.bootstrap) as cluster, Producer(cluster) as producer:
-            asked = asyncio.ensure_future(plane.service.call("CreateTopics", request, 10_000))
+            asked = asyncio.ensure_future(plane.service.call(rpcs.CREATE_TOPICS, request, 10_000))
             await world.until(lambda: log() is not None, "the replica is there", look_s=0.0001)
             world.network.cut("b11", "v1")  # so that nobody hears where the replica is
             await asked

@@ -12,6 +12,7 @@ from broker.replica.replica import Replica
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.cluster_world import LIMITS, QUICK
 from simulation.smoke import all_ready, quiet
@@ -63,7 +64,7 @@ class Story:
         new.assignment.add(values=[LEADER, EMPTIED, BEHIND])
         new.configs.add(key="unclean.leader.election.enable", value="true")
         new.configs.add(key="min.insync.replicas", value="1")
-        await plane.service.call("CreateTopics", pb.CreateTopicsRequest(topics=[new]), 10_000)
+        await plane.service.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[new]), 10_000)
 
     async def write(self, *batches: str) -> None:
         """Write each string as a batch with one record a letter, with acks=all."""

@@ -9,6 +9,7 @@ import pytest
 
 from metadata.controller.replay import MetadataReplay
 from quorumlog.runtime.addresses import Address
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation import smoke
 from simulation.world import CONTROL_PORT, Host, World
@@ -40,7 +41,7 @@ async def ask_to_create(host: Host, name: str, timeout_ms: int = 8_000) -> str:
     """The word of this node's own answer."""
     assert host.plane is not None
     request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name, partitions=1, replication_factor=1)])
-    reply = await host.plane.service.call("CreateTopics", request, timeout_ms)
+    reply = await host.plane.service.call(rpcs.CREATE_TOPICS, request, timeout_ms)
     assert isinstance(reply, pb.CreateTopicsReply)
     return reply.topics[0].result.error if reply.topics else reply.result.error
 
@@ -233,7 +234,7 @@ async def remove(world: World, node_id: int) -> None:
         host = world.active()
         if host is not None and host.plane is not None:
             request = pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=node_id))
-            reply = await host.plane.service.call("ChangeVoters", request, 10_000)
+            reply = await host.plane.service.call(rpcs.CHANGE_VOTERS, request, 10_000)
             assert isinstance(reply, pb.ChangeVotersReply)
             if reply.result.error in ("NONE", "VOTER_NOT_FOUND"):
                 return

@@ -19,6 +19,7 @@ from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import LATEST, Consumer
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch, decode_batches
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from simulation.faults import Faults
@@ -86,7 +87,7 @@ class Run:
             request = pb.AlterReassignmentsRequest(throttle=throttle, replace=replace)
             request.partitions.add(topic=TOPIC, index=0, replicas=replicas)
             plane = next(host.plane for host in self.world.brokers if host.plane is not None)
-            reply: Any = await plane.service.call("AlterReassignments", request, 5_000)
+            reply: Any = await plane.service.call(rpcs.ALTER_REASSIGNMENTS, request, 5_000)
             word = reply.result.error
             if word == "NONE" or (word == "NO_REASSIGNMENT_IN_PROGRESS" and not replicas):
                 return
@@ -110,7 +111,7 @@ class Run:
         )
         plane = self.world.brokers[0].plane
         assert plane is not None
-        reply: Any = await plane.service.call("CreateTopics", request, 10_000)
+        reply: Any = await plane.service.call(rpcs.CREATE_TOPICS, request, 10_000)
         assert reply.topics[0].result.error == "NONE", reply
         for number in range(BACKLOG):
             await self.write(producer, number)
@@ -322,7 +323,7 @@ def test_reassignments_end_whatever_else_happens(seed: int) -> None:
             request.partitions.add(topic=TOPIC, index=0, replicas=wanted if random.random() < 0.8 else ())
             planes = [host.plane for host in run.world.hosts.values() if host.plane is not None]
             if planes:
-                await random.choice(planes).service.call("AlterReassignments", request, 3_000)
+                await random.choice(planes).service.call(rpcs.ALTER_REASSIGNMENTS, request, 3_000)
             await asyncio.sleep(random.uniform(0.1, 3.0))
 
     async def story(run: Run) -> None:

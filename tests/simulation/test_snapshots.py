@@ -13,6 +13,8 @@ from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import CorruptStoreError
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from simulation import smoke
@@ -33,7 +35,7 @@ async def create(world: World, name: str) -> None:
     plane = next(host.plane for host in world.brokers if host.plane is not None)
     request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name, partitions=2, replication_factor=2)])
     for _ in range(100):  # the broker may still take one that was killed for the controller
-        reply = await plane.service.call("CreateTopics", request, 10_000)
+        reply = await plane.service.call(rpcs.CREATE_TOPICS, request, 10_000)
         assert isinstance(reply, pb.CreateTopicsReply)
         words = {topic.result.error for topic in reply.topics} or {reply.result.error}
         if words <= {"NONE", "TOPIC_ALREADY_EXISTS"}:
@@ -42,11 +44,11 @@ async def create(world: World, name: str) -> None:
     raise AssertionError(reply)
 
 
-async def change(world: World, method: str, request: Any) -> Any:
+async def change(world: World, rpc: AnyRpc, request: Any) -> Any:
     """Ask until it is done; through a broker that runs."""
     for _ in range(100):
         plane = next(host.plane for host in world.brokers if host.plane is not None)
-        reply = await plane.service.call(method, request, 10_000)
+        reply = await plane.service.call(rpc, request, 10_000)
         words = {reply.result.error, *(topic.result.error for topic in reply.topics)}
         if words == {"NONE"}:
             return reply
@@ -61,7 +63,7 @@ async def placed(world: World, name: str, *broker_ids: int) -> None:
         replication_factor=-1,
         assignment=[metadata_pb2.IntList(values=broker_ids)],
     )
-    await change(world, "CreateTopics", pb.CreateTopicsRequest(topics=[topic]))
+    await change(world, rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[topic]))
 
 
 def topics_on(host: Host) -> set[str]:
@@ -143,7 +145,7 @@ def test_a_broker_that_comes_back_by_a_snapshot_has_just_the_replicas_that_it_sh
             await write(b"old", "kept", "deleted", "made-anew")
             world.kill(own)
             before = away.quorum_disk.log_end
-            await change(world, "DeleteTopics", pb.DeleteTopicsRequest(names=["deleted", "made-anew"]))
+            await change(world, rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["deleted", "made-anew"]))
             await placed(world, "made-anew", other, own)
             await placed(world, "new", own, other)
             await write_past(world, before, "t")

@@ -8,6 +8,7 @@ from typing import Any
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.cluster_world import QUICK
 from simulation.smoke import all_ready, quiet
@@ -47,7 +48,7 @@ def test_an_unclean_leader_shows_what_it_was_told_is_committed_when_that_is_on_i
         new = pb.NewTopic(name=TOPIC, partitions=-1, replication_factor=-1)
         new.assignment.add(values=[LEADER, FOLLOWER])
         new.configs.add(key="unclean.leader.election.enable", value="true")
-        await plane.service.call("CreateTopics", pb.CreateTopicsRequest(topics=[new]), 10_000)
+        await plane.service.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[new]), 10_000)
         disk = world.hosts[FOLLOWER].disks[0]
         async with Cluster(world.bootstrap) as cluster, Producer(cluster) as producer:
             await write(producer, 2)

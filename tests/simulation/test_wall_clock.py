@@ -12,6 +12,7 @@ from quorum.snapshots import SnapshotPolicy
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.cluster_world import QUICK
 from simulation.smoke import all_ready, quiet
@@ -44,7 +45,7 @@ def test_a_retry_is_recognised_after_the_wall_clock_has_jumped(jump_s: float) ->
         new = pb.NewTopic(name=TOPIC, partitions=-1, replication_factor=-1)
         new.assignment.add(values=[LEADER, FOLLOWER])
         new.configs.add(key="min.insync.replicas", value="2")
-        await plane.service.call("CreateTopics", pb.CreateTopicsRequest(topics=[new]), 10_000)
+        await plane.service.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[new]), 10_000)
         async with Cluster(world.bootstrap) as cluster, Producer(cluster, request_timeout_s=2.0) as producer:
             for offset in range(3):
                 assert await (await producer.send(TOPIC, 0, batch())) == offset
@@ -84,7 +85,7 @@ def test_a_wall_clock_that_jumps_ahead_costs_no_history_of_the_metadata(
         assert plane is not None
         for number in range(20):
             new = pb.NewTopic(name=f"{prefix}{number}", partitions=1, replication_factor=1)
-            await plane.service.call("CreateTopics", pb.CreateTopicsRequest(topics=[new]), 10_000)
+            await plane.service.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[new]), 10_000)
 
     async def story() -> None:
         world.start_all()

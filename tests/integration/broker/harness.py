@@ -32,6 +32,8 @@ from metadata.image import ClusterImage, PartitionImage
 from metadata.records import Endpoint, Record
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.file_disk import FileDisk
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 WAIT_S = 20.0
@@ -140,46 +142,46 @@ class Controller:
             while not condition(self.image):
                 await self._changed.wait()
 
-    async def call(self, broker_id: int, method: str, request: Any, timeout_ms: int) -> Any:
+    async def call(self, broker_id: int, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
         await asyncio.sleep(0)
         if broker_id in self.cut:
             await asyncio.sleep(0.02)
-            return _REPLIES[method](result=convert.result(Outcome(Word.OUTCOME_UNKNOWN)))
-        if method in self.refusals:
-            return _REPLIES[method](result=convert.result(Outcome(self.refusals[method])))
-        reply = self._handle(method, request)
-        self.answers.append((method, reply.result.error))
+            return _REPLIES[rpc](result=convert.result(Outcome(Word.OUTCOME_UNKNOWN)))
+        if rpc in self.refusals:
+            return _REPLIES[rpc](result=convert.result(Outcome(self.refusals[rpc])))
+        reply = self._handle(rpc, request)
+        self.answers.append((rpc, reply.result.error))
         return reply
 
-    def _handle(self, method: str, request: Any) -> Any:
-        match method:
-            case "RegisterBroker":
+    def _handle(self, rpc: AnyRpc, request: Any) -> Any:
+        match rpc:
+            case rpcs.REGISTER_BROKER:
                 registration = convert.registration(request)
                 return convert.registered(
                     self.decide(lambda image, _: control_brokers.register(image, registration, session_live=False))
                 )
-            case "BrokerHeartbeat":
+            case rpcs.BROKER_HEARTBEAT:
                 beat = convert.heartbeat(request)
                 return convert.heartbeat_answer(
                     self.decide(
                         lambda image, again: control_brokers.heartbeat(image, beat, others_applied=1 << 60, again=again)
                     )
                 )
-            case "AlterPartition":
+            case rpcs.ALTER_PARTITION:
                 changes = convert.isr_changes(request)
                 return convert.altered(
                     self.decide(
                         lambda image, _: alter_partition(image, request.broker_id, request.broker_epoch, changes)
                     )
                 )
-            case "AssignDirectories":
+            case rpcs.ASSIGN_DIRECTORIES:
                 items = convert.assignments(request)
                 return convert.assigned(
                     self.decide(
                         lambda image, _: assign_directories(image, request.broker_id, request.broker_epoch, items)
                     )
                 )
-            case "AllocateProducerIds":
+            case rpcs.ALLOCATE_PRODUCER_IDS:
                 return convert.allocated(
                     self.decide(
                         lambda image, _: control_brokers.allocate_producer_ids(
@@ -187,15 +189,15 @@ class Controller:
                         )
                     )
                 )
-        raise AssertionError(method)
+        raise AssertionError(rpc)
 
 
 _REPLIES: dict[str, Any] = {
-    "RegisterBroker": pb.RegisterBrokerReply,
-    "BrokerHeartbeat": pb.BrokerHeartbeatReply,
-    "AlterPartition": pb.AlterPartitionReply,
-    "AssignDirectories": pb.AssignDirectoriesReply,
-    "AllocateProducerIds": pb.AllocateProducerIdsReply,
+    rpcs.REGISTER_BROKER: pb.RegisterBrokerReply,
+    rpcs.BROKER_HEARTBEAT: pb.BrokerHeartbeatReply,
+    rpcs.ALTER_PARTITION: pb.AlterPartitionReply,
+    rpcs.ASSIGN_DIRECTORIES: pb.AssignDirectoriesReply,
+    rpcs.ALLOCATE_PRODUCER_IDS: pb.AllocateProducerIdsReply,
 }
 assert OK.ok
 
@@ -246,7 +248,7 @@ class Broker:
                 sources,
                 self._disks,
                 controller.join(self.id),
-                lambda method, request, timeout_ms: controller.call(self.id, method, request, timeout_ms),
+                lambda rpc, request, timeout_ms: controller.call(self.id, rpc, request, timeout_ms),
                 self.cluster.limits,
             )
             await self.role.__aenter__()
@@ -277,8 +279,8 @@ class Broker:
         self.cluster.controller.replays.pop(self.id, None)
 
 
-async def _no_controller(method: str, request: Any) -> Any:
-    raise AssertionError(method)
+async def _no_controller(rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
+    raise AssertionError(rpc)
 
 
 class Cluster:

@@ -13,6 +13,7 @@ from metadata.image import PartitionImage
 from quorumlog.runtime.addresses import Address, InitialVoter
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.control_plane import ControlPlane, make_control_plane
 
@@ -154,7 +155,7 @@ class WholeCluster:
     async def create(self, name: str, partitions: int = 1, replication: int = 3) -> None:
         request = pb.CreateTopicsRequest()
         request.topics.add(name=name, partitions=partitions, replication_factor=replication)
-        reply = await self.brokers[0].plane.service.call("CreateTopics", request, 20_000)
+        reply = await self.brokers[0].plane.service.call(rpcs.CREATE_TOPICS, request, 20_000)
         assert reply.topics[0].result.error == "NONE", reply
         for broker in self.brokers:
             async with asyncio.timeout(WAIT_S):

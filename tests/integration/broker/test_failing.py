@@ -22,6 +22,7 @@ from quorumlog.runtime import file_disk
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
 from quorumlog.runtime.disk import DiskError
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 PARTITIONS = 4
@@ -49,7 +50,7 @@ async def create(process: BrokerProcess, **configs: str) -> None:
     topic = request.topics.add(name="t", partitions=PARTITIONS, replication_factor=1)
     for key, value in configs.items():
         topic.configs.add(key=key.replace("_", "."), value=value)
-    reply = await process.plane.service.call("CreateTopics", request, 10_000)
+    reply = await process.plane.service.call(rpcs.CREATE_TOPICS, request, 10_000)
     assert reply.topics[0].result.error == "NONE", reply
     await process.role.wait_applied(reply.topics[0].offset)
 

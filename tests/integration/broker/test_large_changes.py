@@ -16,6 +16,8 @@ from broker.replica import isr
 from broker.replica.limits import ReplicaLimits
 from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.records import ConfigScope
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 
 COUNT = 300
 
@@ -94,7 +96,7 @@ async def test_isr_changes_of_many_partitions_are_asked_for_together(tmp_path: P
         before = len(cluster.controller.answers)
         await cluster[2].role.fetchers.stop()
         await cluster.controller.until(lambda image: all_are(1))
-        asked = [word for method, word in cluster.controller.answers[before:] if method == "AlterPartition"]
+        asked = [word for rpc, word in cluster.controller.answers[before:] if rpc == rpcs.ALTER_PARTITION]
         assert 1 <= len(asked) <= COUNT // 20
 
 
@@ -107,10 +109,10 @@ async def test_a_request_has_a_bound_and_the_rest_follows(tmp_path: Path, monkey
         await cluster.until(lambda: len(cluster[2].replicas.hosted) == 40, "followed")
         handle = cluster.controller._handle
 
-        def counted(method: str, request: object) -> object:
-            if method == "AlterPartition":
+        def counted(rpc: AnyRpc, request: object) -> object:
+            if rpc == rpcs.ALTER_PARTITION:
                 sizes.append(len(request.items))  # type: ignore[attr-defined]
-            return handle(method, request)
+            return handle(rpc, request)
 
         cluster.controller._handle = counted  # type: ignore[method-assign]
         await cluster[2].role.fetchers.stop()

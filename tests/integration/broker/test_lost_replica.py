@@ -19,6 +19,7 @@ from metadata.records import LOST, NO_LEADER
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
+from quorumlog.wire import rpcs
 
 
 @pytest.fixture
@@ -101,13 +102,13 @@ async def test_a_loss_is_told_although_the_topic_got_another_id_before_the_repor
     cluster.controller.create("t", (1, 2), (1, 2))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
-    cluster.controller.refusals["AssignDirectories"] = Word.NOT_CONTROLLER
+    cluster.controller.refusals[rpcs.ASSIGN_DIRECTORIES] = Word.NOT_CONTROLLER
     key = leader.hosted("t").key
     leader.role.logs.take_offline(key, CorruptStoreError("damaged for this test"))
     second = UUID(int=99)
     cluster.controller.decide(lambda image, _: remove_partitions(image, "t", 1, lambda: second))
     await cluster.until(lambda: second in leader.replicas.image.topics, "carried out")
-    del cluster.controller.refusals["AssignDirectories"]
+    del cluster.controller.refusals[rpcs.ASSIGN_DIRECTORIES]
     await cluster.controller.until(lambda image: image.partition(second, 0).replicas[0].directory_id == LOST)  # type: ignore[union-attr]
     await leading(cluster, 2, "t")
     assert cluster.controller.partition(second).isr == (2,)

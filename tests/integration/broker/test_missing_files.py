@@ -27,6 +27,7 @@ from quorumlog.kctl.context import wait_until
 from quorumlog.runtime.addresses import Address, parse_target
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.control_plane import ControlPlane, make_control_plane
 
@@ -124,7 +125,7 @@ async def fill(node: BrokerProcess) -> None:
     request = pb.CreateTopicsRequest()
     topic = request.topics.add(name="t", partitions=2, replication_factor=1)
     topic.configs.add(key="segment.bytes", value="16384")
-    reply = await node.plane.service.call("CreateTopics", request, 10_000)
+    reply = await node.plane.service.call(rpcs.CREATE_TOPICS, request, 10_000)
     assert reply.topics[0].result.error == "NONE", reply
     await node.role.wait_applied(reply.topics[0].offset)
     for index in (0, 1):

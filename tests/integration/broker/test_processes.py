@@ -17,6 +17,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
+from quorumlog.wire import rpcs
 
 
 def standalone(root: Path, kafka: Address = ANY_PORT) -> NodeConfig:
@@ -77,7 +78,7 @@ async def create(process, topic: str) -> None:  # type: ignore[no-untyped-def]
 
     request = pb.CreateTopicsRequest()
     request.topics.add(name=topic, partitions=1, replication_factor=1)
-    reply = await process.plane.service.call("CreateTopics", request, 10_000)
+    reply = await process.plane.service.call(rpcs.CREATE_TOPICS, request, 10_000)
     assert reply.topics[0].result.error == "NONE", reply
     await process.role.wait_applied(reply.topics[0].offset)
 

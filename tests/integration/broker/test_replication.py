@@ -21,6 +21,7 @@ from broker.replica.limits import ReplicaLimits
 from metadata.control.errors import Word
 from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
+from quorumlog.wire import rpcs
 
 ALL, LEADER, NONE = -1, 1, 0
 
@@ -322,13 +323,13 @@ async def test_an_isr_change_survives_a_controller_that_does_not_answer(tmp_path
     async with Cluster(tmp_path, lag_max_ms=300) as cluster:
         topic_id = cluster.controller.create("t", (1, 2, 3))
         leader = await leading(cluster, 1, "t")
-        cluster.controller.refusals["AlterPartition"] = Word.NOT_CONTROLLER
+        cluster.controller.refusals[rpcs.ALTER_PARTITION] = Word.NOT_CONTROLLER
         await cluster[3].role.fetchers.stop()
         state = leader.hosted("t").leader
         assert state is not None
         await cluster.until(lambda: state.has_pending_isr, "a proposal is under way")
         assert cluster.controller.partition(topic_id).isr == (1, 2, 3)
-        del cluster.controller.refusals["AlterPartition"]
+        del cluster.controller.refusals[rpcs.ALTER_PARTITION]
         await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1, 2))
         await written(leader, "t", b"a")
 
@@ -530,7 +531,7 @@ async def test_producer_ids_are_never_given_twice(cluster: Cluster) -> None:
 async def test_new_producers_begin_while_no_controller_answers(cluster: Cluster) -> None:
     broker = cluster[1]
     reserve = broker.replicas.limits.producer_id_low_water
-    blocks = lambda: sum(method == "AllocateProducerIds" for method, _ in cluster.controller.answers)  # noqa: E731
+    blocks = lambda: sum(rpc == rpcs.ALLOCATE_PRODUCER_IDS for rpc, _ in cluster.controller.answers)  # noqa: E731
     await cluster.until(lambda: blocks() == 3, "a block for each broker, before the first producer")
     cluster.controller.cut.add(1)
     found = [await broker.replicas.allocate_producer_id() for _ in range(reserve)]

@@ -18,6 +18,7 @@ from quorumlog.client.controller import ControllerClient
 from quorumlog.kctl import dev_cluster, processes
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import node_pb2
 
 ROOT = Path(__file__).parents[3]
@@ -261,7 +262,7 @@ async def reigns(node: Node) -> list[tuple[int, int]]:
     request = node_pb2.ReadMetadataRequest(from_offset=0)
     async with ControllerClient([node.control]) as client:
         while True:
-            reply = await client.ask_node(node.control, "ReadMetadata", request, 10.0)
+            reply = await client.ask_node(node.control, rpcs.READ_METADATA, request, 10.0)
             for batch in reply.batches:
                 if match := _LEADER_CHANGE.match(batch.control):
                     found.append((int(match[2]), int(match[1])))

@@ -17,6 +17,7 @@ from typing import Any
 from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import wait_until
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.integration.quorum.lan import CONTROL_PORT, ROOT, Lan
 from tests.integration.quorum.load import outcome, register, registered
@@ -138,7 +139,7 @@ class Watch:
         while not ending.is_set():
             known = set(self.acknowledged)
             try:
-                reply = await self.client.call("DescribeBrokers", pb.DescribeBrokersRequest(), 0.3)
+                reply = await self.client.call(rpcs.DESCRIBE_BROKERS, pb.DescribeBrokersRequest(), 0.3)
                 found = {broker.broker_id for broker in reply.brokers}
                 assert known <= found, f"a read that claims to be current lacks {known - found}"
                 self.reads_answered += 1
@@ -163,12 +164,12 @@ async def a_healed_link_ends_a_pause_with_no_election(lan: Lan, nodes: Nodes) ->
     await nodes.kill(down)  # so that nobody can be elected
     await lan.cut(leader)
     await nodes.says(leader, "is paused", lambda it: it.paused)
-    for method, request in (
-        ("DescribeBrokers", pb.DescribeBrokersRequest()),
-        ("DeleteTopics", pb.DeleteTopicsRequest(names=["nothing"])),
+    for rpc, request in (
+        (rpcs.DESCRIBE_BROKERS, pb.DescribeBrokersRequest()),
+        (rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["nothing"])),
     ):
-        refused = await outcome(nodes.client(leader).call(method, request, 0.5))
-        assert isinstance(refused, ClusterError), f"a paused leader answered {method}: {refused}"
+        refused = await outcome(nodes.client(leader).call(rpc, request, 0.5))
+        assert isinstance(refused, ClusterError), f"a paused leader answered {rpc}: {refused}"
         assert refused.code in REFUSED, refused
         assert refused.code != "NOT_CONTROLLER" or "no majority of the voters" in refused.message
     await lan.heal(leader)
@@ -195,7 +196,7 @@ async def a_leader_removed_while_cut_off_becomes_an_observer(lan: Lan, nodes: No
         await register(nodes.client(leader), 2000)
         watch.acknowledged.add(2000)
         removal = pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=zombie))
-        assert (await nodes.client(leader).call("ChangeVoters", removal, TIMEOUT_S)).changed
+        assert (await nodes.client(leader).call(rpcs.CHANGE_VOTERS, removal, TIMEOUT_S)).changed
         await register(nodes.client(leader), 2001)
         watch.acknowledged.add(2001)
         await nodes.says(zombie, "is paused", lambda it: it.paused)

@@ -20,6 +20,7 @@ from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch, decode_batches, end_offset
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.dev_cluster import DevCluster
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.integration.quorum.clusters import everybody
 
@@ -86,7 +87,7 @@ async def create(admin: ControllerClient, name: str, partitions: int, replicatio
     """
     request = pb.CreateTopicsRequest()
     request.topics.add(name=name, partitions=partitions, replication_factor=replication)
-    reply = await admin.call("CreateTopics", request, ATTEMPT_S)
+    reply = await admin.call(rpcs.CREATE_TOPICS, request, ATTEMPT_S)
     assert isinstance(reply, pb.CreateTopicsReply)
     return reply.topics[0]
 
@@ -104,13 +105,13 @@ async def register(admin: ControllerClient, broker_id: int, timeout_s: float = A
     registration.feature_max = 1
     registration.directory_ids.append(broker_id.to_bytes(16, "big"))
     registration.endpoints.add(name="default", host="127.0.0.1", port=9092, security="PLAINTEXT")
-    reply = await admin.call("RegisterBroker", request, timeout_s)
+    reply = await admin.call(rpcs.REGISTER_BROKER, request, timeout_s)
     return int(reply.broker_epoch)
 
 
 async def registered(admin: ControllerClient) -> dict[int, int]:
     """Broker ids and epochs, by a current read."""
-    reply = await admin.call("DescribeBrokers", pb.DescribeBrokersRequest(), ATTEMPT_S)
+    reply = await admin.call(rpcs.DESCRIBE_BROKERS, pb.DescribeBrokersRequest(), ATTEMPT_S)
     return {broker.broker_id: broker.broker_epoch for broker in reply.brokers}
 
 
@@ -169,7 +170,7 @@ async def check(cluster: DevCluster, admin: ControllerClient, load: Load, replic
         for name, epoch in load.topics.items():
             assert found.get(int(name)) == int(epoch), f"broker {name} was registered, and is {found.get(int(name))}"
         return
-    reply = await admin.call("DescribeTopics", pb.DescribeTopicsRequest(), ATTEMPT_S)
+    reply = await admin.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), ATTEMPT_S)
     topics = {topic.name: topic.topic_id for topic in reply.topics}
     for name, topic_id in load.topics.items():
         assert topics.get(name) == topic_id, f"topic {name} was acknowledged, and is not there"

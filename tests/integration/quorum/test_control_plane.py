@@ -17,6 +17,7 @@ from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import QUORUM_NODE, NodeConfig
 from quorumlog.runtime.grpc import make_channel
 from quorumlog.runtime.metrics import Metrics
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.control_plane import ControlPlane, make_control_plane
 
@@ -50,7 +51,7 @@ async def ready(*planes: ControlPlane) -> None:
 
 async def create(one: ControlPlane, name: str) -> pb.CreatedTopic:
     request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name, partitions=1, replication_factor=1)])
-    reply = await one.service.call("CreateTopics", request, 20_000)
+    reply = await one.service.call(rpcs.CREATE_TOPICS, request, 20_000)
     assert isinstance(reply, pb.CreateTopicsReply)
     assert reply.result.error in ("", "NONE"), reply
     return reply.topics[0]
@@ -68,14 +69,14 @@ async def register(one: ControlPlane, broker_id: int) -> int:
         "fenced": True,
     }
     request = pb.RegisterBrokerRequest(registration=registration)  # type: ignore[arg-type]
-    reply = await one.service.call("RegisterBroker", request, 20_000)
+    reply = await one.service.call(rpcs.REGISTER_BROKER, request, 20_000)
     assert isinstance(reply, pb.RegisterBrokerReply)
     assert reply.result.error == "NONE", reply
     return reply.broker_epoch
 
 
 async def brokers(one: ControlPlane) -> list[int]:
-    reply = await one.service.call("DescribeBrokers", pb.DescribeBrokersRequest(), 20_000)
+    reply = await one.service.call(rpcs.DESCRIBE_BROKERS, pb.DescribeBrokersRequest(), 20_000)
     assert isinstance(reply, pb.DescribeBrokersReply)
     assert reply.result.error in ("", "NONE"), reply
     return [broker.broker_id for broker in reply.brokers]

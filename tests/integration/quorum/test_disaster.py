@@ -15,6 +15,7 @@ from typing import Any
 from quorumlog.client.controller import ControllerClient
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import node_pb2
 from tests.integration.quorum import clusters
 from tests.integration.quorum.clusters import ROOT, TIMEOUT_S, done, kctl, node_of, running, say
@@ -84,7 +85,7 @@ async def strays(cluster: DevCluster, *arguments: str) -> list[tuple[int, str, b
 async def digest_offset(node: Node) -> int:
     """Where the metadata ends that this node has."""
     async with ControllerClient([node.control]) as client:
-        reply = await client.ask_node(node.control, "DescribeNode", node_pb2.DescribeNodeRequest(), 10.0)
+        reply = await client.ask_node(node.control, rpcs.DESCRIBE_NODE, node_pb2.DescribeNodeRequest(), 10.0)
         return int(reply.applied_offset)
 
 

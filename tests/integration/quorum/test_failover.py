@@ -19,6 +19,7 @@ from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.linearizability import Operation, check
 from tests.integration.quorum.clusters import TIMEOUT_S, everybody, kill, leader_of, node_of, ready, running, spawn
@@ -65,7 +66,7 @@ class History:
 
 async def read(client: ControllerClient, history: History, name: str) -> None:
     began = now()
-    reply = await outcome(client.call("DescribeTopics", pb.DescribeTopicsRequest(names=[name]), ATTEMPT_S))
+    reply = await outcome(client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=[name]), ATTEMPT_S))
     if isinstance(reply, ClusterError):
         assert reply.retriable, reply
         return
@@ -98,7 +99,7 @@ async def _code_of_creation(client: ControllerClient, name: str, value: int) -> 
 
 async def delete_topic(client: ControllerClient, history: History, name: str) -> None:
     began = now()
-    reply = await outcome(client.call("DeleteTopics", pb.DeleteTopicsRequest(names=[name]), ATTEMPT_S))
+    reply = await outcome(client.call(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=[name]), ATTEMPT_S))
     code = reply.code if isinstance(reply, ClusterError) else reply.topics[0].result.error
     if code in UNKNOWN:
         history.operations.append(Operation(name, "write", began, inf, value=None))

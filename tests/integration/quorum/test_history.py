@@ -13,6 +13,7 @@ from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2, node_pb2
 from tests.integration.quorum import clusters
@@ -37,7 +38,7 @@ async def configure(client: ControllerClient, **values: int) -> None:
         resource.changes.add(key=key, value=str(value))
     for _ in range(10):
         try:
-            reply = await client.call("AlterConfigs", request, 30.0)
+            reply = await client.call(rpcs.ALTER_CONFIGS, request, 30.0)
         except ClusterError as error:  # idempotent: may be said again
             if not error.retriable:
                 raise
@@ -66,13 +67,13 @@ async def writes(cluster: DevCluster) -> AsyncIterator[None]:
 async def metadata(node: Node) -> Any:
     async with ControllerClient([node.control]) as client:
         request = node_pb2.DescribeMetadataRequest(at_offset=-1)
-        return await client.ask_node(node.control, "DescribeMetadata", request, 10.0)
+        return await client.ask_node(node.control, rpcs.DESCRIBE_METADATA, request, 10.0)
 
 
 async def history_begins(node: Node) -> int:
     async with ControllerClient([node.control]) as client:
         request = node_pb2.ReadMetadataRequest(from_offset=-1)
-        return int((await client.ask_node(node.control, "ReadMetadata", request, 10.0)).log_start)
+        return int((await client.ask_node(node.control, rpcs.READ_METADATA, request, 10.0)).log_start)
 
 
 async def same(cluster: DevCluster, *nodes: Node) -> None:

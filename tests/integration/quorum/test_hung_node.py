@@ -11,6 +11,7 @@ from quorumlog.client import controller
 from quorumlog.client.controller import ControllerClient
 from quorumlog.kctl import processes
 from quorumlog.kctl.dev_cluster import VOTER
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.integration.quorum.clusters import TIMEOUT_S, running
 
@@ -29,12 +30,12 @@ async def test_changes_go_on_although_the_node_that_took_them_was_stopped(
             leader_id = (await client.describe_quorum(TIMEOUT_S)).known.leader_id
         follower, *others = sorted(voters, key=lambda node: node.id == leader_id)
         async with ControllerClient([follower.control, *(node.control for node in others)]) as client:
-            reply = await client.call("CreateTopics", new_topic("before"), TIMEOUT_S)
+            reply = await client.call(rpcs.CREATE_TOPICS, new_topic("before"), TIMEOUT_S)
             assert (reply.topics[0].result.error, client.addresses[0]) == ("NONE", follower.control)
             processes.send(follower.pid, SIGSTOP)
             try:
                 for number in range(5):
-                    reply = await client.call("CreateTopics", new_topic(f"after-{number}"), TIMEOUT_S)
+                    reply = await client.call(rpcs.CREATE_TOPICS, new_topic(f"after-{number}"), TIMEOUT_S)
                     assert reply.topics[0].result.error == "NONE"
             finally:
                 processes.send(follower.pid, SIGCONT)

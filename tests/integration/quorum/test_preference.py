@@ -12,6 +12,7 @@ from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import processes
 from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.integration.quorum.clusters import (
     done,
@@ -86,4 +87,4 @@ async def test_the_preferred_node_dies_in_the_handover_and_others_lead(tmp_path:
 async def transfer(acting: Node, to: int) -> None:
     """Ask the leader itself to hand over, with nothing before it: no time is lost."""
     async with ControllerClient([acting.control]) as client:
-        await client.call("TransferLeader", pb.TransferLeaderRequest(to=to), 20.0)
+        await client.call(rpcs.TRANSFER_LEADER, pb.TransferLeaderRequest(to=to), 20.0)

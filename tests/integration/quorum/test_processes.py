@@ -17,6 +17,7 @@ from quorum.core.messages import DescribeQuorum, DescribeQuorumReply
 from quorum.ports import UnreachableError
 from quorum.transport.convert import TOOL
 from quorum.transport.grpc import GrpcTransport
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -80,7 +81,7 @@ class Voters:
             while True:
                 for node_id in [number for number in sorted(self.processes) if number != besides]:
                     try:
-                        reply = await self.client.call(self.addresses[node_id], "RegisterBroker", request, 6000)
+                        reply = await self.client.call(self.addresses[node_id], rpcs.REGISTER_BROKER, request, 6000)
                     except UnreachableError:
                         continue
                     assert isinstance(reply, pb.RegisterBrokerReply)
@@ -92,7 +93,7 @@ class Voters:
         """Broker ids and epochs, by a current read."""
         request = pb.DescribeBrokersRequest(header=pb.RequestHeader(timeout_ms=20_000))
         address = self.addresses[min(self.processes)]
-        reply = await self.client.call(address, "DescribeBrokers", request, 21_000)
+        reply = await self.client.call(address, rpcs.DESCRIBE_BROKERS, request, 21_000)
         assert isinstance(reply, pb.DescribeBrokersReply)
         assert reply.result.error == "NONE", reply
         return {broker.broker_id: broker.broker_epoch for broker in reply.brokers}

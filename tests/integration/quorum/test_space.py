@@ -13,6 +13,7 @@ from quorumlog.runtime import space
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.last_end import FAILED, End
 from quorumlog.runtime.metrics import Metrics
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import node_pb2
 from quorumlog_server.control_plane import make_control_plane
 from quorumlog_server.farewell import Farewell
@@ -54,7 +55,7 @@ async def test_a_mount_that_hangs_blocks_nobody_who_reads_its_room(
             (path,) = plane.disk_paths
             for _ in range(3):
                 page = metrics.render()[0].decode()
-                reply: Any = await plane.node_service.handle("DescribeNode", node_pb2.DescribeNodeRequest())
+                reply: Any = await plane.node_service.handle(rpcs.DESCRIBE_NODE, node_pb2.DescribeNodeRequest())
                 assert [directory.path for directory in reply.directories] == [path]
                 assert reply.directories[0].total_bytes > 0
                 for name in ("free_bytes", "total_bytes", "space_age_seconds"):

@@ -10,6 +10,7 @@ from typing import Any
 from quorumlog.client.controller import ControllerClient
 from quorumlog.kctl import processes
 from quorumlog.kctl.dev_cluster import DevCluster, Node
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.integration.quorum.clusters import (
     TIMEOUT_S,
@@ -35,7 +36,7 @@ async def set_target(cluster: DevCluster, target: list[int]) -> None:
     voters = [pb.VoterAddress(node_id=node_id, address=node_of(cluster, node_id).control) for node_id in target]
     request = pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=voters))
     async with ControllerClient(everybody(cluster)) as client:
-        assert (await client.call("ChangeVoters", request, TIMEOUT_S)).changed
+        assert (await client.call(rpcs.CHANGE_VOTERS, request, TIMEOUT_S)).changed
 
 
 async def caught_midway(cluster: DevCluster) -> tuple[Node, list[int]]:

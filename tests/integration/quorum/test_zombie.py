@@ -11,6 +11,7 @@ import pytest
 from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import processes
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.integration.quorum import lan
 from tests.integration.quorum.clusters import describe, leader_of, leads_among, quorum_is, running, voter_ids
@@ -43,7 +44,7 @@ async def test_a_leader_removed_while_it_was_stopped_serves_nothing_old(tmp_path
             await leads_among(others)
             await register(new, 2000)
             waiting_change = asyncio.create_task(register(old, 3000))
-            await new.call("ChangeVoters", pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=zombie.id)), 20.0)
+            await new.call(rpcs.CHANGE_VOTERS, pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=zombie.id)), 20.0)
             before = await describe(await leads_among(others))
             assert voter_ids(before) == sorted(node.id for node in others)
             processes.send(zombie.pid, signal.SIGCONT)

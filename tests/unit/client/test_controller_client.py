@@ -18,6 +18,8 @@ from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.grpc import bind, make_server
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import node_pb2, quorum_pb2
 
@@ -113,7 +115,7 @@ def dead_address() -> str:
 async def test_the_first_node_that_answers_is_enough(start: Start) -> None:
     node = await start(FakeNode(created()))
     async with ControllerClient([dead_address(), node.address]) as client:
-        reply = await client.call("CreateTopics", CREATE, 10)
+        reply = await client.call(rpcs.CREATE_TOPICS, CREATE, 10)
     assert reply.result.error == "NONE"
     (request,) = node.requests
     assert request.topics[0].name == "t"
@@ -127,9 +129,9 @@ async def test_one_node_is_asked_once_for_what_it_knows(start: Start) -> None:
     request = pb.DescribeTopicsRequest(header=pb.RequestHeader(unconfirmed=True))
     async with ControllerClient([dead_address(), first.address]) as client:
         assert len(client.addresses) == 2
-        assert (await client.call_node(first.address, "DescribeTopics", request, 10)).offset == 7
+        assert (await client.call_node(first.address, rpcs.DESCRIBE_TOPICS, request, 10)).offset == 7
         with pytest.raises(ClusterError) as refused:
-            await client.call_node(second.address, "DescribeTopics", request, 10)
+            await client.call_node(second.address, rpcs.DESCRIBE_TOPICS, request, 10)
         assert (refused.value.code, refused.value.retriable) == ("NOT_CONTROLLER", True)
     assert [node.requests[0].header.unconfirmed for node in (first, second)] == [True, True]
     assert len(second.requests) == 1
@@ -139,7 +141,7 @@ async def test_a_retriable_refusal_is_asked_again_elsewhere(start: Start) -> Non
     first = await start(FakeNode(created("NOT_CONTROLLER", retriable=True)))
     second = await start(FakeNode(created("NOT_CONTROLLER", retriable=True), created()))
     async with ControllerClient([first.address, second.address]) as client:
-        await client.call("CreateTopics", CREATE, 30)
+        await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     assert (len(first.requests), len(second.requests)) == (1, 2)  # who has answered is asked first
 
 
@@ -147,7 +149,7 @@ async def test_that_nobody_is_the_active_controller_is_said_with_the_time_it_was
     node = await start(FakeNode(created("NOT_CONTROLLER", retriable=True, next_step="ask again")))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError) as caught:
-            await client.call("CreateTopics", CREATE, 0.2)
+            await client.call(rpcs.CREATE_TOPICS, CREATE, 0.2)
     error = caught.value
     assert str(error) == f"no active controller answered within 0.2 s; {node.address}: m"
     assert (error.code, error.next_step, error.retriable) == ("NOT_CONTROLLER", "ask again", True)
@@ -157,7 +159,7 @@ async def test_a_final_refusal_is_raised_as_it_is(start: Start) -> None:
     node = await start(FakeNode(created("POLICY_VIOLATION", next_step="fewer")))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError) as caught:
-            await client.call("CreateTopics", CREATE, 30)
+            await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     error = caught.value
     assert (error.code, error.message, error.next_step, error.retriable) == ("POLICY_VIOLATION", "m", "fewer", False)
     assert len(node.requests) == 1
@@ -168,7 +170,7 @@ async def test_a_change_that_may_have_been_done_is_not_repeated(start: Start, an
     node = await start(FakeNode(answer, created()))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError) as caught:
-            await client.call("CreateTopics", CREATE, 30)
+            await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     assert (caught.value.code, caught.value.retriable) == ("OUTCOME_UNKNOWN", True)
     assert len(node.requests) == 1
 
@@ -177,7 +179,7 @@ async def test_outcome_unknown_from_the_server_is_final_too(start: Start) -> Non
     node = await start(FakeNode(created("OUTCOME_UNKNOWN", retriable=True), created()))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError, match="m") as caught:
-            await client.call("CreateTopics", CREATE, 30)
+            await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     assert caught.value.code == "OUTCOME_UNKNOWN"
     assert len(node.requests) == 1
 
@@ -185,7 +187,7 @@ async def test_outcome_unknown_from_the_server_is_final_too(start: Start) -> Non
 async def test_a_read_is_repeated_whatever_happened(start: Start) -> None:
     node = await start(FakeNode(grpc.StatusCode.UNAVAILABLE, described("NOT_CONTROLLER", retriable=True), described()))
     async with ControllerClient([node.address]) as client:
-        reply = await client.call("DescribeTopics", pb.DescribeTopicsRequest(), 30)
+        reply = await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), 30)
     assert reply.offset == 7
     assert len(node.requests) == 3
 
@@ -195,7 +197,7 @@ async def test_a_hanging_node_costs_no_more_than_the_deadline(start: Start) -> N
     node = await start(FakeNode(asked))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError) as caught:
-            await client.call("CreateTopics", CREATE, 0.3)
+            await client.call(rpcs.CREATE_TOPICS, CREATE, 0.3)
     assert asked.is_set()
     assert caught.value.code == "OUTCOME_UNKNOWN"
 
@@ -203,7 +205,7 @@ async def test_a_hanging_node_costs_no_more_than_the_deadline(start: Start) -> N
 async def test_nobody_there() -> None:
     async with ControllerClient([dead_address()]) as client:
         with pytest.raises(ClusterError) as caught:
-            await client.call("CreateTopics", CREATE, 0.3)
+            await client.call(rpcs.CREATE_TOPICS, CREATE, 0.3)
         assert (caught.value.code, caught.value.retriable) == ("UNAVAILABLE", True)
         assert "control address" in caught.value.next_step
         with pytest.raises(ClusterError, match="no node answers: 127"):
@@ -214,7 +216,7 @@ async def test_a_node_that_does_not_know_the_method(start: Start) -> None:
     node = await start(FakeNode(grpc.StatusCode.UNIMPLEMENTED))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError) as caught:
-            await client.call("CreateTopics", CREATE, 30)
+            await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     assert (caught.value.code, caught.value.retriable) == ("UNSUPPORTED_VERSION", False)
     assert caught.value.message == f"{node.address} does not know this request"
 
@@ -260,9 +262,9 @@ async def test_what_is_no_node_is_said_to_be_none(
 ) -> None:
     async with make() as address, ControllerClient([address]) as client:
         for asked in (
-            client.call("CreateTopics", CREATE, 30),
-            client.call("DescribeTopics", pb.DescribeTopicsRequest(), 30),
-            client.ask_node(address, "DescribeNode", node_pb2.DescribeNodeRequest(), 30),
+            client.call(rpcs.CREATE_TOPICS, CREATE, 30),
+            client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), 30),
+            client.ask_node(address, rpcs.DESCRIBE_NODE, node_pb2.DescribeNodeRequest(), 30),
             client.describe_quorum(30),
             client.describe_quorum_of(address, 30),
         ):
@@ -342,31 +344,31 @@ async def test_no_change_is_sent_to_a_node_that_hangs(start: Start, quick_look: 
     stuck, sound = await start(hung()), await start(FakeNode(created()))
     async with ControllerClient([stuck.address, sound.address]) as client:
         for _ in range(5):
-            await client.call("CreateTopics", CREATE, 30)
+            await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     assert (stuck.requests, stuck.looks, len(sound.requests)) == ([], 1, 5)
 
 
 async def test_a_node_that_hangs_under_a_change_is_left_by_the_next_one(start: Start) -> None:
     stuck, sound = await start(FakeNode(created(), asyncio.Event())), await start(FakeNode(created()))
     async with ControllerClient([stuck.address, sound.address]) as client:
-        await client.call("CreateTopics", CREATE, 30)
+        await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
         with pytest.raises(ClusterError) as caught:
-            await client.call("CreateTopics", CREATE, 0.3)
+            await client.call(rpcs.CREATE_TOPICS, CREATE, 0.3)
         assert caught.value.code == "OUTCOME_UNKNOWN", "it was sent, and may have been done"
-        await client.call("CreateTopics", CREATE, 30)
+        await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     assert (len(stuck.requests), len(sound.requests)) == (2, 1)
 
 
-@pytest.mark.parametrize("method", ["CreateTopics", "DescribeTopics"])
-async def test_a_node_that_is_avoided_is_not_asked_while_another_answers(start: Start, method: str) -> None:
+@pytest.mark.parametrize("rpc", [rpcs.CREATE_TOPICS, rpcs.DESCRIBE_TOPICS])
+async def test_a_node_that_is_avoided_is_not_asked_while_another_answers(start: Start, rpc: AnyRpc) -> None:
     """Also not when the other has to be asked again: what waits for an election must not end at the node that hangs."""
-    nobody = {"CreateTopics": created, "DescribeTopics": described}[method]("NOT_CONTROLLER", retriable=True)
-    yes = {"CreateTopics": created, "DescribeTopics": described}[method]()
-    request = {"CreateTopics": CREATE, "DescribeTopics": pb.DescribeTopicsRequest()}[method]
+    nobody = {rpcs.CREATE_TOPICS: created, rpcs.DESCRIBE_TOPICS: described}[rpc]("NOT_CONTROLLER", retriable=True)
+    yes = {rpcs.CREATE_TOPICS: created, rpcs.DESCRIBE_TOPICS: described}[rpc]()
+    request = {rpcs.CREATE_TOPICS: CREATE, rpcs.DESCRIBE_TOPICS: pb.DescribeTopicsRequest()}[rpc]
     stuck, sound = await start(hung()), await start(FakeNode(nobody, nobody, nobody, yes))
     async with ControllerClient([stuck.address, sound.address]) as client:
         client._avoid(stuck.address)
-        await client.call(method, request, 30)
+        await client.call(rpc, request, 30)
     assert (stuck.requests, stuck.looks, len(sound.requests)) == ([], 0, 4)
 
 
@@ -374,7 +376,7 @@ async def test_a_node_that_is_avoided_is_asked_when_no_other_answers(start: Star
     node = await start(FakeNode(created()))
     async with ControllerClient([node.address, dead_address()]) as client:
         client._avoid(node.address)
-        await client.call("CreateTopics", CREATE, 30)
+        await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
         assert not client._is_avoided(node.address), "it has answered"
     assert len(node.requests) == 1
 
@@ -384,7 +386,7 @@ async def test_a_node_is_avoided_for_a_while_only(start: Start, monkeypatch: pyt
     node, other = await start(FakeNode(created())), await start(FakeNode(created("NOT_CONTROLLER", retriable=True)))
     async with ControllerClient([node.address, other.address]) as client:
         client._avoid(node.address)
-        await client.call("CreateTopics", CREATE, 30)
+        await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     assert (len(node.requests), len(other.requests)) == (1, 1)
 
 
@@ -401,8 +403,8 @@ async def test_a_node_that_answers_late_gets_more_time_in_each_round(start: Star
     node.DescribeQuorum = late  # type: ignore[method-assign]
     node = await start(node)
     async with ControllerClient([node.address]) as client:
-        await client.call("CreateTopics", CREATE, 30)
-        await client.call("CreateTopics", CREATE, 30)
+        await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
+        await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     assert (node.looks, len(node.requests)) == (3, 2), "who has just answered is not asked before a change"
 
 
@@ -410,7 +412,7 @@ async def test_when_every_node_hangs_the_error_says_that_nothing_was_done(start:
     nodes = [await start(hung()) for _ in range(2)]
     async with ControllerClient([node.address for node in nodes]) as client:
         with pytest.raises(ClusterError) as caught:
-            await client.call("CreateTopics", CREATE, 1.0)
+            await client.call(rpcs.CREATE_TOPICS, CREATE, 1.0)
     assert (caught.value.code, caught.value.retriable) == ("TIMED_OUT", True)
     assert [node.requests for node in nodes] == [[], []]
 
@@ -441,7 +443,7 @@ async def test_any_node_will_do_and_one_that_hangs_costs_part_of_the_time_once(
     sound = await start(FakeNode(read()))
     async with ControllerClient([hanging.address, sound.address]) as client:
         for _ in range(3):
-            reply = await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 4)
+            reply = await client.ask_any(rpcs.READ_METADATA, node_pb2.ReadMetadataRequest(), 4)
             assert reply.high_watermark == 7
     assert (len(hanging.requests), len(sound.requests)) == (1, 3)
 
@@ -450,7 +452,7 @@ async def test_when_every_node_hangs_it_is_said_in_time(start: Start) -> None:
     nodes = [await start(FakeNode(asyncio.Event())) for _ in range(2)]
     async with ControllerClient([node.address for node in nodes]) as client:
         with pytest.raises(ClusterError) as caught:
-            await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 0.5)
+            await client.ask_any(rpcs.READ_METADATA, node_pb2.ReadMetadataRequest(), 0.5)
     assert (caught.value.code, caught.value.retriable) == ("TIMED_OUT", True)
 
 
@@ -459,7 +461,7 @@ async def test_a_final_refusal_of_any_node_is_not_asked_again(start: Start) -> N
     second = await start(FakeNode(read()))
     async with ControllerClient([first.address, second.address]) as client:
         with pytest.raises(ClusterError) as caught:
-            await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 10)
+            await client.ask_any(rpcs.READ_METADATA, node_pb2.ReadMetadataRequest(), 10)
     assert caught.value.code == "OFFSET_OUT_OF_RANGE"
     assert second.requests == []
 
@@ -467,10 +469,10 @@ async def test_a_final_refusal_of_any_node_is_not_asked_again(start: Start) -> N
 async def test_one_node_is_asked_once(start: Start) -> None:
     node = await start(FakeNode(read(), read("OVERLOADED", retriable=True)))
     async with ControllerClient([dead_address()]) as client:
-        assert (await client.ask_node(node.address, "ReadMetadata", node_pb2.ReadMetadataRequest(), 5)).result.error
+        assert (await client.ask_node(node.address, rpcs.READ_METADATA, node_pb2.ReadMetadataRequest(), 5)).result.error
         for address, code in ((node.address, "OVERLOADED"), (dead_address(), "UNAVAILABLE")):
             with pytest.raises(ClusterError) as caught:
-                await client.ask_node(address, "ReadMetadata", node_pb2.ReadMetadataRequest(), 5)
+                await client.ask_node(address, rpcs.READ_METADATA, node_pb2.ReadMetadataRequest(), 5)
             assert (caught.value.code, caught.value.retriable) == (code, True)
     assert len(node.requests) == 2
 
@@ -493,7 +495,7 @@ async def test_nodes_that_are_learned_of_are_asked_when_the_given_ones_are_gone(
     node = await start(FakeNode(reply))
     async with ControllerClient([dead_address()]) as client:
         client.learn([node.address, node.address])
-        assert (await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 10)).high_watermark == 7
+        assert (await client.ask_any(rpcs.READ_METADATA, node_pb2.ReadMetadataRequest(), 10)).high_watermark == 7
     assert len(node.requests) == 1
 
 
@@ -503,5 +505,5 @@ async def test_who_has_described_the_quorum_is_asked_first(start: Start) -> None
     first.quorum = grpc.StatusCode.UNAVAILABLE
     async with ControllerClient([first.address, second.address]) as client:
         await client.describe_quorum(10)
-        await client.ask_any("ReadMetadata", node_pb2.ReadMetadataRequest(), 10)
+        await client.ask_any(rpcs.READ_METADATA, node_pb2.ReadMetadataRequest(), 10)
     assert [(node.looks, len(node.requests)) for node in (first, second)] == [(1, 0), (1, 1)]

@@ -15,6 +15,7 @@ from quorumlog.client.probe import HANGS, probe, why_silent
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.http import HttpServer, health_routes
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.client.fake_cluster import fake_brokers
 from tests.unit.client.test_controller_client import dead_address
@@ -88,7 +89,7 @@ async def http() -> AsyncIterator[str]:
 async def refused(*addresses: str, timeout_s: float) -> ClusterError:
     async with ControllerClient(addresses) as client:
         with pytest.raises(ClusterError) as caught:
-            await client.call("DescribeTopics", pb.DescribeTopicsRequest(), timeout_s)
+            await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), timeout_s)
     return caught.value
 
 

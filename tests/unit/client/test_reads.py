@@ -10,6 +10,8 @@ import pytest
 from quorumlog.client import reads
 from quorumlog.client.reads import CONFIRM_S, GRACE_S, read, read_anywhere
 from quorumlog.errors import ClusterError
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.fake_node import run
 
@@ -51,11 +53,11 @@ class Nodes:
             raise what
         return what
 
-    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
+    async def call(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
         assert not request.header.unconfirmed
         return await self._answer("controller", self.controller, timeout_s)
 
-    async def call_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+    async def call_node(self, address: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
         assert request.header.unconfirmed
         return await self._answer(address, self.nodes[address], timeout_s)
 
@@ -67,7 +69,7 @@ def timed(nodes: Nodes, timeout_s: float = 30.0, ask: Any = read) -> tuple[Any, 
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            found = await ask(nodes, "DescribeTopics", REQUEST, timeout_s)
+            found = await ask(nodes, rpcs.DESCRIBE_TOPICS, REQUEST, timeout_s)
         except ClusterError as error:
             found = error
         return found, loop.time() - began

@@ -15,6 +15,8 @@ from quorumlog.doctor.layout import LOST_DIRECTORY
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.main import cli
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2, metadata_pb2, node_pb2, quorum_pb2
 
 OK = controller_pb2.Result(error="NONE")
@@ -164,24 +166,24 @@ class Clinic:
             return self.statuses[node_id]
         return quorum_pb2.ReplicaStatus(replica=voter(node_id))
 
-    async def ask_node(self, where: str, method: str, request: Any, timeout_s: float) -> Any:
+    async def ask_node(self, where: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
         node_id = self._answering(where)
-        again = (node_id, method) in self.asked
-        self.asked.append((node_id, method))
-        match method:
-            case "DescribeNode":
+        again = (node_id, rpc) in self.asked
+        self.asked.append((node_id, rpc))
+        match rpc:
+            case rpcs.DESCRIBE_NODE:
                 return self.later.get(node_id, self.described[node_id]) if again else self.described[node_id]
-            case "DescribeMetadata":
+            case rpcs.DESCRIBE_METADATA:
                 return self._metadata(request)
-            case "PurgeStrays":
+            case rpcs.PURGE_STRAYS:
                 assert request.dry_run, "nothing is deleted"
                 return node_pb2.PurgeStraysReply(result=OK, is_broker=True, strays=self.strays.get(node_id, []))
-            case "DescribeReplicas":
+            case rpcs.DESCRIBE_REPLICAS:
                 assert request.topics, "only of what is in trouble"
                 found = self.replicas.get(node_id + 1000 if again else node_id, [])
                 wanted = [replica for replica in found if replica.topic in request.topics]
                 return node_pb2.DescribeReplicasReply(result=OK, is_broker=True, replicas=wanted)
-        raise AssertionError(method)
+        raise AssertionError(rpc)
 
     def _metadata(self, request: Any) -> Any:
         reply = node_pb2.DescribeMetadataReply()
@@ -201,8 +203,8 @@ class Clinic:
     def prefer(self, where: str) -> None:
         self.preferred = where
 
-    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
-        assert method == "DescribeBrokers"
+    async def call(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        assert rpc == rpcs.DESCRIBE_BROKERS
         if self.controller_error is not None:
             raise self.controller_error
         pending = self.heard.pop(0) if len(self.heard) > 1 else self.heard[0]

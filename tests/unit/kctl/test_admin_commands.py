@@ -10,6 +10,8 @@ import pytest
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import losses, partition_counts
 from quorumlog.kctl.main import run
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from tests.unit.kctl.test_commands import OK, TOPIC_ID, FakeClient, client
@@ -32,7 +34,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_add_partitions(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["AddPartitions"] = pb.AddPartitionsReply(result=OK, offset=9, topics=[resized()])
+    client.replies[rpcs.ADD_PARTITIONS] = pb.AddPartitionsReply(result=OK, offset=9, topics=[resized()])
     arguments = ["topics", "add-partitions", "t", "--to", "4", "--assignment", "1:2,2:1"]
     assert run([*arguments, "-o", "json"]) == 0
     assert printed(capsys) == {
@@ -43,11 +45,11 @@ def test_add_partitions(client: FakeClient, capsys: pytest.CaptureFixture[str]) 
     assert run([*arguments, "--dry-run"]) == 0
     assert client.calls[1][1].header.validate_only
     assert capsys.readouterr().out == "topic t would have 4 partitions\n"
-    client.replies["AddPartitions"] = pb.AddPartitionsReply(result=OK, offset=9, topics=[resized(changed=False)])
+    client.replies[rpcs.ADD_PARTITIONS] = pb.AddPartitionsReply(result=OK, offset=9, topics=[resized(changed=False)])
     assert run(["topics", "add-partitions", "t", "--to", "4"]) == 0
     assert capsys.readouterr().out == "topic t has 4 partitions already\n"
     one = resized(changed=False, partitions=1)
-    client.replies["AddPartitions"] = pb.AddPartitionsReply(result=OK, offset=9, topics=[one])
+    client.replies[rpcs.ADD_PARTITIONS] = pb.AddPartitionsReply(result=OK, offset=9, topics=[one])
     assert run(["topics", "add-partitions", "t", "--to", "1"]) == 0
     assert capsys.readouterr().out == "topic t has 1 partition already\n"
 
@@ -66,13 +68,13 @@ def records(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 
 
 def removal(client: FakeClient) -> None:
-    client.replies["RemovePartitions"] = pb.RemovePartitionsReply(result=OK, offset=9, topic=resized(partitions=1))
-    client.replies["DescribeTopics"] = described(3)
+    client.replies[rpcs.REMOVE_PARTITIONS] = pb.RemovePartitionsReply(result=OK, offset=9, topic=resized(partitions=1))
+    client.replies[rpcs.DESCRIBE_TOPICS] = described(3)
 
 
 def asked(client: FakeClient) -> list[bool]:
     """Of each RemovePartitions, whether it only checked."""
-    return [request.header.validate_only for method, request in client.calls if method == "RemovePartitions"]
+    return [request.header.validate_only for rpc, request in client.calls if rpc == rpcs.REMOVE_PARTITIONS]
 
 
 def test_removing_partitions_is_checked_then_confirmed_then_done(
@@ -82,9 +84,9 @@ def test_removing_partitions_is_checked_then_confirmed_then_done(
     seen: list[bool] = []
     original = client.call
 
-    async def call(method: str, request: Any, timeout_s: float) -> Any:
+    async def call(rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
         seen.append(request.header.validate_only)  # the request object is used twice
-        return await original(method, request, timeout_s)
+        return await original(rpc, request, timeout_s)
 
     client.call = call  # type: ignore[method-assign]
     assert run(["topics", "remove-partitions", "t", "--to", "1", "--yes", "-o", "json"]) == 0
@@ -113,18 +115,18 @@ def test_without_a_yes_nothing_is_removed(
 @pytest.fixture
 def deletion(client: FakeClient, records: list[int | None]) -> FakeClient:
     deleted = pb.DeletedTopic(name="t", result=OK, topic_id=TOPIC_ID, offset=9)
-    client.replies["DeleteTopics"] = pb.DeleteTopicsReply(result=OK, topics=[deleted])
-    client.replies["DescribeTopics"] = described(3)
+    client.replies[rpcs.DELETE_TOPICS] = pb.DeleteTopicsReply(result=OK, topics=[deleted])
+    client.replies[rpcs.DESCRIBE_TOPICS] = described(3)
     return client
 
 
 def methods(client: FakeClient) -> list[str]:
-    return [method for method, _ in client.calls]
+    return [rpc for rpc, _ in client.calls]
 
 
 def test_a_topic_is_deleted_without_a_question_where_nobody_can_answer(deletion: FakeClient) -> None:
     assert run(["topics", "delete", "t"]) == 0
-    assert methods(deletion) == ["DeleteTopics"]
+    assert methods(deletion) == [rpcs.DELETE_TOPICS]
 
 
 def test_on_a_terminal_a_topic_is_deleted_only_after_a_yes(
@@ -136,20 +138,20 @@ def test_on_a_terminal_a_topic_is_deleted_only_after_a_yes(
     said = capsys.readouterr().err
     assert "topic t will be deleted, with 3 partitions and 120 records" in said
     assert "nothing was changed" in said
-    assert methods(deletion) == ["DescribeTopics"]
+    assert methods(deletion) == [rpcs.DESCRIBE_TOPICS]
     for option in ("--yes", "--dry-run"):
         assert run(["topics", "delete", "t", option]) == 0
     monkeypatch.setattr("click.confirm", lambda *_, **__: True)
     assert run(["topics", "delete", "t"]) == 0
-    assert methods(deletion).count("DeleteTopics") == 3
+    assert methods(deletion).count(rpcs.DELETE_TOPICS) == 3
 
 
 def test_a_topic_that_is_missing_is_refused_without_a_question(
     deletion: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = pb.Result(error="UNKNOWN_TOPIC_OR_PARTITION", message="no topic is named 't'")
-    deletion.replies["DescribeTopics"].topics[0].result.CopyFrom(missing)
-    deletion.replies["DeleteTopics"].topics[0].result.CopyFrom(missing)
+    deletion.replies[rpcs.DESCRIBE_TOPICS].topics[0].result.CopyFrom(missing)
+    deletion.replies[rpcs.DELETE_TOPICS].topics[0].result.CopyFrom(missing)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("click.confirm", _no)
     assert run(["topics", "delete", "t"]) == 3
@@ -175,7 +177,7 @@ def test_what_partitions_hold_may_not_be_known(
 
 def test_a_refused_removal_warns_of_nothing(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     refused = resized(False, 3, "REASSIGNMENT_IN_PROGRESS", "t-2 is being reassigned")
-    client.replies["RemovePartitions"] = pb.RemovePartitionsReply(result=OK, topic=refused)
+    client.replies[rpcs.REMOVE_PARTITIONS] = pb.RemovePartitionsReply(result=OK, topic=refused)
     assert run(["topics", "remove-partitions", "t", "--to", "1", "--yes"]) == 5
     assert capsys.readouterr().err == "kctl: REASSIGNMENT_IN_PROGRESS: t-2 is being reassigned\n"
 
@@ -183,7 +185,7 @@ def test_a_refused_removal_warns_of_nothing(client: FakeClient, capsys: pytest.C
 def test_configs(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     configs = [pb.DescribedConfig(key="a", value="1", source="topic", allowed="a number"),
                pb.DescribedConfig(key="b", value="", source="default", allowed="anything")]  # fmt: skip
-    client.replies["DescribeConfigs"] = pb.DescribeConfigsReply(
+    client.replies[rpcs.DESCRIBE_CONFIGS] = pb.DescribeConfigsReply(
         result=OK, offset=7, resources=[pb.DescribedConfigs(result=OK, configs=configs)]
     )
     assert run(["configs", "get", "--topic", "t", "-o", "json"]) == 0
@@ -200,7 +202,7 @@ def test_configs(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None
     assert (error["error"], error["next"]) == ("CONFIG_NOT_FOUND", "give one of these")
     assert "there are a, b" in error["message"]
 
-    client.replies["AlterConfigs"] = pb.AlterConfigsReply(
+    client.replies[rpcs.ALTER_CONFIGS] = pb.AlterConfigsReply(
         result=OK, offset=4, resources=[pb.AlteredConfigs(result=OK, changed=True)]
     )
     assert run(["configs", "set", "a=1=2", "b=", "--cluster", "-o", "json"]) == 0
@@ -232,7 +234,7 @@ def test_elections_of_all_that_need_it_go_on_until_none_does(
         pb.ElectLeadersReply(result=OK, changed=False, offset=6),
     ]
 
-    async def call(method: str, request: Any, timeout_s: float) -> Any:
+    async def call(rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
         return replies.pop(0)
 
     client.call = call  # type: ignore[method-assign]
@@ -243,9 +245,9 @@ def test_elections_of_all_that_need_it_go_on_until_none_does(
 
 
 def test_elections_of_a_topic_that_fail_in_part(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["DescribeTopics"] = described(3)
+    client.replies[rpcs.DESCRIBE_TOPICS] = described(3)
     partitions = elected("NONE", "PREFERRED_LEADER_NOT_AVAILABLE", "ELECTION_NOT_NEEDED")
-    client.replies["ElectLeaders"] = pb.ElectLeadersReply(result=OK, changed=True, offset=5, partitions=partitions)
+    client.replies[rpcs.ELECT_LEADERS] = pb.ElectLeadersReply(result=OK, changed=True, offset=5, partitions=partitions)
     assert run(["elect-leaders", "--preferred", "--topic", "t"]) == 5
     captured = capsys.readouterr()
     assert captured.out == "t-0 is led by 1\nrefused: about 1\nnot needed: about 2\n"
@@ -256,7 +258,7 @@ def test_elections_of_a_topic_that_fail_in_part(client: FakeClient, capsys: pyte
 def test_an_unclean_election_warns(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     [one] = elected("NONE")
     one.unclean = True
-    client.replies["ElectLeaders"] = pb.ElectLeadersReply(result=OK, changed=True, offset=5, partitions=[one])
+    client.replies[rpcs.ELECT_LEADERS] = pb.ElectLeadersReply(result=OK, changed=True, offset=5, partitions=[one])
     assert run(["elect-leaders", "--unclean", "--topic", "t", "--partition", "0"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "t-0 is led by 1 (unclean)\n"
@@ -266,12 +268,12 @@ def test_an_unclean_election_warns(client: FakeClient, capsys: pytest.CaptureFix
 
 
 def test_a_broker_is_unregistered(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["UnregisterBroker"] = pb.UnregisterBrokerReply(result=OK, changed=True, offset=3)
+    client.replies[rpcs.UNREGISTER_BROKER] = pb.UnregisterBrokerReply(result=OK, changed=True, offset=3)
     assert run(["brokers", "unregister", "7", "-o", "json"]) == 0
     assert printed(capsys) == {"changed": True, "offset": 3, "id": 7}
     assert run(["brokers", "unregister", "7", "--dry-run"]) == 0
     assert capsys.readouterr().out == "broker 7 would be forgotten\n"
-    client.replies["UnregisterBroker"] = ClusterError("BROKER_IN_USE", "broker 7 is unfenced", "stop it")
+    client.replies[rpcs.UNREGISTER_BROKER] = ClusterError("BROKER_IN_USE", "broker 7 is unfenced", "stop it")
     assert run(["brokers", "unregister", "7"]) == 5
     assert "stop it" in capsys.readouterr().err
 
@@ -282,11 +284,13 @@ def test_every_change_can_wait_for_the_live_brokers(client: FakeClient) -> None:
                 pb.BrokerDescription(broker_id=2, state="fenced", metadata_offset=-1)]  # fmt: skip
         return pb.DescribeBrokersReply(result=OK, brokers=rows)
 
-    client.replies["AlterConfigs"] = pb.AlterConfigsReply(
+    client.replies[rpcs.ALTER_CONFIGS] = pb.AlterConfigsReply(
         result=OK, offset=9, resources=[pb.AlteredConfigs(result=OK, changed=True)]
     )
-    client.replies["UnregisterBroker"] = pb.UnregisterBrokerReply(result=OK, changed=True, offset=9)
-    client.replies["ElectLeaders"] = pb.ElectLeadersReply(result=OK, changed=True, offset=9, partitions=elected("NONE"))
+    client.replies[rpcs.UNREGISTER_BROKER] = pb.UnregisterBrokerReply(result=OK, changed=True, offset=9)
+    client.replies[rpcs.ELECT_LEADERS] = pb.ElectLeadersReply(
+        result=OK, changed=True, offset=9, partitions=elected("NONE")
+    )
     commands = [
         ["configs", "set", "a=1", "--cluster"],
         ["configs", "unset", "a", "--topic", "t"],
@@ -294,9 +298,9 @@ def test_every_change_can_wait_for_the_live_brokers(client: FakeClient) -> None:
         ["elect-leaders", "--unclean", "--topic", "t", "--partition", "0"],
     ]
     for arguments in commands:
-        client.replies["DescribeBrokers"] = brokers(9)
+        client.replies[rpcs.DESCRIBE_BROKERS] = brokers(9)
         assert run([*arguments, "--wait"]) == 0, arguments
-        assert client.calls[-1][0] == "DescribeBrokers"
-        client.replies["DescribeBrokers"] = brokers(8)
+        assert client.calls[-1][0] == rpcs.DESCRIBE_BROKERS
+        client.replies[rpcs.DESCRIBE_BROKERS] = brokers(8)
         assert run([*arguments, "--wait", "--timeout", "0.3"]) == 4, arguments
         assert run(arguments) == 0, arguments

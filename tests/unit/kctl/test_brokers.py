@@ -10,6 +10,7 @@ import pytest
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import broker_look, brokers
 from quorumlog.kctl.main import run
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2, metadata_pb2, node_pb2, quorum_pb2
 from tests.unit.kctl.test_commands import OK, FakeClient, client, quorum_reply, topics
 from tests.unit.kctl.test_commands import brokers as registered
@@ -36,8 +37,8 @@ def cluster(client: FakeClient) -> FakeClient:
     reply = registered()
     reply.offset = 40
     client.replies |= {
-        "DescribeBrokers": reply, "DescribeQuorum": quorum, ("b:1", "DescribeNode"): described(),
-        ("c:1", "DescribeNode"): SILENT,
+        rpcs.DESCRIBE_BROKERS: reply, rpcs.DESCRIBE_QUORUM: quorum, ("b:1", rpcs.DESCRIBE_NODE): described(),
+        ("c:1", rpcs.DESCRIBE_NODE): SILENT,
     }  # fmt: skip
     return client
 
@@ -64,9 +65,9 @@ def test_a_brokers_own_word_is_newer_than_its_heartbeats(
 
 
 def test_a_cordoned_broker_is_shown_as_such(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.replies["DescribeBrokers"].brokers[0].cordoned = True  # broker 12
-    cluster.replies["DescribeBrokers"].brokers[1].cordoned = False
-    cluster.replies["DescribeMetadata"] = metadata()
+    cluster.replies[rpcs.DESCRIBE_BROKERS].brokers[0].cordoned = True  # broker 12
+    cluster.replies[rpcs.DESCRIBE_BROKERS].brokers[1].cordoned = False
+    cluster.replies[rpcs.DESCRIBE_METADATA] = metadata()
     assert [each["cordoned"] for each in documents(["brokers", "list"], capsys)] == [False, True]
     assert documents(["brokers", "describe", "12"], capsys)["cordoned"] is True
     assert run(["brokers", "list"]) == 0
@@ -74,21 +75,21 @@ def test_a_cordoned_broker_is_shown_as_such(cluster: FakeClient, capsys: pytest.
     assert [row[header.index("cordoned")] for row in rows] == ["no", "yes"]
     assert run(["brokers", "describe", "12"]) == 0
     assert ["cordoned", "yes"] in [line.split() for line in capsys.readouterr().out.splitlines()]
-    cluster.replies["DescribeBrokers"] = registered()  # of a version that does not tell
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = registered()  # of a version that does not tell
     assert [each["cordoned"] for each in documents(["brokers", "list"], capsys)] == [None, None]
 
 
 def test_of_a_silent_one_the_heartbeats_remain(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.replies["b:1", "DescribeNode"] = SILENT
+    cluster.replies["b:1", rpcs.DESCRIBE_NODE] = SILENT
     first = documents(["brokers", "list"], capsys)[0]
     assert (first["metadata_offset"], first["metadata_lag"], first["answers"]) == (40, 1, False)
 
 
 def test_what_a_broker_itself_finds_wrong_is_shown(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.replies["b:1", "DescribeNode"] = described(offline=("/b",), ok=False)
+    cluster.replies["b:1", rpcs.DESCRIBE_NODE] = described(offline=("/b",), ok=False)
     first = documents(["brokers", "list"], capsys)[0]
     assert (first["problem"], first["directories_offline"]) == ("leader: none is known", ["/b"])
-    cluster.replies["b:1", "DescribeNode"] = node_pb2.DescribeNodeReply(result=OK)
+    cluster.replies["b:1", rpcs.DESCRIBE_NODE] = node_pb2.DescribeNodeReply(result=OK)
     first = documents(["brokers", "list"], capsys)[0]
     assert (first["answers"], first["problem"]) == (False, "the node that answers with this id is no broker")
 
@@ -100,21 +101,21 @@ def test_without_a_controller_the_nodes_own_metadata_is_shown(
     reply.result.unconfirmed, reply.offset = True, 38
     for broker in reply.brokers:
         broker.metadata_offset = -1
-    cluster.replies["DescribeBrokers"] = ClusterError("NOT_CONTROLLER", "it is paused", retriable=True)
-    cluster.replies["h1:1", "DescribeBrokers"] = reply
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = ClusterError("NOT_CONTROLLER", "it is paused", retriable=True)
+    cluster.replies["h1:1", rpcs.DESCRIBE_BROKERS] = reply
     assert run(["brokers", "list", "-o", "json"]) == 0
     captured = capsys.readouterr()
     assert "unconfirmed, as of offset 38 of the metadata log: no active controller confirmed it" in captured.err
     first, second = json.loads(captured.out)
     assert (first["metadata_offset"], first["metadata_lag"], second["metadata_offset"]) == (39, 2, None)
     assert (first["offset"], second["offset"]) == (38, 38)
-    cluster.replies["h1:1", "DescribeBrokers"] = ClusterError("UNAVAILABLE", "nobody", retriable=True)
+    cluster.replies["h1:1", rpcs.DESCRIBE_BROKERS] = ClusterError("UNAVAILABLE", "nobody", retriable=True)
     assert run(["brokers", "list", "-o", "json"]) == 4
     assert json.loads(capsys.readouterr().err)["message"] == "it is paused"
 
 
 def test_a_refusal_of_the_controller_is_final(cluster: FakeClient) -> None:
-    cluster.replies["DescribeBrokers"] = ClusterError("INCONSISTENT_CLUSTER_ID", "another cluster")
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = ClusterError("INCONSISTENT_CLUSTER_ID", "another cluster")
     assert run(["brokers", "list"]) == 5
     assert len(cluster.calls) == 1
 
@@ -136,12 +137,14 @@ def metadata() -> Any:
 
 
 def test_a_broker_with_every_replica_of_it(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.replies["DescribeMetadata"] = metadata()
+    cluster.replies[rpcs.DESCRIBE_METADATA] = metadata()
     own = [
         replica("t", 0, state="leader", end_offset=9, high_watermark=8, bytes=640, directory="/a"),
         replica("t", 1, state="offline", problem="checksum"),
     ]
-    cluster.replies["b:1", "DescribeReplicas"] = node_pb2.DescribeReplicasReply(result=OK, is_broker=True, replicas=own)
+    cluster.replies["b:1", rpcs.DESCRIBE_REPLICAS] = node_pb2.DescribeReplicasReply(
+        result=OK, is_broker=True, replicas=own
+    )
     document = documents(["brokers", "describe", "11"], capsys)
     assert (document["id"], document["answers"]) == (11, True)
     fine, damaged, not_there = document["replica_states"]
@@ -159,8 +162,8 @@ def test_a_broker_with_every_replica_of_it(cluster: FakeClient, capsys: pytest.C
 def test_trouble_comes_first_and_what_is_left_out_is_said(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.replies["DescribeMetadata"] = metadata()
-    cluster.replies["b:1", "DescribeReplicas"] = SILENT
+    cluster.replies[rpcs.DESCRIBE_METADATA] = metadata()
+    cluster.replies["b:1", rpcs.DESCRIBE_REPLICAS] = SILENT
     monkeypatch.setattr(brokers, "SHOWN_MAX", 1)
     assert run(["brokers", "describe", "11"]) == 0
     captured = capsys.readouterr()
@@ -174,16 +177,16 @@ def test_trouble_comes_first_and_what_is_left_out_is_said(
 def test_a_silent_brokers_replicas_are_those_of_the_metadata(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.replies["DescribeMetadata"] = metadata()
+    cluster.replies[rpcs.DESCRIBE_METADATA] = metadata()
     document = documents(["brokers", "describe", "12"], capsys)
     assert [each["state"] for each in document["replica_states"]] == ["offline"] * 3
-    assert "DescribeReplicas" not in [method for method, _ in cluster.calls]
+    assert rpcs.DESCRIBE_REPLICAS not in [rpc for rpc, _ in cluster.calls]
 
 
 def test_too_many_partitions_for_one_answer(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     refusal = ClusterError("POLICY_VIOLATION", "more than 50000 partitions")
-    cluster.replies["DescribeMetadata"] = [refusal, metadata()]
-    cluster.replies["b:1", "DescribeReplicas"] = node_pb2.DescribeReplicasReply(
+    cluster.replies[rpcs.DESCRIBE_METADATA] = [refusal, metadata()]
+    cluster.replies["b:1", rpcs.DESCRIBE_REPLICAS] = node_pb2.DescribeReplicasReply(
         result=OK, is_broker=True, replicas=[replica("t", 0, state="leader")]
     )
     assert run(["brokers", "describe", "11"]) == 0

@@ -12,6 +12,8 @@ import pytest
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.main import cli, run
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2, quorum_pb2
 
@@ -33,11 +35,11 @@ class FakeClient:
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
-        return self._answer(method, method, request)
+    async def call(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        return self._answer(rpc, rpc, request)
 
-    def _answer(self, key: str | tuple[str, str], method: str, request: Any) -> Any:
-        self.calls.append((method, request))
+    def _answer(self, key: str | tuple[str, str], rpc: AnyRpc, request: Any) -> Any:
+        self.calls.append((rpc, request))
         reply = self.replies[key]
         if isinstance(reply, list):
             reply = reply.pop(0) if len(reply) > 1 else reply[0]
@@ -47,24 +49,24 @@ class FakeClient:
 
     addresses = ("h1:1",)
 
-    async def call_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+    async def call_node(self, address: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
         """One node's own word: its entry in the table if there is one, else the method's."""
         assert request.header.unconfirmed
-        key = (address, method)
-        return self._answer(key if key in self.replies else method, method, request)
+        key = (address, rpc)
+        return self._answer(key if key in self.replies else rpc, rpc, request)
 
-    async def ask_any(self, method: str, request: Any, timeout_s: float) -> Any:
-        return self._answer(method, method, request)
+    async def ask_any(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        return self._answer(rpc, rpc, request)
 
-    async def ask_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
-        key = (address, method)
-        return self._answer(key if key in self.replies else method, method, request)
+    async def ask_node(self, address: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        key = (address, rpc)
+        return self._answer(key if key in self.replies else rpc, rpc, request)
 
     def learn(self, addresses: Iterable[str]) -> None:
         self.learned += addresses
 
     async def describe_quorum(self, timeout_s: float) -> Any:
-        return await self.call("DescribeQuorum", None, timeout_s)
+        return await self.call(rpcs.DESCRIBE_QUORUM, None, timeout_s)
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def creation(error: str = "NONE", identical: bool = False, message: str = "") ->
 
 
 def test_create(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["CreateTopics"] = creation()
+    client.replies[rpcs.CREATE_TOPICS] = creation()
     arguments = ["topics", "create", "t", "--partitions", "3", "--config", "a=b=c", "-o", "json"]
     assert run(arguments) == 0
     assert json.loads(capsys.readouterr().out) == {
@@ -103,10 +105,10 @@ def test_create(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_create_with_an_assignment(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["CreateTopics"] = creation()
+    client.replies[rpcs.CREATE_TOPICS] = creation()
     assert run(["topics", "create", "t", "--assignment", "1:2,2:3"]) == 0
     assert "3 partitions, replication factor 2" in capsys.readouterr().out
-    client.replies["CreateTopics"].topics[0].partitions = 1
+    client.replies[rpcs.CREATE_TOPICS].topics[0].partitions = 1
     assert run(["topics", "create", "t", "--assignment", "1:2"]) == 0
     assert "1 partition, replication factor 2" in capsys.readouterr().out
     (topic,) = client.calls[0][1].topics
@@ -114,11 +116,11 @@ def test_create_with_an_assignment(client: FakeClient, capsys: pytest.CaptureFix
 
 
 def test_create_what_is_there_already(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["CreateTopics"] = creation("TOPIC_ALREADY_EXISTS", identical=True)
+    client.replies[rpcs.CREATE_TOPICS] = creation("TOPIC_ALREADY_EXISTS", identical=True)
     assert run(["-o", "json", "topics", "create", "t"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["created"], document["changed"]) == (False, False)
-    client.replies["CreateTopics"] = creation("TOPIC_ALREADY_EXISTS", message="partitions 3, not 4")
+    client.replies[rpcs.CREATE_TOPICS] = creation("TOPIC_ALREADY_EXISTS", message="partitions 3, not 4")
     assert run(["-o", "json", "topics", "create", "t"]) == 5
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -126,7 +128,7 @@ def test_create_what_is_there_already(client: FakeClient, capsys: pytest.Capture
 
 
 def test_a_dry_run_changes_nothing_and_says_so(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["CreateTopics"] = creation()
+    client.replies[rpcs.CREATE_TOPICS] = creation()
     assert run(["topics", "create", "t", "--validate-only", "-o", "json"]) == 0
     assert client.calls[0][1].header.validate_only
     assert json.loads(capsys.readouterr().out)["changed"] is False
@@ -188,7 +190,7 @@ def test_global_options_before_or_after_and_environment(
     seen: list[tuple[list[str], float]] = []
 
     class Client(FakeClient):
-        async def call(self, method: str, request: Any, timeout_s: float) -> Any:
+        async def call(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
             return pb.DescribeTopicsReply(result=OK)
 
     def make(context: Context) -> Client:
@@ -207,12 +209,14 @@ def test_global_options_before_or_after_and_environment(
 
 def test_delete(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     missing = pb.Result(error="UNKNOWN_TOPIC_OR_PARTITION", message="no such topic")
-    client.replies["DeleteTopics"] = pb.DeleteTopicsReply(result=OK, topics=[pb.DeletedTopic(name="t", result=missing)])
+    client.replies[rpcs.DELETE_TOPICS] = pb.DeleteTopicsReply(
+        result=OK, topics=[pb.DeletedTopic(name="t", result=missing)]
+    )
     assert run(["topics", "delete", "t"]) == 3
     assert run(["topics", "delete", "t", "--if-exists"]) == 0
     capsys.readouterr()
     gone = pb.DeletedTopic(name="t", topic_id=TOPIC_ID, result=OK, offset=12)
-    client.replies["DeleteTopics"] = pb.DeleteTopicsReply(result=OK, topics=[gone])
+    client.replies[rpcs.DELETE_TOPICS] = pb.DeleteTopicsReply(result=OK, topics=[gone])
     assert run(["topics", "delete", "t", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "changed": True, "offset": 12, "name": "t", "topic_id": "AAECAwQFBgcICQoLDA0ODw",
@@ -241,7 +245,7 @@ def topics(leader: int = 11, isr: tuple[int, ...] = (11,)) -> Any:
 
 
 def test_describe_shows_replica_states(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["DescribeTopics"] = topics(leader=-1)
+    client.replies[rpcs.DESCRIBE_TOPICS] = topics(leader=-1)
     assert run(["topics", "describe", "t", "-o", "json"]) == 0
     (document,) = json.loads(capsys.readouterr().out)
     (partition,) = document["partitions"]
@@ -269,7 +273,7 @@ def quorum_reply() -> Any:
 
 
 def test_quorum_status_and_replication(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["DescribeQuorum"] = quorum_reply()
+    client.replies[rpcs.DESCRIBE_QUORUM] = quorum_reply()
     assert run(["quorum", "status", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["cluster_id"], document["leader_id"], document["leader_epoch"]) == ("c", 1, 4)
@@ -287,7 +291,7 @@ def test_a_follower_does_not_pass_a_dead_leader_off_as_one_that_leads(
     client: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reply = quorum_reply()
-    client.replies["DescribeQuorum"] = reply
+    client.replies[rpcs.DESCRIBE_QUORUM] = reply
     assert run(["quorum", "status", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["leader_answers"] is True
     follower = reply.voters.add()
@@ -318,13 +322,17 @@ def test_a_follower_does_not_pass_a_dead_leader_off_as_one_that_leads(
 
 
 def test_health(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies |= {"DescribeQuorum": quorum_reply(), "DescribeTopics": topics(), "DescribeBrokers": brokers()}
+    client.replies |= {
+        rpcs.DESCRIBE_QUORUM: quorum_reply(),
+        rpcs.DESCRIBE_TOPICS: topics(),
+        rpcs.DESCRIBE_BROKERS: brokers(),
+    }
     assert run(["cluster", "health", "-o", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["healthy"] is False
     assert document["problems"] == ["broker 12 is fenced", "t-0 is under-replicated: 12,13 not in its ISR"]
     assert run(["cluster", "health", "--exit-when-healthy", "--timeout", "0.01"]) == 4
-    client.replies["DescribeQuorum"] = ClusterError("UNAVAILABLE", "nobody", retriable=True)
+    client.replies[rpcs.DESCRIBE_QUORUM] = ClusterError("UNAVAILABLE", "nobody", retriable=True)
     capsys.readouterr()
     assert run(["cluster", "health", "-o", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["problems"] == ["nobody"]
@@ -342,15 +350,15 @@ def test_whoever_finds_no_controller_is_sent_to_the_doctor(
         ("OUTCOME_UNKNOWN", "look", "look"),
         ("POLICY_VIOLATION", "", None),
     ):
-        for method in ("CreateTopics", "DescribeTopics", "ListReassignments"):
-            client.replies[method] = ClusterError(code, "no", next_step, retriable=code != "POLICY_VIOLATION")
+        for rpc in (rpcs.CREATE_TOPICS, rpcs.DESCRIBE_TOPICS, rpcs.LIST_REASSIGNMENTS):
+            client.replies[rpc] = ClusterError(code, "no", next_step, retriable=code != "POLICY_VIOLATION")
         assert run([*arguments, "-o", "json"]) == (5 if code == "POLICY_VIOLATION" else 4)
         error = json.loads(capsys.readouterr().err)
         assert (error["error"], error["message"], error["next"]) == (code, "no", shown)
 
 
 def test_interrupted_is_130_and_cancels_nothing(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["DescribeTopics"] = KeyboardInterrupt()
+    client.replies[rpcs.DESCRIBE_TOPICS] = KeyboardInterrupt()
     assert run(["topics", "list"]) == 130
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -362,7 +370,7 @@ def test_interrupted_is_130_and_cancels_nothing(client: FakeClient, capsys: pyte
 
 
 def test_ctrl_c_is_the_usual_end_of_consume(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["DescribeTopics"] = KeyboardInterrupt()
+    client.replies[rpcs.DESCRIBE_TOPICS] = KeyboardInterrupt()
     for form in ("table", "json"):
         assert run(["consume", "t", "-o", form]) == 130
         captured = capsys.readouterr()
@@ -370,7 +378,7 @@ def test_ctrl_c_is_the_usual_end_of_consume(client: FakeClient, capsys: pytest.C
 
 
 def test_debug_shows_the_traceback(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["DescribeTopics"] = ClusterError("POLICY_VIOLATION", "no")
+    client.replies[rpcs.DESCRIBE_TOPICS] = ClusterError("POLICY_VIOLATION", "no")
     assert run(["topics", "list"]) == 5
     assert "Traceback" not in capsys.readouterr().err
     assert run(["--debug", "topics", "list"]) == 5

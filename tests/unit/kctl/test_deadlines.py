@@ -14,6 +14,8 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers, cluster, configs, metadata, partition_counts, reassign, topics, voters
 from quorumlog.kctl.context import GRACE_S, Context
 from quorumlog.runtime.addresses import parse_voter
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
 from tests.unit.metadata.fake_node import run
 
@@ -32,70 +34,70 @@ class Slow:
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    async def _answer(self, method: str, timeout_s: float) -> Any:
-        await asyncio.sleep(timeout_s * (1 if method in self.silent else 0.9))
-        if method in self.silent:
-            raise ClusterError("TIMED_OUT", f"no answer to {method}", retriable=True)
-        match method:
-            case "DescribeBrokers":
+    async def _answer(self, rpc: AnyRpc, timeout_s: float) -> Any:
+        await asyncio.sleep(timeout_s * (1 if rpc in self.silent else 0.9))
+        if rpc in self.silent:
+            raise ClusterError("TIMED_OUT", f"no answer to {rpc}", retriable=True)
+        match rpc:
+            case rpcs.DESCRIBE_BROKERS:
                 reply = controller_pb2.DescribeBrokersReply(result=OK)
                 reply.brokers.add(broker_id=11, state="unfenced")
                 return reply
-            case "DescribeTopics":
+            case rpcs.DESCRIBE_TOPICS:
                 topics = controller_pb2.DescribeTopicsReply(result=OK)
                 topics.topics.add(name="t", result=OK).partitions.add(index=0)
                 return topics
-            case "RemovePartitions":
+            case rpcs.REMOVE_PARTITIONS:
                 resized = controller_pb2.RemovePartitionsReply(result=OK, offset=9)
                 resized.topic.result.CopyFrom(OK)
                 resized.topic.changed = True
                 return resized
-            case "DescribeNode":
+            case rpcs.DESCRIBE_NODE:
                 return node_pb2.DescribeNodeReply(result=OK, is_broker=True)
-            case "DescribeMetadata":
+            case rpcs.DESCRIBE_METADATA:
                 metadata = node_pb2.DescribeMetadataReply(result=OK)
                 metadata.brokers.add(broker_id=11, state="unfenced")
                 return metadata
-            case "DescribeReplicas":
+            case rpcs.DESCRIBE_REPLICAS:
                 return node_pb2.DescribeReplicasReply(result=OK, is_broker=True)
-            case "PurgeStrays":
+            case rpcs.PURGE_STRAYS:
                 return node_pb2.PurgeStraysReply(result=OK, is_broker=True)
-            case "ListReassignments":
+            case rpcs.LIST_REASSIGNMENTS:
                 ongoing = controller_pb2.ListReassignmentsReply(result=OK)
                 ongoing.partitions.add(topic="t", index=0, leader=11, adding=[12])
                 return ongoing
-            case "AlterReassignments":
+            case rpcs.ALTER_REASSIGNMENTS:
                 altered = controller_pb2.AlterReassignmentsReply(result=OK, changed=True, offset=9)
                 altered.partitions.add(topic="t", index=0, changed=True)
                 return altered
-            case "ChangeVoters":
+            case rpcs.CHANGE_VOTERS:
                 return controller_pb2.ChangeVotersReply(result=OK, changed=True, offset=9)
-            case "CreateTopics":
+            case rpcs.CREATE_TOPICS:
                 created = controller_pb2.CreateTopicsReply(result=OK)
                 created.topics.add(name="t", result=OK)
                 return created
-            case "AlterConfigs":
+            case rpcs.ALTER_CONFIGS:
                 configured = controller_pb2.AlterConfigsReply(result=OK, offset=9)
                 configured.resources.add(result=OK, changed=True)
                 return configured
         return controller_pb2.TransferLeaderReply(result=OK)
 
-    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
-        return await self._answer(method, timeout_s)
+    async def call(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        return await self._answer(rpc, timeout_s)
 
     addresses = ("h1:1",)
 
-    async def call_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
-        return await self._answer(method, timeout_s)
+    async def call_node(self, address: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        return await self._answer(rpc, timeout_s)
 
-    async def ask_any(self, method: str, request: Any, timeout_s: float) -> Any:
-        return await self._answer(method, timeout_s)
+    async def ask_any(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        return await self._answer(rpc, timeout_s)
 
-    async def ask_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
-        return await self._answer(method, timeout_s)
+    async def ask_node(self, address: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        return await self._answer(rpc, timeout_s)
 
     async def describe_quorum(self, timeout_s: float) -> Any:
-        await self._answer("DescribeQuorum", timeout_s)
+        await self._answer(rpcs.DESCRIBE_QUORUM, timeout_s)
         reply = quorum_pb2.DescribeQuorumReply()
         reply.known.leader_id, reply.known.leader_address = 1, "h1:1"
         reply.answered_by.node_id = 1
@@ -113,7 +115,14 @@ def body(command: click.Command) -> Body:
 
 
 @pytest.mark.parametrize(
-    "silent", [(), ("DescribeBrokers",), ("DescribeQuorum",), ("DescribeNode", "DescribeTopics"), ("ChangeVoters",)]
+    "silent",
+    [
+        (),
+        (rpcs.DESCRIBE_BROKERS,),
+        (rpcs.DESCRIBE_QUORUM,),
+        (rpcs.DESCRIBE_NODE, rpcs.DESCRIBE_TOPICS),
+        (rpcs.CHANGE_VOTERS,),
+    ],
 )
 @pytest.mark.parametrize(
     ("command", "arguments"),

@@ -15,6 +15,7 @@ from quorumlog.doctor.examine import examine
 from quorumlog.doctor.steps import start_or_restart
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.main import run
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import node_pb2, quorum_pb2
 from quorumlog.words import counted, listed, named
 from tests.unit.kctl.clinic import BROKERS, SILENT, Clinic, Diagnose, address, use, voter
@@ -51,7 +52,7 @@ def test_a_healthy_cluster_in_two_lines(
 def test_one_address_that_answers_is_enough(clinic: Clinic, diagnose: Diagnose, given: str) -> None:
     findings, _ = diagnose("--controllers", given)
     assert findings.keys() == ({"UNKNOWN_ADDRESS"} if "nowhere" in given else set())
-    assert {node for node, method in clinic.asked if method == "DescribeNode"} == {1, 2, 3, 11, 12, 13}
+    assert {node for node, rpc in clinic.asked if rpc == rpcs.DESCRIBE_NODE} == {1, 2, 3, 11, 12, 13}
 
 
 def test_advice_is_no_illness(clinic: Clinic, diagnose: Diagnose, capsys: pytest.CaptureFixture[str]) -> None:

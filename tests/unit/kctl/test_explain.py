@@ -10,6 +10,7 @@ import pytest
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.main import run
 from quorumlog.kctl.output import duration_text
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import node_pb2
 from tests.unit.kctl.test_commands import OK, FakeClient, client, quorum_reply
 
@@ -38,11 +39,11 @@ def reply(*, complete: bool = True, begins: int = 0) -> Any:
 
 
 def asked(client: FakeClient) -> Any:
-    return next(request for method, request in client.calls if method == "ExplainPartition")
+    return next(request for rpc, request in client.calls if rpc == rpcs.EXPLAIN_PARTITION)
 
 
 def test_json_is_the_contract(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies |= {"DescribeQuorum": quorum_reply(), ("a:1", "ExplainPartition"): reply()}
+    client.replies |= {rpcs.DESCRIBE_QUORUM: quorum_reply(), ("a:1", rpcs.EXPLAIN_PARTITION): reply()}
     assert run(["explain", "my-topic-0", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert {"topic", "partition", "now", "chain", "history_begins"} <= document.keys()
@@ -57,7 +58,7 @@ def test_json_is_the_contract(client: FakeClient, capsys: pytest.CaptureFixture[
 
 
 def test_people_read_what_is_then_what_happened_and_why(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies |= {"DescribeQuorum": quorum_reply(), "ExplainPartition": reply()}
+    client.replies |= {rpcs.DESCRIBE_QUORUM: quorum_reply(), rpcs.EXPLAIN_PARTITION: reply()}
     assert run(["explain", "my-topic-0"]) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [
@@ -76,17 +77,17 @@ def test_people_read_what_is_then_what_happened_and_why(client: FakeClient, caps
 
 
 def test_what_is_not_shown_is_said(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies |= {"DescribeQuorum": quorum_reply(), "ExplainPartition": reply(complete=False, begins=9)}
+    client.replies |= {rpcs.DESCRIBE_QUORUM: quorum_reply(), rpcs.EXPLAIN_PARTITION: reply(complete=False, begins=9)}
     assert run(["explain", "t-0"]) == 0
     assert "its log begins at offset 9" in capsys.readouterr().err
     assert run(["explain", "t-0", "--last", "2"]) == 0
     assert "its log begins at offset 9" in capsys.readouterr().err
-    client.replies["ExplainPartition"] = reply()
+    client.replies[rpcs.EXPLAIN_PARTITION] = reply()
     assert run(["explain", "t-0", "--last", "1"]) == 0
     captured = capsys.readouterr()
     assert "without --last" in captured.err
     assert ("broker_fenced" in captured.out, "created" in captured.out) == (True, False)
-    client.replies["ExplainPartition"] = reply()
+    client.replies[rpcs.EXPLAIN_PARTITION] = reply()
     assert run(["explain", "t-0", "--last", "1", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert ([change["offset"] for change in document["chain"]], document["complete"]) == ([14], False)
@@ -95,16 +96,16 @@ def test_what_is_not_shown_is_said(client: FakeClient, capsys: pytest.CaptureFix
 def test_another_node_answers_when_the_leader_does_not(client: FakeClient) -> None:
     silent = ClusterError("UNAVAILABLE", "no answer from a:1", retriable=True)
     client.replies |= {
-        "DescribeQuorum": quorum_reply(), ("a:1", "ExplainPartition"): silent, "ExplainPartition": reply(),
+        rpcs.DESCRIBE_QUORUM: quorum_reply(), ("a:1", rpcs.EXPLAIN_PARTITION): silent, rpcs.EXPLAIN_PARTITION: reply(),
     }  # fmt: skip
     assert run(["explain", "t-0"]) == 0
-    assert [method for method, _ in client.calls].count("ExplainPartition") == 2
+    assert [rpc for rpc, _ in client.calls].count(rpcs.EXPLAIN_PARTITION) == 2
 
 
 def test_a_refusal_of_the_leader_is_final(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     unknown = ClusterError("UNKNOWN_TOPIC_OR_PARTITION", "no topic is named 't'", "kctl topics list")
     client.replies |= {
-        "DescribeQuorum": quorum_reply(), ("a:1", "ExplainPartition"): unknown, "ExplainPartition": reply(),
+        rpcs.DESCRIBE_QUORUM: quorum_reply(), ("a:1", rpcs.EXPLAIN_PARTITION): unknown, rpcs.EXPLAIN_PARTITION: reply(),
     }  # fmt: skip
     assert run(["explain", "t-0", "-o", "json"]) == 3
     assert json.loads(capsys.readouterr().err)["error"] == "UNKNOWN_TOPIC_OR_PARTITION"

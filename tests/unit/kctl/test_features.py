@@ -7,6 +7,7 @@ import json
 import pytest
 
 from quorumlog.kctl.main import run
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.kctl.test_commands import OK, FakeClient, client
 
@@ -15,7 +16,7 @@ __all__ = ["client"]
 
 def test_describe(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     feature = pb.DescribedFeature(name="metadata.version", level=1, lowest=1, highest=2, limited_by=[11, 12])
-    client.replies["DescribeFeatures"] = pb.DescribeFeaturesReply(result=OK, offset=5, features=[feature])
+    client.replies[rpcs.DESCRIBE_FEATURES] = pb.DescribeFeaturesReply(result=OK, offset=5, features=[feature])
     assert run(["features", "describe", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [
         {
@@ -33,7 +34,7 @@ def test_describe(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_upgrade(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies["UpgradeFeature"] = pb.UpgradeFeatureReply(result=OK, changed=True, offset=9, level=2)
+    client.replies[rpcs.UPGRADE_FEATURE] = pb.UpgradeFeatureReply(result=OK, changed=True, offset=9, level=2)
     assert run(["features", "upgrade", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "changed": True, "offset": 9, "name": "metadata.version", "level": 2
@@ -43,6 +44,6 @@ def test_upgrade(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None
     asked = client.calls[1][1]
     assert (asked.name, asked.level, asked.header.validate_only) == ("metadata.version", 2, True)
     assert capsys.readouterr().out == "metadata.version would be at level 2\n"
-    client.replies["UpgradeFeature"] = pb.UpgradeFeatureReply(result=OK, offset=9, level=2)
+    client.replies[rpcs.UPGRADE_FEATURE] = pb.UpgradeFeatureReply(result=OK, offset=9, level=2)
     assert run(["features", "upgrade"]) == 0
     assert capsys.readouterr().out == "metadata.version is at level 2 already\n"

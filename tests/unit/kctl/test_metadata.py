@@ -35,6 +35,8 @@ from quorumlog.kctl.context import Context
 from quorumlog.kctl.main import run
 from quorumlog.kctl.metadata_records import Names, lines
 from quorumlog.kctl.output import uuid_text
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2, metadata_pb2, node_pb2, quorum_pb2
 from tests.unit.metadata import fake_node
 from tests.unit.metadata.fake_node import Plane
@@ -59,10 +61,10 @@ class Node:
     def end(self) -> int:
         return self.plane.node.high_watermark
 
-    async def ask(self, method: str, request: Any) -> Any:
+    async def ask(self, rpc: AnyRpc, request: Any) -> Any:
         if not self.is_up:
             raise ClusterError("UNAVAILABLE", "no answer", retriable=True)
-        reply: Any = await self.service.handle(method, request)
+        reply: Any = await self.service.handle(rpc, request)
         result: controller_pb2.Result = reply.result
         if result.error != "NONE":
             raise ClusterError(result.error, result.message, result.next, retriable=result.retriable)
@@ -95,19 +97,19 @@ class Nodes:
         ]
         return quorum_pb2.DescribeQuorumReply(voters=voters)
 
-    async def ask_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
-        return await self.nodes[address].ask(method, request)
+    async def ask_node(self, address: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        return await self.nodes[address].ask(rpc, request)
 
     def prefer(self, address: str) -> None:
         self.nodes = {address: self.nodes[address], **self.nodes}
 
-    async def ask_any(self, method: str, request: Any, timeout_s: float) -> Any:
-        self.asked.append((method, request))
+    async def ask_any(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        self.asked.append((rpc, request))
         node = next(node for node in self.nodes.values() if node.is_up)
-        if method == "ReadMetadata" and request.wait_ms and request.from_offset == node.end:
+        if rpc == rpcs.READ_METADATA and request.wait_ms and request.from_offset == node.end:
             self.at_end()
             node = next(node for node in self.nodes.values() if node.is_up)
-        return await node.ask(method, request)
+        return await node.ask(rpc, request)
 
 
 @pytest.fixture
@@ -326,9 +328,9 @@ def test_a_node_that_has_not_come_as_far_is_not_asked_for_ever(nodes: Nodes, kct
     nodes.nodes["node:2"] = behind
     ask = nodes.ask_any
 
-    async def ask_any(method: str, request: Any, timeout_s: float) -> Any:
-        reply = await ask(method, request, timeout_s)
-        if method == "ReadMetadata" and len(nodes.asked) == 1:
+    async def ask_any(rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        reply = await ask(rpc, request, timeout_s)
+        if rpc == rpcs.READ_METADATA and len(nodes.asked) == 1:
             nodes.prefer("node:2")
             first.is_up = is_there
         return reply

@@ -13,6 +13,8 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.main import run as kctl
 from quorumlog.kctl.progress import Progress
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import quorum_pb2
 from tests.unit.metadata.fake_node import run
@@ -61,14 +63,14 @@ class Scripted:
             raise now
         return now
 
-    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
+    async def call(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
         self.asked.append(request)
         answer = self.changes.pop(0)
         if isinstance(answer, ClusterError):
             raise answer
         if isinstance(answer, float):
             await asyncio.sleep(answer)
-            return await self.call(method, request, timeout_s)
+            return await self.call(rpc, request, timeout_s)
         return answer
 
 
@@ -142,7 +144,7 @@ def test_a_newcomer_is_asked_for_until_it_is_added(capsys: pytest.CaptureFixture
     client.changes = [ClusterError("UNREACHABLE", "nobody answers at n4:1"), 5.0, done]
 
     async def ask(left: float) -> Any:
-        return await client.call("ChangeVoters", None, left)
+        return await client.call(rpcs.CHANGE_VOTERS, None, left)
 
     assert follow(client, lambda progress: progress.taken(ask, 4)) is done
     assert lines(capsys) == [

@@ -10,6 +10,8 @@ import pytest
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.main import run
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import node_pb2, quorum_pb2
 
@@ -29,8 +31,8 @@ class Brokers:
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
-        assert method == "DescribeBrokers"
+    async def call(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        assert rpc == rpcs.DESCRIBE_BROKERS
         return pb.DescribeBrokersReply(
             result=OK, brokers=[pb.BrokerDescription(broker_id=broker_id) for broker_id in self.answers]
         )
@@ -42,8 +44,8 @@ class Brokers:
             replica.key.node_id, replica.address = broker_id, f"h:{broker_id}"
         return reply
 
-    async def ask_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
-        assert method == "PurgeStrays"
+    async def ask_node(self, address: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        assert rpc == rpcs.PURGE_STRAYS
         self.asked.append((address, request.dry_run))
         answer = self.answers[int(address.removeprefix("h:"))]
         if isinstance(answer, BaseException):

@@ -12,6 +12,7 @@ from quorumlog.kctl import data
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.main import run
 from quorumlog.kctl.reads import Reads
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2, node_pb2
 from tests.unit.kctl.test_commands import FakeClient, client, quorum_reply
@@ -32,21 +33,21 @@ def replies(unconfirmed: bool, offset: int = 41) -> dict[str, Any]:
         broker_id=11, state="unfenced", endpoints=[metadata_pb2.Endpoint(name="C", host="b", port=1)]
     )
     return {
-        "DescribeTopics": pb.DescribeTopicsReply(result=result, offset=offset, topics=[topic]),
-        "DescribeConfigs": pb.DescribeConfigsReply(
+        rpcs.DESCRIBE_TOPICS: pb.DescribeTopicsReply(result=result, offset=offset, topics=[topic]),
+        rpcs.DESCRIBE_CONFIGS: pb.DescribeConfigsReply(
             result=result, offset=offset, resources=[pb.DescribedConfigs(result=FINE, configs=[config])]
         ),
-        "DescribeFeatures": pb.DescribeFeaturesReply(
+        rpcs.DESCRIBE_FEATURES: pb.DescribeFeaturesReply(
             result=result, offset=offset, features=[pb.DescribedFeature(name="metadata.version", level=1)]
         ),
-        "DescribePreferredControllers": pb.DescribePreferredControllersReply(
+        rpcs.DESCRIBE_PREFERRED_CONTROLLERS: pb.DescribePreferredControllersReply(
             result=result, offset=offset, node_ids=[1]
         ),
-        "ListReassignments": pb.ListReassignmentsReply(
+        rpcs.LIST_REASSIGNMENTS: pb.ListReassignmentsReply(
             result=result, offset=offset, throttle=-1,
             partitions=[pb.OngoingReassignment(topic="t", leader=11, replicas=[11, 12], adding=[12], isr=[11])],
         ),
-        "DescribeBrokers": pb.DescribeBrokersReply(result=result, offset=offset, brokers=[broker]),
+        rpcs.DESCRIBE_BROKERS: pb.DescribeBrokersReply(result=result, offset=offset, brokers=[broker]),
     }  # fmt: skip
 
 
@@ -66,24 +67,24 @@ COMMANDS = [
 
 
 OF_NODES = {
-    "DescribeMetadata": node_pb2.DescribeMetadataReply(result=FINE, offset=41),
-    "DescribeNode": NOBODY, "DescribeReplicas": NOBODY,
+    rpcs.DESCRIBE_METADATA: node_pb2.DescribeMetadataReply(result=FINE, offset=41),
+    rpcs.DESCRIBE_NODE: NOBODY, rpcs.DESCRIBE_REPLICAS: NOBODY,
 }  # fmt: skip
 """Questions that are put to nodes, never to the controller."""
 
 
 def with_controller(client: FakeClient) -> None:
     client.replies.update(replies(unconfirmed=False))
-    client.replies["DescribeQuorum"] = quorum_reply()
+    client.replies[rpcs.DESCRIBE_QUORUM] = quorum_reply()
     client.replies.update(OF_NODES)
 
 
 def without_controller(client: FakeClient) -> None:
     client.replies.update(dict.fromkeys(replies(False), NOBODY))
-    client.replies.update({("h1:1", method): reply for method, reply in replies(unconfirmed=True).items()})
+    client.replies.update({("h1:1", rpc): reply for rpc, reply in replies(unconfirmed=True).items()})
     quorum = quorum_reply()
     quorum.known.ClearField("leader_id")
-    client.replies["DescribeQuorum"] = quorum
+    client.replies[rpcs.DESCRIBE_QUORUM] = quorum
     client.replies.update(OF_NODES)
 
 
@@ -116,8 +117,8 @@ def test_every_read_is_answered_without_a_controller(
         document = json.loads(captured.out)
         rows = document if isinstance(document, list) else [document]
         assert [(row["offset"], row["unconfirmed"]) for row in rows] == [(41, True)]
-    confirmed = [method for method, request in client.calls if request is not None and not request.header.unconfirmed]
-    asked = [method for method in confirmed if method not in OF_NODES]
+    confirmed = [rpc for rpc, request in client.calls if request is not None and not request.header.unconfirmed]
+    asked = [rpc for rpc in confirmed if rpc not in OF_NODES]
     assert len(asked) == 1, "a controller is waited for once, not for each question"
 
 
@@ -129,7 +130,7 @@ def test_health_says_whether_a_controller_confirmed_it(
     run(["cluster", "health", "-o", "json"])
     document = json.loads(capsys.readouterr().out)
     assert (document["offset"], document["unconfirmed"]) == (41, not is_confirmed)
-    client.replies["DescribeQuorum"] = NOBODY
+    client.replies[rpcs.DESCRIBE_QUORUM] = NOBODY
     run(["cluster", "health", "-o", "json"])
     document = json.loads(capsys.readouterr().out)
     assert (document["offset"], document["unconfirmed"]) == (None, None), "nothing was read"
@@ -139,7 +140,7 @@ def test_changes_are_never_answered_without_a_controller(
     client: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     without_controller(client)
-    client.replies["CreateTopics"] = NOBODY
+    client.replies[rpcs.CREATE_TOPICS] = NOBODY
     assert run(["topics", "create", "t"]) == 4
     assert not any(request.header.unconfirmed for _, request in client.calls)
 
@@ -149,13 +150,13 @@ async def test_a_controller_is_asked_before_a_topic_or_partition_is_said_to_be_m
     client: FakeClient, known_there: bool, partition: int
 ) -> None:
     with_controller(client)
-    stale = replies(unconfirmed=True, offset=40)["DescribeTopics"]
+    stale = replies(unconfirmed=True, offset=40)[rpcs.DESCRIBE_TOPICS]
     if not known_there:
         stale.topics[0].result.error = "UNKNOWN_TOPIC_OR_PARTITION"
         del stale.topics[0].partitions[:]
-    client.replies["h1:1", "DescribeTopics"] = stale
+    client.replies["h1:1", rpcs.DESCRIBE_TOPICS] = stale
     for index in range(1, 6):
-        client.replies["DescribeTopics"].topics[0].partitions.add(index=index)
+        client.replies[rpcs.DESCRIBE_TOPICS].topics[0].partitions.add(index=index)
     count = await data._partition_count(Reads(Context(), client), "t", partition)
     assert count == (1 if (known_there, partition) == (True, 0) else 6)
     confirmed = [request for _, request in client.calls if not request.header.unconfirmed]
@@ -164,7 +165,7 @@ async def test_a_controller_is_asked_before_a_topic_or_partition_is_said_to_be_m
 
 async def test_brokers_are_looked_up_at_any_node_the_unfenced_first(client: FakeClient) -> None:
     without_controller(client)
-    reply = client.replies["h1:1", "DescribeBrokers"]
+    reply = client.replies["h1:1", rpcs.DESCRIBE_BROKERS]
     reply.brokers.add(broker_id=3, state="fenced").endpoints.add(name="C", host="a", port=3)
     assert await data._broker_addresses(Reads(Context(), client)) == ["b:1", "a:3"]
     assert len(client.calls) == 1

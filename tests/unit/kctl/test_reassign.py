@@ -11,6 +11,8 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import reassign_progress
 from quorumlog.kctl.main import run
 from quorumlog.kctl.reassign_progress import held_up, summary
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from quorumlog.words import Key
@@ -54,17 +56,20 @@ def cluster(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     """t-0 is on its way from 11,12 to 11,13; all brokers are there, and nobody tells sizes."""
     monkeypatch.setattr(reassign_progress, "LOOK_S", 0.01)
     client.replies |= {
-        "DescribeQuorum": quorum_reply(), "DescribeReplicas": SILENT, "ListReassignments": going_on(ongoing()),
-        "DescribeBrokers": brokers(b11=False, b12=False, b13=False), "DescribeTopics": described((11, 13), (11, 13)),
-    }  # fmt: skip
+        rpcs.DESCRIBE_QUORUM: quorum_reply(),
+        rpcs.DESCRIBE_REPLICAS: SILENT,
+        rpcs.LIST_REASSIGNMENTS: going_on(ongoing()),
+        rpcs.DESCRIBE_BROKERS: brokers(b11=False, b12=False, b13=False),
+        rpcs.DESCRIBE_TOPICS: described((11, 13), (11, 13)),
+    }
     return client
 
 
 def test_a_plan_leaves_out_who_is_cordoned_unless_it_is_named(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.replies["DescribeTopics"] = described((11, 12))
-    cluster.replies["DescribeBrokers"].brokers[1].cordoned = True
+    cluster.replies[rpcs.DESCRIBE_TOPICS] = described((11, 12))
+    cluster.replies[rpcs.DESCRIBE_BROKERS].brokers[1].cordoned = True
 
     def planned(*arguments: str) -> tuple[set[int], str]:
         assert run(["reassign", "generate", "--topic", "t", "-o", "json", *arguments]) == 0
@@ -100,8 +105,8 @@ def described(*rows: tuple[int, ...]) -> Any:
     return pb.DescribeTopicsReply(result=OK, topics=[topic])
 
 
-def asked(client: FakeClient, method: str) -> int:
-    return sum(each == method for each, _ in client.calls)
+def asked(client: FakeClient, rpc: AnyRpc) -> int:
+    return sum(each == rpc for each, _ in client.calls)
 
 
 @pytest.mark.usefixtures("plan")
@@ -109,20 +114,20 @@ def test_what_is_on_its_way_there_already_is_said_and_waited_for(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there, moving = "t-1 is there already", "t-0 is being moved there already"
-    cluster.replies["AlterReassignments"] = altered((0, False, moving), (1, False, there))
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, moving), (1, False, there))
     assert run(START) == 0
     captured = capsys.readouterr()
     assert captured.err.splitlines() == ["t-0: already under way to the same replicas", there]
     assert captured.out == "nothing to do: already under way (kctl reassign status)\n"
 
-    cluster.replies["ListReassignments"] = [going_on(ongoing()), going_on(ongoing()), going_on()]
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing()), going_on(ongoing()), going_on()]
     assert run([*START, "--wait"]) == 0
     captured = capsys.readouterr()
     assert captured.err.splitlines()[0] == "t-0: already under way to the same replicas; waiting for that"
     assert captured.err.splitlines()[-2:] == ["2 of 2 partitions moved", there]
     assert captured.out == "1 of 2 partitions moved\n"
 
-    cluster.replies["ListReassignments"] = [going_on(ongoing()), going_on()]
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing()), going_on()]
     assert run([*START, "--wait", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["changed"], [each["changed"] for each in document["partitions"]]) == (False, [False, False])
@@ -130,10 +135,10 @@ def test_what_is_on_its_way_there_already_is_said_and_waited_for(
 
 @pytest.mark.usefixtures("plan")
 def test_some_begin_and_some_are_on_their_way(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.replies["AlterReassignments"] = altered((0, False, "moving"), (1, True, ""))
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, "moving"), (1, True, ""))
     assert run(START) == 0
     assert capsys.readouterr().out == "2 of 2 partitions being moved\n"
-    cluster.replies["ListReassignments"] = [going_on(ongoing()), going_on()]
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing()), going_on()]
     assert run([*START, "--wait"]) == 0
     assert capsys.readouterr().out == "2 of 2 partitions moved\n"
 
@@ -159,9 +164,9 @@ def test_some_begin_and_some_are_on_their_way(cluster: FakeClient, capsys: pytes
 def test_a_reassignment_that_is_cancelled_elsewhere_does_not_count_as_moved(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str], after: Any, code: int, told: str, error: str
 ) -> None:
-    cluster.replies["AlterReassignments"] = altered((0, True, ""), (1, True, ""))
-    cluster.replies["DescribeTopics"] = after
-    cluster.replies["ListReassignments"] = [going_on(ongoing(), ongoing(index=1)), going_on()]
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, True, ""), (1, True, ""))
+    cluster.replies[rpcs.DESCRIBE_TOPICS] = after
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing(), ongoing(index=1)), going_on()]
     assert run([*START, "--wait"]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -176,9 +181,9 @@ def test_a_reassignment_that_is_replaced_elsewhere_is_not_waited_for(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     elsewhere = ongoing(index=1, replicas=[11, 14, 12], adding=[14])
-    cluster.replies["AlterReassignments"] = altered((0, True, ""), (1, True, ""))
-    cluster.replies["DescribeTopics"] = described((11, 13), (11, 14))
-    cluster.replies["ListReassignments"] = [going_on(ongoing(), elsewhere), going_on(elsewhere)]
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, True, ""), (1, True, ""))
+    cluster.replies[rpcs.DESCRIBE_TOPICS] = described((11, 13), (11, 14))
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing(), elsewhere), going_on(elsewhere)]
     assert run([*START, "--wait"]) == 1
     *_, last, _ = capsys.readouterr().err.splitlines()
     assert last == "1 of 2 partitions moved; cancelled or replaced elsewhere: t-1"
@@ -186,20 +191,20 @@ def test_a_reassignment_that_is_replaced_elsewhere_is_not_waited_for(
 
 @pytest.mark.usefixtures("plan")
 def test_nothing_is_waited_for_where_all_is_so(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.replies["AlterReassignments"] = altered((0, False, "t-0 is there"), (1, False, "t-1 is there"))
-    cluster.replies["ListReassignments"] = going_on()
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, "t-0 is there"), (1, False, "t-1 is there"))
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
     assert run([*START, "--wait"]) == 0
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("nothing to do: all is so already\n", "t-0 is there\nt-1 is there\n")
-    assert asked(cluster, "ListReassignments") == 1
+    assert asked(cluster, rpcs.LIST_REASSIGNMENTS) == 1
 
 
 @pytest.mark.usefixtures("plan")
 def test_another_throttle_is_no_nothing(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.replies["AlterReassignments"] = altered((0, False, ""), (1, False, ""), changed=True)
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, ""), (1, False, ""), changed=True)
     assert run([*START, "--throttle", "1M"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "the throttle is changed"
-    cluster.replies["ListReassignments"] = going_on()
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
     assert run([*START, "--throttle", "1M"]) == 0
     assert capsys.readouterr().out.splitlines() == ["the throttle is changed"]
 
@@ -208,10 +213,12 @@ def test_another_throttle_is_no_nothing(cluster: FakeClient, capsys: pytest.Capt
 def test_another_target_is_refused_as_the_controller_says(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.replies["AlterReassignments"] = ClusterError("REASSIGNMENT_IN_PROGRESS", "t-0 is being moved", "--replace")
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = ClusterError(
+        "REASSIGNMENT_IN_PROGRESS", "t-0 is being moved", "--replace"
+    )
     assert run([*START, "--wait"]) == 5
     assert capsys.readouterr().err == "kctl: REASSIGNMENT_IN_PROGRESS: t-0 is being moved (next: --replace)\n"
-    assert asked(cluster, "ListReassignments") == 0
+    assert asked(cluster, rpcs.LIST_REASSIGNMENTS) == 0
 
 
 @pytest.mark.usefixtures("plan")
@@ -228,8 +235,8 @@ def test_another_target_is_refused_as_the_controller_says(
 def test_a_broker_that_is_down_is_a_precondition_and_one_that_is_not_registered_is_not_found(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str], there: dict[str, bool] | None, error: str, code: int
 ) -> None:
-    cluster.replies["DescribeBrokers"] = SILENT if there is None else brokers(**there)
-    cluster.replies["AlterReassignments"] = ClusterError("INVALID_REPLICA_ASSIGNMENT", "t-0: broker 13 …", "look")
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = SILENT if there is None else brokers(**there)
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = ClusterError("INVALID_REPLICA_ASSIGNMENT", "t-0: broker 13 …", "look")
     assert run(START) == code
     assert capsys.readouterr().err == f"kctl: {error}: t-0: broker 13 … (next: look)\n"
 
@@ -243,18 +250,18 @@ def test_who_waits_for_a_broker_that_is_down_does_not_pass_for_copying(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status(capsys) == [("copying", [])]
-    cluster.replies["DescribeBrokers"] = brokers(b11=False, b12=True, b13=False)
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=True, b13=False)
     assert status(capsys) == [("copying", [])], "whoever goes is not waited for"
-    cluster.replies["DescribeBrokers"] = brokers(b11=False, b12=False, b13=True)
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=False, b13=True)
     assert status(capsys) == [("broker_down", [13])]
-    cluster.replies["DescribeBrokers"] = brokers(b11=False, b12=False)
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=False)
     assert status(capsys) == [("broker_down", [13])], "one that was forgotten is not there either"
-    cluster.replies["ListReassignments"] = going_on(ongoing(isr=[13], replicas=[11, 13, 12]))
-    cluster.replies["DescribeBrokers"] = brokers(b11=True, b12=False, b13=False)
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(ongoing(isr=[13], replicas=[11, 13, 12]))
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=True, b12=False, b13=False)
     assert status(capsys) == [("broker_down", [11])], "all that are added are in sync, but one that stays is missing"
-    cluster.replies["ListReassignments"] = going_on(ongoing(leader=-1))
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(ongoing(leader=-1))
     assert status(capsys) == [("no_leader", [])]
-    cluster.replies["ListReassignments"] = going_on()
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
     assert status(capsys) == []
 
 
@@ -262,8 +269,8 @@ def test_the_brokers_that_are_waited_for_are_named_with_what_can_be_done(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = ongoing("u", 3, replicas=[12, 13, 11], adding=[12, 13], removing=[11], isr=[11])
-    cluster.replies["ListReassignments"] = going_on(ongoing(), ongoing(index=1), both)
-    cluster.replies["DescribeBrokers"] = brokers(b11=False, b12=True, b13=True)
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(ongoing(), ongoing(index=1), both)
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=True, b13=True)
     assert run(["reassign", "status"]) == 0
     assert capsys.readouterr().err.splitlines() == [
         "as of offset 0 of the metadata log",
@@ -273,7 +280,7 @@ def test_the_brokers_that_are_waited_for_are_named_with_what_can_be_done(
         "t-0..1 wait for broker 13, which is down (next: start broker 13, or kctl reassign cancel --topic t)",
     ]
     many = [ongoing(f"t{number}") for number in range(6)]
-    cluster.replies["ListReassignments"] = going_on(*many)
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(*many)
     assert run(["reassign", "status"]) == 0
     assert "or kctl reassign cancel --plan FILE.json)" in capsys.readouterr().err
 

@@ -11,6 +11,8 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import state_changes
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.main import run
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2, metadata_pb2, node_pb2, quorum_pb2
 from tests.unit.kctl.test_commands import OK, TOPIC_ID, FakeClient, quorum_reply
 
@@ -59,7 +61,7 @@ class Log(FakeClient):
         for node_id in (11, 12):
             replica = quorum_pb2.Voter(key=quorum_pb2.ReplicaKey(node_id=node_id), address=f"broker{node_id}:1")
             description.observers.append(quorum_pb2.ReplicaStatus(replica=replica))
-        self.replies["DescribeQuorum"] = description
+        self.replies[rpcs.DESCRIBE_QUORUM] = description
 
     @property
     def end(self) -> int:
@@ -73,9 +75,9 @@ class Log(FakeClient):
             batch.records.records.extend(records)
         self.batches.append(batch)
 
-    async def ask_any(self, method: str, request: Any, timeout_s: float) -> Any:
-        self.calls.append((method, request))
-        if method == "DescribeMetadata":
+    async def ask_any(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        self.calls.append((rpc, request))
+        if rpc == rpcs.DESCRIBE_METADATA:
             if request.at_offset > self.end:
                 raise ClusterError("OFFSET_OUT_OF_RANGE", f"{self.start} to {self.end}")
             return node_pb2.DescribeMetadataReply(
@@ -86,7 +88,7 @@ class Log(FakeClient):
                     for each in self.brokers
                 ],
             )
-        assert method == "ReadMetadata", method
+        assert rpc == rpcs.READ_METADATA, rpc
         return self._read(request)
 
     def _read(self, request: Any) -> Any:
@@ -113,11 +115,11 @@ class Log(FakeClient):
         else:
             self.append(*event)
 
-    async def ask_node(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
-        self.calls.append((method, request))
-        if method == "ReadMetadata":
+    async def ask_node(self, address: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        self.calls.append((rpc, request))
+        if rpc == rpcs.READ_METADATA:
             return self._read(request)
-        assert method == "ListAppliedBatches", method
+        assert rpc == rpcs.LIST_APPLIED_BATCHES, rpc
         script = self.applied[address]
         answer = script.pop(0) if len(script) > 1 else script[0]
         if isinstance(answer, BaseException):
@@ -353,7 +355,7 @@ def test_brokers_come_and_go_and_topics_go_on_under_another_id(log: Log, capsys:
 def test_many_changes_and_many_brokers_are_summed_up_for_people(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     log.named[TOPIC_ID] = "t"
     log.brokers = list(range(1, 10))
-    description = log.replies["DescribeQuorum"]
+    description = log.replies[rpcs.DESCRIBE_QUORUM]
     for broker_id in log.brokers:
         replica = quorum_pb2.Voter(key=quorum_pb2.ReplicaKey(node_id=broker_id), address=f"b{broker_id}:1")
         description.observers.append(quorum_pb2.ReplicaStatus(replica=replica))

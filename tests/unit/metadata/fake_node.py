@@ -12,6 +12,7 @@ from metadata.controller import ActiveController, ControllerService, ControllerS
 from quorum.core.events import Transferred, VoterChange, VoterChangeError, VoterChangeResult
 from quorum.core.types import Batch, ControlRecord, LeaderChange, ReplicaKey, TargetVoters, VoterSet
 from quorum.ports import CannotAppendNowError, LeadershipLostError, NotLeaderError
+from quorumlog.wire.rpcs import AnyRpc
 
 T = TypeVar("T")
 
@@ -176,8 +177,8 @@ class FakeTransport:
         """The call to a hanging address ends."""
         self._hung.pop(address).set_exception(error)
 
-    async def call(self, address: str, method: str, request: Any, timeout_ms: int) -> Any:
-        self.calls.append((address, method, request, timeout_ms))
+    async def call(self, address: str, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
+        self.calls.append((address, rpc, request, timeout_ms))
         if address in self.hanging:
             await self._hung.setdefault(address, asyncio.get_running_loop().create_future())
         if isinstance(self.answer, Exception):
@@ -197,8 +198,8 @@ class Plane:
         self.transport = FakeTransport()
         self.service = ControllerService(self.node, self.controller, self.transport)
 
-    async def call(self, method: str, request: Any, timeout_ms: int = 10_000) -> Any:
-        return await self.service.call(method, request, timeout_ms)
+    async def call(self, rpc: AnyRpc, request: Any, timeout_ms: int = 10_000) -> Any:
+        return await self.service.call(rpc, request, timeout_ms)
 
-    def start(self, method: str, request: Any, timeout_ms: int = 10_000) -> asyncio.Task[Any]:
-        return asyncio.ensure_future(self.call(method, request, timeout_ms))
+    def start(self, rpc: AnyRpc, request: Any, timeout_ms: int = 10_000) -> asyncio.Task[Any]:
+        return asyncio.ensure_future(self.call(rpc, request, timeout_ms))

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from metadata.control.brokers import fence
 from metadata.records import Config, ConfigScope
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from tests.unit.metadata.builders import Cluster
@@ -33,7 +34,7 @@ async def ready() -> Plane:
     """Brokers 1 and 2, topic t with two partitions on both."""
     plane = await started(1, 2)
     plane.node.auto_commit = True
-    await plane.call("CreateTopics", new_topic("t", 2, 2))
+    await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 2, 2))
     return plane
 
 
@@ -77,19 +78,19 @@ def test_partitions_more_and_fewer() -> None:
         plane = await ready()
         before = next(iter(plane.replay.image.topics)).bytes
         request = pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=4)])
-        reply = await plane.call("AddPartitions", request)
+        reply = await plane.call(rpcs.ADD_PARTITIONS, request)
         assert (reply.result.error, reply.topics[0].changed, reply.topics[0].partitions) == ("NONE", True, 4)
         assert (reply.topics[0].topic_id, reply.offset) == (before, plane.node.log_end_offset)
         row = metadata_pb2.IntList(values=[2, 1])
         request = pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=5, assignment=[row])])
-        assert (await plane.call("AddPartitions", request)).topics[0].changed
+        assert (await plane.call(rpcs.ADD_PARTITIONS, request)).topics[0].changed
         one = plane.replay.image.topic("t")
         assert one is not None
         assert one.partitions[4].replica_ids == (2, 1)  # type: ignore[union-attr]
-        removed = await plane.call("RemovePartitions", pb.RemovePartitionsRequest(topic="t", count=1))
+        removed = await plane.call(rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic="t", count=1))
         assert (removed.result.error, removed.topic.changed, removed.topic.partitions) == ("NONE", True, 1)
         assert removed.topic.topic_id not in (before, b"")
-        again = await plane.call("RemovePartitions", pb.RemovePartitionsRequest(topic="t", count=1))
+        again = await plane.call(rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic="t", count=1))
         assert (again.topic.result.error, again.topic.changed) == ("NONE", False)
         assert again.offset == plane.node.log_end_offset == removed.offset
 
@@ -100,11 +101,11 @@ def test_configs_are_changed_and_described() -> None:
     async def test() -> None:
         plane = await ready()
         wanted = [changes(TOPIC, "t", ("retention.ms", "7")), changes(CLUSTER, "", ("segment.ms", "8"))]
-        reply = await plane.call("AlterConfigs", pb.AlterConfigsRequest(resources=wanted))
+        reply = await plane.call(rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=wanted))
         assert [each.changed for each in reply.resources] == [True, True]
         assert [each.resource for each in reply.resources] == [each.resource for each in wanted]
         resources = [*[each.resource for each in wanted], pb.ConfigResource(scope=BROKER, name="1")]
-        described = await plane.call("DescribeConfigs", pb.DescribeConfigsRequest(resources=resources))
+        described = await plane.call(rpcs.DESCRIBE_CONFIGS, pb.DescribeConfigsRequest(resources=resources))
         first, second, third = described.resources
         found = {config.key: (config.value, config.source) for config in first.configs}
         assert (found["retention.ms"], found["segment.ms"]) == (("7", "topic"), ("8", "cluster"))
@@ -113,8 +114,8 @@ def test_configs_are_changed_and_described() -> None:
             ("cordoned", "false", "default")
         ]
         back = pb.AlterConfigsRequest(resources=[changes(TOPIC, "t", ("retention.ms", None))])
-        assert (await plane.call("AlterConfigs", back)).resources[0].changed
-        again = await plane.call("AlterConfigs", back)
+        assert (await plane.call(rpcs.ALTER_CONFIGS, back)).resources[0].changed
+        again = await plane.call(rpcs.ALTER_CONFIGS, back)
         assert (again.resources[0].result.error, again.resources[0].changed) == ("NONE", False)
 
     run(test())
@@ -124,13 +125,13 @@ def test_an_unclean_election_that_is_allowed_from_now_on_is_made_at_once() -> No
     async def test() -> None:
         plane = await ready()
         for broker_id in (2, 1):
-            await plane.call("BrokerHeartbeat", beat(plane, broker_id, want_fence=True))
-        await plane.call("BrokerHeartbeat", beat(plane, 2))
+            await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id, want_fence=True))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
         topic = plane.replay.image.topic("t")
         assert topic is not None
         assert {each.leader for each in topic.partitions if each} == {-1}
         wanted = [changes(TOPIC, "t", ("unclean.leader.election.enable", "true"))]
-        await plane.call("AlterConfigs", pb.AlterConfigsRequest(resources=wanted))
+        await plane.call(rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=wanted))
         await settle()
         topic = plane.replay.image.topic("t")
         assert topic is not None
@@ -143,18 +144,18 @@ def test_a_broker_is_unregistered_and_may_come_back() -> None:
     async def test() -> None:
         plane = await ready()
         request = pb.UnregisterBrokerRequest(broker_id=2)
-        assert (await plane.call("UnregisterBroker", request)).result.error == "BROKER_IN_USE"
-        await plane.call("DeleteTopics", pb.DeleteTopicsRequest(names=["t"]))
-        await plane.call("BrokerHeartbeat", beat(plane, 2, want_fence=True))
+        assert (await plane.call(rpcs.UNREGISTER_BROKER, request)).result.error == "BROKER_IN_USE"
+        await plane.call(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["t"]))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2, want_fence=True))
         request.header.validate_only = True
-        reply = await plane.call("UnregisterBroker", request)
+        reply = await plane.call(rpcs.UNREGISTER_BROKER, request)
         assert (reply.result.error, reply.changed) == ("NONE", False)
         request.header.validate_only = False
-        reply = await plane.call("UnregisterBroker", request)
+        reply = await plane.call(rpcs.UNREGISTER_BROKER, request)
         assert (reply.result.error, reply.changed, reply.offset) == ("NONE", True, plane.node.log_end_offset)
         assert sorted(plane.replay.image.brokers) == [1]
         assert plane.controller.session(2) is None
-        answer = await plane.call("BrokerHeartbeat", pb.BrokerHeartbeatRequest(broker_id=2, broker_epoch=1))
+        answer = await plane.call(rpcs.BROKER_HEARTBEAT, pb.BrokerHeartbeatRequest(broker_id=2, broker_epoch=1))
         assert answer.result.error == "BROKER_ID_NOT_REGISTERED"
 
     run(test())
@@ -184,90 +185,110 @@ LONG = "x" * 100_000
 ROW = metadata_pb2.IntList
 
 BAD: list[tuple[str, Message, Callable[[Any], list[str]], list[str]]] = [
-    ("AddPartitions", pb.AddPartitionsRequest(), _topics, []),
-    ("AddPartitions", pb.AddPartitionsRequest(topics=[pb.NewPartitions()]), _topics, [UNKNOWN]),
-    ("AddPartitions", pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic=LONG, count=3)]), _topics, [UNKNOWN]),
-    ("AddPartitions", pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t")]), _topics, ["INVALID_PARTITIONS"]),
+    (rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(), _topics, []),
+    (rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(topics=[pb.NewPartitions()]), _topics, [UNKNOWN]),
+    (rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic=LONG, count=3)]), _topics, [UNKNOWN]),
     (
-        "AddPartitions",
+        rpcs.ADD_PARTITIONS,
+        pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t")]),
+        _topics,
+        ["INVALID_PARTITIONS"],
+    ),
+    (
+        rpcs.ADD_PARTITIONS,
         pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=-(2**31))]),
         _topics,
         ["INVALID_PARTITIONS"],
     ),
     (
-        "AddPartitions",
+        rpcs.ADD_PARTITIONS,
         pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=2**31 - 1)]),
         _topics,
         ["INVALID_PARTITIONS"],
     ),
     (
-        "AddPartitions",
+        rpcs.ADD_PARTITIONS,
         pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=3)] * 2),
         _topics,
         ["INVALID_REQUEST"] * 2,
     ),
     (
-        "AddPartitions",
+        rpcs.ADD_PARTITIONS,
         pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=3, assignment=[ROW()])]),
         _topics,
         ["INVALID_REPLICA_ASSIGNMENT"],
     ),
     (
-        "AddPartitions",
+        rpcs.ADD_PARTITIONS,
         pb.AddPartitionsRequest(
             topics=[pb.NewPartitions(topic="t", count=3, assignment=[ROW(values=[-1, 2**31 - 1])])]
         ),
         _topics,
         ["INVALID_REPLICA_ASSIGNMENT"],
     ),
-    ("AddPartitions", pb.AddPartitionsRequest(topics=[pb.NewPartitions()] * 100_001), _whole, ["INVALID_REQUEST"]),
-    ("RemovePartitions", pb.RemovePartitionsRequest(), _topic, ["NONE", UNKNOWN]),
-    ("RemovePartitions", pb.RemovePartitionsRequest(topic=LONG, count=1), _topic, ["NONE", UNKNOWN]),
-    ("RemovePartitions", pb.RemovePartitionsRequest(topic="t"), _topic, ["NONE", "INVALID_PARTITIONS"]),
-    ("RemovePartitions", pb.RemovePartitionsRequest(topic="t", count=-1), _topic, ["NONE", "INVALID_PARTITIONS"]),
+    (rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(topics=[pb.NewPartitions()] * 100_001), _whole, ["INVALID_REQUEST"]),
+    (rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(), _topic, ["NONE", UNKNOWN]),
+    (rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic=LONG, count=1), _topic, ["NONE", UNKNOWN]),
+    (rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic="t"), _topic, ["NONE", "INVALID_PARTITIONS"]),
+    (rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic="t", count=-1), _topic, ["NONE", "INVALID_PARTITIONS"]),
     (
-        "RemovePartitions",
+        rpcs.REMOVE_PARTITIONS,
         pb.RemovePartitionsRequest(topic="t", count=2**31 - 1),
         _topic,
         ["NONE", "INVALID_PARTITIONS"],
     ),
-    ("UnregisterBroker", pb.UnregisterBrokerRequest(), _whole, ["BROKER_ID_NOT_REGISTERED"]),
-    ("UnregisterBroker", pb.UnregisterBrokerRequest(broker_id=-1), _whole, ["BROKER_ID_NOT_REGISTERED"]),
-    ("UnregisterBroker", pb.UnregisterBrokerRequest(broker_id=2**31 - 1), _whole, ["BROKER_ID_NOT_REGISTERED"]),
-    ("AlterConfigs", pb.AlterConfigsRequest(), _resources, []),
-    ("AlterConfigs", pb.AlterConfigsRequest(resources=[pb.ConfigChanges()]), _resources, ["INVALID_REQUEST"]),
-    ("AlterConfigs", pb.AlterConfigsRequest(resources=[changes(9, "t")]), _resources, ["INVALID_REQUEST"]),
-    ("AlterConfigs", pb.AlterConfigsRequest(resources=[changes(TOPIC, "t", ("", ""))]), _resources, ["INVALID_CONFIG"]),
+    (rpcs.UNREGISTER_BROKER, pb.UnregisterBrokerRequest(), _whole, ["BROKER_ID_NOT_REGISTERED"]),
+    (rpcs.UNREGISTER_BROKER, pb.UnregisterBrokerRequest(broker_id=-1), _whole, ["BROKER_ID_NOT_REGISTERED"]),
+    (rpcs.UNREGISTER_BROKER, pb.UnregisterBrokerRequest(broker_id=2**31 - 1), _whole, ["BROKER_ID_NOT_REGISTERED"]),
+    (rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(), _resources, []),
+    (rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=[pb.ConfigChanges()]), _resources, ["INVALID_REQUEST"]),
+    (rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=[changes(9, "t")]), _resources, ["INVALID_REQUEST"]),
     (
-        "AlterConfigs",
+        rpcs.ALTER_CONFIGS,
+        pb.AlterConfigsRequest(resources=[changes(TOPIC, "t", ("", ""))]),
+        _resources,
+        ["INVALID_CONFIG"],
+    ),
+    (
+        rpcs.ALTER_CONFIGS,
         pb.AlterConfigsRequest(resources=[changes(TOPIC, "t", (LONG, LONG))]),
         _resources,
         ["INVALID_CONFIG"],
     ),
     (
-        "AlterConfigs",
+        rpcs.ALTER_CONFIGS,
         pb.AlterConfigsRequest(resources=[changes(TOPIC, "t", ("retention.ms", LONG))]),
         _resources,
         ["INVALID_CONFIG"],
     ),
-    ("AlterConfigs", pb.AlterConfigsRequest(resources=[changes(TOPIC, "t")] * 2), _resources, ["INVALID_REQUEST"] * 2),
-    ("AlterConfigs", pb.AlterConfigsRequest(resources=[pb.ConfigChanges()] * 100_001), _whole, ["INVALID_REQUEST"]),
-    ("DescribeConfigs", pb.DescribeConfigsRequest(), _resources, []),
-    ("DescribeConfigs", pb.DescribeConfigsRequest(resources=[pb.ConfigResource()]), _resources, ["INVALID_REQUEST"]),
     (
-        "DescribeConfigs",
+        rpcs.ALTER_CONFIGS,
+        pb.AlterConfigsRequest(resources=[changes(TOPIC, "t")] * 2),
+        _resources,
+        ["INVALID_REQUEST"] * 2,
+    ),
+    (rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=[pb.ConfigChanges()] * 100_001), _whole, ["INVALID_REQUEST"]),
+    (rpcs.DESCRIBE_CONFIGS, pb.DescribeConfigsRequest(), _resources, []),
+    (
+        rpcs.DESCRIBE_CONFIGS,
+        pb.DescribeConfigsRequest(resources=[pb.ConfigResource()]),
+        _resources,
+        ["INVALID_REQUEST"],
+    ),
+    (
+        rpcs.DESCRIBE_CONFIGS,
         pb.DescribeConfigsRequest(resources=[pb.ConfigResource(scope=TOPIC, name=LONG)]),
         _resources,
         [UNKNOWN],
     ),
     (
-        "DescribeConfigs",
+        rpcs.DESCRIBE_CONFIGS,
         pb.DescribeConfigsRequest(resources=[pb.ConfigResource()] * 100_001),
         _whole,
         ["INVALID_REQUEST"],
     ),
     (
-        "ElectLeaders",
+        rpcs.ELECT_LEADERS,
         pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_UNCLEAN, partitions=[pb.TopicPartition()]),
         lambda reply: [each.result.error for each in reply.partitions],
         [UNKNOWN],
@@ -277,17 +298,17 @@ BAD: list[tuple[str, Message, Callable[[Any], list[str]], list[str]]] = [
 
 @pytest.mark.parametrize("at", range(len(BAD)), ids=lambda at: f"{BAD[at][0]}-{at}")
 def test_bad_requests_get_a_named_answer_and_change_nothing(at: int) -> None:
-    method, request, words, expected = BAD[at]
+    rpc, request, words, expected = BAD[at]
 
     async def test() -> None:
         plane = await ready()
         before = plane.node.log_end_offset
-        reply = await plane.call(method, request)
+        reply = await plane.call(rpc, request)
         assert words(reply) == expected
         assert all("\n" not in text and len(text) < 400 for text in _messages(reply))
         assert plane.node.log_end_offset == before
         assert plane.controller.active
-        assert (await plane.call("CreateTopics", new_topic("u"))).topics[0].result.error == "NONE"
+        assert (await plane.call(rpcs.CREATE_TOPICS, new_topic("u"))).topics[0].result.error == "NONE"
 
     run(test())
 

@@ -23,6 +23,7 @@ from metadata.controller.replay import Subscriber
 from metadata.image import PartitionImage
 from metadata.records import NO_LEADER, UNASSIGNED, ConfigScope, Record, Replica
 from quorumlog.runtime.metrics import Metrics
+from quorumlog.wire import rpcs
 from tests.unit.metadata.builders import Cluster
 from tests.unit.metadata.fake_node import JumpingLoop, settle
 from tests.unit.metadata.test_controller import beat, new_topic, started
@@ -378,9 +379,9 @@ def test_k14457_the_metrics_show_what_is_committed() -> None:
         plane = await started(1)
         followed = Availability(plane.replay, lambda: plane.controller.active, lambda: True)
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t"))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
         plane.node.auto_commit = False
-        fencing = plane.start("BrokerHeartbeat", beat(plane, 1, want_fence=True))
+        fencing = plane.start(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_fence=True))
         await settle()
         assert plane.controller.pending is not None
         assert plane.controller.pending.brokers[1].fenced

@@ -14,6 +14,7 @@ from metadata.controller.background import RETRY_S, TOO_LARGE_RETRY_S, Backgroun
 from metadata.records import NO_LEADER, PartitionChange, Reason
 from quorum.core.types import Batch
 from quorum.ports import CannotAppendNowError, NotLeaderError
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import directory
 from tests.unit.metadata.fake_node import Plane, run, settle
@@ -30,7 +31,7 @@ async def refuse_for(plane: Plane, seconds: float, *beating: int) -> None:
     end = loop.time() + seconds
     while loop.time() < end:
         for broker_id in beating:
-            assert (await plane.call("BrokerHeartbeat", beat(plane, broker_id))).result.error == "NONE"
+            assert (await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id))).result.error == "NONE"
         await asyncio.sleep(0.5)
     assert plane.node.refused, "the background work has tried"
     plane.node.busy = False
@@ -66,7 +67,7 @@ def test_a_broker_whose_session_ended_during_a_refusal_is_fenced_after_it() -> N
     async def test() -> None:
         plane = await started(1, 2, 3)
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t", 9, 3))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 9, 3))
         await refuse_for(plane, 9, 1, 3)
         assert not plane.replay.image.brokers[2].fenced
         await asyncio.sleep(2 * RETRY_S)
@@ -84,7 +85,7 @@ def test_a_pause_in_which_no_broker_was_heard_gives_everybody_a_whole_session() 
         await refuse_for(plane, 9)
         plane.node.resumed_at = asyncio.get_running_loop().time()
         await asyncio.sleep(5)
-        await plane.call("BrokerHeartbeat", beat(plane, 1))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1))
         await asyncio.sleep(2)
         assert [plane.replay.image.brokers[broker_id].fenced for broker_id in (1, 2)] == [False, True]
 
@@ -98,7 +99,7 @@ def test_a_fencing_that_has_begun_is_finished_although_a_heartbeat_comes_between
         plane = await started(1, 2)
         plane.node.auto_commit = True
         for name in ("a", "b"):
-            await plane.call("CreateTopics", new_topic(name, 9000, 2))
+            await plane.call(rpcs.CREATE_TOPICS, new_topic(name, 9000, 2))
         append, sizes = plane.node.append, list[int]()
 
         def appended(epoch: int, payload: bytes, count: int) -> int:
@@ -123,8 +124,8 @@ def test_leaders_are_elected_although_the_new_controller_is_refused_at_first() -
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t"))
-        await plane.call("BrokerHeartbeat", beat(plane, 1, want_fence=True))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_fence=True))
         unfence = brokers.BrokerChange(1, plane.replay.image.brokers[1].epoch, fenced=False)
         plane.node.lose(2, None)
         plane.node.log.append(Batch(plane.node.log_end_offset, plane.node.epoch, 1, 0, encode([unfence])))
@@ -157,8 +158,8 @@ def test_names_of_deleted_topics_are_forgotten_after_a_refusal() -> None:
     async def test() -> None:
         plane = await started(1, settings=ControllerSettings(session_timeout_ms=10**9, forget_after_ms=80_000))
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t"))
-        await plane.call("DeleteTopics", pb.DeleteTopicsRequest(names=["t"]))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
+        await plane.call(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["t"]))
         await refuse_for(plane, 100)
         assert "t" in plane.replay.image.past_epochs
         await asyncio.sleep(2 * RETRY_S)
@@ -173,7 +174,7 @@ def test_a_refused_registration_leaves_the_session_of_the_incarnation_before() -
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = plane.node.busy = True
-        assert (await plane.call("RegisterBroker", register(1, 1))).result.error == "NOT_CONTROLLER"
+        assert (await plane.call(rpcs.REGISTER_BROKER, register(1, 1))).result.error == "NOT_CONTROLLER"
         plane.node.busy = False
         assert plane.controller.session(1) is not None
         await asyncio.sleep(7)
@@ -189,9 +190,9 @@ def test_a_registration_ends_the_session_before_it_and_a_repeated_one_does_not()
         session = plane.controller.session(1)
         moved = register(1, endpoints=())
         moved.registration.endpoints.add(name="default", host="elsewhere", port=9092, security="PLAINTEXT")
-        assert (await plane.call("RegisterBroker", moved)).result.error == "NONE"
+        assert (await plane.call(rpcs.REGISTER_BROKER, moved)).result.error == "NONE"
         assert plane.controller.session(1) is session is not None
-        await plane.call("RegisterBroker", register(1, 1, directory_ids=(directory(1),)))
+        await plane.call(rpcs.REGISTER_BROKER, register(1, 1, directory_ids=(directory(1),)))
         assert plane.controller.session(1) is None
 
     run(test())

@@ -12,6 +12,7 @@ from metadata.control.balance import BALANCE_BATCH, balance, elect_leaders
 from metadata.control.brokers import fence
 from metadata.control.election import Policy
 from metadata.records import NO_LEADER, Config, ConfigScope, PartitionChange, Reason
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import Cluster, check_invariants
 from tests.unit.metadata.fake_node import Plane, run, settle
@@ -139,10 +140,10 @@ async def unbalanced(*configs: tuple[str, str]) -> Plane:
         await plane.controller.carry_out(lambda image, again, key=key, value=value: _set(key, value), 1000)
     topic = pb.NewTopic(name="t", partitions=-1, replication_factor=-1)
     topic.assignment.add(values=[1, 2])
-    await plane.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic]))
+    await plane.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[topic]))
     epoch = plane.replay.image.brokers[1].epoch
-    await plane.call("BrokerHeartbeat", beat(plane, 1, broker_epoch=epoch, want_fence=True))
-    await plane.call("BrokerHeartbeat", beat(plane, 1, broker_epoch=epoch))
+    await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, broker_epoch=epoch, want_fence=True))
+    await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, broker_epoch=epoch))
     partition = next(iter(plane.replay.image.topics.values())).partitions[0]
     assert partition is not None
     assert partition.leader == 2
@@ -152,7 +153,7 @@ async def unbalanced(*configs: tuple[str, str]) -> Plane:
         isr=[pb.IsrMember(broker_id=each, broker_epoch=plane.replay.image.brokers[each].epoch) for each in (1, 2)],
     )  # fmt: skip
     request = pb.AlterPartitionRequest(broker_id=2, broker_epoch=plane.replay.image.brokers[2].epoch, items=[item])
-    assert (await plane.call("AlterPartition", request)).items[0].result.error == "NONE"
+    assert (await plane.call(rpcs.ALTER_PARTITION, request)).items[0].result.error == "NONE"
     return plane
 
 
@@ -174,7 +175,7 @@ async def live_for(plane: Plane, seconds: float) -> None:
     end = loop.time() + seconds
     while loop.time() < end:
         for broker_id in (1, 2):
-            await plane.call("BrokerHeartbeat", beat(plane, broker_id))
+            await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id))
         await asyncio.sleep(2)
 
 
@@ -221,20 +222,20 @@ def test_asked_for_at_the_service() -> None:
         one = [pb.TopicPartition(topic="t", index=0)]
         request = pb.ElectLeadersRequest(policy=PREFERRED, partitions=one)
         request.header.validate_only = True
-        reply = await plane.call("ElectLeaders", request)
+        reply = await plane.call(rpcs.ELECT_LEADERS, request)
         assert (reply.result.error, reply.changed, reply.partitions[0].leader) == ("NONE", False, 1)
         assert leader(plane) == 2
         request.header.validate_only = False
-        reply = await plane.call("ElectLeaders", request)
+        reply = await plane.call(rpcs.ELECT_LEADERS, request)
         assert (reply.changed, reply.offset, leader(plane)) == (True, plane.node.log_end_offset, 1)
-        reply = await plane.call("ElectLeaders", pb.ElectLeadersRequest(policy=PREFERRED))
+        reply = await plane.call(rpcs.ELECT_LEADERS, pb.ElectLeadersRequest(policy=PREFERRED))
         assert (reply.result.error, reply.changed, list(reply.partitions)) == ("NONE", False, [])
-        reply = await plane.call("ElectLeaders", pb.ElectLeadersRequest(policy=UNCLEAN, partitions=one))
+        reply = await plane.call(rpcs.ELECT_LEADERS, pb.ElectLeadersRequest(policy=UNCLEAN, partitions=one))
         assert reply.partitions[0].result.error == "ELECTION_NOT_NEEDED"
-        assert (await plane.call("ElectLeaders", pb.ElectLeadersRequest())).result.error == "INVALID_REQUEST"
+        assert (await plane.call(rpcs.ELECT_LEADERS, pb.ElectLeadersRequest())).result.error == "INVALID_REQUEST"
         wild = pb.ElectLeadersRequest.FromString(b"\x10\x63")  # policy 99
-        assert (await plane.call("ElectLeaders", wild)).result.error == "INVALID_REQUEST"
+        assert (await plane.call(rpcs.ELECT_LEADERS, wild)).result.error == "INVALID_REQUEST"
         huge = pb.ElectLeadersRequest(policy=PREFERRED, partitions=one * 100_001)
-        assert (await plane.call("ElectLeaders", huge)).result.error == "INVALID_REQUEST"
+        assert (await plane.call(rpcs.ELECT_LEADERS, huge)).result.error == "INVALID_REQUEST"
 
     run(test())

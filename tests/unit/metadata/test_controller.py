@@ -15,6 +15,7 @@ from metadata.records import NO_LEADER, Record
 from quorum.core.events import VoterChangeError, VoterChangeResult
 from quorum.core.types import Batch, VoterSet
 from quorumlog.errors import CorruptStoreError
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import check_invariants, directory, registration
 from tests.unit.metadata.fake_node import JumpingLoop, Plane, run, settle
@@ -47,8 +48,8 @@ async def started(*broker_ids: int, settings: ControllerSettings | None = None) 
     plane.node.auto_commit = True
     plane.node.win()
     for broker_id in broker_ids:
-        assert (await plane.call("RegisterBroker", register(broker_id))).result.error == "NONE"
-        assert not (await plane.call("BrokerHeartbeat", beat(plane, broker_id))).fenced
+        assert (await plane.call(rpcs.REGISTER_BROKER, register(broker_id))).result.error == "NONE"
+        assert not (await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id))).fenced
     plane.node.auto_commit = False
     return plane
 
@@ -61,7 +62,7 @@ def test_active_once_the_leader_change_of_its_epoch_is_applied() -> None:
         plane = Plane()
         plane.node.win(commit=False)
         assert not plane.controller.active
-        asked = plane.start("CreateTopics", new_topic("t"))
+        asked = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         assert not asked.done()
         assert len(plane.node.log) == 1
@@ -93,7 +94,7 @@ def test_a_leader_change_of_another_epoch_activates_nobody() -> None:
 def test_pending_starts_as_the_whole_log_of_earlier_leaders() -> None:
     async def test() -> None:
         first = await started(1, 2)
-        asked = first.start("CreateTopics", new_topic("t"))
+        asked = first.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         second = Plane()
         second.node.log = list(first.node.log)  # the second node holds it, though nobody knows it to be committed
@@ -114,7 +115,7 @@ def test_pending_starts_as_the_whole_log_of_earlier_leaders() -> None:
 def test_an_answer_waits_for_the_commit() -> None:
     async def test() -> None:
         plane = await started(1)
-        asked = plane.start("CreateTopics", new_topic("t"))
+        asked = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         assert not asked.done()
         assert "t" not in plane.replay.image.topic_ids
@@ -131,10 +132,10 @@ def test_an_answer_waits_for_the_commit() -> None:
 def test_refusals_and_no_ops_wait_for_what_they_rest_on() -> None:
     async def test() -> None:
         plane = await started(1)
-        first = plane.start("CreateTopics", new_topic("t"))
-        again = plane.start("CreateTopics", new_topic("t"))
-        wrong = plane.start("CreateTopics", new_topic("bad name"))
-        same = plane.start("RegisterBroker", register(1))
+        first = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
+        again = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
+        wrong = plane.start(rpcs.CREATE_TOPICS, new_topic("bad name"))
+        same = plane.start(rpcs.REGISTER_BROKER, register(1))
         await settle()
         assert not any(task.done() for task in (first, again, wrong, same))
         plane.node.commit()
@@ -150,7 +151,7 @@ def test_refusals_and_no_ops_wait_for_what_they_rest_on() -> None:
 def test_a_refusal_that_rests_on_committed_state_is_answered_at_once() -> None:
     async def test() -> None:
         plane = await started(1)
-        reply = await plane.call("CreateTopics", new_topic(".."))
+        reply = await plane.call(rpcs.CREATE_TOPICS, new_topic(".."))
         assert reply.topics[0].result.error == "INVALID_TOPIC_EXCEPTION"
         assert reply.topics[0].offset == plane.node.high_watermark
 
@@ -161,15 +162,15 @@ def test_what_appends_nothing_is_answered_once_the_voters_have_confirmed_the_lea
     async def test() -> None:
         plane = await started(1)
         plane.node.confirm, plane.node.rounds = asyncio.Event(), 0
-        read = plane.start("DescribeTopics", pb.DescribeTopicsRequest())
-        wrong = plane.start("CreateTopics", new_topic(".."))
-        stale = plane.start("BrokerHeartbeat", beat(plane, 1, broker_epoch=0))
+        read = plane.start(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest())
+        wrong = plane.start(rpcs.CREATE_TOPICS, new_topic(".."))
+        stale = plane.start(rpcs.BROKER_HEARTBEAT, beat(plane, 1, broker_epoch=0))
         waiting = (read, wrong, stale)
         await settle()
         assert not any(task.done() for task in waiting)
-        beating = await plane.call("BrokerHeartbeat", beat(plane, 1))
+        beating = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1))
         assert not beating.fenced, "that nothing changes is told at once"
-        created = plane.start("CreateTopics", new_topic("t"))
+        created = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         plane.node.commit()
         assert (await created).topics[0].result.error == "NONE", "its commit is the proof"
@@ -188,10 +189,10 @@ def test_a_leader_that_is_not_confirmed_answers_only_that() -> None:
         plane = await started(1)
         plane.node.confirm = asyncio.Event()
         asked = [
-            ("DescribeTopics", pb.DescribeTopicsRequest()),
-            ("CreateTopics", new_topic("..")),
-            ("TransferLeader", pb.TransferLeaderRequest(to=1)),
-            ("ChangeVoters", pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters())),
+            (rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest()),
+            (rpcs.CREATE_TOPICS, new_topic("..")),
+            (rpcs.TRANSFER_LEADER, pb.TransferLeaderRequest(to=1)),
+            (rpcs.CHANGE_VOTERS, pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters())),
         ]
         plane.node.changed = VoterChangeResult(VoterChangeError.NONE, "so already", "", False, 0, VoterSet(), None)
         late = [plane.start(*one, timeout_ms=1000) for one in asked]
@@ -211,7 +212,7 @@ def test_a_doubtful_end_of_a_change_is_told_as_it_is() -> None:
         plane.node.confirm = asyncio.Event()
         doubt = VoterChangeResult(VoterChangeError.OUTCOME_UNKNOWN, "who knows", "", False, 0, VoterSet(), None)
         plane.node.changed = doubt
-        reply = await plane.call("ChangeVoters", pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters()))
+        reply = await plane.call(rpcs.CHANGE_VOTERS, pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters()))
         assert reply.result.error == "OUTCOME_UNKNOWN"
 
     run(test())
@@ -222,10 +223,10 @@ def test_control_records_take_offsets_too() -> None:
         plane = await started(1)
         plane.node.append_control()
         plane.node.append_control()
-        asked = plane.start("CreateTopics", new_topic("t"))
+        asked = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         plane.node.append_control()
-        late = plane.start("CreateTopics", new_topic("t"))
+        late = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         plane.node.commit()
         assert (await asked).topics[0].result.error == "NONE"
@@ -242,9 +243,9 @@ def test_control_records_take_offsets_too() -> None:
 def test_the_time_is_up() -> None:
     async def test() -> None:
         plane = await started(1)
-        changed = plane.start("CreateTopics", new_topic("t"), 1000)
-        nothing = plane.start("CreateTopics", new_topic(".."), 1000)
-        read = plane.start("DescribeTopics", pb.DescribeTopicsRequest(), 1000)
+        changed = plane.start(rpcs.CREATE_TOPICS, new_topic("t"), 1000)
+        nothing = plane.start(rpcs.CREATE_TOPICS, new_topic(".."), 1000)
+        read = plane.start(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), 1000)
         assert (await changed).result.error == "OUTCOME_UNKNOWN"
         assert (await nothing).result.error == "REQUEST_TIMED_OUT"
         assert (await read).result.error == "REQUEST_TIMED_OUT"
@@ -260,9 +261,9 @@ def test_the_time_is_up() -> None:
 def test_what_was_appended_is_unknown_and_the_rest_was_not_done() -> None:
     async def test() -> None:
         plane = await started(1)
-        appended = plane.start("CreateTopics", new_topic("t"))
-        refused = plane.start("CreateTopics", new_topic("t"))
-        read = plane.start("DescribeTopics", pb.DescribeTopicsRequest())
+        appended = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
+        refused = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
+        read = plane.start(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest())
         await settle()
         plane.node.lose(2, None, truncate=True)
         assert (await appended).result.error == "OUTCOME_UNKNOWN"
@@ -274,7 +275,7 @@ def test_what_was_appended_is_unknown_and_the_rest_was_not_done() -> None:
         plane.node.win()
         assert plane.controller.pending is not None
         assert "t" not in plane.controller.pending.topic_ids
-        assert (await plane.call("CreateTopics", new_topic("t"))).topics[0].result.error == "NONE"
+        assert (await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))).topics[0].result.error == "NONE"
         assert plane.controller.pending.digest() != ""
 
     run(test())
@@ -283,7 +284,7 @@ def test_what_was_appended_is_unknown_and_the_rest_was_not_done() -> None:
 def test_what_was_appended_may_be_committed_by_the_next_leader() -> None:
     async def test() -> None:
         plane = await started(1)
-        appended = plane.start("CreateTopics", new_topic("t"))
+        appended = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         plane.node.lose(2, None)
         assert (await appended).result.error == "OUTCOME_UNKNOWN"
@@ -297,11 +298,13 @@ def test_an_append_that_the_node_refuses_changes_nothing() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.leading = False  # the node knows already, the controller does not yet
-        reply = await plane.call("CreateTopics", new_topic("t"))
+        reply = await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
         assert reply.result.error == "NOT_CONTROLLER"
         assert plane.controller.pending is not None
         assert "t" not in plane.controller.pending.topic_ids
-        assert (await plane.call("BrokerHeartbeat", beat(plane, 1, want_fence=True))).result.error == "NOT_CONTROLLER"
+        assert (
+            await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_fence=True))
+        ).result.error == "NOT_CONTROLLER"
 
     run(test())
 
@@ -313,9 +316,9 @@ def test_taken_over_and_decoded_batches_give_the_same_image() -> None:
     async def test() -> None:
         plane = await started(1, 2, 3)
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t", 50, 3))
-        await plane.call("DeleteTopics", pb.DeleteTopicsRequest(names=["t"]))
-        await plane.call("CreateTopics", new_topic("t", 20, 2))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 50, 3))
+        await plane.call(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["t"]))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 20, 2))
         standby = MetadataReplay()
         for batch in plane.node.log:
             standby.apply(batch)
@@ -342,11 +345,11 @@ def test_subscribers_see_every_batch_in_order() -> None:
         stop = plane.replay.subscribe(callback)  # type: ignore[arg-type]
         plane.node.auto_commit = True
         plane.node.win()
-        await plane.call("RegisterBroker", register(1))
+        await plane.call(rpcs.REGISTER_BROKER, register(1))
         assert seen == [(0, 1, 0), (1, 2, 1)]
         assert at == [1_700_000_000_000, 1_700_000_000_001]
         stop()
-        await plane.call("RegisterBroker", register(2))
+        await plane.call(rpcs.REGISTER_BROKER, register(2))
         assert len(seen) == 2
 
     run(test())
@@ -383,20 +386,20 @@ def test_a_batch_that_is_not_understood_ends_the_replay() -> None:
 def test_unfenced_by_the_heartbeat_that_has_caught_up_and_told_by_the_committed_image() -> None:
     async def test() -> None:
         plane = await started(1)
-        asked = plane.start("RegisterBroker", register(2))
+        asked = plane.start(rpcs.REGISTER_BROKER, register(2))
         await settle()
         plane.node.commit()
         epoch = (await asked).broker_epoch
-        behind = await plane.call("BrokerHeartbeat", beat(plane, 2, applied_offset=epoch))
+        behind = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2, applied_offset=epoch))
         assert (behind.fenced, behind.caught_up) == (True, False)
-        unfencing = plane.start("BrokerHeartbeat", beat(plane, 2))
+        unfencing = plane.start(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
         await settle()
         assert not unfencing.done()
-        second = await plane.call("BrokerHeartbeat", beat(plane, 2))  # changes nothing more; answered at once
+        second = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))  # changes nothing more; answered at once
         assert second.fenced
         plane.node.commit()
         assert not (await unfencing).fenced
-        assert not (await plane.call("BrokerHeartbeat", beat(plane, 2))).fenced
+        assert not (await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))).fenced
 
     run(test())
 
@@ -404,9 +407,9 @@ def test_unfenced_by_the_heartbeat_that_has_caught_up_and_told_by_the_committed_
 def test_a_steady_heartbeat_does_not_wait_behind_bulk_work() -> None:
     async def test() -> None:
         plane = await started(1)
-        bulk = plane.start("CreateTopics", new_topic("t", 9000))
+        bulk = plane.start(rpcs.CREATE_TOPICS, new_topic("t", 9000))
         await settle()
-        reply = await plane.call("BrokerHeartbeat", beat(plane, 1))
+        reply = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1))
         assert (reply.result.error, reply.fenced) == ("NONE", False)
         assert not bulk.done()
         bulk.cancel()
@@ -418,17 +421,17 @@ def test_a_silent_broker_is_fenced_and_one_that_is_heard_is_not() -> None:
     async def test() -> None:
         plane = await started(1, 2, 3)
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t", 9, 3))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 9, 3))
         for _ in range(12):
             await asyncio.sleep(1)
             for broker_id in (1, 3):
-                await plane.call("BrokerHeartbeat", beat(plane, broker_id))
+                await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id))
         image = plane.replay.image
         assert [image.brokers[broker_id].fenced for broker_id in (1, 2, 3)] == [False, True, False]
         assert image.leader_count(2) == 0
         assert image.leader_count(1) + image.leader_count(3) == 9
         check_invariants(image)
-        await plane.call("BrokerHeartbeat", beat(plane, 2))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
         assert not plane.replay.image.brokers[2].fenced
 
     run(test())
@@ -438,7 +441,7 @@ def test_brokers_that_fall_silent_together_are_all_fenced() -> None:
     async def test() -> None:
         plane = await started(1, 2, 3)
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t", 9, 3))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 9, 3))
         await asyncio.sleep(7)
         image = plane.replay.image
         assert all(broker.fenced for broker in image.brokers.values())
@@ -508,11 +511,11 @@ def test_a_live_id_elsewhere_is_refused_until_its_session_ends() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
         other = register(1, 1, directory_ids=(directory(1, 5),))
-        refused = await plane.call("RegisterBroker", other)
+        refused = await plane.call(rpcs.REGISTER_BROKER, other)
         assert refused.result.error == "DUPLICATE_BROKER_REGISTRATION"
         assert refused.result.retriable
         await asyncio.sleep(7)
-        accepted = await plane.call("RegisterBroker", other)
+        accepted = await plane.call(rpcs.REGISTER_BROKER, other)
         assert accepted.result.error == "NONE"
 
     run(test())
@@ -523,9 +526,9 @@ def test_an_old_incarnation_keeps_no_session_alive() -> None:
         plane = await started(1)
         plane.node.auto_commit = True
         old = plane.replay.image.brokers[1].epoch
-        await plane.call("RegisterBroker", register(1, 1))
+        await plane.call(rpcs.REGISTER_BROKER, register(1, 1))
         for _ in range(3):
-            reply = await plane.call("BrokerHeartbeat", beat(plane, 1, broker_epoch=old))
+            reply = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, broker_epoch=old))
             assert reply.result.error == "STALE_BROKER_EPOCH"
         assert plane.controller.session(1) is None
 
@@ -536,15 +539,15 @@ def test_a_controlled_shutdown_waits_until_the_others_have_applied_it() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t", 4, 2))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 4, 2))
         behind = plane.replay.image.end_offset
-        leaving = await plane.call("BrokerHeartbeat", beat(plane, 1, want_shutdown=True))
+        leaving = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_shutdown=True))
         assert (leaving.should_shutdown, leaving.leaders_left) == (False, 0)
         assert plane.replay.image.leader_count(2) == 4
-        await plane.call("BrokerHeartbeat", beat(plane, 2, applied_offset=behind))
-        assert not (await plane.call("BrokerHeartbeat", beat(plane, 1, want_shutdown=True))).should_shutdown
-        await plane.call("BrokerHeartbeat", beat(plane, 2))
-        assert (await plane.call("BrokerHeartbeat", beat(plane, 1, want_shutdown=True))).should_shutdown
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2, applied_offset=behind))
+        assert not (await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_shutdown=True))).should_shutdown
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
+        assert (await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_shutdown=True))).should_shutdown
         assert plane.replay.image.brokers[1].fenced
 
     run(test())
@@ -553,9 +556,9 @@ def test_a_controlled_shutdown_waits_until_the_others_have_applied_it() -> None:
 def test_permission_to_go_waits_for_its_commit() -> None:
     async def test() -> None:
         plane = await started(1)
-        first = plane.start("BrokerHeartbeat", beat(plane, 1, want_shutdown=True))
+        first = plane.start(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_shutdown=True))
         await settle()
-        second = plane.start("BrokerHeartbeat", beat(plane, 1, want_shutdown=True))
+        second = plane.start(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_shutdown=True))
         await settle()
         assert not first.done()
         assert not second.done()
@@ -571,12 +574,12 @@ def test_k21_a_large_failure_goes_in_batches_and_others_go_between() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
         for name in ("a", "b", "c"):
-            await plane.call("CreateTopics", new_topic(name, 9000, 2))
+            await plane.call(rpcs.CREATE_TOPICS, new_topic(name, 9000, 2))
         between: list[str] = []
 
         async def others() -> None:
             while not plane.replay.image.brokers[1].fenced:
-                assert (await plane.call("BrokerHeartbeat", beat(plane, 2))).result.error == "NONE"
+                assert (await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))).result.error == "NONE"
                 between.append("heartbeat")
                 await asyncio.sleep(0.5)
 
@@ -595,8 +598,8 @@ def test_leaderless_partitions_are_seen_to_at_activation() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t"))
-        await plane.call("BrokerHeartbeat", beat(plane, 1, want_fence=True))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_fence=True))
         image = plane.replay.image
         unfence = brokers.BrokerChange(1, image.brokers[1].epoch, fenced=False)
         plane.node.lose(2, None)
@@ -613,8 +616,8 @@ def test_the_leader_epochs_of_a_topic_are_forgotten_a_day_after_it_has_gone() ->
     async def test() -> None:
         plane = await started(1, settings=ControllerSettings(session_timeout_ms=10**9))
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t"))
-        await plane.call("DeleteTopics", pb.DeleteTopicsRequest(names=["t"]))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
+        await plane.call(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["t"]))
         await asyncio.sleep(23 * 3600)
         assert "t" in plane.replay.image.past_epochs
         await asyncio.sleep(5 * 3600)
@@ -666,11 +669,11 @@ def test_k21_a_batch_of_too_many_bytes_is_refused_before_it_is_appended(monkeypa
     async def test() -> None:
         plane = await started(1)
         end = plane.node.log_end_offset
-        reply = await plane.call("CreateTopics", new_topic("t", 100))
+        reply = await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 100))
         assert reply.result.error == "POLICY_VIOLATION"
         assert plane.node.log_end_offset == end
         assert plane.controller.active
         plane.node.auto_commit = True
-        assert (await plane.call("CreateTopics", new_topic("t", 3))).topics[0].result.error == "NONE"
+        assert (await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 3))).topics[0].result.error == "NONE"
 
     run(test())

@@ -14,6 +14,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from metadata.control.errors import Word
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from tests.unit.metadata.builders import check_invariants
@@ -45,22 +47,22 @@ def requests(plane: Plane) -> dict[str, Message]:
     home = pb.AssignDirectoriesRequest.Item(topic_id=topic.topic_id.bytes, index=0, directory_id=directory_id)
     row = metadata_pb2.IntList(values=[1, 2])
     own: dict[str, Message] = {
-        "RegisterBroker": register(1),
-        "BrokerHeartbeat": pb.BrokerHeartbeatRequest(
+        rpcs.REGISTER_BROKER: register(1),
+        rpcs.BROKER_HEARTBEAT: pb.BrokerHeartbeatRequest(
             broker_id=1, broker_epoch=epoch[1], applied_offset=image.end_offset, received_offset=image.end_offset,
             pending_changes=1, directories_offline=[directory_id],
         ),
-        "AlterPartition": pb.AlterPartitionRequest(
+        rpcs.ALTER_PARTITION: pb.AlterPartitionRequest(
             broker_id=partition.leader, broker_epoch=epoch[partition.leader], items=[item]
         ),
-        "AssignDirectories": pb.AssignDirectoriesRequest(broker_id=1, broker_epoch=epoch[1], items=[home]),
-        "AllocateProducerIds": pb.AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch[1]),
-        "CreateTopics": pb.CreateTopicsRequest(
+        rpcs.ASSIGN_DIRECTORIES: pb.AssignDirectoriesRequest(broker_id=1, broker_epoch=epoch[1], items=[home]),
+        rpcs.ALLOCATE_PRODUCER_IDS: pb.AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch[1]),
+        rpcs.CREATE_TOPICS: pb.CreateTopicsRequest(
             topics=[pb.NewTopic(name="n", assignment=[row], configs=[pb.ConfigEntry(key="retention.ms", value="5")])]
         ),
-        "DeleteTopics": pb.DeleteTopicsRequest(names=["t"], topic_ids=[topic.topic_id.bytes]),
-        "AddPartitions": pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=3, assignment=[row])]),
-        "AlterReassignments": pb.AlterReassignmentsRequest(
+        rpcs.DELETE_TOPICS: pb.DeleteTopicsRequest(names=["t"], topic_ids=[topic.topic_id.bytes]),
+        rpcs.ADD_PARTITIONS: pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=3, assignment=[row])]),
+        rpcs.ALTER_REASSIGNMENTS: pb.AlterReassignmentsRequest(
             partitions=[pb.Reassignment(topic="t", index=0, replicas=[2, 3])]
         ),
     }  # fmt: skip
@@ -123,7 +125,7 @@ def changes_of(message: Message, where: str = "") -> Iterator[tuple[str, Callabl
 async def prepared() -> Plane:
     plane = await started(1, 2, 3)
     plane.node.auto_commit = True
-    assert (await plane.call("CreateTopics", new_topic("t", 2, 2))).topics[0].result.error == "NONE"
+    assert (await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 2, 2))).topics[0].result.error == "NONE"
     return plane
 
 
@@ -136,19 +138,19 @@ def words_of(reply: Message) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_each_field_of_a_request_is_checked(method: str) -> None:
+@pytest.mark.parametrize("rpc", METHODS, ids=str)
+def test_each_field_of_a_request_is_checked(rpc: AnyRpc) -> None:
     async def test() -> None:
         plane = await prepared()
-        good = requests(plane)[method]
+        good = requests(plane)[rpc]
         for what, change in changes_of(good):
             request = type(good)()
             request.CopyFrom(good)
             change(request)
             before = plane.node.log_end_offset
-            reply = await plane.call(method, request, 1_000)
+            reply = await plane.call(rpc, request, 1_000)
             await settle()
-            assert isinstance(reply, METHODS[method].reply), what
+            assert isinstance(reply, rpc.reply), what
             words = words_of(reply)
             assert words <= WORDS, (what, words - WORDS)
             if reply.result.error != "NONE":
@@ -168,10 +170,10 @@ def test_the_requests_that_are_spoiled_are_good_ones() -> None:
     """Else their fields would not be looked at one by one."""
 
     async def test() -> None:
-        for method in sorted(METHODS):
+        for rpc in METHODS:
             plane = await prepared()
-            reply = await plane.call(method, requests(plane)[method], 1_000)
-            if method not in ("UnregisterBroker", "DeleteTopics"):  # in use; named twice, by name and by id
-                assert words_of(reply) <= {"NONE", "ELECTION_NOT_NEEDED"}, (method, reply)
+            reply = await plane.call(rpc, requests(plane)[rpc], 1_000)
+            if rpc not in (rpcs.UNREGISTER_BROKER, rpcs.DELETE_TOPICS):  # in use; named twice, by name and by id
+                assert words_of(reply) <= {"NONE", "ELECTION_NOT_NEEDED"}, (rpc, reply)
 
     run(test())

@@ -14,6 +14,7 @@ from metadata.image import ClusterImage
 from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, Feature, Record
 from metadata.snapshot import ImageLoader, chunks
 from quorumlog.errors import CorruptStoreError
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import Cluster
 from tests.unit.metadata.fake_node import run
@@ -110,12 +111,12 @@ def test_at_the_service() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
         end = plane.node.log_end_offset
-        shown: Any = await plane.call("DescribeFeatures", pb.DescribeFeaturesRequest())
+        shown: Any = await plane.call(rpcs.DESCRIBE_FEATURES, pb.DescribeFeaturesRequest())
         [feature] = shown.features
         assert (feature.name, feature.level, feature.lowest, feature.highest) == (METADATA_VERSION, 1, 1, 1)
-        same: Any = await plane.call("UpgradeFeature", pb.UpgradeFeatureRequest(name=METADATA_VERSION))
+        same: Any = await plane.call(rpcs.UPGRADE_FEATURE, pb.UpgradeFeatureRequest(name=METADATA_VERSION))
         assert (same.result.error, same.level, same.changed, same.offset) == ("NONE", 1, False, end)
-        far: Any = await plane.call("UpgradeFeature", pb.UpgradeFeatureRequest(name=METADATA_VERSION, level=2))
+        far: Any = await plane.call(rpcs.UPGRADE_FEATURE, pb.UpgradeFeatureRequest(name=METADATA_VERSION, level=2))
         assert (far.result.error, far.level, plane.node.log_end_offset) == ("UNSUPPORTED_VERSION", 1, end)
 
     run(test())
@@ -128,7 +129,7 @@ def test_an_upgrade_is_a_record(three_levels: None) -> None:
         end = plane.node.log_end_offset
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(codec, "METADATA_VERSION_MAX", 3)
-            done: Any = await plane.call("UpgradeFeature", pb.UpgradeFeatureRequest(name=METADATA_VERSION))
+            done: Any = await plane.call(rpcs.UPGRADE_FEATURE, pb.UpgradeFeatureRequest(name=METADATA_VERSION))
         assert (done.result.error, done.level, done.changed, done.offset) == ("NONE", 3, True, end + 1)
         assert plane.replay.image.features[METADATA_VERSION] == 3
 

@@ -10,6 +10,7 @@ import pytest
 from metadata.codec import encode
 from metadata.controller.history import GoneError, History
 from metadata.records import BrokerChange, Feature, Partition, PartitionChange, Reason
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.fake_node import Plane, run
 from tests.unit.metadata.kept_log import KeptLog
@@ -23,14 +24,14 @@ async def lived() -> tuple[Plane, KeptLog]:
     plane.node.auto_commit = True
     plane.node.win()
     for broker_id in (1, 2):
-        await plane.call("RegisterBroker", register(broker_id))
-        await plane.call("BrokerHeartbeat", beat(plane, broker_id))
-    await plane.call("CreateTopics", new_topic("kept", partitions=3, factor=2))
-    await plane.call("CreateTopics", new_topic("gone", partitions=2, factor=1))
-    await plane.call("BrokerHeartbeat", beat(plane, 1, want_fence=True))
+        await plane.call(rpcs.REGISTER_BROKER, register(broker_id))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id))
+    await plane.call(rpcs.CREATE_TOPICS, new_topic("kept", partitions=3, factor=2))
+    await plane.call(rpcs.CREATE_TOPICS, new_topic("gone", partitions=2, factor=1))
+    await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_fence=True))
     plane.node.append_control()
-    await plane.call("DeleteTopics", pb.DeleteTopicsRequest(names=["gone"]))
-    await plane.call("BrokerHeartbeat", beat(plane, 1))
+    await plane.call(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["gone"]))
+    await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1))
     plane.node.auto_commit = False
     return plane, kept
 

@@ -16,6 +16,7 @@ from metadata.controller import ControllerSettings
 from metadata.image import ClusterImage, delta
 from metadata.records import LOST, NO_LEADER, ConfigScope, PartitionChange, Reason
 from metadata.snapshot import ImageLoader, chunks
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import Cluster, check_invariants, directory
 from tests.unit.metadata.fake_node import run, settle
@@ -90,11 +91,11 @@ def test_k13173_two_brokers_that_fall_silent_together_are_both_fenced() -> None:
     async def test() -> None:
         plane = await started(1, 2, 3, settings=ControllerSettings(session_timeout_ms=1000))
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t", 6, 3))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 6, 3))
         loop = asyncio.get_running_loop()
         end = loop.time() + 3
         while loop.time() < end:
-            await plane.call("BrokerHeartbeat", beat(plane, 3))
+            await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 3))
             await asyncio.sleep(0.2)
         image = plane.replay.image
         assert {broker_id: broker.fenced for broker_id, broker in image.brokers.items()} == {
@@ -111,12 +112,12 @@ def test_k13173_two_brokers_that_fall_silent_together_are_both_fenced() -> None:
 def test_k14457_what_is_shown_is_committed() -> None:
     async def test() -> None:
         plane = await started(1)
-        asked = plane.start("CreateTopics", new_topic("t"))
+        asked = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         assert plane.controller.pending is not None
         assert plane.controller.pending.topic("t") is not None
         assert plane.replay.image.topic("t") is None
-        described = plane.start("DescribeTopics", pb.DescribeTopicsRequest())
+        described = plane.start(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest())
         await settle()
         assert not described.done()
         plane.node.commit()
@@ -133,7 +134,7 @@ def test_k13841_a_new_controller_places_topics_before_it_has_heard_of_anybody() 
         plane.node.auto_commit = True
         plane.node.win()
         await settle()
-        reply = await plane.call("CreateTopics", new_topic("t", 3, 3))
+        reply = await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 3, 3))
         assert reply.topics[0].result.error == "NONE"
         topic = plane.replay.image.topic("t")
         assert topic is not None
@@ -244,12 +245,12 @@ def test_k41_heartbeats_are_answered_while_a_large_change_is_carried_out() -> No
         plane = await started(1, 2)
         plane.node.auto_commit = True
         for number in range(3):
-            await plane.call("CreateTopics", new_topic(f"t{number}", 9000, 2))
-        again = plane.start("RegisterBroker", register(1, 1))  # 27,000 changes, in three batches
+            await plane.call(rpcs.CREATE_TOPICS, new_topic(f"t{number}", 9000, 2))
+        again = plane.start(rpcs.REGISTER_BROKER, register(1, 1))  # 27,000 changes, in three batches
         await asyncio.sleep(0)
         answered = 0
         while not again.done():
-            if (await plane.call("BrokerHeartbeat", beat(plane, 2))).result.error == "NONE":
+            if (await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))).result.error == "NONE":
                 answered += not again.done()
             await asyncio.sleep(0)
         assert (await again).result.error == "NONE"

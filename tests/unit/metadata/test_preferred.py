@@ -10,6 +10,7 @@ from metadata.control.errors import Word
 from metadata.control.preferred import MAX_PREFERRED, least_burdened, set_preferred
 from metadata.image import ClusterImage
 from metadata.records import PreferredControllers
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import Cluster
 from tests.unit.metadata.fake_node import run
@@ -74,24 +75,24 @@ def test_preferred_controllers_are_set_chosen_shown_and_cleared() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
-        await plane.call("CreateTopics", new_topic("t", 4, 2))
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 4, 2))
         ask = pb.SetPreferredControllersRequest
         dry = ask(node_ids=[2])
         dry.header.validate_only = True
         end = plane.node.log_end_offset
-        tried: Any = await plane.call("SetPreferredControllers", dry)
+        tried: Any = await plane.call(rpcs.SET_PREFERRED_CONTROLLERS, dry)
         assert (list(tried.node_ids), tried.changed, plane.node.log_end_offset) == ([2], False, end)
-        done: Any = await plane.call("SetPreferredControllers", ask(node_ids=[2, 1]))
+        done: Any = await plane.call(rpcs.SET_PREFERRED_CONTROLLERS, ask(node_ids=[2, 1]))
         assert (list(done.node_ids), done.changed, done.offset) == ([2, 1], True, end + 1)
-        shown: Any = await plane.call("DescribePreferredControllers", pb.DescribePreferredControllersRequest())
+        shown: Any = await plane.call(rpcs.DESCRIBE_PREFERRED_CONTROLLERS, pb.DescribePreferredControllersRequest())
         assert (list(shown.node_ids), shown.offset) == ([2, 1], end + 1)
-        again: Any = await plane.call("SetPreferredControllers", ask(node_ids=[2, 1]))
+        again: Any = await plane.call(rpcs.SET_PREFERRED_CONTROLLERS, ask(node_ids=[2, 1]))
         assert (again.result.error, again.changed, plane.node.log_end_offset) == ("NONE", False, end + 1)
-        chosen: Any = await plane.call("SetPreferredControllers", ask(auto=True))
+        chosen: Any = await plane.call(rpcs.SET_PREFERRED_CONTROLLERS, ask(auto=True))
         assert list(chosen.node_ids) == [3], "voters 1 and 2 have brokers, which lead two partitions each"
-        cleared: Any = await plane.call("SetPreferredControllers", ask())
+        cleared: Any = await plane.call(rpcs.SET_PREFERRED_CONTROLLERS, ask())
         assert (list(cleared.node_ids), cleared.changed) == ([], True)
-        refused: Any = await plane.call("SetPreferredControllers", ask(node_ids=[9]))
+        refused: Any = await plane.call(rpcs.SET_PREFERRED_CONTROLLERS, ask(node_ids=[9]))
         assert (refused.result.error, "the voters are 1, 2, 3" in refused.result.message) == ("VOTER_NOT_FOUND", True)
 
     run(test())

@@ -9,6 +9,7 @@ from metadata.codec import encode
 from metadata.control.brokers import fence
 from metadata.image import PartitionImage
 from metadata.records import NO_LEADER, PartitionChange, Reason
+from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from tests.unit.metadata.builders import check_invariants
@@ -22,10 +23,10 @@ async def moving(*, commit: bool = True) -> Plane:
     plane.node.auto_commit = True
     row = metadata_pb2.IntList(values=[1, 2])
     topic = pb.NewTopic(name="t", partitions=-1, replication_factor=-1, assignment=[row])
-    await plane.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic]))
+    await plane.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[topic]))
     plane.node.auto_commit = commit
     if commit:
-        reply = await plane.call("AlterReassignments", wanted(3, 4, throttle=1000))
+        reply = await plane.call(rpcs.ALTER_REASSIGNMENTS, wanted(3, 4, throttle=1000))
         assert (reply.result.error, reply.changed, reply.offset) == ("NONE", True, plane.replay.image.end_offset)
     return plane
 
@@ -54,24 +55,24 @@ async def propose(plane: Plane, *isr: int) -> Any:
         isr=[pb.IsrMember(broker_id=each, broker_epoch=image.brokers[each].epoch) for each in isr],
     )
     request = pb.AlterPartitionRequest(broker_id=now.leader, broker_epoch=image.brokers[now.leader].epoch, items=[item])
-    return await plane.call("AlterPartition", request)
+    return await plane.call(rpcs.ALTER_PARTITION, request)
 
 
 def test_it_is_asked_for_listed_and_completed() -> None:
     async def test() -> None:
         plane = await moving()
-        listed = await plane.call("ListReassignments", pb.ListReassignmentsRequest())
+        listed = await plane.call(rpcs.LIST_REASSIGNMENTS, pb.ListReassignmentsRequest())
         assert (listed.throttle, listed.offset) == (1000, plane.replay.image.end_offset)
         (found,) = listed.partitions
         assert (found.topic, found.index, list(found.replicas)) == ("t", 0, [3, 4, 1, 2])
         assert (list(found.adding), list(found.removing), list(found.isr)) == ([3, 4], [1, 2], [1, 2])
         assert found.leader == 1
-        again = await plane.call("AlterReassignments", wanted(3, 4))
+        again = await plane.call(rpcs.ALTER_REASSIGNMENTS, wanted(3, 4))
         assert (again.result.error, again.changed) == ("NONE", False)
         assert "already" in again.partitions[0].result.message
         reply = await propose(plane, 1, 2, 3, 4)
         assert (reply.items[0].result.error, reply.items[0].leader, list(reply.items[0].isr)) == ("NONE", 3, [3, 4])
-        assert not (await plane.call("ListReassignments", pb.ListReassignmentsRequest())).partitions
+        assert not (await plane.call(rpcs.LIST_REASSIGNMENTS, pb.ListReassignmentsRequest())).partitions
 
     run(test())
 
@@ -82,7 +83,7 @@ def test_dry_run_and_refusals_append_nothing() -> None:
         end = plane.node.log_end_offset
         dry = wanted(1, 4, replace=True, throttle=-1)
         dry.header.validate_only = True
-        reply = await plane.service.handle("AlterReassignments", dry)
+        reply = await plane.service.handle(rpcs.ALTER_REASSIGNMENTS, dry)
         assert reply.result.error == "NONE"
         assert not reply.changed
         assert reply.partitions[0].changed
@@ -99,7 +100,7 @@ def test_dry_run_and_refusals_append_nothing() -> None:
             (pb.AlterReassignmentsRequest(partitions=[pb.Reassignment()] * 10_000), "POLICY_VIOLATION"),
             (pb.AlterReassignmentsRequest(partitions=[pb.Reassignment()] * 100_001), "INVALID_REQUEST"),
         ):
-            refused = await plane.call("AlterReassignments", request)
+            refused = await plane.call(rpcs.ALTER_REASSIGNMENTS, request)
             assert refused.result.error == word, refused.result
             assert not refused.changed
         assert plane.node.log_end_offset == end
@@ -131,7 +132,7 @@ def test_what_was_appended_is_carried_on_by_whoever_has_it_in_the_log() -> None:
 
     async def test() -> None:
         plane = await moving(commit=False)
-        asked = plane.start("AlterReassignments", wanted(3, 4))
+        asked = plane.start(rpcs.ALTER_REASSIGNMENTS, wanted(3, 4))
         await settle()
         assert not asked.done()
         plane.node.lose(2)
@@ -140,7 +141,7 @@ def test_what_was_appended_is_carried_on_by_whoever_has_it_in_the_log() -> None:
         plane.node.win()
         await settle()
         assert partition(plane).adding == (3, 4)
-        assert (await plane.call("AlterReassignments", wanted(3, 4))).result.error == "NONE"
+        assert (await plane.call(rpcs.ALTER_REASSIGNMENTS, wanted(3, 4))).result.error == "NONE"
 
     run(test())
 
@@ -148,9 +149,9 @@ def test_what_was_appended_is_carried_on_by_whoever_has_it_in_the_log() -> None:
 def test_it_completes_by_itself_when_what_stood_in_the_way_has_gone() -> None:
     async def test() -> None:
         plane = await moving()
-        await plane.call("AlterReassignments", wanted(3, 2, replace=True))
+        await plane.call(rpcs.ALTER_REASSIGNMENTS, wanted(3, 2, replace=True))
         await minimum(plane, 2)
-        await plane.call("BrokerHeartbeat", beat(plane, 2, want_fence=True))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2, want_fence=True))
         await propose(plane, 1, 3)
         await settle()
         assert partition(plane).reassigning  # 3 alone would be fewer than there must be
@@ -164,17 +165,17 @@ def test_it_completes_by_itself_when_what_stood_in_the_way_has_gone() -> None:
 def test_it_completes_when_the_broker_that_may_lead_is_back() -> None:
     async def test() -> None:
         plane = await moving()
-        await plane.call("AlterReassignments", wanted(3, 2, replace=True))
+        await plane.call(rpcs.ALTER_REASSIGNMENTS, wanted(3, 2, replace=True))
         await minimum(plane, 2)
-        await plane.call("BrokerHeartbeat", beat(plane, 2, want_fence=True))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2, want_fence=True))
         await propose(plane, 1, 3)
         for broker_id in (1, 3):
-            await plane.call("BrokerHeartbeat", beat(plane, broker_id, want_fence=True))
+            await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id, want_fence=True))
         await minimum(plane, 1)
         await settle()
         assert partition(plane).reassigning
         assert partition(plane).leader == NO_LEADER
-        await plane.call("BrokerHeartbeat", beat(plane, 3))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 3))
         await settle()
         assert (partition(plane).replica_ids, partition(plane).leader) == ((3, 2), 3)
 
@@ -186,7 +187,7 @@ async def minimum(plane: Plane, value: int) -> None:
         resource=pb.ConfigResource(scope=metadata_pb2.Config.SCOPE_TOPIC, name="t"),
         changes=[pb.ConfigChange(key="min.insync.replicas", value=str(value))],
     )
-    assert (await plane.call("AlterConfigs", pb.AlterConfigsRequest(resources=[change]))).result.error == "NONE"
+    assert (await plane.call(rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=[change]))).result.error == "NONE"
 
 
 def test_a_fenced_broker_that_comes_back_is_looked_at() -> None:
@@ -194,9 +195,9 @@ def test_a_fenced_broker_that_comes_back_is_looked_at() -> None:
         plane = await moving()
         await propose(plane, 1, 2, 3)
         for broker_id in (1, 2, 3, 4):
-            await plane.call("BrokerHeartbeat", beat(plane, broker_id, want_fence=broker_id == 4))
+            await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id, want_fence=broker_id == 4))
         assert partition(plane).reassigning
-        await plane.call("BrokerHeartbeat", beat(plane, 4))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 4))
         await propose(plane, 1, 2, 3, 4)
         assert partition(plane).replica_ids == (3, 4)
 
@@ -210,14 +211,14 @@ def test_an_unclean_election_completes_a_reassignment_whose_old_replicas_are_gon
         topic = pb.NewTopic(
             name="t", partitions=-1, replication_factor=-1, assignment=[metadata_pb2.IntList(values=[1])]
         )
-        await plane.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic]))
+        await plane.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[topic]))
         await plane.controller.carry_out(lambda image, again: fence(image, 1), 1_000)
-        assert (await plane.call("AlterReassignments", wanted(2))).result.error == "NONE"
+        assert (await plane.call(rpcs.ALTER_REASSIGNMENTS, wanted(2))).result.error == "NONE"
         assert partition(plane).leader == NO_LEADER
         election = pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_UNCLEAN)
         election.partitions.add(topic="t", index=0)
         runner = asyncio.ensure_future(plane.controller.run())
-        assert (await plane.call("ElectLeaders", election)).partitions[0].leader == 2
+        assert (await plane.call(rpcs.ELECT_LEADERS, election)).partitions[0].leader == 2
         for _ in range(100):
             await settle()
         assert (partition(plane).replica_ids, partition(plane).adding, partition(plane).removing) == ((2,), (), ())

@@ -12,6 +12,7 @@ import pytest
 from metadata.controller import ControllerSettings
 from metadata.controller.refusals import OVERDUE, PROBING_MAX, PROVING_MAX, ROUND_PAUSE_S, ROUNDS, Answer
 from metadata.controller.sessions import Session
+from quorumlog.wire import rpcs
 from tests.unit.metadata.builders import directory
 from tests.unit.metadata.fake_node import JumpingLoop, Plane, run, settle
 from tests.unit.metadata.test_controller import beat, register, started
@@ -86,8 +87,8 @@ async def watched(*endpoints: tuple[str, int], settings: ControllerSettings | No
     plane.node.auto_commit = True
     net = Net()
     plane.node.control_addresses[2] = f"{CONTROL[0]}:{CONTROL[1]}"
-    await plane.call("RegisterBroker", with_endpoints(2, 1, *(endpoints or (KAFKA,))))
-    await plane.call("BrokerHeartbeat", beat(plane, 2))
+    await plane.call(rpcs.REGISTER_BROKER, with_endpoints(2, 1, *(endpoints or (KAFKA,))))
+    await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
     await heartbeats(plane, 3.0, 2, 3)
     return plane, net
 
@@ -97,7 +98,7 @@ async def heartbeats(plane: Plane, seconds: float, *broker_ids: int) -> None:
     end = loop.time() + seconds
     while loop.time() < end:
         for broker_id in broker_ids:
-            await plane.call("BrokerHeartbeat", beat(plane, broker_id))
+            await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id))
         await asyncio.sleep(0.5)
 
 
@@ -179,7 +180,7 @@ def test_a_heartbeat_between_two_rounds_ends_the_examination() -> None:
         net.all(REFUSED)
         await asyncio.sleep(OVERDUE - 0.5 + (ROUNDS - 1.5) * ROUND_PAUSE_S)
         assert net.tried[-1] == ("number-of-kafka", 9092), "two rounds were refused"
-        await plane.call("BrokerHeartbeat", beat(plane, 2))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
         await asyncio.sleep(1.0)
         assert not fenced(plane)
 
@@ -237,8 +238,8 @@ def test_a_registration_after_the_evidence_counts_more() -> None:
         await heartbeats(plane, 2.0, 3)
         assert plane.node.refused, "the fencing was tried"
         plane.node.busy = False
-        await plane.call("RegisterBroker", with_endpoints(2, 2, KAFKA))
-        await plane.call("BrokerHeartbeat", beat(plane, 2))
+        await plane.call(rpcs.REGISTER_BROKER, with_endpoints(2, 2, KAFKA))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
         await settle()
         assert not fenced(plane)
 
@@ -252,7 +253,7 @@ def test_a_heartbeat_after_the_evidence_counts_more() -> None:
         plane.node.busy = True
         await heartbeats(plane, 2.0, 3)
         plane.node.busy = False
-        await plane.call("BrokerHeartbeat", beat(plane, 2))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
         await asyncio.sleep(0.4)
         assert not fenced(plane)
 
@@ -285,7 +286,7 @@ def test_without_a_control_address_and_a_listener_that_accepted_there_is_no_evid
         net = Net()
         net.answers[deaf] = REFUSED
         plane.node.control_addresses[2] = f"{CONTROL[0]}:{CONTROL[1]}"
-        await plane.call("RegisterBroker", with_endpoints(2, 1, KAFKA))
+        await plane.call(rpcs.REGISTER_BROKER, with_endpoints(2, 1, KAFKA))
         await heartbeats(plane, 3.0, 2, 3)
         assert deaf in net.tried
         net.all(REFUSED)
@@ -302,7 +303,7 @@ def test_a_listener_that_this_node_cannot_reach_does_not_count() -> None:
         net = Net()
         net.hangs.add(OUTSIDE)
         plane.node.control_addresses[2] = f"{CONTROL[0]}:{CONTROL[1]}"
-        await plane.call("RegisterBroker", with_endpoints(2, 1, KAFKA, OUTSIDE))
+        await plane.call(rpcs.REGISTER_BROKER, with_endpoints(2, 1, KAFKA, OUTSIDE))
         await heartbeats(plane, 3.0, 2, 3)
         net.all(REFUSED)
         await heartbeats(plane, 1.5, 3)
@@ -329,7 +330,7 @@ def test_addresses_that_did_not_accept_are_tried_again_ever_more_seldom() -> Non
         net = Net()
         net.answers[KAFKA] = REFUSED  # its listener begins after the first heartbeat
         plane.node.control_addresses[2] = f"{CONTROL[0]}:{CONTROL[1]}"
-        await plane.call("RegisterBroker", with_endpoints(2, 1, KAFKA))
+        await plane.call(rpcs.REGISTER_BROKER, with_endpoints(2, 1, KAFKA))
         await heartbeats(plane, 64.0, 2)
         assert 5 <= net.tried.count(KAFKA) <= 7
         net.answers[KAFKA] = None
@@ -380,8 +381,8 @@ async def crowd(count: int) -> tuple[Plane, Net, range]:
     net, ids = Net(), range(2, 2 + count)
     for broker_id in ids:
         plane.node.control_addresses[broker_id] = f"control-{broker_id}:9093"
-        await plane.call("RegisterBroker", with_endpoints(broker_id, 1, (f"kafka-{broker_id}", 9092)))
-        await plane.call("BrokerHeartbeat", beat(plane, broker_id))
+        await plane.call(rpcs.REGISTER_BROKER, with_endpoints(broker_id, 1, (f"kafka-{broker_id}", 9092)))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id))
     return plane, net, ids
 
 

@@ -23,8 +23,10 @@ from quorum.core.types import (
     VoterSet,
 )
 from quorum.transport import convert
-from quorum.transport.convert import RPCS, reply_from_wire, reply_to_wire, request_from_wire, request_to_wire
+from quorum.transport.convert import CONVERSIONS, reply_from_wire, reply_to_wire, request_from_wire, request_to_wire
 from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import quorum_pb2 as pb
 from tests.contract.samples import CLUSTER, KEYS, KNOWN, SENDER, VOTERS, data, founding, leader_change, state
 
@@ -88,8 +90,8 @@ requests = st.one_of(
 
 @given(requests, st.integers(0, 2**64 - 1))
 def test_requests_survive_the_wire(request: m.Request, correlation_id: int) -> None:
-    name = convert.rpc_of(request).name
-    assert request_from_wire(name, request_to_wire(request, correlation_id)) == (correlation_id, request)
+    rpc = convert.rpc_of(request)
+    assert request_from_wire(rpc, request_to_wire(request, correlation_id)) == (correlation_id, request)
 
 
 def sample(kind: type[Any]) -> Any:
@@ -171,7 +173,7 @@ replies = st.one_of(
 def test_replies_survive_the_wire(exchange: tuple[type[m.Request], m.Reply], correlation_id: int) -> None:
     kind, reply = exchange
     request = sample(kind)
-    wire = reply_to_wire(kind.__name__, reply, correlation_id)
+    wire = reply_to_wire(convert.rpc_of(request), reply, correlation_id)
     assert reply_from_wire(request, correlation_id, wire) == reply
 
 
@@ -196,23 +198,23 @@ def test_any_flipped_bit_of_a_batch_is_refused(batch: Batch, chosen: st.DataObje
         pass
 
 
-@given(st.sampled_from(sorted(RPCS)), st.binary(max_size=300))
-def test_any_bytes_are_a_request_or_are_refused_by_name(name: str, wire: bytes) -> None:
+@given(st.sampled_from(list(CONVERSIONS)), st.binary(max_size=300))
+def test_any_bytes_are_a_request_or_are_refused_by_name(rpc: AnyRpc, wire: bytes) -> None:
     try:
-        result: object = request_from_wire(name, wire)[1]
+        result: object = request_from_wire(rpc, wire)[1]
     except RemoteProtocolError as error:
         result = error.message
-    assert isinstance(result, RPCS[name].request_type) or str(result).startswith(f"{name}: ")
+    assert isinstance(result, CONVERSIONS[rpc].request_type) or str(result).startswith(f"{rpc}: ")
 
 
 @given(requests, st.data())
 def test_damaged_requests_never_make_a_value_out_of_range(request: m.Request, chosen: st.DataObject) -> None:
-    name = convert.rpc_of(request).name
+    rpc = convert.rpc_of(request)
     wire = bytearray(request_to_wire(request, 1))
     for _ in range(3):
         wire[chosen.draw(st.integers(0, len(wire) - 1))] = chosen.draw(st.integers(0, 255))
     try:
-        _, got = request_from_wire(name, bytes(wire))
+        _, got = request_from_wire(rpc, bytes(wire))
     except RemoteProtocolError:
         return
     for field in ("epoch", "offset", "high_watermark", "last_fetched_epoch"):
@@ -220,7 +222,7 @@ def test_damaged_requests_never_make_a_value_out_of_range(request: m.Request, ch
 
 
 def vote(**changes: Any) -> bytes:
-    message = convert.rpc_of(sample(m.Vote)).request_to(sample(m.Vote))
+    message = CONVERSIONS[rpcs.VOTE].request_to(sample(m.Vote))
     for name, value in changes.items():
         if value is None:
             message.ClearField(name)
@@ -257,11 +259,11 @@ def key(**changes: Any) -> pb.ReplicaKey:
 )
 def test_a_malformed_vote_is_refused_by_field(wire: bytes, problem: str) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
-        request_from_wire("Vote", wire)
+        request_from_wire(rpcs.VOTE, wire)
 
 
 def test_a_reply_to_something_else_is_refused() -> None:
-    wire = reply_to_wire("Vote", m.VoteReply(m.ErrorCode.NONE, KNOWN), 7)
+    wire = reply_to_wire(rpcs.VOTE, m.VoteReply(m.ErrorCode.NONE, KNOWN), 7)
     with pytest.raises(RemoteProtocolError, match="answers call 7, not 8"):
         reply_from_wire(sample(m.Vote), 8, wire)
 
@@ -290,12 +292,12 @@ def fetched(**fields: Any) -> m.FetchReply:
 )
 def test_a_fetch_reply_that_does_not_fit_is_refused(reply: m.FetchReply, problem: str) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
-        reply_from_wire(fetch(), 1, reply_to_wire("Fetch", reply, 1))
+        reply_from_wire(fetch(), 1, reply_to_wire(rpcs.FETCH, reply, 1))
 
 
 def test_a_divergence_in_an_older_epoch_may_lie_above_the_fetchers_offset() -> None:
     reply = fetched(diverging=LogEnd(1, 9))
-    assert reply_from_wire(fetch(), 1, reply_to_wire("Fetch", reply, 1)) == reply
+    assert reply_from_wire(fetch(), 1, reply_to_wire(rpcs.FETCH, reply, 1)) == reply
 
 
 @pytest.mark.parametrize(
@@ -313,7 +315,7 @@ def test_a_piece_of_a_snapshot_that_does_not_fit_is_refused(fields: dict[str, An
     whole = {"error": m.ErrorCode.NONE, "snapshot": LogEnd(2, 40), "size": 500, "position": 100, "data": b"ab"}
     reply = m.FetchSnapshotReply(known=KNOWN, **{**whole, **fields})
     with pytest.raises(RemoteProtocolError, match=problem):
-        reply_from_wire(sample(m.FetchSnapshot), 1, reply_to_wire("FetchSnapshot", reply, 1))
+        reply_from_wire(sample(m.FetchSnapshot), 1, reply_to_wire(rpcs.FETCH_SNAPSHOT, reply, 1))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +331,7 @@ def test_an_introduction_that_contradicts_itself_is_refused(change: dict[str, An
     fields = {"key": KEYS[0], "newborn": False, "founding": founding(), **change}
     reply = m.IntroduceReply(m.ErrorCode.NONE, KNOWN, initial_voters=(), voters=VOTERS, **fields)
     with pytest.raises(RemoteProtocolError, match=problem):
-        reply_from_wire(sample(m.Introduce), 1, reply_to_wire("Introduce", reply, 1))
+        reply_from_wire(sample(m.Introduce), 1, reply_to_wire(rpcs.INTRODUCE, reply, 1))
 
 
 def test_voter_sets_out_of_order_or_too_large_are_refused() -> None:
@@ -359,8 +361,8 @@ def test_a_field_that_is_not_known_makes_a_control_batch_fail() -> None:
 
 
 def test_a_tool_may_ask_without_being_a_node() -> None:
-    assert request_from_wire("DescribeQuorum", b"") == (0, m.DescribeQuorum(convert.TOOL))
-    assert request_from_wire("DescribeQuorum", request_to_wire(m.DescribeQuorum(convert.TOOL), 4))[0] == 4
+    assert request_from_wire(rpcs.DESCRIBE_QUORUM, b"") == (0, m.DescribeQuorum(convert.TOOL))
+    assert request_from_wire(rpcs.DESCRIBE_QUORUM, request_to_wire(m.DescribeQuorum(convert.TOOL), 4))[0] == 4
 
 
 def test_quorum_state_survives_and_other_versions_are_refused() -> None:

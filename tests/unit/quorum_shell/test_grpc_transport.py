@@ -23,6 +23,8 @@ from quorum.transport.grpc import CONTROLLER_REQUEST_MAX_BYTES, QUORUM_REQUEST_M
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.grpc import MessageLimits, bind, make_channel, make_server
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2
 from tests.contract.samples import KEYS, KNOWN, SENDER
 
@@ -42,8 +44,8 @@ class Fixture:
         self.requests.append(request)
         return VoteReply(ErrorCode.NONE, KNOWN, True)
 
-    async def control(self, method: str, request: Any) -> Any:
-        return controller_pb2.DescribeBrokersReply(cluster_id=method)
+    async def control(self, rpc: AnyRpc, request: Any) -> Any:
+        return controller_pb2.DescribeBrokersReply(cluster_id=rpc.name)
 
     async def raw(self, path: str, body: bytes, **options: Any) -> bytes:
         send: Any = self.channel.unary_unary(path)
@@ -105,7 +107,7 @@ async def test_garbage_for_the_controller_is_an_invalid_argument(served: Fixture
     path = "/quorumlog.v1.Controller/DescribeBrokers"
     assert await served.refused(path, b"\xff\xff\xff\xff") is grpc.StatusCode.INVALID_ARGUMENT
     reply = controller_pb2.DescribeBrokersReply.FromString(await served.raw(path, b""))
-    assert reply.cluster_id == "DescribeBrokers"
+    assert reply.cluster_id == rpcs.DESCRIBE_BROKERS.name
 
 
 async def test_sizes_are_limited_for_each_service(served: Fixture) -> None:
@@ -174,7 +176,7 @@ async def test_a_call_that_ended_while_the_process_was_held_up_is_dropped_in_sil
 
     ended: Any = EndedCall()
     with pytest.raises(asyncio.CancelledError) as caught:
-        await served.transport._within_deadline(work(), "Vote", ended)
+        await served.transport._within_deadline(work(), rpcs.VOTE, ended)
     assert caught.value.__cause__ is None
 
 
@@ -185,7 +187,7 @@ async def test_a_reply_that_makes_no_sense_is_unreachable_and_counted() -> None:
     server = make_server(
         [
             grpc.method_handlers_generic_handler(
-                "quorumlog.v1.Quorum", {"Vote": grpc.unary_unary_rpc_method_handler(nonsense)}
+                rpcs.VOTE.service.value, {rpcs.VOTE.name: grpc.unary_unary_rpc_method_handler(nonsense)}
             )
         ]
     )

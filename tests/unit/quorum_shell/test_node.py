@@ -27,6 +27,7 @@ from quorum.recent import RecentBatches
 from quorum.waiters import OffsetWaiters
 from quorumlog.errors import ConfigError, FatalError
 from quorumlog.runtime.clock import Sources, now_ms
+from quorumlog.wire.rpcs import AnyRpc
 from tests.contract.samples import CLUSTER, KEYS, VOTERS, data, founding, state
 
 
@@ -89,7 +90,7 @@ class DeafTransport:
     async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
         raise UnreachableError(f"{to.address} is deaf")
 
-    async def call(self, address: str, method: str, request: Message, timeout_ms: int) -> Message:
+    async def call(self, address: str, rpc: AnyRpc, request: Message, timeout_ms: int) -> Message:
         raise UnreachableError(f"{address} is deaf")
 
     async def reset(self) -> None:

@@ -16,6 +16,7 @@ from quorum.core.core import RaftCore
 from quorum.core.types import Batch, ReplicaKey, Voter, Voters, VoterSet
 from quorum.core.voters import VoterHistory
 from quorumlog.errors import CorruptStoreError, FatalError
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.standing import FILE, FileStanding, MemoryStanding, Standing
 from quorumlog_server.volunteer import WAIT_MAX_S, Volunteer
@@ -72,7 +73,7 @@ class Controller:
         self.store = MemoryStanding()
         self.gate: asyncio.Event | None = None
 
-    async def __call__(self, method: str, request: Any, timeout_ms: int) -> Any:
+    async def __call__(self, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
         kind = request.WhichOneof("change")
         if kind == "add" and self.gate is not None:
             await self.gate.wait()

@@ -28,7 +28,8 @@ from metadata.records import (
     Replica,
     Topic,
 )
-from quorumlog.wire import record_batch
+from quorumlog.wire import record_batch, rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 MAX_MESSAGE_BYTES = 1_048_588
@@ -264,32 +265,33 @@ class AtOnce:
 
 
 DECIDED: dict[str, Any] = {
-    "AddPartitions": add_partitions,
-    "AlterConfigs": alter_configs,
-    "AlterReassignments": alter_reassignments,
-    "ElectLeaders": elect_leaders,
+    rpcs.ADD_PARTITIONS: add_partitions,
+    rpcs.ALTER_CONFIGS: alter_configs,
+    rpcs.ALTER_REASSIGNMENTS: alter_reassignments,
+    rpcs.ELECT_LEADERS: elect_leaders,
 }
 
 
 class FakeController:
     def __init__(self, replicas: FakeReplicas) -> None:
         self.replicas = replicas
-        self.requests: list[tuple[str, Any]] = []
+        self.requests: list[tuple[AnyRpc, Any]] = []
         self.failure: pb.Result | None = None
 
-    async def call(self, method: str, request: Any) -> Any:
-        self.requests.append((method, request))
-        if method == "CreateTopics":
+    async def call(self, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
+        request.header.timeout_ms = timeout_ms
+        self.requests.append((rpc, request))
+        if rpc == rpcs.CREATE_TOPICS:
             if self.failure is not None:
                 return pb.CreateTopicsReply(result=self.failure)
             return pb.CreateTopicsReply(result=FINE, topics=[self._create(t) for t in request.topics])
-        if method in (*DECIDED, "ListReassignments") and self.failure is not None:
-            return self.failure
-        if method == "ListReassignments":
+        if rpc in (*DECIDED, rpcs.LIST_REASSIGNMENTS) and self.failure is not None:
+            return rpc.reply_of(self.failure)
+        if rpc == rpcs.LIST_REASSIGNMENTS:
             return await describe_reassignments(self.replicas.image, request)
-        if method in DECIDED:
-            return await DECIDED[method](AtOnce(self.replicas), request, 1000)
-        assert method == "DeleteTopics", method
+        if rpc in DECIDED:
+            return await DECIDED[rpc](AtOnce(self.replicas), request, 1000)
+        assert rpc == rpcs.DELETE_TOPICS, rpc
         return pb.DeleteTopicsReply(result=FINE, topics=[self._delete(name) for name in request.names])
 
     def _create(self, topic: pb.NewTopic) -> pb.CreatedTopic:

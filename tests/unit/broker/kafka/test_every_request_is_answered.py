@@ -19,6 +19,7 @@ from broker.kafka import api
 from broker.kafka.handlers import VERSIONS
 from broker.kafka.listener import KafkaServer
 from metadata.image import ClusterImage
+from quorumlog.wire import rpcs
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.kafka.decoding import FieldShape
@@ -69,7 +70,7 @@ async def listening() -> AsyncIterator[int]:
     """The port of a listener whose cluster has one broker and the topic `t`."""
     plane = await started(1)
     plane.node.auto_commit = True
-    assert (await plane.call("CreateTopics", new_topic(TOPIC, 2, 1))).topics[0].result.error == "NONE"
+    assert (await plane.call(rpcs.CREATE_TOPICS, new_topic(TOPIC, 2, 1))).topics[0].result.error == "NONE"
     replicas = PlaneReplicas(plane)
     server = KafkaServer(replicas, plane.call, ("127.0.0.1:0",), node_id=1, cluster_id="test-cluster")
     await server.start()

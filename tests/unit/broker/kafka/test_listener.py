@@ -17,6 +17,7 @@ from metadata.records import Endpoint
 from quorumlog.errors import ConfigError
 from quorumlog.wire.kafka import codec, fetch
 from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.broker.kafka.conftest import Serve, Served
 from tests.unit.broker.kafka.fake import FakeController, FakeReplicas
@@ -455,7 +456,7 @@ async def test_a_controller_that_refuses_all(served: Served, failure: str, code:
 async def test_a_controller_that_does_not_answer_is_given_up_in_time() -> None:
     replicas = FakeReplicas()
 
-    async def silence(method: str, request: Any) -> Any:
+    async def silence(rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
         await asyncio.Event().wait()
 
     server = KafkaServer(replicas, silence, ["127.0.0.1:0"], node_id=1, cluster_id="c")

@@ -8,6 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from broker.server.producer_ids import RETRY_MAX_S, ProducerIdPool
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.fake_node import run, settle
 
@@ -22,10 +24,10 @@ class Controller:
         self.asked: list[float] = []
         self.epoch = 5
 
-    async def call(self, method: str, request: Any, timeout_ms: int) -> Any:
+    async def call(self, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
         loop = asyncio.get_running_loop()
         self.asked.append(loop.time())
-        assert (method, request.broker_id) == ("AllocateProducerIds", 1)
+        assert (rpc, request.broker_id) == (rpcs.ALLOCATE_PRODUCER_IDS, 1)
         if self.away:
             await asyncio.sleep(timeout_ms / 3000)
             return pb.AllocateProducerIdsReply(result=pb.Result(error="NOT_CONTROLLER", retriable=True))
