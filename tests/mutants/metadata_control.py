@@ -7,14 +7,14 @@ from tests.mutants import Mutant
 BROKERS = "metadata/control/brokers.py"
 ELECTION = "metadata/control/election.py"
 PARTITIONS = "metadata/control/partitions.py"
-BROKER_TESTS = "tests/unit/metadata/test_brokers.py"
-ELECTION_TESTS = "tests/unit/metadata/test_election.py"
-PARTITION_TESTS = "tests/unit/metadata/test_partitions.py"
+BROKER_TESTS = "tests/unit/metadata/control/test_brokers.py"
+ELECTION_TESTS = "tests/unit/metadata/control/test_election.py"
+PARTITION_TESTS = "tests/unit/metadata/control/test_partitions.py"
 FENCING_TEST = (
-    "tests/unit/metadata/test_background.py"
+    "tests/unit/metadata/controller/test_background.py"
     "::test_a_fencing_that_has_begun_is_finished_although_a_heartbeat_comes_between_its_batches"
 )
-REASSIGN_TESTS = "tests/unit/metadata/test_reassign.py"
+REASSIGN_TESTS = "tests/unit/metadata/control/test_reassign.py"
 
 MUTANTS = (
     Mutant(
@@ -64,7 +64,7 @@ MUTANTS = (
         BROKERS,
         "elif image.replica_count(broker_id):",
         "elif image.leader_count(broker_id):",
-        (BROKER_TESTS, "tests/unit/metadata/test_admin_service.py"),
+        (BROKER_TESTS, "tests/unit/metadata/controller/test_admin_service.py"),
     ),
     Mutant(
         "a block of producer ids is given twice",

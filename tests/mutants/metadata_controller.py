@@ -11,10 +11,10 @@ REFUSALS = "metadata/controller/refusals.py"
 SESSIONS = "metadata/controller/sessions.py"
 NODE = "quorum/node.py"
 CLIENT = "quorumlog/client/controller.py"
-ACTIVE_TESTS = "tests/unit/metadata/test_controller.py"
-BACKGROUND_TESTS = "tests/unit/metadata/test_background.py"
-REFUSAL_TESTS = "tests/unit/metadata/test_refusals.py"
-CLIENT_TESTS = "tests/unit/client/test_controller_client.py"
+ACTIVE_TESTS = "tests/unit/metadata/controller/test_controller.py"
+BACKGROUND_TESTS = "tests/unit/metadata/controller/test_background.py"
+REFUSAL_TESTS = "tests/unit/metadata/controller/test_refusals.py"
+CLIENT_TESTS = "tests/unit/quorumlog/client/test_controller_client.py"
 
 MUTANTS = (
     Mutant(

@@ -19,7 +19,7 @@ SNAPSHOTS = "quorum/core/snapshots.py"
 STATE = "quorum/core/state.py"
 TIMEOUTS = "quorum/core/timeouts.py"
 
-ALL = ("tests/unit/quorum_core", "tests/scenarios")
+ALL = ("tests/unit/quorum/core", "tests/scenarios")
 
 MUTANTS = (
     Mutant(
@@ -27,7 +27,7 @@ MUTANTS = (
         ELECTION,
         "granted = follower.gone or not follower.heard",
         "granted = follower.gone or not follower.heard or follower.fetch.failures > 0",
-        ("tests/unit/quorum_core/test_following.py::test_failed_fetches_alone_are_no_reason_to_grant_a_pre_vote",),
+        ("tests/unit/quorum/core/test_following.py::test_failed_fetches_alone_are_no_reason_to_grant_a_pre_vote",),
     ),
     Mutant(
         "a prospective voter grants a pre-vote to one that is behind in (log end, id)",
@@ -48,7 +48,7 @@ MUTANTS = (
         ELECTION,
         "if state.election.leader_id is not None or request.log_end < state.log.last:",
         "if request.log_end < state.log.last:",
-        ("tests/unit/quorum_core/test_following.py::test_a_follower_votes_for_nobody_in_the_epoch_of_its_leader",),
+        ("tests/unit/quorum/core/test_following.py::test_a_follower_votes_for_nobody_in_the_epoch_of_its_leader",),
     ),
     Mutant(
         "a candidate counts its own vote before it is durable",
@@ -91,7 +91,7 @@ MUTANTS = (
         "if waited and not leader.paused and leader.handover is None",
         "if waited and leader.handover is None",
         (
-            "tests/unit/quorum_core/test_contacts.py::test_a_paused_leader_does_not_lead_anew_above_a_node_that_is_ahead",
+            "tests/unit/quorum/core/test_contacts.py::test_a_paused_leader_does_not_lead_anew_above_a_node_that_is_ahead",
         ),
     ),
     Mutant(
@@ -128,7 +128,7 @@ MUTANTS = (
         "follower.heard, follower.patient = True, False",
         "follower.heard = True",
         (
-            "tests/unit/quorum_core/test_latency.py::test_a_follower_that_hears_its_leader_again_waits_again_the_next_time",
+            "tests/unit/quorum/core/test_latency.py::test_a_follower_that_hears_its_leader_again_waits_again_the_next_time",
         ),
     ),
     Mutant(
@@ -136,7 +136,7 @@ MUTANTS = (
         DOWNLOADS,
         "follower.heard, follower.patient = True, False",
         "follower.patient = False",
-        ("tests/unit/quorum_core/test_latency.py::test_a_part_of_a_snapshot_is_a_sign_of_the_leader",),
+        ("tests/unit/quorum/core/test_latency.py::test_a_part_of_a_snapshot_is_a_sign_of_the_leader",),
     ),
     Mutant(
         "a request that waited while the leader was held up counts as contact",
@@ -172,7 +172,7 @@ MUTANTS = (
         REPLICATION,
         "        if is_current:\n            self._note_lag",
         "        if True:\n            self._note_lag",
-        ("tests/unit/quorum_core/test_contacts.py::test_a_newcomer_is_measured_by_fetches_of_the_new_round_only",),
+        ("tests/unit/quorum/core/test_contacts.py::test_a_newcomer_is_measured_by_fetches_of_the_new_round_only",),
     ),
     Mutant(
         "an observer is not told of the round after a hold-up",
@@ -221,7 +221,7 @@ MUTANTS = (
         CORE,
         "            state.latency.held_up(now_ms)\n",
         "",
-        ("tests/unit/quorum_core/test_latency.py::test_a_fetch_after_a_hold_up_does_not_blame_the_disk",),
+        ("tests/unit/quorum/core/test_latency.py::test_a_fetch_after_a_hold_up_does_not_blame_the_disk",),
     ),
     Mutant(
         "a disk is slow for ever",
@@ -235,21 +235,21 @@ MUTANTS = (
         TIMEOUTS,
         "longer = min(2 * write_ms, 2 * self._config.fetch_timeout_ms) if is_slow(write_ms, self._config) else 0",
         "longer = 0",
-        ("tests/unit/quorum_core/test_latency.py::test_a_candidate_gives_its_election_the_time_of_its_writes",),
+        ("tests/unit/quorum/core/test_latency.py::test_a_candidate_gives_its_election_the_time_of_its_writes",),
     ),
     Mutant(
         "a candidacy with a hung disk has no end",
         TIMEOUTS,
         "longer = min(2 * write_ms, 2 * self._config.fetch_timeout_ms)",
         "longer = 100 * write_ms",
-        ("tests/unit/quorum_core/test_latency.py::test_a_candidate_gives_its_election_the_time_of_its_writes",),
+        ("tests/unit/quorum/core/test_latency.py::test_a_candidate_gives_its_election_the_time_of_its_writes",),
     ),
     Mutant(
         "a voter without a leader and with a slow disk does not wait",
         TIMEOUTS,
         "return now_ms + timeout + self.draw(timeout) + self.patience_ms(now_ms)",
         "return now_ms + timeout + self.draw(timeout)",
-        ("tests/unit/quorum_core/test_latency.py::test_a_voter_without_a_leader_waits_for_faster_ones",),
+        ("tests/unit/quorum/core/test_latency.py::test_a_voter_without_a_leader_waits_for_faster_ones",),
     ),
     Mutant(
         "a new leader commits records of older epochs by counting",
@@ -291,7 +291,7 @@ MUTANTS = (
         HANDOVER,
         "if wanted is not None and state.high_watermark > leader.epoch_start and not leader.paused:",
         "if wanted is not None and not leader.paused:",
-        ("tests/unit/quorum_core/test_contacts.py::test_a_preference_waits_for_the_own_epoch_to_commit",),
+        ("tests/unit/quorum/core/test_contacts.py::test_a_preference_waits_for_the_own_epoch_to_commit",),
     ),
     Mutant(
         "a preferred voter that lost leadership early is preferred at once",

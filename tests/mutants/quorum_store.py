@@ -11,12 +11,12 @@ STORE = "quorum/store/sqlite.py"
 WAL = "quorum/store/wal.py"
 
 CONTRACT_TESTS = "tests/contract/test_store.py"
-FACTS_TESTS = "tests/unit/runtime/test_sqlite_facts.py"
-FAILURE_TESTS = "tests/unit/quorum_shell/test_store_failures.py"
-FORMAT_TESTS = "tests/unit/quorum_shell/test_store_formats.py"
+FACTS_TESTS = "tests/unit/quorumlog/runtime/test_sqlite_facts.py"
+FAILURE_TESTS = "tests/unit/quorum/store/test_store_failures.py"
+FORMAT_TESTS = "tests/unit/quorum/store/test_store_formats.py"
 SNAPSHOT_CONTRACT_TESTS = "tests/contract/test_store_snapshots.py"
-STORE_TESTS = "tests/unit/quorum_shell/test_sqlite_store.py"
-TRIMMING_TESTS = "tests/unit/quorum_shell/test_store_trimming.py"
+STORE_TESTS = "tests/unit/quorum/store/test_sqlite_store.py"
+TRIMMING_TESTS = "tests/unit/quorum/store/test_store_trimming.py"
 
 MUTANTS = (
     Mutant(

@@ -16,8 +16,8 @@ PRODUCED_TESTS = "tests/unit/broker/log/test_produced.py"
 CHECK_TESTS = "tests/unit/broker/replica/test_record_checks.py"
 WAITING_TESTS = "tests/unit/broker/replica/test_checked_produces.py"
 CODEC_TESTS = "tests/properties/test_records_codec.py"
-KCTL_TESTS = "tests/unit/kctl/test_data.py"
-RUN_TESTS = "tests/unit/runtime/test_run.py"
+KCTL_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
+RUN_TESTS = "tests/unit/quorumlog/runtime/test_run.py"
 
 MUTANTS = (
     Mutant(

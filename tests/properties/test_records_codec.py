@@ -31,7 +31,7 @@ from quorumlog.wire.record_batch import (
     patch,
     seal,
 )
-from tests.unit.wire.framing import BadBody, bad_bodies, body_of, record, sealed
+from tests.unit.quorumlog.wire.framing import BadBody, bad_bodies, body_of, record, sealed
 
 NOW = 1_700_000_000_000
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bench.spark_rates import local_session
-from tests.unit.client.fake_cluster import ThreadedBrokers, threaded_brokers
+from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers, threaded_brokers
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from examples.demo import flights, spark_job
 from examples.demo.__main__ import _busiest
 from quorumlog.client.records import NewRecord, build_batch
-from tests.unit.client.fake_cluster import ThreadedBrokers
+from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
 
 ROOT = Path(__file__).parents[2]
 ROWS = 4000

@@ -14,8 +14,8 @@ from pyspark_quorumlog.reading import read_range
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
 from quorumlog.wire.record_batch import Codec
-from tests.unit.client.fake_cluster import ThreadedBrokers
-from tests.unit.wire.framing import body_of, record, sealed
+from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
+from tests.unit.quorumlog.wire.framing import body_of, record, sealed
 
 NOW = 1_700_000_000_000
 POLL_TIMEOUT_S = 0.5

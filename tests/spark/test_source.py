@@ -18,7 +18,7 @@ from pyspark.sql.streaming import DataStreamWriter
 
 from quorumlog.client.records import NewRecord, Record, build_batch
 from quorumlog.wire.record_batch import Codec
-from tests.unit.client.fake_cluster import ThreadedBrokers
+from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
 
 NOW = 1_700_000_000_000
 ROWS = 20_000

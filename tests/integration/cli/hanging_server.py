@@ -14,7 +14,7 @@ from typing import Any
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.grpc import bind, make_server
 from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
-from tests.unit.client.test_controller_client import FakeNode, handlers
+from tests.unit.quorumlog.client.test_controller_client import FakeNode, handlers
 
 
 class Hanging(FakeNode):

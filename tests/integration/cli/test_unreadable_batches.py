@@ -11,7 +11,7 @@ import pytest
 
 from quorumlog.wire.record_batch import Codec
 from tests.unit.broker.kafka.raw import RawClient
-from tests.unit.wire.framing import BadBody, bad_bodies, body_of, record, sealed
+from tests.unit.quorumlog.wire.framing import BadBody, bad_bodies, body_of, record, sealed
 
 from .conftest import Server
 

@@ -15,7 +15,7 @@ from quorumlog.wire.record_batch import Codec
 from tests.integration.kafka.conftest import Standalone
 from tests.unit.broker.kafka.raw import RawClient
 from tests.unit.broker.log.batches import varint
-from tests.unit.wire.framing import BadBody, bad_bodies, body_of, record, sealed
+from tests.unit.quorumlog.wire.framing import BadBody, bad_bodies, body_of, record, sealed
 
 _numbers = count()
 GOOD = sealed(body_of(record(0), record(1)), 2)

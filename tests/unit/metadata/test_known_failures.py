@@ -19,8 +19,8 @@ from metadata.snapshot import ImageLoader, chunks
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import Cluster, check_invariants, directory
+from tests.unit.metadata.controller.test_controller import beat, new_topic, register, started
 from tests.unit.metadata.fake_node import run, settle
-from tests.unit.metadata.test_controller import beat, new_topic, register, started
 
 
 def isr_change(cluster: Cluster, topic_id: UUID, *isr: int, **epochs: int) -> IsrChange:

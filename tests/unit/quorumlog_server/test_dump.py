@@ -26,7 +26,7 @@ from quorumlog.wire.v1 import node_pb2
 from quorumlog_server.dump import FRAME, dump
 from tests.contract.samples import CLUSTER, base, data, founding, leader_change, snapshot_bytes, state
 from tests.unit.metadata.test_snapshot import example
-from tests.unit.quorum_shell.test_sqlite_store import crashed, flip, make
+from tests.unit.quorum.store.test_sqlite_store import crashed, flip, make
 
 ROOT = Path(__file__).resolve().parents[3]
 SNAPSHOT_NAME = "{:020d}-{:010d}.snapshot"

@@ -25,8 +25,8 @@ from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.kafka.decoding import FieldShape
 from tests.unit.broker.kafka.fake import FakeReplicas
 from tests.unit.broker.kafka.raw import RawClient, batch
+from tests.unit.metadata.controller.test_controller import new_topic, started
 from tests.unit.metadata.fake_node import Plane
-from tests.unit.metadata.test_controller import new_topic, started
 
 EVERY = [(which, version) for which, span in VERSIONS.items() for version in range(span.low, span.accepted + 1)]
 RANDOM_REQUESTS = 25

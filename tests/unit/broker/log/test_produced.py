@@ -21,7 +21,7 @@ from quorumlog.wire.record_batch import Codec, check_batches, parse_header
 from quorumlog.wire.record_framing import Problem
 from tests.unit.broker.log.batches import make_batch, varint
 from tests.unit.broker.log.rig import Rig
-from tests.unit.wire.framing import BadBody, bad_bodies, body_of, record, sealed
+from tests.unit.quorumlog.wire.framing import BadBody, bad_bodies, body_of, record, sealed
 
 COMPRESSING = list(Codec)[1:]
 SMALL_COUNTS = [bad for bad in bad_bodies() if bad.body]

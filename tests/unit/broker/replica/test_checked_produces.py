@@ -15,7 +15,7 @@ from broker.kafka.api import ProduceResult
 from quorumlog.wire.record_batch import Codec
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig
-from tests.unit.wire.framing import body_of, record, sealed
+from tests.unit.quorumlog.wire.framing import body_of, record, sealed
 
 LARGE = make_batch([random.Random(1).randbytes(50_000)], attributes=1)
 

@@ -20,7 +20,7 @@ from broker.replica.limits import ReplicaLimits
 from broker.replica.record_checks import Produce, RecordChecks
 from quorumlog.wire.record_batch import Codec
 from tests.unit.broker.log.batches import varint
-from tests.unit.wire.framing import body_of, record, sealed
+from tests.unit.quorumlog.wire.framing import body_of, record, sealed
 
 CONFIG = LogConfig()
 

@@ -1,0 +1,235 @@
+"""A partition's chain of changes, told in sentences that a person understands at night."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from metadata.control.configs import Changes, Resource, alter_configs
+from metadata.control.explain import Entry, cause_offset, explain, now_text, reason_word, replica_state
+from metadata.control.partitions_count import remove_partitions
+from metadata.control.reassign import Wanted, alter_reassignments
+from metadata.records import (
+    LOST,
+    NO_OFFSET,
+    BrokerChange,
+    ConfigScope,
+    Partition,
+    PartitionChange,
+    Reason,
+    Record,
+    RegisterBroker,
+    Replica,
+    UnregisterBroker,
+)
+from tests.unit.metadata.builders import Cluster, directory
+from tests.unit.metadata.control.test_election import Case
+
+
+def chain(cluster: Cluster, topic: str = "t", index: int = 0) -> list[Entry]:
+    """As `History.chain` finds it in a log without control records."""
+    found = cluster.image.topic(topic)
+    assert found is not None
+    partition = found.partition(index)
+    assert partition is not None
+    entries: list[Entry] = []
+    offset = partition.last_offset
+    while offset != NO_OFFSET:
+        record = cluster.log[offset]
+        assert isinstance(record, Partition | PartitionChange)
+        cause = cause_offset(record)
+        entries.append(Entry(offset, record, None if cause == NO_OFFSET else cluster.log[cause]))
+        offset = NO_OFFSET if isinstance(record, Partition) else record.previous_offset
+    return entries[::-1]
+
+
+def told(cluster: Cluster, topic: str = "t", index: int = 0) -> list[tuple[str, str]]:
+    entries = chain(cluster, topic, index)
+    return list(zip([reason_word(entry.record) for entry in entries], explain(entries), strict=True))
+
+
+def now(cluster: Cluster, topic: str = "t", index: int = 0) -> str:
+    found = cluster.image.topic(topic)
+    assert found is not None
+    partition = found.partition(index)
+    assert partition is not None
+    return now_text(cluster.image, found, partition)
+
+
+def test_a_night_of_failures_reads_as_a_story() -> None:
+    case = Case()
+    case.fence(1)
+    case.fence(2)
+    assert now(case.cluster) == (
+        "t-0: leader 3 in leader epoch 2; replicas 1, 2, 3; in sync 3; 2 may lead as well. Writes with acks=all are"
+        " refused: 1 in sync, min.insync.replicas asks for 2. Not in sync: 1 (is fenced), 2 (is fenced)"
+    )
+    case.fence(3)
+    assert now(case.cluster) == (
+        "t-0: no leader in leader epoch 3; replicas 1, 2, 3; in sync 3; 2 may lead as well. Nobody can write or read"
+        " until one of these can lead: 3 (is fenced), 2 (is fenced)"
+    )
+    case.back(2)
+    case.back(1)
+    case.join(2, 1)
+    log = case.cluster.log
+    fences = [at for at, record in enumerate(log) if isinstance(record, BrokerChange) and record.fenced]
+    (unfenced,) = [
+        cause_offset(entry.record) for entry in chain(case.cluster) if reason_word(entry.record) == "broker_unfenced"
+    ]
+    assert told(case.cluster) == [
+        ("created", "created with replicas 1, 2, 3; leader 1 in leader epoch 0; in sync 1, 2, 3"),
+        (
+            "broker_fenced",
+            "leader 2 in leader epoch 1 (was 1); in sync 2, 3 (was 1, 2, 3), because broker 1 was fenced: no heartbeat"
+            f" came in time, or it asked to be (offset {fences[0]})",
+        ),
+        (
+            "broker_fenced",
+            "leader 3 in leader epoch 2 (was 2); in sync 3 (was 2, 3); 2 may lead as well, because broker 2 was fenced:"
+            f" no heartbeat came in time, or it asked to be (offset {fences[1]})",
+        ),
+        (
+            "broker_fenced",
+            "no leader in leader epoch 3 (was 3), because broker 3 was fenced: no heartbeat came in time,"
+            f" or it asked to be (offset {fences[2]})",
+        ),
+        (
+            "broker_unfenced",
+            "leader 2 in leader epoch 4 (was none); in sync 2 (was 3); 3 may lead as well, because broker 2 was"
+            f" unfenced and may lead (offset {unfenced})",
+        ),
+        (
+            "isr_expand",
+            "in sync 1, 2 (was 2); nobody else may lead any more, because the leader found a follower that has caught"
+            " up",
+        ),
+    ]
+    assert now(case.cluster) == (
+        "t-0: leader 2 in leader epoch 4; replicas 1, 2, 3; in sync 1, 2. Not in sync: 3 (is fenced)"
+    )
+
+
+def test_a_chain_that_begins_late_says_only_what_it_knows() -> None:
+    case = Case()
+    case.fence(1)
+    case.fence(2)
+    late = explain(chain(case.cluster)[2:])
+    assert late[0].startswith("leader 3; in sync 3; 2 may lead as well, because broker 2 was fenced")
+    nameless = [Entry(entry.offset, entry.record) for entry in chain(case.cluster)]
+    causes = [entry.record.cause_offset for entry in nameless[1:] if isinstance(entry.record, PartitionChange)]
+    assert [text.partition(", because ")[2] for text in explain(nameless)[1:]] == [
+        f"a broker was fenced (offset {offset})" for offset in causes
+    ]
+
+
+def test_a_reassignment_from_its_start_to_its_end() -> None:
+    cluster = Cluster()
+    cluster.start(1, 2, 3, 4)
+    topic = cluster.create("t", (1, 2))
+    cluster.apply(alter_reassignments(cluster.image, [Wanted("t", 0, (3, 2))]).records)
+    assert now(cluster).endswith("replicas 3, 2, 1; in sync 2, 1; adding 3; removing 1. Not in sync: 3 (catches up)")
+    partition = cluster.partition(topic)
+    assert [replica_state(cluster.image, partition, each) for each in partition.replicas] == ["new", "online", "online"]
+    cluster.apply(alter_reassignments(cluster.image, [Wanted("t", 0)]).records)
+    texts = told(cluster)
+    assert texts[1] == (
+        "reassignment",
+        "replicas 3, 2, 1 (were 1, 2); adding 3; removing 1, because a reassignment was started",
+    )
+    assert texts[2][0] == "reassignment_cancelled"
+    assert "replicas 2, 1 (were 3, 2, 1)" in texts[2][1]
+    assert texts[2][1].endswith("because the reassignment was cancelled")
+
+
+def test_a_topic_that_goes_on_under_another_id() -> None:
+    cluster = Cluster()
+    cluster.start(1, 2)
+    cluster.create("t", (1, 2), (2, 1))
+    cluster.apply(remove_partitions(cluster.image, "t", 1, cluster.new_id).records)
+    assert "it goes on under another id than it was created with" in now(cluster)
+    cluster.beat(1, want_fence=True)
+    assert [text for _, text in told(cluster)][1].startswith(
+        "the topic has lost its highest partitions meanwhile and goes on under another id; leader 2 in leader epoch 1"
+    )
+    cluster.beat(2, want_fence=True)
+    assert not told(cluster)[2][1].startswith("the topic"), "said once"
+
+
+def test_a_config_that_changes_a_partition_is_named() -> None:
+    case = Case()
+    case.fence(1, 2)
+    change = Changes(Resource(ConfigScope.TOPIC, "t"), (("min.insync.replicas", "1"),))
+    case.cluster.apply(alter_configs(case.cluster.image, [change]).records)
+    reason, text = told(case.cluster)[-1]
+    assert reason == "config_changed"
+    assert text.startswith(
+        "nobody else may lead any more, because the config min.insync.replicas was set to 1 (offset "
+    )
+    assert "refused" not in now(case.cluster)
+
+
+def test_why_a_replica_does_not_serve() -> None:
+    case = Case()
+    case.report(3, LOST)
+    assert now(case.cluster).endswith("in sync 1, 2. Not in sync: 3 (has lost it: damaged or gone)")
+    case.cluster.beat(2, want_shutdown=True, others_applied=0)
+    assert "2 (is shutting down)" in now(case.cluster)
+    case.fence(2)
+    case.fence(1)
+    assert now(case.cluster).endswith("until one of these can lead: 1 (is fenced), 2 (is fenced)")
+    case.report(1, LOST)
+    assert now(case.cluster).endswith("until this one can lead: 2 (is fenced)")
+    case.report(2, LOST)
+    assert now(case.cluster).endswith("so only an unclean election can help")
+
+
+def test_states_of_replicas() -> None:
+    cluster = Cluster()
+    cluster.start(1, 2)
+    topic = cluster.create("t", (1, 2))
+    partition = cluster.partition(topic)
+
+    def states(*replicas: Replica) -> list[str]:
+        return [replica_state(cluster.image, partition, replica) for replica in replicas]
+
+    here = Replica(1, directory(1))
+    assert states(here, Replica(1, UUID(int=99)), Replica(1, LOST), Replica(1), Replica(9)) == [
+        "online",
+        "offline",
+        "offline",
+        "online",
+        "non-existent",
+    ]
+    cluster.beat(1, want_fence=True)
+    assert states(here) == ["offline"]
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_words_and_a_known_cause_better_ones(reason: Reason) -> None:
+    change = PartitionChange(UUID(int=1), 0, reason, 7, 3, leader=2)
+    (without,) = explain([Entry(9, change)])
+    assert without.endswith(" (offset 7)")
+    assert ", because " in without
+    causes: list[Record] = [
+        BrokerChange(5, 1, fenced=True),
+        BrokerChange(5, 1, fenced=False),
+        BrokerChange(5, 1, in_controlled_shutdown=True),
+        BrokerChange(5, 1, directories_offline=(UUID(int=4),)),
+        RegisterBroker(5, UUID(int=2), (), ()),
+        UnregisterBroker(5, 1),
+    ]
+    for cause in causes:
+        (text,) = explain([Entry(9, change, cause)])
+        assert text.endswith(" (offset 7)")
+    matching = {
+        Reason.BROKER_FENCED: causes[0],
+        Reason.BROKER_UNFENCED: causes[1],
+        Reason.CONTROLLED_SHUTDOWN: causes[2],
+        Reason.DIRECTORY_OFFLINE: causes[3],
+        Reason.NEW_INCARNATION: causes[4],
+        Reason.UNREGISTERED: causes[5],
+    }
+    if reason in matching:
+        assert "broker 5" in explain([Entry(9, change, matching[reason])])[0]

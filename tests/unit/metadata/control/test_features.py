@@ -1,0 +1,136 @@
+"""Levels of features: only up, and only as far as everybody understands them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from metadata import codec
+from metadata.control import features
+from metadata.control.features import DescribedFeature, Upgraded, describe_features, upgrade_feature
+from metadata.image import ClusterImage
+from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, Feature, Record
+from metadata.snapshot import ImageLoader, chunks
+from quorumlog.errors import CorruptStoreError
+from quorumlog.wire import rpcs
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.unit.metadata.builders import Cluster
+from tests.unit.metadata.controller.test_controller import started
+from tests.unit.metadata.fake_node import run
+
+
+@pytest.fixture
+def three_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a later release."""
+    monkeypatch.setattr(features, "SUPPORTED", {METADATA_VERSION: range(1, 4)})
+
+
+def understands(cluster: Cluster, levels: dict[int, tuple[int, int]]) -> ClusterImage:
+    """The image with brokers that understand these levels, by id."""
+    brokers = cluster.image.brokers
+    for broker_id, (lowest, highest) in levels.items():
+        changed = msgspec.structs.replace(brokers[broker_id], feature_min=lowest, feature_max=highest)
+        brokers = brokers.set(broker_id, changed)
+    return msgspec.structs.replace(cluster.image, brokers=brokers)
+
+
+def upgraded(image: ClusterImage, level: int | None, *, dry: bool = False) -> tuple[Upgraded, tuple[Record, ...]]:
+    decision = upgrade_feature(image, METADATA_VERSION, level, validate_only=dry)
+    return decision.reply, decision.records
+
+
+def test_without_a_record_the_lowest_level_is_in_force(three_levels: None) -> None:
+    assert describe_features(ClusterImage()) == (DescribedFeature(METADATA_VERSION, 1, 1, 3, ()),)
+
+
+def test_it_goes_up_as_far_as_all_understand(three_levels: None) -> None:
+    cluster = Cluster()
+    cluster.start(1, 2, 3)
+    image = understands(cluster, {1: (1, 3), 2: (1, 2), 3: (1, 4)})
+    assert describe_features(image) == (DescribedFeature(METADATA_VERSION, 1, 1, 2, (2,)),)
+    reply, records = upgraded(image, None)
+    assert (reply.outcome.ok, reply.level, reply.changed) == (True, 2, True)
+    assert records == (Feature(METADATA_VERSION, 2),)
+    image = image.apply(image.end_offset, records)
+    assert describe_features(image)[0].level == 2
+    again, nothing = upgraded(image, None)
+    assert (again.outcome.ok, again.level, again.changed, nothing) == (True, 2, False, ())
+
+
+def test_a_dry_run_changes_nothing(three_levels: None) -> None:
+    reply, records = upgraded(ClusterImage(), 3, dry=True)
+    assert (reply.outcome.ok, reply.level, reply.changed, records) == (True, 3, False, ())
+
+
+def test_who_does_not_understand_a_level_is_named(three_levels: None) -> None:
+    cluster = Cluster()
+    cluster.start(1, 2, 3)
+    image = understands(cluster, {1: (1, 3), 2: (1, 1), 3: (1, 2)})
+    reply, records = upgraded(image, 3)
+    assert (reply.outcome.word.code, reply.level, records) == ("UNSUPPORTED_VERSION", 1, ())
+    assert "2, 3 at most 1" in reply.outcome.message
+    assert "unregister" in reply.outcome.next_step
+    reply, records = upgraded(ClusterImage(), 4)
+    assert (reply.outcome.word.code, records) == ("UNSUPPORTED_VERSION", ())
+    assert "up to 3, not 4" in reply.outcome.message
+
+
+def test_a_broker_that_is_down_counts_too(three_levels: None) -> None:
+    cluster = Cluster()
+    cluster.start(1, 2)
+    cluster.beat(2, want_fence=True)
+    assert upgraded(understands(cluster, {1: (1, 3), 2: (1, 1)}), 3)[0].outcome.word.code == "UNSUPPORTED_VERSION"
+
+
+@pytest.mark.parametrize("level", [-1, 0, 1])
+def test_it_never_goes_down(three_levels: None, level: int) -> None:
+    image = ClusterImage().apply(0, (Feature(METADATA_VERSION, 2),))
+    reply, records = upgraded(image, level)
+    assert (reply.outcome.word.code, reply.level, records) == ("INVALID_REQUEST", 2, ())
+
+
+def test_a_feature_that_there_is_not() -> None:
+    reply = upgrade_feature(ClusterImage(), "flying\n", 2, validate_only=False).reply
+    assert reply.outcome.word.code == "INVALID_REQUEST"
+    assert "'flying\\n'; there are metadata.version" in reply.outcome.message
+
+
+def test_a_node_of_an_older_release_does_not_go_on() -> None:
+    level = METADATA_VERSION_MAX + 1
+    with pytest.raises(CorruptStoreError, match=r"level of metadata\.version, of which this release understands"):
+        codec.decode(codec.encode([Feature(METADATA_VERSION, level)]), 17)
+    image = ClusterImage().apply(0, (Feature(METADATA_VERSION, level),))
+    with pytest.raises(CorruptStoreError, match=f"level {level} of metadata.version; this release understands at most"):
+        ImageLoader("a snapshot").feed(next(filter(None, chunks(image))))
+
+
+def test_at_the_service() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        end = plane.node.log_end_offset
+        shown: Any = await plane.call(rpcs.DESCRIBE_FEATURES, pb.DescribeFeaturesRequest())
+        [feature] = shown.features
+        assert (feature.name, feature.level, feature.lowest, feature.highest) == (METADATA_VERSION, 1, 1, 1)
+        same: Any = await plane.call(rpcs.UPGRADE_FEATURE, pb.UpgradeFeatureRequest(name=METADATA_VERSION))
+        assert (same.result.error, same.level, same.changed, same.offset) == ("NONE", 1, False, end)
+        far: Any = await plane.call(rpcs.UPGRADE_FEATURE, pb.UpgradeFeatureRequest(name=METADATA_VERSION, level=2))
+        assert (far.result.error, far.level, plane.node.log_end_offset) == ("UNSUPPORTED_VERSION", 1, end)
+
+    run(test())
+
+
+def test_an_upgrade_is_a_record(three_levels: None) -> None:
+    async def test() -> None:
+        plane = await started()
+        plane.node.auto_commit = True
+        end = plane.node.log_end_offset
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(codec, "METADATA_VERSION_MAX", 3)
+            done: Any = await plane.call(rpcs.UPGRADE_FEATURE, pb.UpgradeFeatureRequest(name=METADATA_VERSION))
+        assert (done.result.error, done.level, done.changed, done.offset) == ("NONE", 3, True, end + 1)
+        assert plane.replay.image.features[METADATA_VERSION] == 3
+
+    run(test())

@@ -1,0 +1,318 @@
+"""Admin requests at the Controller service: what they do once, and every field absent, empty, negative, huge, twice or
+unknown: each gets a named answer, changes nothing, and leaves the controller at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from metadata.control.brokers import fence
+from metadata.records import Config, ConfigScope
+from quorumlog.wire import rpcs
+from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import metadata_pb2
+from tests.unit.metadata.builders import Cluster
+from tests.unit.metadata.controller.test_controller import beat, new_topic, started
+from tests.unit.metadata.fake_node import Plane, run, settle
+
+TOPIC, BROKER, CLUSTER = (
+    metadata_pb2.Config.SCOPE_TOPIC,
+    metadata_pb2.Config.SCOPE_BROKER,
+    metadata_pb2.Config.SCOPE_CLUSTER,
+)
+
+
+def changes(scope: Any, name: str, *values: tuple[str, str | None], **more: Any) -> pb.ConfigChanges:
+    made = [pb.ConfigChange(key=key, value=value) for key, value in values]
+    return pb.ConfigChanges(resource=pb.ConfigResource(scope=scope, name=name), changes=made, **more)
+
+
+async def ready() -> Plane:
+    """Brokers 1 and 2, topic t with two partitions on both."""
+    plane = await started(1, 2)
+    plane.node.auto_commit = True
+    await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 2, 2))
+    return plane
+
+
+# Unregistering, decided
+
+
+def test_only_a_fenced_broker_without_replicas_is_forgotten() -> None:
+    from metadata.control.brokers import unregister
+
+    cluster = Cluster()
+    cluster.start(1, 2)
+    for number in range(5):
+        cluster.create(f"t{number}", (1, 2))
+    cluster.apply([Config(ConfigScope.BROKER, "2", "cordoned", "true")])
+    assert unregister(cluster.image, 3).reply.outcome.word.code == "BROKER_ID_NOT_REGISTERED"
+    refused = unregister(cluster.image, 2).reply.outcome
+    assert (refused.word.code, refused.message) == ("BROKER_IN_USE", "broker 2 is unfenced")
+    cluster.carry_out(lambda image, again: fence(image, 2))
+    refused = unregister(cluster.image, 2).reply.outcome
+    assert refused.message == "broker 2 has 5 replicas, of t0, t1, t2 and 2 more topics"
+    assert "reassign" in refused.next_step
+    for topic in list(cluster.image.topics.values()):
+        from metadata.control.topics import delete_topics
+
+        cluster.apply(delete_topics(cluster.image, [topic.name], []).records)
+    assert unregister(cluster.image, 2, validate_only=True).records == ()
+    decision = unregister(cluster.image, 2)
+    assert decision.reply.changed
+    cluster.apply(decision.records)
+    assert sorted(cluster.image.brokers) == [1]
+    assert not cluster.image.config(ConfigScope.BROKER, "2")
+    cluster.start(2)
+    assert cluster.image.broker_config(2, "cordoned") == "false"
+
+
+# What the requests do
+
+
+def test_partitions_more_and_fewer() -> None:
+    async def test() -> None:
+        plane = await ready()
+        before = next(iter(plane.replay.image.topics)).bytes
+        request = pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=4)])
+        reply = await plane.call(rpcs.ADD_PARTITIONS, request)
+        assert (reply.result.error, reply.topics[0].changed, reply.topics[0].partitions) == ("NONE", True, 4)
+        assert (reply.topics[0].topic_id, reply.offset) == (before, plane.node.log_end_offset)
+        row = metadata_pb2.IntList(values=[2, 1])
+        request = pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=5, assignment=[row])])
+        assert (await plane.call(rpcs.ADD_PARTITIONS, request)).topics[0].changed
+        one = plane.replay.image.topic("t")
+        assert one is not None
+        assert one.partitions[4].replica_ids == (2, 1)  # type: ignore[union-attr]
+        removed = await plane.call(rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic="t", count=1))
+        assert (removed.result.error, removed.topic.changed, removed.topic.partitions) == ("NONE", True, 1)
+        assert removed.topic.topic_id not in (before, b"")
+        again = await plane.call(rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic="t", count=1))
+        assert (again.topic.result.error, again.topic.changed) == ("NONE", False)
+        assert again.offset == plane.node.log_end_offset == removed.offset
+
+    run(test())
+
+
+def test_configs_are_changed_and_described() -> None:
+    async def test() -> None:
+        plane = await ready()
+        wanted = [changes(TOPIC, "t", ("retention.ms", "7")), changes(CLUSTER, "", ("segment.ms", "8"))]
+        reply = await plane.call(rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=wanted))
+        assert [each.changed for each in reply.resources] == [True, True]
+        assert [each.resource for each in reply.resources] == [each.resource for each in wanted]
+        resources = [*[each.resource for each in wanted], pb.ConfigResource(scope=BROKER, name="1")]
+        described = await plane.call(rpcs.DESCRIBE_CONFIGS, pb.DescribeConfigsRequest(resources=resources))
+        first, second, third = described.resources
+        found = {config.key: (config.value, config.source) for config in first.configs}
+        assert (found["retention.ms"], found["segment.ms"]) == (("7", "topic"), ("8", "cluster"))
+        assert {config.key for config in second.configs} > set(found)
+        assert [(config.key, config.value, config.source) for config in third.configs] == [
+            ("cordoned", "false", "default")
+        ]
+        back = pb.AlterConfigsRequest(resources=[changes(TOPIC, "t", ("retention.ms", None))])
+        assert (await plane.call(rpcs.ALTER_CONFIGS, back)).resources[0].changed
+        again = await plane.call(rpcs.ALTER_CONFIGS, back)
+        assert (again.resources[0].result.error, again.resources[0].changed) == ("NONE", False)
+
+    run(test())
+
+
+def test_an_unclean_election_that_is_allowed_from_now_on_is_made_at_once() -> None:
+    async def test() -> None:
+        plane = await ready()
+        for broker_id in (2, 1):
+            await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id, want_fence=True))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
+        topic = plane.replay.image.topic("t")
+        assert topic is not None
+        assert {each.leader for each in topic.partitions if each} == {-1}
+        wanted = [changes(TOPIC, "t", ("unclean.leader.election.enable", "true"))]
+        await plane.call(rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=wanted))
+        await settle()
+        topic = plane.replay.image.topic("t")
+        assert topic is not None
+        assert {each.leader for each in topic.partitions if each} == {2}
+
+    run(test())
+
+
+def test_a_broker_is_unregistered_and_may_come_back() -> None:
+    async def test() -> None:
+        plane = await ready()
+        request = pb.UnregisterBrokerRequest(broker_id=2)
+        assert (await plane.call(rpcs.UNREGISTER_BROKER, request)).result.error == "BROKER_IN_USE"
+        await plane.call(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["t"]))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2, want_fence=True))
+        request.header.validate_only = True
+        reply = await plane.call(rpcs.UNREGISTER_BROKER, request)
+        assert (reply.result.error, reply.changed) == ("NONE", False)
+        request.header.validate_only = False
+        reply = await plane.call(rpcs.UNREGISTER_BROKER, request)
+        assert (reply.result.error, reply.changed, reply.offset) == ("NONE", True, plane.node.log_end_offset)
+        assert sorted(plane.replay.image.brokers) == [1]
+        assert plane.controller.session(2) is None
+        answer = await plane.call(rpcs.BROKER_HEARTBEAT, pb.BrokerHeartbeatRequest(broker_id=2, broker_epoch=1))
+        assert answer.result.error == "BROKER_ID_NOT_REGISTERED"
+
+    run(test())
+
+
+# Bad input: (method, request, the words in the answer)
+
+
+def _topics(reply: Any) -> list[str]:
+    return [each.result.error for each in reply.topics]
+
+
+def _resources(reply: Any) -> list[str]:
+    return [each.result.error for each in reply.resources]
+
+
+def _whole(reply: Any) -> list[str]:
+    return [reply.result.error]
+
+
+def _topic(reply: Any) -> list[str]:
+    return [reply.result.error, reply.topic.result.error]
+
+
+UNKNOWN = "UNKNOWN_TOPIC_OR_PARTITION"
+LONG = "x" * 100_000
+ROW = metadata_pb2.IntList
+
+BAD: list[tuple[str, Message, Callable[[Any], list[str]], list[str]]] = [
+    (rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(), _topics, []),
+    (rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(topics=[pb.NewPartitions()]), _topics, [UNKNOWN]),
+    (rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic=LONG, count=3)]), _topics, [UNKNOWN]),
+    (
+        rpcs.ADD_PARTITIONS,
+        pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t")]),
+        _topics,
+        ["INVALID_PARTITIONS"],
+    ),
+    (
+        rpcs.ADD_PARTITIONS,
+        pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=-(2**31))]),
+        _topics,
+        ["INVALID_PARTITIONS"],
+    ),
+    (
+        rpcs.ADD_PARTITIONS,
+        pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=2**31 - 1)]),
+        _topics,
+        ["INVALID_PARTITIONS"],
+    ),
+    (
+        rpcs.ADD_PARTITIONS,
+        pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=3)] * 2),
+        _topics,
+        ["INVALID_REQUEST"] * 2,
+    ),
+    (
+        rpcs.ADD_PARTITIONS,
+        pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic="t", count=3, assignment=[ROW()])]),
+        _topics,
+        ["INVALID_REPLICA_ASSIGNMENT"],
+    ),
+    (
+        rpcs.ADD_PARTITIONS,
+        pb.AddPartitionsRequest(
+            topics=[pb.NewPartitions(topic="t", count=3, assignment=[ROW(values=[-1, 2**31 - 1])])]
+        ),
+        _topics,
+        ["INVALID_REPLICA_ASSIGNMENT"],
+    ),
+    (rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(topics=[pb.NewPartitions()] * 100_001), _whole, ["INVALID_REQUEST"]),
+    (rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(), _topic, ["NONE", UNKNOWN]),
+    (rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic=LONG, count=1), _topic, ["NONE", UNKNOWN]),
+    (rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic="t"), _topic, ["NONE", "INVALID_PARTITIONS"]),
+    (rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic="t", count=-1), _topic, ["NONE", "INVALID_PARTITIONS"]),
+    (
+        rpcs.REMOVE_PARTITIONS,
+        pb.RemovePartitionsRequest(topic="t", count=2**31 - 1),
+        _topic,
+        ["NONE", "INVALID_PARTITIONS"],
+    ),
+    (rpcs.UNREGISTER_BROKER, pb.UnregisterBrokerRequest(), _whole, ["BROKER_ID_NOT_REGISTERED"]),
+    (rpcs.UNREGISTER_BROKER, pb.UnregisterBrokerRequest(broker_id=-1), _whole, ["BROKER_ID_NOT_REGISTERED"]),
+    (rpcs.UNREGISTER_BROKER, pb.UnregisterBrokerRequest(broker_id=2**31 - 1), _whole, ["BROKER_ID_NOT_REGISTERED"]),
+    (rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(), _resources, []),
+    (rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=[pb.ConfigChanges()]), _resources, ["INVALID_REQUEST"]),
+    (rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=[changes(9, "t")]), _resources, ["INVALID_REQUEST"]),
+    (
+        rpcs.ALTER_CONFIGS,
+        pb.AlterConfigsRequest(resources=[changes(TOPIC, "t", ("", ""))]),
+        _resources,
+        ["INVALID_CONFIG"],
+    ),
+    (
+        rpcs.ALTER_CONFIGS,
+        pb.AlterConfigsRequest(resources=[changes(TOPIC, "t", (LONG, LONG))]),
+        _resources,
+        ["INVALID_CONFIG"],
+    ),
+    (
+        rpcs.ALTER_CONFIGS,
+        pb.AlterConfigsRequest(resources=[changes(TOPIC, "t", ("retention.ms", LONG))]),
+        _resources,
+        ["INVALID_CONFIG"],
+    ),
+    (
+        rpcs.ALTER_CONFIGS,
+        pb.AlterConfigsRequest(resources=[changes(TOPIC, "t")] * 2),
+        _resources,
+        ["INVALID_REQUEST"] * 2,
+    ),
+    (rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=[pb.ConfigChanges()] * 100_001), _whole, ["INVALID_REQUEST"]),
+    (rpcs.DESCRIBE_CONFIGS, pb.DescribeConfigsRequest(), _resources, []),
+    (
+        rpcs.DESCRIBE_CONFIGS,
+        pb.DescribeConfigsRequest(resources=[pb.ConfigResource()]),
+        _resources,
+        ["INVALID_REQUEST"],
+    ),
+    (
+        rpcs.DESCRIBE_CONFIGS,
+        pb.DescribeConfigsRequest(resources=[pb.ConfigResource(scope=TOPIC, name=LONG)]),
+        _resources,
+        [UNKNOWN],
+    ),
+    (
+        rpcs.DESCRIBE_CONFIGS,
+        pb.DescribeConfigsRequest(resources=[pb.ConfigResource()] * 100_001),
+        _whole,
+        ["INVALID_REQUEST"],
+    ),
+    (
+        rpcs.ELECT_LEADERS,
+        pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_UNCLEAN, partitions=[pb.TopicPartition()]),
+        lambda reply: [each.result.error for each in reply.partitions],
+        [UNKNOWN],
+    ),
+]
+
+
+@pytest.mark.parametrize("at", range(len(BAD)), ids=lambda at: f"{BAD[at][0]}-{at}")
+def test_bad_requests_get_a_named_answer_and_change_nothing(at: int) -> None:
+    rpc, request, words, expected = BAD[at]
+
+    async def test() -> None:
+        plane = await ready()
+        before = plane.node.log_end_offset
+        reply = await plane.call(rpc, request)
+        assert words(reply) == expected
+        assert all("\n" not in text and len(text) < 400 for text in _messages(reply))
+        assert plane.node.log_end_offset == before
+        assert plane.controller.active
+        assert (await plane.call(rpcs.CREATE_TOPICS, new_topic("u"))).topics[0].result.error == "NONE"
+
+    run(test())
+
+
+def _messages(reply: Any) -> list[str]:
+    inner = [*getattr(reply, "topics", ()), *getattr(reply, "resources", ()), *getattr(reply, "partitions", ())]
+    return [reply.result.message, *[each.result.message for each in inner]]

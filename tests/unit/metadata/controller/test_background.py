@@ -1,0 +1,295 @@
+"""Background work of the active controller goes on after an append that was refused for now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from metadata.codec import encode
+from metadata.control import brokers
+from metadata.controller import ControllerSettings
+from metadata.controller.background import RETRY_S, TOO_LARGE_RETRY_S, Background, BatchTooLargeError
+from metadata.records import NO_LEADER, PartitionChange, Reason
+from quorum.core.types import Batch
+from quorum.ports import CannotAppendNowError, NotLeaderError
+from quorumlog.wire import rpcs
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.unit.metadata.builders import directory
+from tests.unit.metadata.control.test_balance import leader, live_for, unbalanced
+from tests.unit.metadata.controller.test_controller import beat, new_topic, register, started
+from tests.unit.metadata.controller.test_reassign_controller import moving, partition
+from tests.unit.metadata.controller.test_refusals import heartbeats
+from tests.unit.metadata.fake_node import Plane, run, settle
+
+
+async def refuse_for(plane: Plane, seconds: float, *beating: int) -> None:
+    """The quorum accepts nothing for a while; these brokers send heartbeats meanwhile."""
+    plane.node.busy, plane.node.refused = True, 0
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while loop.time() < end:
+        for broker_id in beating:
+            assert (await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id))).result.error == "NONE"
+        await asyncio.sleep(0.5)
+    assert plane.node.refused, "the background work has tried"
+    plane.node.busy = False
+
+
+def test_leader_balance_goes_on_after_a_refused_append() -> None:
+    async def test() -> None:
+        plane = await unbalanced(("leader.rebalance.interval.ms", "5000"))
+        plane.controller.configs_changed()
+        await refuse_for(plane, 8, 1, 2)
+        assert leader(plane) == 2
+        await asyncio.sleep(1)
+        assert leader(plane) == 1
+
+    run(test())
+
+
+def test_a_config_change_gives_up_the_round_that_a_refusal_holds_up() -> None:
+    async def test() -> None:
+        plane = await unbalanced(("leader.rebalance.interval.ms", "5000"))
+        plane.controller.configs_changed()
+        await refuse_for(plane, 8, 1, 2)
+        plane.controller.configs_changed()
+        await live_for(plane, 4)
+        assert leader(plane) == 2
+        await live_for(plane, 4)
+        assert leader(plane) == 1
+
+    run(test())
+
+
+def test_a_broker_whose_session_ended_during_a_refusal_is_fenced_after_it() -> None:
+    async def test() -> None:
+        plane = await started(1, 2, 3)
+        plane.node.auto_commit = True
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 9, 3))
+        await refuse_for(plane, 9, 1, 3)
+        assert not plane.replay.image.brokers[2].fenced
+        await asyncio.sleep(2 * RETRY_S)
+        image = plane.replay.image
+        assert [image.brokers[broker_id].fenced for broker_id in (1, 2, 3)] == [False, True, False]
+        assert image.leader_count(2) == 0
+
+    run(test())
+
+
+def test_a_pause_in_which_no_broker_was_heard_gives_everybody_a_whole_session() -> None:
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        await refuse_for(plane, 9)
+        plane.node.resumed_at = asyncio.get_running_loop().time()
+        await asyncio.sleep(5)
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1))
+        await asyncio.sleep(2)
+        assert [plane.replay.image.brokers[broker_id].fenced for broker_id in (1, 2)] == [False, True]
+
+    run(test())
+
+
+def test_a_fencing_that_has_begun_is_finished_although_a_heartbeat_comes_between_its_batches() -> None:
+    """Half of the leaderships are gone by then, and the record that says why comes last."""
+
+    async def test() -> None:
+        plane = await started(1, 2)
+        plane.node.auto_commit = True
+        for name in ("a", "b"):
+            await plane.call(rpcs.CREATE_TOPICS, new_topic(name, 9000, 2))
+        append, sizes = plane.node.append, list[int]()
+
+        def appended(epoch: int, payload: bytes, count: int) -> int:
+            sizes.append(count)
+            for broker_id in (1, 2):
+                session = plane.controller.session(broker_id)
+                assert session is not None
+                session.last_contact = asyncio.get_running_loop().time()
+            return append(epoch, payload, count)
+
+        await heartbeats(plane, 4, 2)
+        plane.node.append = appended  # type: ignore[method-assign]
+        await heartbeats(plane, 3, 2)
+        assert sizes == [10_000, 8_001]
+        assert plane.replay.image.leader_count(1) == 0
+        assert plane.replay.image.brokers[1].fenced
+
+    run(test())
+
+
+def test_leaders_are_elected_although_the_new_controller_is_refused_at_first() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = True
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_fence=True))
+        unfence = brokers.BrokerChange(1, plane.replay.image.brokers[1].epoch, fenced=False)
+        plane.node.lose(2, None)
+        plane.node.log.append(Batch(plane.node.log_end_offset, plane.node.epoch, 1, 0, encode([unfence])))
+        plane.node.win()
+        await refuse_for(plane, 3, 1)
+        assert plane.replay.image.leader_count(NO_LEADER) == 1
+        await asyncio.sleep(2 * RETRY_S)
+        assert plane.replay.image.leader_count(1) == 1
+
+    run(test())
+
+
+def test_a_reassignment_completes_although_the_new_controller_is_refused_at_first() -> None:
+    async def test() -> None:
+        plane = await moving()
+        topic_id, last = next(iter(plane.replay.image.topics)), partition(plane).last_offset
+        caught_up = PartitionChange(topic_id, 0, Reason.ISR_EXPAND, -1, last, isr=(1, 2, 3, 4))
+        plane.node.lose(2, None)
+        plane.node.log.append(Batch(plane.node.log_end_offset, plane.node.epoch, 1, 0, encode([caught_up])))
+        plane.node.win()
+        await refuse_for(plane, 3, 1, 2, 3, 4)
+        assert partition(plane).reassigning
+        await asyncio.sleep(2 * RETRY_S)
+        assert partition(plane).replica_ids == (3, 4)
+
+    run(test())
+
+
+def test_names_of_deleted_topics_are_forgotten_after_a_refusal() -> None:
+    async def test() -> None:
+        plane = await started(1, settings=ControllerSettings(session_timeout_ms=10**9, forget_after_ms=80_000))
+        plane.node.auto_commit = True
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
+        await plane.call(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["t"]))
+        await refuse_for(plane, 100)
+        assert "t" in plane.replay.image.past_epochs
+        await asyncio.sleep(2 * RETRY_S)
+        assert "t" not in plane.replay.image.past_epochs
+
+    run(test())
+
+
+def test_a_refused_registration_leaves_the_session_of_the_incarnation_before() -> None:
+    """Otherwise nobody fences that one, if its successor never asks again."""
+
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = plane.node.busy = True
+        assert (await plane.call(rpcs.REGISTER_BROKER, register(1, 1))).result.error == "NOT_CONTROLLER"
+        plane.node.busy = False
+        assert plane.controller.session(1) is not None
+        await asyncio.sleep(7)
+        assert plane.replay.image.brokers[1].fenced
+
+    run(test())
+
+
+def test_a_registration_ends_the_session_before_it_and_a_repeated_one_does_not() -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = True
+        session = plane.controller.session(1)
+        moved = register(1, endpoints=())
+        moved.registration.endpoints.add(name="default", host="elsewhere", port=9092, security="PLAINTEXT")
+        assert (await plane.call(rpcs.REGISTER_BROKER, moved)).result.error == "NONE"
+        assert plane.controller.session(1) is session is not None
+        await plane.call(rpcs.REGISTER_BROKER, register(1, 1, directory_ids=(directory(1),)))
+        assert plane.controller.session(1) is None
+
+    run(test())
+
+
+# The runner
+
+
+class Work:
+    """A step that does what it is told, one thing each time, and notes when it ran."""
+
+    def __init__(self, *outcomes: float | Exception | None) -> None:
+        self.background = Background()
+        self.job = self.background.job("test", self.step)
+        self.ran_at: list[float] = []
+        self.late_s: list[float] = []
+        self._outcomes = list(outcomes)
+        self._start = asyncio.get_running_loop().time()
+
+    def step(self) -> float | None:
+        self.ran_at.append(round(asyncio.get_running_loop().time() - self._start, 6))
+        self.late_s.append(self.job.late_s)
+        outcome = self._outcomes.pop(0) if self._outcomes else None
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+def test_a_step_says_when_it_runs_again() -> None:
+    async def test() -> None:
+        work = Work(0.0, 5.0, None)
+        assert not work.job.is_set
+        work.job.wake(1.0)
+        assert work.job.is_set
+        await asyncio.sleep(20)
+        assert work.ran_at == [1.0, 1.0, 6.0]
+        assert not work.job.is_set
+        work.job.wake()
+        await settle()
+        assert work.ran_at == [1.0, 1.0, 6.0, 20.0]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("error", "then"),
+    [
+        (CannotAppendNowError("paused"), [0.0, RETRY_S]),
+        (BatchTooLargeError(), [0.0, TOO_LARGE_RETRY_S]),
+        (NotLeaderError(), [0.0]),
+    ],
+)
+def test_what_becomes_of_a_step_whose_append_is_refused(error: Exception, then: list[float]) -> None:
+    async def test() -> None:
+        work = Work(error)
+        work.job.wake()
+        await asyncio.sleep(100)
+        assert work.ran_at == then
+
+    run(test())
+
+
+def test_only_a_reset_moves_a_step_to_a_later_time() -> None:
+    async def test() -> None:
+        work = Work()
+        work.job.wake(5.0)
+        work.job.wake(10.0)
+        work.job.wake(2.0)
+        await asyncio.sleep(20)
+        assert work.ran_at == [2.0]
+        work.job.wake(1.0)
+        work.job.reset(3.0)
+        await asyncio.sleep(20)
+        assert work.ran_at == [2.0, 23.0]
+
+    run(test())
+
+
+def test_a_step_knows_how_late_it_is() -> None:
+    async def test() -> None:
+        work = Work(CannotAppendNowError("paused"))
+        work.job.wake(1.0)
+        loop: Any = asyncio.get_running_loop()
+        loop.now += 31.0  # the process was stopped
+        await asyncio.sleep(2)
+        assert work.late_s == [30.0, 0.0], "a refusal does not make it late"
+
+    run(test())
+
+
+def test_after_the_reign_nothing_runs_any_more() -> None:
+    async def test() -> None:
+        work = Work()
+        work.job.wake(1.0)
+        work.background.stop()
+        work.job.wake()
+        await asyncio.sleep(10)
+        assert work.ran_at == []
+
+    run(test())

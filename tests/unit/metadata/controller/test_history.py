@@ -1,0 +1,193 @@
+"""The metadata as it was: images at any offset, chains of changes, and what is not kept any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from metadata.codec import encode
+from metadata.controller.history import GoneError, History
+from metadata.records import BrokerChange, Feature, Partition, PartitionChange, Reason
+from quorumlog.wire import rpcs
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.unit.metadata.controller.test_controller import beat, new_topic, register
+from tests.unit.metadata.fake_node import Plane, run
+from tests.unit.metadata.kept_log import KeptLog
+
+
+async def lived() -> tuple[Plane, KeptLog]:
+    """A plane with some life behind it: brokers come, topics come and go, a leader is fenced and returns."""
+    plane = Plane()
+    kept = KeptLog(plane)
+    plane.node.auto_commit = True
+    plane.node.win()
+    for broker_id in (1, 2):
+        await plane.call(rpcs.REGISTER_BROKER, register(broker_id))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id))
+    await plane.call(rpcs.CREATE_TOPICS, new_topic("kept", partitions=3, factor=2))
+    await plane.call(rpcs.CREATE_TOPICS, new_topic("gone", partitions=2, factor=1))
+    await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_fence=True))
+    plane.node.append_control()
+    await plane.call(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["gone"]))
+    await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1))
+    plane.node.auto_commit = False
+    return plane, kept
+
+
+@pytest.mark.parametrize("snapshots", ["none", "every", "dropped"])
+def test_the_image_at_every_offset_is_the_one_that_was_there(snapshots: str) -> None:
+    async def test() -> None:
+        plane, kept = await lived()
+        ends = sorted(kept.images)
+        assert len(ends) > 10
+        if snapshots == "every":
+            kept.snapshots = ends[1:]
+        elif snapshots == "dropped":
+            kept.drop_below(ends[4])
+        history = History(kept)
+        assert history.begins == kept.log_start
+        inside = 0
+        for offset in range(plane.node.high_watermark + 1):
+            if offset < history.begins:
+                with pytest.raises(GoneError):
+                    await history.image_at(offset)
+                continue
+            image, timestamp_ms = await history.image_at(offset)
+            end = max(end for end in ends if end <= offset)
+            inside += end != offset
+            assert image.end_offset == end
+            assert image.digest() == kept.images[end].digest()
+            assert timestamp_ms in (0, kept.timestamps.get(end)), "of the last batch, or not known"
+            assert timestamp_ms or end == 0 or end in kept.snapshots
+        assert inside > 3, "offsets inside a batch give the image before it"
+
+    run(test())
+
+
+def test_the_same_offset_is_built_once() -> None:
+    async def test() -> None:
+        plane, kept = await lived()
+        history = History(kept)
+        end = plane.node.high_watermark
+        await history.image_at(end)
+        reads = kept.reads
+        assert (await history.image_at(end))[0].digest() == plane.replay.image.digest()
+        assert kept.reads == reads
+        for offset in (1, 2, 3):
+            await history.image_at(offset)
+        await history.image_at(end)
+        assert kept.reads > reads, "only the latest few are remembered"
+
+    run(test())
+
+
+def test_a_log_that_is_dropped_while_it_is_read_is_gone_not_wrong() -> None:
+    async def test() -> None:
+        plane, kept = await lived()
+        read = kept.read_committed
+
+        async def drop_then_read(start: int, max_bytes: int) -> Any:
+            kept.log_start = sorted(kept.images)[3]
+            return await read(start, max_bytes)
+
+        kept.read_committed = drop_then_read  # type: ignore[method-assign]
+        with pytest.raises(GoneError):
+            await History(kept).image_at(plane.node.high_watermark)
+
+    run(test())
+
+
+def test_a_chain_is_every_change_of_the_partition_with_its_cause() -> None:
+    async def test() -> None:
+        plane, kept = await lived()
+        image = plane.replay.image
+        topic = image.topic("kept")
+        assert topic is not None
+        for partition in topic.partitions:
+            assert partition is not None
+            chain = await History(kept).chain(image, topic.topic_id, partition.index, 1000)
+            assert chain.complete
+            assert isinstance(chain.entries[0].record, Partition)
+            assert [entry.offset for entry in chain.entries] == sorted({entry.offset for entry in chain.entries})
+            assert chain.entries[-1].offset == partition.last_offset
+            for entry, batch in zip(chain.entries, chain.batches, strict=True):
+                assert batch.base_offset <= entry.offset < batch.end_offset
+            fenced = [entry for entry in chain.entries[1:] if entry.record.reason is Reason.BROKER_FENCED]  # type: ignore[union-attr]
+            assert [entry.cause for entry in fenced], "broker 1 was fenced, and is in every ISR"
+            assert all(isinstance(entry.cause, BrokerChange) and entry.cause.broker_id == 1 for entry in fenced)
+            latest = await History(kept).chain(image, topic.topic_id, partition.index, 1)
+            assert (len(latest.entries), latest.complete) == (1, False)
+            assert latest.entries[0] == chain.entries[-1]
+
+    run(test())
+
+
+def test_a_chain_goes_back_as_far_as_the_log_does() -> None:
+    async def test() -> None:
+        plane, kept = await lived()
+        topic = plane.replay.image.topic("kept")
+        assert topic is not None
+        assert topic.partitions[0] is not None
+        last = topic.partitions[0].last_offset
+        whole = await History(kept).chain(plane.replay.image, topic.topic_id, 0, 1000)
+        begins = min(end for end in kept.images if end > whole.entries[0].offset)
+        kept.drop_below(begins)
+        chain = await History(kept).chain(plane.replay.image, topic.topic_id, 0, 1000)
+        assert not chain.complete
+        assert [entry.offset for entry in chain.entries] == [e.offset for e in whole.entries if e.offset >= begins]
+        kept.drop_below(plane.node.high_watermark)
+        assert last < kept.log_start
+        assert (await History(kept).chain(plane.replay.image, topic.topic_id, 0, 1000)).entries == []
+
+    run(test())
+
+
+def test_a_cause_that_is_not_kept_leaves_the_change_without_one() -> None:
+    async def test() -> None:
+        plane, kept = await lived()
+        topic = plane.replay.image.topic("kept")
+        assert topic is not None
+        far = PartitionChange(
+            topic.topic_id, 0, isr=(1, 2), reason=Reason.BROKER_FENCED, cause_offset=2,
+            previous_offset=topic.partitions[0].last_offset,  # type: ignore[union-attr]
+        )  # fmt: skip
+        plane.node.append(plane.node.epoch, encode([far]), 1)
+        plane.node.commit()
+        kept.drop_below(max(end for end in kept.images if end < plane.node.high_watermark))
+        [entry] = (await History(kept).chain(plane.replay.image, topic.topic_id, 0, 1000)).entries
+        assert (entry.record, entry.cause) == (far, None)
+
+    run(test())
+
+
+def test_a_long_history_is_read_with_turns_for_others() -> None:
+    async def test() -> None:
+        plane, kept = await lived()
+        for number in range(3000):
+            plane.node.append(plane.node.epoch, encode([Feature("x", number)]), 1)
+        plane.node.commit()
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        loop: Any = asyncio.get_running_loop()
+        real = loop.time
+
+        def passing() -> float:
+            loop.now += 0.001  # each look at the clock takes a millisecond
+            return float(real())
+
+        loop.time = passing
+        task = asyncio.ensure_future(others())
+        image, _ = await History(kept).image_at(plane.node.high_watermark)
+        task.cancel()
+        assert image.features["x"] == 2999
+        assert turns > 100
+
+    run(test())

@@ -1,0 +1,558 @@
+"""The Node service: what a node says of the metadata and of itself, and to questions that have no answer there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata.codec import decode
+from metadata.controller import node_service, reported_ends
+from metadata.controller.node_service import METHODS, NodeService, NodeState
+from metadata.controller.reported_ends import MAX_END_DIRECTORIES, MAX_END_TEXT, MAX_ENDS
+from quorum.core.types import ReplicaKey, TargetVoters, VoterSet
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.runtime.clock import now_ms
+from quorumlog.runtime.space import Space
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
+from quorumlog.wire.v1 import controller_pb2, metadata_pb2
+from quorumlog.wire.v1 import node_pb2 as pb
+from tests.contract.samples import VOTERS
+from tests.unit.metadata.controller.test_controller import register
+from tests.unit.metadata.controller.test_history import lived
+from tests.unit.metadata.fake_node import Plane, run, settle
+from tests.unit.metadata.kept_log import KeptLog
+
+
+class FakeBroker:
+    def __init__(self) -> None:
+        self.replicas = [pb.ReplicaDescription(topic="kept", index=0, state="leader", end_offset=7)]
+        self.purged = 0
+        self.problem = ""
+
+    async def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
+        return [each for each in self.replicas if not topics or each.topic in topics]
+
+    def applied_batches(self, from_offset: int) -> tuple[int, list[pb.AppliedBatch]]:
+        return 3, [pb.AppliedBatch(end_offset=end) for end in (5, 9) if end > from_offset]
+
+    def progress(self) -> tuple[int, int]:
+        return 8, 3
+
+    def failed_directories(self) -> dict[str, str]:
+        return {"/b": "no space left"}
+
+    def strays(self) -> list[pb.Stray]:
+        return [pb.Stray(topic="old", path="/a/old-0")]
+
+    async def purge_strays(self) -> str:
+        self.purged += 1
+        return self.problem
+
+
+class Node:
+    """A node with some history, asked through its service."""
+
+    def __init__(self, plane: Plane, kept: KeptLog) -> None:
+        self.plane, self.kept = plane, kept
+        self.state = NodeState(
+            "leader", True, 12, 3000, {"cluster": (True, "c"), "leader": (False, "none")}, 1_700_000_000_000
+        )
+        self.service = NodeService(kept, plane.replay, lambda: self.state)
+
+    async def ask(self, rpc: AnyRpc, request: Any) -> Any:
+        return await self.service.handle(rpc, request)
+
+
+async def node() -> Node:
+    return Node(*await lived())
+
+
+REQUESTS = {
+    rpcs.DESCRIBE_NODE: pb.DescribeNodeRequest(),
+    rpcs.READ_METADATA: pb.ReadMetadataRequest(),
+    rpcs.DESCRIBE_METADATA: pb.DescribeMetadataRequest(at_offset=-1),
+    rpcs.EXPLAIN_PARTITION: pb.ExplainPartitionRequest(partition=controller_pb2.TopicPartition(topic="kept")),
+    rpcs.LIST_APPLIED_BATCHES: pb.ListAppliedBatchesRequest(),
+    rpcs.DESCRIBE_REPLICAS: pb.DescribeReplicasRequest(),
+    rpcs.PURGE_STRAYS: pb.PurgeStraysRequest(dry_run=True),
+    rpcs.REPORT_END: pb.ReportEndRequest(node_id=9),
+}
+
+
+def test_every_method_of_the_service_is_there_and_answers() -> None:
+    assert {rpc for rpc in rpcs.RPCS if rpc.service is rpcs.Service.NODE} == set(METHODS) == set(REQUESTS)
+
+    async def test() -> None:
+        one = await node()
+        for rpc in METHODS:
+            reply = await one.ask(rpc, REQUESTS[rpc])
+            assert isinstance(reply, rpc.reply)
+            assert reply.result.error == "NONE", (rpc, reply.result)
+        with pytest.raises(RemoteProtocolError):
+            await one.ask(rpcs.DESCRIBE_TOPICS, controller_pb2.DescribeTopicsRequest())
+        with pytest.raises(RemoteProtocolError):
+            await one.ask(rpcs.DESCRIBE_NODE, REQUESTS[rpcs.READ_METADATA])
+
+    run(test())
+
+
+def test_another_clusters_request_is_refused() -> None:
+    async def test() -> None:
+        one = await node()
+        for rpc, request in REQUESTS.items():
+            copy: Any = type(request)()
+            copy.CopyFrom(request)
+            copy.header.cluster_id = "strange\ncluster"
+            reply = await one.ask(rpc, copy)
+            assert reply.result.error == "INCONSISTENT_CLUSTER_ID"
+            assert "\n" not in reply.result.message
+
+    run(test())
+
+
+def test_the_whole_log_is_read_in_pieces_of_any_size() -> None:
+    async def test() -> None:
+        one = await node()
+        for max_bytes in (0, 1, 200, 2**31 - 1):
+            offset, records, controls = 0, 0, []
+            while offset < one.plane.node.high_watermark:
+                reply = await one.ask(
+                    rpcs.READ_METADATA, pb.ReadMetadataRequest(from_offset=offset, max_bytes=max_bytes)
+                )
+                assert reply.result.error == "NONE"
+                assert (reply.log_start, reply.high_watermark) == (0, one.plane.node.high_watermark)
+                for batch in reply.batches:
+                    assert batch.base_offset == offset
+                    offset += batch.count
+                    controls += [batch.control] if batch.control else []
+                    if not batch.control:
+                        decoded = decode(batch.records.SerializeToString(), batch.base_offset)
+                        assert len(decoded) == batch.count == len(batch.records.records)
+                        records += batch.count
+                assert reply.next_offset == offset
+            assert controls == [
+                "LeaderChange: 1 leads epoch 1, with the votes of 1",
+                "TargetVoters: none any more",
+            ]
+            assert records == offset - 2
+
+    run(test())
+
+
+def test_the_batch_that_holds_an_offset_comes_first() -> None:
+    async def test() -> None:
+        one = await node()
+        batch = next(batch for batch in one.plane.node.log if batch.count > 2)
+        request = pb.ReadMetadataRequest(from_offset=batch.base_offset + 1, max_bytes=1)
+        [found] = (await one.ask(rpcs.READ_METADATA, request)).batches
+        assert (found.base_offset, found.count) == (batch.base_offset, batch.count)
+
+    run(test())
+
+
+def test_whoever_reads_at_the_end_waits_for_what_comes() -> None:
+    async def test() -> None:
+        one = await node()
+        one.plane.node.lose(2)  # else the brokers, which are silent, would be fenced meanwhile
+        end = one.plane.node.high_watermark
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        nothing = await one.ask(rpcs.READ_METADATA, pb.ReadMetadataRequest(from_offset=-1, wait_ms=3000))
+        assert (list(nothing.batches), nothing.next_offset) == ([], end)
+        assert loop.time() - began == 3
+        reading = asyncio.ensure_future(
+            one.ask(rpcs.READ_METADATA, pb.ReadMetadataRequest(from_offset=end, wait_ms=2**32 - 1))
+        )
+        await settle()
+        assert not reading.done()
+        one.plane.node.append_control(TargetVoters(None))
+        one.plane.node.commit()
+        reply = await reading
+        assert ([batch.base_offset for batch in reply.batches], reply.next_offset) == ([end], end + 1)
+        began = loop.time()
+        await one.ask(rpcs.READ_METADATA, pb.ReadMetadataRequest(from_offset=-1, wait_ms=2**32 - 1))
+        assert loop.time() - began == node_service.MAX_WAIT_MS / 1000, "nobody is kept longer"
+
+    run(test())
+
+
+def test_an_offset_out_of_range_is_refused_with_the_range() -> None:
+    async def test() -> None:
+        one = await node()
+        end = one.plane.node.high_watermark
+        for offset in (end + 1, 2**63 - 1, -2, -(2**63)):
+            text = f"offset {offset}: history on node 1 goes from 0 to {end}"
+            read = await one.ask(rpcs.READ_METADATA, pb.ReadMetadataRequest(from_offset=offset))
+            assert (read.result.error, read.result.message) == ("OFFSET_OUT_OF_RANGE", text)
+            described = await one.ask(rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=offset))
+            assert (described.result.error, described.result.message) == ("OFFSET_OUT_OF_RANGE", text)
+        begins = sorted(one.kept.images)[5]
+        one.kept.drop_below(begins)
+        for rpc, request in (
+            (rpcs.READ_METADATA, pb.ReadMetadataRequest(from_offset=begins - 1)),
+            (rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=begins - 1)),
+        ):
+            reply = await one.ask(rpc, request)
+            assert reply.result.error == "OFFSET_OUT_OF_RANGE"
+            assert reply.result.message == f"history on node 1 begins at offset {begins}"
+            assert not reply.result.retriable
+
+    run(test())
+
+
+def test_the_metadata_as_it_was() -> None:
+    async def test() -> None:
+        one = await node()
+        now = await one.ask(rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=-1))
+        assert now.offset == one.plane.node.high_watermark
+        assert now == await one.ask(rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=now.offset))
+        assert [topic.name for topic in now.topics] == ["kept"]
+        assert [(broker.broker_id, broker.state) for broker in now.brokers] == [(1, "unfenced"), (2, "unfenced")]
+        ends = sorted(one.kept.images)
+        states = set()
+        for offset in ends:
+            then = await one.ask(rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=offset))
+            image = one.kept.images[offset]
+            assert (then.offset, then.history_begins) == (offset, 0)
+            assert [topic.name for topic in then.topics] == sorted(image.topic_ids)
+            assert {broker.broker_id: broker.state == "fenced" for broker in then.brokers} == {
+                broker_id: broker.fenced for broker_id, broker in image.brokers.items()
+            }
+            states.add(tuple((broker.broker_id, broker.state) for broker in then.brokers))
+            named = await one.ask(rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=offset, topics=["gone"]))
+            word = "NONE" if "gone" in image.topic_ids else "UNKNOWN_TOPIC_OR_PARTITION"
+            assert [topic.result.error for topic in named.topics] == [word]
+        assert len(states) > 3
+
+    run(test())
+
+
+def test_the_voters_as_they_were() -> None:
+    async def test() -> None:
+        one = await node()
+        one.kept.voters = (VOTERS, VoterSet(VOTERS.voters[:2]))
+        now = await one.ask(rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=-1))
+        assert [(voter.node_id, voter.address) for voter in now.voters] == [
+            (voter.key.node_id, voter.address) for voter in VOTERS
+        ]
+        assert [voter.node_id for voter in now.target_voters] == [1, 2]
+        first = await one.ask(rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=0))
+        assert (list(first.voters), list(first.target_voters)) == ([], [])
+
+    run(test())
+
+
+def test_more_partitions_than_one_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata.controller.describe.MAX_PARTITIONS_IN_REPLY", 2)
+
+    async def test() -> None:
+        one = await node()
+        all_of_them = await one.ask(rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=-1))
+        assert (all_of_them.result.error, bool(all_of_them.result.next)) == ("POLICY_VIOLATION", True)
+        request = pb.DescribeMetadataRequest(at_offset=-1, without_partitions=True)
+        names = await one.ask(rpcs.DESCRIBE_METADATA, request)
+        [topic] = names.topics
+        known = one.plane.replay.image.topic("kept")
+        assert known is not None
+        assert (topic.name, topic.topic_id, len(topic.partitions)) == ("kept", known.topic_id.bytes, 0)
+        assert len(names.brokers) == 2
+
+    run(test())
+
+
+def test_a_damaged_history_is_said_not_raised() -> None:
+    async def test() -> None:
+        one = await node()
+        newer = metadata_pb2.Records(version=9).SerializeToString()
+
+        async def read(start: int, max_bytes: int) -> Any:
+            return (replace(one.plane.node.log[1], base_offset=start, payload=newer),)
+
+        one.kept.read_committed = read  # type: ignore[method-assign]
+        reply = await one.ask(rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=5))
+        assert (reply.result.error, "cannot be read" in reply.result.message) == ("INVALID_REQUEST", True)
+        assert reply.result.next
+
+    run(test())
+
+
+def test_a_partition_explains_itself() -> None:
+    async def test() -> None:
+        one = await node()
+        asked = pb.ExplainPartitionRequest(partition=controller_pb2.TopicPartition(topic="kept", index=1))
+        reply = await one.ask(rpcs.EXPLAIN_PARTITION, asked)
+        assert reply.complete
+        assert reply.history_begins == 0
+        assert reply.chain[0].reason == "created"
+        assert reply.chain[0].text.startswith("created with replicas ")
+        assert {change.reason for change in reply.chain} >= {"created", "broker_fenced"}
+        assert all(change.timestamp_ms == one.kept.timestamps[_end(one, change.offset)] for change in reply.chain)
+        fenced = next(change for change in reply.chain if change.reason == "broker_fenced")
+        assert "broker 1 was fenced" in fenced.text
+        assert 0 <= fenced.cause_offset < fenced.offset
+        assert reply.now.startswith("kept-1: leader ")
+        asked.max_changes = 1
+        assert [change.offset for change in (await one.ask(rpcs.EXPLAIN_PARTITION, asked)).chain] == [
+            reply.chain[-1].offset
+        ]
+        for topic, index in (("gone", 0), ("kept", 3), ("kept", -1), ("", 0)):
+            asked = pb.ExplainPartitionRequest(partition=controller_pb2.TopicPartition(topic=topic, index=index))
+            assert (await one.ask(rpcs.EXPLAIN_PARTITION, asked)).result.error == "UNKNOWN_TOPIC_OR_PARTITION"
+        asked = pb.ExplainPartitionRequest(partition=controller_pb2.TopicPartition(topic="kept"), max_changes=-1)
+        assert (await one.ask(rpcs.EXPLAIN_PARTITION, asked)).result.error == "INVALID_REQUEST"
+
+    run(test())
+
+
+def _end(one: Node, offset: int) -> int:
+    return min(end for end in one.kept.images if end > offset)
+
+
+def test_what_only_a_broker_knows() -> None:
+    async def test() -> None:
+        one = await node()
+        for rpc in (rpcs.LIST_APPLIED_BATCHES, rpcs.DESCRIBE_REPLICAS, rpcs.PURGE_STRAYS):
+            reply = await one.ask(rpc, REQUESTS[rpc])
+            assert (reply.result.error, reply.is_broker) == ("NONE", False)
+        broker = one.service.broker = FakeBroker()
+        applied = await one.ask(rpcs.LIST_APPLIED_BATCHES, pb.ListAppliedBatchesRequest(from_offset=5))
+        assert (applied.is_broker, applied.kept_from, [each.end_offset for each in applied.batches]) == (True, 3, [9])
+        assert len((await one.ask(rpcs.DESCRIBE_REPLICAS, pb.DescribeReplicasRequest(topics=["no"]))).replicas) == 0
+        assert len((await one.ask(rpcs.DESCRIBE_REPLICAS, pb.DescribeReplicasRequest())).replicas) == 1
+        would = await one.ask(rpcs.PURGE_STRAYS, pb.PurgeStraysRequest(dry_run=True))
+        assert ([each.path for each in would.strays], broker.purged) == (["/a/old-0"], 0)
+        await one.ask(rpcs.PURGE_STRAYS, pb.PurgeStraysRequest())
+        assert broker.purged == 1
+        broker.problem = "/a: read-only"
+        failed = await one.ask(rpcs.PURGE_STRAYS, pb.PurgeStraysRequest())
+        assert (failed.result.error, failed.result.message) == ("STORAGE_ERROR", "/a: read-only")
+
+    run(test())
+
+
+def test_more_replicas_than_one_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_service, "MAX_PARTITIONS_IN_REPLY", 1)
+
+    async def test() -> None:
+        one = await node()
+        one.service.broker = broker = FakeBroker()
+        broker.replicas.append(pb.ReplicaDescription(topic="other"))
+        assert (await one.ask(rpcs.DESCRIBE_REPLICAS, pb.DescribeReplicasRequest())).result.error == "POLICY_VIOLATION"
+        named = await one.ask(rpcs.DESCRIBE_REPLICAS, pb.DescribeReplicasRequest(topics=["other"]))
+        assert [each.topic for each in named.replicas] == ["other"]
+
+    run(test())
+
+
+def test_a_node_describes_itself() -> None:
+    async def test() -> None:
+        one = await node()
+        reply = await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())
+        assert (reply.node_id, reply.role, reply.controller_active, reply.leading_ms) == (1, "leader", True, 12)
+        assert (reply.applied_offset, reply.high_watermark) == (one.plane.node.high_watermark,) * 2
+        assert [(check.name, check.ok, check.detail) for check in reply.checks] == [
+            ("cluster", True, "c"),
+            ("leader", False, "none"),
+        ]
+        assert (reply.fsync_p99_us, reply.is_broker, list(reply.directories_offline)) == (3000, False, [])
+        assert not reply.HasField("carried_out_offset")
+        one.state = one.state._replace(fsync_p99_us=None, leading_ms=None)
+        one.service.broker = FakeBroker()
+        reply = await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())
+        assert (reply.HasField("fsync_p99_us"), reply.HasField("leading_ms")) == (False, False)
+        assert (reply.is_broker, list(reply.directories_offline)) == (True, ["/b"])
+        assert (reply.carried_out_offset, reply.pending_changes) == (8, 3)
+
+    run(test())
+
+
+def test_no_more_questions_at_once_than_there_is_room_for() -> None:
+    async def test() -> None:
+        one = await node()
+        waiting = [
+            asyncio.ensure_future(one.ask(rpcs.READ_METADATA, pb.ReadMetadataRequest(from_offset=-1, wait_ms=1000)))
+            for _ in range(node_service.MAX_IN_PROGRESS)
+        ]
+        await settle()
+        reply = await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())
+        assert (reply.result.error, reply.result.retriable) == ("OVERLOADED", True)
+        await asyncio.gather(*waiting)
+        assert (await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())).result.error == "NONE"
+
+    run(test())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(list(REQUESTS)), st.binary(max_size=60))
+def test_no_request_makes_it_raise(rpc: AnyRpc, data: bytes) -> None:
+    request = rpc.request()
+    try:
+        request.ParseFromString(data)
+    except Exception:  # what is no message never gets this far
+        return
+    request.header.Clear()
+
+    async def test() -> None:
+        one = await node()
+        assert (await one.ask(rpc, request)).result.error
+
+    run(test())
+
+
+def test_a_node_reports_the_free_space_and_failures_of_its_disks() -> None:
+    async def test() -> None:
+        one = await node()
+        one.state = one.state._replace(spaces=[Space("/a", 5, 10), Space("/b", 0, 20)])
+        one.service.broker = FakeBroker()
+        reply = await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())
+        assert list(reply.directories) == [
+            pb.Directory(path="/a", free_bytes=5, total_bytes=10),
+            pb.Directory(path="/b", total_bytes=20, problem="no space left"),
+        ]
+        assert list(reply.directories_offline) == ["/b"]
+
+    run(test())
+
+
+def ended(node_id: int, cause: str = "disk full", at_ms: int = 5_000, status: int = 7) -> pb.ReportEndRequest:
+    end = pb.NodeEnd(node_id=77, at_ms=at_ms, exit_status=status, cause=cause, next="make room")
+    end.directories.add(path="/data", free_bytes=0, total_bytes=10)
+    return pb.ReportEndRequest(node_id=node_id, end=end)
+
+
+def observe(one: Node, *node_ids: int) -> None:
+    """Have the quorum know these observers."""
+    one.kept.observers = tuple(ReplicaKey(node_id, UUID(int=node_id)) for node_id in node_ids)
+
+
+async def ends_of(one: Node) -> list[int]:
+    return [end.node_id for end in (await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())).ends]
+
+
+def test_the_last_end_of_another_node_is_kept_until_it_runs_again() -> None:
+    async def test() -> None:
+        one = await node()
+        observe(one, 14, 15)
+        for request in (ended(14, "disk full"), ended(15), ended(14, "disk\nfailed")):
+            assert (await one.ask(rpcs.REPORT_END, request)).result.error == "NONE"
+        (first, second) = (await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())).ends
+        assert (first.node_id, second.node_id) == (15, 14)  # whatever the report itself says
+        assert (second.cause, second.next, second.exit_status, second.at_ms) == ("disk failed", "make room", 7, 5_000)
+        assert list(second.directories) == [pb.Directory(path="/data", total_bytes=10)]
+        assert (await one.ask(rpcs.REPORT_END, pb.ReportEndRequest(node_id=14))).result.error == "NONE"
+        assert await ends_of(one) == [15]
+        assert (await one.ask(rpcs.REPORT_END, ended(one.kept.node_id))).result.error == "NONE"  # it runs: it answers
+        assert await ends_of(one) == [15]
+
+    run(test())
+
+
+def test_only_known_voters_observers_and_brokers_have_an_end() -> None:
+    async def test() -> None:
+        one = await node()
+        one.kept.voters = (VoterSet(VOTERS.voters[2:]), None)  # 3; brokers are 1 and 2
+        observe(one, 14)
+        for node_id in (2, 3, 14):
+            assert (await one.ask(rpcs.REPORT_END, ended(node_id))).result.error == "NONE"
+        for node_id in range(100, 100 + MAX_ENDS):
+            result = (await one.ask(rpcs.REPORT_END, ended(node_id))).result
+            assert result.error == "INVALID_REQUEST"
+            assert result.message == f"node 1 knows no voter, observer or broker with id {node_id}"
+        assert await ends_of(one) == [2, 3, 14]
+
+    run(test())
+
+
+def test_an_end_is_forgotten_when_the_node_fetches_again() -> None:
+    async def test() -> None:
+        one = await node()
+        observe(one, 14)
+        one.kept.fetched_ms = {3: now_ms(), 14: now_ms() - 5}
+        for node_id in (2, 3, 14):
+            await one.ask(rpcs.REPORT_END, ended(node_id))
+        assert await ends_of(one) == [2, 3, 14]
+        await asyncio.sleep(1)
+        one.kept.fetched_ms[3] = now_ms()
+        assert await ends_of(one) == [2, 14]
+        one.kept.fetched_ms[14] = now_ms()
+        assert await ends_of(one) == [2]
+        await one.ask(rpcs.REPORT_END, ended(14))  # it ends once more
+        assert await ends_of(one) == [2, 14]
+
+    run(test())
+
+
+def test_an_end_is_forgotten_when_the_broker_registers_again() -> None:
+    async def test() -> None:
+        one = await node()
+        one.plane.node.auto_commit = True
+        await one.ask(rpcs.REPORT_END, ended(2))
+        await one.plane.call(rpcs.REGISTER_BROKER, register(1))
+        assert await ends_of(one) == [2]
+        await asyncio.sleep(60)  # its session is over
+        reply = await one.plane.call(rpcs.REGISTER_BROKER, register(2, 1))
+        assert reply.result.error == "NONE"
+        assert await ends_of(one) == []
+
+    run(test())
+
+
+def test_reported_ends_are_bounded() -> None:
+    async def test() -> None:
+        one = await node()
+        observe(one, *range(1_000, 1_000 + MAX_ENDS + 5))
+        for node_id in range(1_000, 1_000 + MAX_ENDS + 5):
+            request = ended(node_id, "x" * 10_000)
+            for number in range(1_000):
+                request.end.directories.add(path=f"/{number}" + "y" * 10_000)
+            await one.ask(rpcs.REPORT_END, request)
+        ends = (await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())).ends
+        assert [end.node_id for end in ends] == list(range(1_005, 1_005 + MAX_ENDS))
+        assert {(len(end.cause), len(end.directories), len(end.directories[1].path)) for end in ends} == {
+            (MAX_END_TEXT, MAX_END_DIRECTORIES, MAX_END_TEXT)
+        }
+
+    run(test())
+
+
+def test_reports_of_ends_cannot_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[dict[str, Any]] = []
+    log = SimpleNamespace(warning=lambda event, **keys: lines.append({"event": event, **keys}))
+    monkeypatch.setattr(reported_ends, "_log", log)
+
+    async def test() -> None:
+        one = await node()
+        for _ in range(1_000):
+            await one.ask(rpcs.REPORT_END, ended(2))
+            await one.ask(rpcs.REPORT_END, ended(1_000))
+        assert len(lines) == reported_ends.LINES
+        await asyncio.sleep(reported_ends.LINES_INTERVAL_S)
+        await one.ask(rpcs.REPORT_END, ended(3))
+        assert lines[-1] == {
+            "event": "a node reports its end",
+            "node": 3,
+            "status": 7,
+            "cause": "disk full",
+            "lines_suppressed": 1_000 - reported_ends.LINES,
+        }
+
+    run(test())
+
+
+@pytest.mark.parametrize("wrong", [ended(-1), ended(3, at_ms=-1), ended(3, at_ms=2**60), ended(3, status=256)])
+def test_an_impossible_end_is_refused(wrong: pb.ReportEndRequest) -> None:
+    async def test() -> None:
+        one = await node()
+        assert (await one.ask(rpcs.REPORT_END, wrong)).result.error == "INVALID_REQUEST"
+        assert not (await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())).ends
+
+    run(test())

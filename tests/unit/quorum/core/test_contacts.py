@@ -1,0 +1,107 @@
+"""Whom a leader hears after it was held up, and what a node that is ahead makes it do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quorum.core.events import AddVoter, Answered, ChangeVoters, Prefer, Tick, VoterChangeError, VotersChanged
+from quorum.core.messages import DescribeQuorum, ErrorCode, FetchReply, Introduce, IntroduceReply
+from quorum.core.types import Role, VoterSet
+from tests.unit.quorum.core.helpers import KNOWN, Bench, key, sender
+
+HELD_UP_MS = 3000
+
+
+def leading(voters: int = 3) -> Bench:
+    bench = Bench(voters)
+    bench.win()
+    for node_id in range(2, voters + 1):
+        bench.fetch(node_id, bench.core.log.end)
+    return bench
+
+
+@pytest.mark.parametrize(("gap_ms", "hears"), [(HELD_UP_MS - 1, True), (HELD_UP_MS, False)])
+def test_after_a_hold_up_only_requests_of_the_new_round_are_contact(gap_ms: int, hears: bool) -> None:
+    bench = leading()
+    bench.now_ms += gap_ms
+    bench.fetch(2, bench.core.log.end, round=0)
+    assert bench.core.paused is not hears
+    bench.fetch(2, bench.core.log.end, round=0 if hears else 1)
+    assert not bench.core.paused
+
+
+def add_voter(bench: Bench) -> list[VotersChanged]:
+    """Ask for node 4 and answer the leader's question at its address; what the leader says of it at once."""
+    effects = bench.do(ChangeVoters(1, AddVoter(4, "n4:1")))
+    (ask,) = bench.take(Introduce)
+    known = replace(KNOWN, epoch=bench.core.epoch)
+    effects += bench.do(Answered(ask.call, IntroduceReply(ErrorCode.NONE, known, key(4), False, (), None, VoterSet())))
+    return [effect for effect in effects if isinstance(effect, VotersChanged)]
+
+
+def test_a_newcomer_is_measured_by_fetches_of_the_new_round_only() -> None:
+    bench = leading()
+    bench.fetch(4, bench.core.log.end)
+    bench.now_ms += HELD_UP_MS
+    bench.do(Tick())
+    for node_id in (2, 3):
+        bench.fetch(node_id, bench.core.log.end, round=1)
+    assert add_voter(bench) == []
+    reply = bench.fetch(4, bench.core.log.end, round=0)
+    assert isinstance(reply, FetchReply)
+    assert reply.round == 1
+    assert 4 not in {voter.key.node_id for voter in bench.core.history.current}
+    bench.fetch(4, bench.core.log.end, round=1)
+    assert 4 in {voter.key.node_id for voter in bench.core.history.current}
+
+
+def test_a_question_asked_before_a_hold_up_is_asked_again() -> None:
+    bench = leading()
+    bench.do(ChangeVoters(1, AddVoter(4, "n4:1")))
+    (ask,) = bench.take(Introduce)
+    bench.now_ms += HELD_UP_MS
+    for node_id in (2, 3):
+        bench.fetch(node_id, bench.core.log.end, round=1)
+    known = replace(KNOWN, epoch=bench.core.epoch)
+    late = IntroduceReply(ErrorCode.NONE, known, key(4), False, (), None, VoterSet())
+    bench.do(Answered(ask.call, late))
+    bench.fetch(4, bench.core.log.end, round=1)
+    assert 4 not in {voter.key.node_id for voter in bench.core.history.current}
+
+
+def hears_of_a_later_epoch(bench: Bench) -> None:
+    bench.ask(DescribeQuorum(sender(4), "n4:1", bench.core.epoch + 1))
+
+
+def test_a_paused_leader_does_not_lead_anew_above_a_node_that_is_ahead() -> None:
+    bench = leading()
+    hears_of_a_later_epoch(bench)
+    bench.until(bench.now_ms + 2000)
+    assert bench.core.paused
+    hears_of_a_later_epoch(bench)
+    assert bench.core.role.role is Role.LEADER
+    bench.fetch(2, bench.core.log.end)
+    hears_of_a_later_epoch(bench)
+    assert bench.core.role.role is Role.CANDIDATE
+
+
+def test_a_preference_waits_for_the_own_epoch_to_commit() -> None:
+    bench = Bench(5)
+    bench.win()
+    bench.do(Prefer((3,)))
+    bench.fetch(3, bench.core.log.end)
+    bench.do(Tick())
+    assert bench.core.role.role is Role.LEADER
+    bench.fetch(2, bench.core.log.end)
+    bench.fetch(3, bench.core.log.end)
+    bench.do(Tick())
+    assert bench.core.role.role is Role.RESIGNED
+
+
+def test_nobody_is_added_while_the_leader_is_paused_by_a_hold_up() -> None:
+    bench = leading()
+    bench.now_ms += HELD_UP_MS
+    (told,) = [one for one in bench.do(ChangeVoters(1, AddVoter(4, "n4:1"))) if isinstance(one, VotersChanged)]
+    assert told.result.error is VoterChangeError.PAUSED

@@ -1,0 +1,375 @@
+"""A follower's side: what it takes from a leader and what not, its timers, and how it finds the leader again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quorum.core import RaftConfig, RaftCore
+from quorum.core.events import AdvanceHighWatermark, Answered, Ask, Refused, Tick, Unanswered, Write
+from quorum.core.messages import (
+    DescribeQuorum,
+    DescribeQuorumReply,
+    EndQuorumEpoch,
+    ErrorCode,
+    Fetch,
+    FetchReply,
+    Vote,
+    VoteReply,
+)
+from quorum.core.roles import Follower
+from quorum.core.types import Batch, Election, LogEnd, Role, Voters, VoterSet
+from tests.unit.quorum.core.helpers import KNOWN, Bench, key, sender
+
+LED_BY_2 = replace(KNOWN, epoch=1, leader_id=2, leader_address="n2:1")
+
+
+def following(**settings: object) -> tuple[Bench, Ask]:
+    """Node 1 follows node 2 in epoch 1; its first fetch is under way."""
+    addresses = tuple((i, f"n{i}:1") for i in (1, 2, 3))
+    bench = Bench(3, RaftConfig(1, "n1:1", initial_voters=addresses, **settings))  # type: ignore[arg-type]
+    bench.follow(2)
+    (fetch,) = bench.take(Fetch)
+    return bench, fetch
+
+
+def reply(*batches: Batch, hw: int = 0, known: object = LED_BY_2, diverging: LogEnd | None = None) -> FetchReply:
+    return FetchReply(ErrorCode.NONE, known, hw, batches=batches, diverging=diverging)  # type: ignore[arg-type]
+
+
+def batch(offset: int, epoch: int = 1, count: int = 1, control: Voters | None = None) -> Batch:
+    return Batch(offset, epoch, count, 0, b"" if control else b"x", control)
+
+
+def test_it_takes_what_follows_its_log() -> None:
+    bench, fetch = following()
+    effects = bench.do(Answered(fetch.call, reply(batch(1), batch(2, count=3), hw=4)))
+    assert bench.core.log.last == LogEnd(1, 5)
+    assert [e.offset for e in effects if isinstance(e, AdvanceHighWatermark)] == [1, 4]  # as far as it is durable
+    (again,) = bench.take(Fetch)
+    assert isinstance(again.request, Fetch)
+    assert (again.request.offset, again.request.last_fetched_epoch, again.request.high_watermark) == (5, 1, 4)
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        (batch(2),),
+        (batch(0),),
+        (batch(1), batch(3)),
+        (batch(1, epoch=2),),
+        (batch(1, count=0),),
+        (batch(1), batch(2, epoch=0)),
+        (batch(1, control=Voters("other", 0, VoterSet(()))),),
+        (batch(1, control=Voters("lab", 0, VoterSet(()))),),
+    ],
+)
+def test_it_takes_nothing_else(batches: tuple[Batch, ...]) -> None:
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(*batches, hw=9)))
+    assert (bench.core.log.end, bench.core.high_watermark) == (1, 0)
+    assert isinstance(bench.core.role, Follower)
+    assert bench.core.role.fetch.failures == 1
+
+
+def test_its_watermark_is_within_its_log() -> None:
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(batch(1), hw=99)))
+    assert bench.core.high_watermark == 2
+
+
+def test_the_next_fetch_waits_for_the_disk() -> None:
+    bench, fetch = following()
+    bench.slow_disk = True
+    effects = bench.do(Answered(fetch.call, reply(batch(1), hw=2)))
+    assert AdvanceHighWatermark(2) not in effects
+    assert bench.take(Fetch) == []
+    bench.slow_disk = False
+    effects = bench.do(Tick())
+    assert len(bench.take(Fetch)) == 1
+    assert AdvanceHighWatermark(2) in effects
+
+
+def test_a_late_or_repeated_reply_counts_for_nothing() -> None:
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(batch(1))))
+    bench.do(Answered(fetch.call, reply(batch(2))))
+    bench.do(Unanswered(fetch.call, "late"))
+    assert bench.core.log.end == 2
+    (second,) = bench.take(Fetch)
+    bench.follow(3, epoch=2)
+    bench.do(Answered(second.call, reply(batch(2))))
+    assert bench.core.log.end == 2
+    assert bench.core.leader is not None
+    assert bench.core.leader.node_id == 3
+
+
+def test_truncation_below_what_is_committed_stops_the_node() -> None:
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(batch(1), batch(2), hw=2)))
+    (second,) = bench.take(Fetch)
+    effects = bench.do(Answered(second.call, reply(diverging=LogEnd(0, 1))))
+    (refused,) = [effect for effect in effects if isinstance(effect, Refused)]
+    assert "committed" in refused.message
+    assert bench.core.log.end == 3
+    assert not any(isinstance(effect, Write) for effect in effects)
+
+
+def test_an_epoch_that_it_does_not_have() -> None:
+    """The leader's largest epoch is one that this log lacks: cut back to the end of the one below, and ask again."""
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(batch(1), batch(2))))
+    bench.follow(3, epoch=4)
+    led_by_3 = replace(KNOWN, epoch=4, leader_id=3, leader_address="n3:1")
+    fetch = bench.take(Fetch)[-1]
+    bench.do(Answered(fetch.call, reply(diverging=LogEnd(0, 7), known=led_by_3)))
+    assert bench.core.log.last == LogEnd(0, 1)
+
+
+@pytest.mark.parametrize("diverging", [LogEnd(1, 3), LogEnd(5, 9), LogEnd(1, -4), LogEnd(-1, 0)])
+def test_a_divergence_that_cuts_nothing_or_everything_is_no_reply(diverging: LogEnd) -> None:
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(batch(1), batch(2))))
+    (second,) = bench.take(Fetch)
+    bench.do(Answered(second.call, reply(diverging=diverging)))
+    if diverging == LogEnd(-1, 0):  # an epoch below all: back to the start is what the rule says
+        assert bench.core.log.end == 0
+    else:
+        assert bench.core.log.end == 3
+        assert isinstance(bench.core.role, Follower)
+        assert bench.core.role.fetch.failures == 1
+
+
+def test_an_empty_reply_at_once_is_not_asked_for_again_at_once() -> None:
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply()))
+    assert bench.take(Fetch) == []
+    bench.until(bench.now_ms + 49)
+    assert bench.take(Fetch) == []
+    bench.until(bench.now_ms + 1)
+    assert len(bench.take(Fetch)) == 1
+
+
+def test_fetch_timers_spread() -> None:
+    """Drawn anew at each reply, over a quarter of the timeout: or all followers would stand in one millisecond."""
+    drawn = set()
+    for seed in range(40):
+        bench = Bench(seed=seed)
+        bench.follow(2)
+        assert isinstance(bench.core.role, Follower)
+        drawn.add(bench.core.role.deadline_ms - bench.now_ms)
+    assert min(drawn) >= 2000
+    assert max(drawn) < 2500
+    assert len(drawn) > 20
+
+
+def test_a_follower_that_hears_its_leader_refuses_pre_votes() -> None:
+    bench, fetch = following()
+    request = bench.vote(3, epoch=1, end=LogEnd(0, 1), pre_vote=True)
+    before = bench.ask(request)
+    assert isinstance(before, VoteReply)
+    assert before.granted  # it has not fetched from this leader yet
+    bench.do(Answered(fetch.call, reply(hw=1)))
+    after = bench.ask(request)
+    assert isinstance(after, VoteReply)
+    assert (after.granted, after.known.leader_id) == (False, 2)
+    bench.ask(EndQuorumEpoch(sender(2), bench.core.key, 1, ()))
+    ended = bench.ask(request)
+    assert isinstance(ended, VoteReply)
+    assert (ended.granted, ended.known.leader_id) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("successors", "delay"), [((1,), 0), ((3, 1), 500), ((3,), 1000), ((), 1000), ((3, 4, 1), 500)]
+)
+def test_successors_stand_in_turn(successors: tuple[int, ...], delay: int) -> None:
+    bench, _ = following()
+    bench.ask(EndQuorumEpoch(sender(2), bench.core.key, 1, tuple(key(i) for i in successors)))
+    assert isinstance(bench.core.role, Follower)
+    assert bench.core.role.deadline_ms == bench.now_ms + delay
+    bench.until(bench.now_ms + delay)
+    assert bench.core.role.role is Role.PROSPECTIVE
+
+
+def test_a_follower_votes_for_nobody_in_the_epoch_of_its_leader() -> None:
+    bench, _ = following()
+    for candidate in (2, 3):
+        assert bench.ask(bench.vote(candidate, epoch=1)) == VoteReply(ErrorCode.NONE, LED_BY_2, False)
+    assert bench.core.election == Election(1, 2)
+    bench.ask(EndQuorumEpoch(sender(2), bench.core.key, 1, ()))
+    bench.until(500)
+    reply = bench.ask(bench.vote(3, epoch=1))
+    assert isinstance(reply, VoteReply)
+    assert not reply.granted
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_failed_fetches_alone_are_no_reason_to_grant_a_pre_vote(failures: int) -> None:
+    """One link may be down while the leader works: only the fetch timeout says that it is not heard."""
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(batch(1), hw=2)))
+    for _ in range(failures):
+        bench.until(bench.now_ms + 600)
+        (fetch,) = bench.take(Fetch)
+        bench.do(Unanswered(fetch.call, "unreachable"))
+    assert isinstance(bench.core.role, Follower)
+    ahead = bench.vote(3, epoch=1, end=LogEnd(1, 9), pre_vote=True)
+    assert bench.ask(ahead) == VoteReply(ErrorCode.NONE, LED_BY_2, False)
+    bench.until(2000 + 500)
+    answer = bench.ask(ahead)
+    assert isinstance(answer, VoteReply)
+    assert answer.granted
+
+
+def test_a_longer_log_of_an_older_epoch_is_behind() -> None:
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(batch(1), batch(2))))
+    for pre_vote in (True, False):
+        behind = bench.ask(bench.vote(3, epoch=2, end=LogEnd(0, 50), pre_vote=pre_vote))
+        assert isinstance(behind, VoteReply)
+        assert (behind.error, behind.granted) == (ErrorCode.NONE, False)
+    ahead = bench.ask(bench.vote(3, epoch=2, end=LogEnd(1, 3)))
+    assert isinstance(ahead, VoteReply)
+    assert ahead.granted
+
+
+def test_a_refusal_from_before_it_was_asked_again() -> None:
+    """2 refuses, then stands itself, behind this node; it is asked anew, and its old refusal comes late."""
+    bench, fetch = following()
+    bench.do(Answered(fetch.call, reply(batch(1))))
+    bench.until(bench.now_ms + 2500)
+    assert bench.core.role.role is Role.PROSPECTIVE
+    first, third = bench.take(Vote)
+    bench.ask(bench.vote(2, epoch=1, end=LogEnd(0, 1), pre_vote=True))
+    (second,) = bench.take(Vote)
+    refusal = VoteReply(ErrorCode.NONE, replace(KNOWN, epoch=1), False)
+    bench.do(Answered(third.call, refusal))
+    bench.do(Answered(first.call, refusal))
+    assert bench.core.role.role is Role.PROSPECTIVE
+    bench.do(Answered(second.call, replace(refusal, granted=True)))
+    assert bench.core.role.role is Role.CANDIDATE
+
+
+def test_it_looks_around_when_the_leader_does_not_answer() -> None:
+    bench, fetch = following(bootstrap=("b1:1", "b2:1"))
+    assert bench.take(DescribeQuorum) != []  # from before it followed anyone
+    bench.do(Unanswered(fetch.call, "down"))
+    asked = set()
+    for _ in range(60):
+        for ask in bench.take(DescribeQuorum):
+            asked.add(ask.to.address)
+            bench.do(Unanswered(ask.call, "down"))
+        for ask in bench.take(Fetch) + bench.take(Vote):
+            bench.do(Unanswered(ask.call, "down"))
+        bench.until(bench.now_ms + 200)
+    assert asked == {"n2:1", "n3:1", "b1:1", "b2:1"}
+
+
+def test_it_is_told_of_a_new_leader() -> None:
+    bench, fetch = following()
+    bench.do(Unanswered(fetch.call, "down"))
+    ask = bench.take(DescribeQuorum)[-1]
+    known = replace(KNOWN, epoch=3, leader_id=3, leader_address="moved:1")
+    answer = DescribeQuorumReply(ErrorCode.NONE, known, key(3), 0, 0, False, (), (), None, None, None)
+    bench.do(Answered(ask.call, answer))
+    (again,) = bench.take(Fetch)
+    assert again.to.address == "moved:1"
+    assert bench.core.election == Election(3, 3)
+    assert bench.disk.state.election == Election(3, 3)
+
+
+def test_the_same_leader_at_another_address() -> None:
+    bench, fetch = following()
+    moved = replace(LED_BY_2, leader_address="moved:1")
+    answer = DescribeQuorumReply(ErrorCode.NONE, moved, key(3), 0, 0, False, (), (), None, None, None)
+    bench.do(Unanswered(fetch.call, "down"))
+    ask = bench.take(DescribeQuorum)[-1]
+    bench.do(Answered(ask.call, answer))
+    (again,) = bench.take(Fetch)
+    assert again.to.address == "moved:1"
+
+
+def test_a_newer_generation_stops_the_node() -> None:
+    bench, fetch = following()
+    rebuilt = replace(LED_BY_2, generation=1)
+    effects = bench.do(Answered(fetch.call, FetchReply(ErrorCode.OLD_GENERATION, rebuilt)))
+    (refused,) = [effect for effect in effects if isinstance(effect, Refused)]
+    assert "rebuilt" in refused.message
+    assert refused.newer_generation == 1
+
+
+def test_a_reply_from_another_cluster_teaches_nothing() -> None:
+    bench, fetch = following()
+    other = replace(LED_BY_2, cluster_id="other", epoch=9, leader_id=3)
+    bench.do(Answered(fetch.call, FetchReply(ErrorCode.INCONSISTENT_CLUSTER_ID, other)))
+    assert bench.core.epoch == 1
+
+
+def test_k19605_an_idle_node_hardly_ticks() -> None:
+    """Cut off for ten minutes: no timer of it may turn into a loop."""
+    bench, _ = following()
+    ticks = 0
+    while bench.now_ms < 600_000:
+        bench.now_ms = bench.core.deadline_ms
+        bench.do(Tick())
+        ticks += 1
+        for ask in bench.sent:
+            bench.do(Unanswered(ask.call, "down"))
+        bench.sent.clear()
+    assert ticks < 600 * 25
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"node_id": 2}, "directory belongs to node 1"),
+        ({"cluster_id": "other"}, "directory belongs to cluster lab"),
+    ],
+)
+def test_a_directory_of_someone_else(changes: dict[str, object], message: str) -> None:
+    bench = Bench()
+    core = RaftCore(replace(bench.config, **changes), bench.disk.load(), bench.random, 0)  # type: ignore[arg-type]
+    (refused,) = core.step(Tick(), 0)
+    assert isinstance(refused, Refused)
+    assert message in refused.message
+
+
+def test_a_state_that_contradicts_the_log() -> None:
+    bench = Bench()
+    stored = bench.disk.load()
+    wrong = replace(stored, state=replace(stored.state, voters=VoterSet(stored.state.voters.voters[:2])))
+    (refused,) = RaftCore(bench.config, wrong, bench.random, 0).step(Tick(), 0)
+    assert isinstance(refused, Refused)
+    assert "quorum state" in refused.message
+
+
+def test_a_log_ahead_of_the_state_gives_the_epoch() -> None:
+    bench = Bench()
+    stored = bench.disk.load()
+    ahead = replace(stored, log_end=2, epochs=((0, 0), (7, 1)), state=replace(stored.state, applied_offset=2))
+    core = RaftCore(bench.config, ahead, bench.random, 0)
+    core.step(Tick(), 0)
+    assert (core.epoch, core.role.role) == (7, Role.UNATTACHED)
+
+
+def test_a_voter_list_without_itself_or_with_one_id_twice() -> None:
+    for listed in (((2, "n2:1"), (3, "n3:1")), ((1, "n1:1"), (1, "n2:1"))):
+        config = RaftConfig(1, "n1:1", initial_voters=listed)
+        stored = replace(Bench().disk.load(), log_end=0, epochs=(), controls=())
+        (refused,) = RaftCore(config, stored, Bench().random, 0).step(Tick(), 0)
+        assert isinstance(refused, Refused)
+        assert "voter list" in refused.message
+
+
+def test_it_asks_for_a_vote_where_the_voter_says_that_it_is() -> None:
+    """No leader is there to write a voter's new address down.  If nobody answers there, the log's has its turn."""
+    bench = Bench()
+    bench.ask(DescribeQuorum(sender(2), "n22:1"))
+    bench.ask(DescribeQuorum(sender(3, disk=9), "n33:1"))  # another disk than the voter's
+    bench.until(2000)
+    asked = {ask.to.node_id: ask for ask in bench.take(Vote)}
+    assert {node_id: ask.to.address for node_id, ask in asked.items()} == {2: "n22:1", 3: "n3:1"}
+    bench.do(Unanswered(asked[2].call, "nobody"))
+    bench.until(bench.core.deadline_ms)
+    assert [ask.to.address for ask in bench.take(Vote)] == ["n2:1"]

@@ -1,0 +1,224 @@
+"""How slow a disk is said to be, and what a slow one changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quorum.core.events import Answered, Propose, SnapshotPart, Tick, Written
+from quorum.core.latency import HALVING_MS, STALL_TIMEOUTS_MAX, WriteLatency
+from quorum.core.messages import (
+    ErrorCode,
+    Fetch,
+    FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
+    Vote,
+    VoteReply,
+)
+from quorum.core.roles import Candidate, Follower, Unattached
+from quorum.core.types import LogEnd, Role
+from tests.unit.quorum.core.helpers import KNOWN, Bench
+from tests.unit.quorum.core.test_following import LED_BY_2
+
+TIMEOUT_MS = 2000
+
+
+def test_the_longest_write_counts_and_halves() -> None:
+    latency = WriteLatency(0)
+    latency.note(0, 800)
+    latency.note(900, 910)
+    assert latency.peak_ms(None, 1000) == 800
+    assert latency.peak_ms(None, 800 + HALVING_MS) == 400
+    latency.note(800 + HALVING_MS, 1300 + HALVING_MS)
+    assert latency.peak_ms(None, 1300 + HALVING_MS) == 500
+
+
+def test_a_write_under_way_counts_with_its_age() -> None:
+    latency = WriteLatency(0)
+    latency.note(0, 100)
+    assert latency.peak_ms(1000, 1050) == 100
+    assert latency.peak_ms(1000, 1700) == 700
+
+
+def test_a_process_that_was_held_up_has_no_slow_disk() -> None:
+    latency = WriteLatency(0)
+    latency.held_up(5000)
+    assert latency.peak_ms(0, 5010) == 10
+    latency.note(0, 5020)
+    assert latency.peak_ms(None, 5020) == 20
+
+
+def leading_with_a_write_under_way(*write_ms: int) -> Bench:
+    """A leader whose disk hangs; voters 2, 3… say that their writes took so long."""
+    bench = Bench(voters=len(write_ms) + 1)
+    bench.win()
+    bench.slow_disk = True
+    bench.do(Propose(bench.core.epoch, b"x", 1, 0))
+    keep_fetching(bench, 0, write_ms)
+    return bench
+
+
+def keep_fetching(bench: Bench, for_ms: int, write_ms: tuple[int, ...]) -> None:
+    end_ms = bench.now_ms + for_ms
+    while True:
+        for place, taken_ms in enumerate(write_ms):
+            bench.fetch(place + 2, bench.core.log.end, write_ms=taken_ms)
+        if bench.now_ms >= end_ms:
+            return
+        bench.until(min(end_ms, bench.now_ms + 500))
+
+
+@pytest.mark.parametrize(
+    ("write_ms", "limit_ms"),
+    [
+        ((0, 0), TIMEOUT_MS),  # an older release, which does not say
+        ((5, 3000), TIMEOUT_MS),  # one other disk is fast
+        ((700, 3000), 2800),
+        ((3000, 3000), STALL_TIMEOUTS_MAX * TIMEOUT_MS),
+        ((2**31, 2**31), STALL_TIMEOUTS_MAX * TIMEOUT_MS),
+    ],
+)
+def test_a_leader_bears_a_stall_as_long_as_no_other_disk_is_faster(write_ms: tuple[int, int], limit_ms: int) -> None:
+    bench = leading_with_a_write_under_way(*write_ms)
+    keep_fetching(bench, limit_ms - 1, write_ms)
+    assert bench.core.role.role is Role.LEADER
+    bench.until(bench.now_ms + 1)
+    assert bench.core.role.role is Role.RESIGNED
+
+
+def test_a_fast_voter_that_is_silent_is_no_reason_to_resign() -> None:
+    bench = leading_with_a_write_under_way(3000, 3000)
+    keep_fetching(bench, 4000, (3000, 3000))
+    bench.fetch(3, bench.core.log.end, write_ms=0)
+    bench.until(bench.now_ms)
+    assert bench.core.role.role is Role.RESIGNED
+    silent = leading_with_a_write_under_way(3000, 0)
+    silent.fetch(2, silent.core.log.end, write_ms=3000)
+    for _ in range(3):
+        silent.now_ms += 600
+        silent.fetch(2, silent.core.log.end, write_ms=3000)
+    silent.now_ms += 300
+    silent.do(Tick())
+    assert silent.core.role.role is Role.LEADER
+
+
+def test_a_fetch_says_how_long_writes_took() -> None:
+    bench = Bench()
+    bench.slow_disk = True
+    bench.follow(2)
+    bench.now_ms += 300
+    bench.do(Written(bench.disk.settle().id))
+    (ask,) = bench.take(Fetch)
+    assert isinstance(ask.request, Fetch)
+    assert ask.request.write_ms == 300
+
+
+def slow_follower(write_ms: int) -> Bench:
+    """Follower of 2 whose disk takes so long for a write, and that hears nothing from now on."""
+    bench = Bench()
+    bench.slow_disk = True
+    bench.follow(2)
+    bench.now_ms += write_ms
+    bench.do(Written(bench.disk.settle().id))
+    return bench
+
+
+@pytest.mark.parametrize(("write_ms", "waits"), [(249, False), (250, True)])
+def test_a_voter_with_a_slow_disk_lets_others_stand_first(write_ms: int, waits: bool) -> None:
+    bench = slow_follower(write_ms)
+    bench.until(TIMEOUT_MS * 5 // 4)
+    assert (bench.core.role.role is Role.FOLLOWER) is waits
+    reply = bench.ask(bench.vote(3, epoch=1, end=bench.core.log.last, pre_vote=True))
+    assert isinstance(reply, VoteReply)
+    assert reply.granted
+    bench.until(TIMEOUT_MS * 5 // 2)
+    assert bench.core.role.role is not Role.FOLLOWER
+
+
+def give_up_hope(bench: Bench) -> None:
+    """Let the follower lose its leader for the first time: it waits for others to stand."""
+    role = bench.core.role
+    assert isinstance(role, Follower)
+    bench.until(role.deadline_ms)
+    assert bench.core.role is role
+    assert not role.heard
+
+
+def test_a_follower_that_hears_its_leader_again_waits_again_the_next_time() -> None:
+    bench = slow_follower(300)
+    (ask,) = bench.take(Fetch)
+    give_up_hope(bench)
+    bench.do(Answered(ask.call, FetchReply(ErrorCode.NONE, LED_BY_2, 0)))
+    assert not ask_for_a_pre_vote(bench)
+    give_up_hope(bench)
+    assert ask_for_a_pre_vote(bench)
+
+
+def test_a_part_of_a_snapshot_is_a_sign_of_the_leader() -> None:
+    bench = slow_follower(300)
+    (ask,) = bench.take(Fetch)
+    snapshot = LogEnd(1, 50)
+    bench.do(Answered(ask.call, FetchReply(ErrorCode.NONE, LED_BY_2, 60, snapshot=snapshot)))
+    bench.do(SnapshotPart(snapshot, 0))
+    (ask,) = bench.take(FetchSnapshot)
+    give_up_hope(bench)
+    bench.do(Answered(ask.call, FetchSnapshotReply(ErrorCode.NONE, LED_BY_2, snapshot, 30, 0, b"part")))
+    assert not ask_for_a_pre_vote(bench)
+
+
+def ask_for_a_pre_vote(bench: Bench) -> bool:
+    reply = bench.ask(bench.vote(3, epoch=1, end=bench.core.log.last, pre_vote=True))
+    assert isinstance(reply, VoteReply)
+    return reply.granted
+
+
+def test_a_fetch_after_a_hold_up_does_not_blame_the_disk() -> None:
+    bench = Bench()
+    bench.slow_disk = True
+    bench.follow(2)
+    bench.now_ms += 5000
+    bench.do(Tick())
+    bench.do(Written(bench.disk.settle().id))
+    bench.until(bench.now_ms + 600)
+    bench.follow(3, epoch=2)
+    while bench.disk.pending:
+        bench.do(Written(bench.disk.settle().id))
+    latest = bench.take(Fetch)[-1].request
+    assert isinstance(latest, Fetch)
+    assert latest.write_ms < 100
+
+
+def with_latency(write_ms: int, seed: int) -> Bench:
+    """A node whose disk took so long for a write until now."""
+    bench = Bench(seed=seed)
+    bench.core._state.latency.note(0, write_ms)
+    bench.now_ms = write_ms
+    return bench
+
+
+@pytest.mark.parametrize(("write_ms", "longest_ms"), [(0, 2000), (600, 3200), (9000, 2000 + 2 * TIMEOUT_MS)])
+def test_a_candidate_gives_its_election_the_time_of_its_writes(write_ms: int, longest_ms: int) -> None:
+    """Twice its own writes, and no more than two fetch timeouts, beside the drawn election timeout."""
+    waits = set()
+    for seed in range(20):
+        bench = with_latency(write_ms, seed)
+        while bench.core.role.role is not Role.CANDIDATE:
+            bench.until(max(bench.now_ms, bench.core.deadline_ms))
+            for ask in bench.take(Vote):
+                bench.do(Answered(ask.call, VoteReply(ErrorCode.NONE, replace(KNOWN, epoch=bench.core.epoch), True)))
+        assert isinstance(bench.core.role, Candidate)
+        waits.add(bench.core.role.deadline_ms - bench.now_ms)
+    assert longest_ms - 1000 - write_ms // 20 <= min(waits)
+    assert longest_ms - 300 - write_ms // 20 <= max(waits) <= longest_ms
+
+
+def test_a_voter_without_a_leader_waits_for_faster_ones() -> None:
+    fast, slow = with_latency(0, seed=1), with_latency(600, seed=1)
+    for bench in (fast, slow):
+        bench.ask(bench.vote(3, epoch=2))
+    assert isinstance(fast.core.role, Unattached)
+    assert isinstance(slow.core.role, Unattached)
+    assert fast.core.role.deadline_ms is not None
+    assert slow.core.role.deadline_ms - slow.now_ms == fast.core.role.deadline_ms - fast.now_ms + TIMEOUT_MS * 5 // 4

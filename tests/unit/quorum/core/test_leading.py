@@ -1,0 +1,466 @@
+"""A leader's duties: parked fetches, the pause, the watermark, descriptions; and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quorum.core import RaftConfig
+from quorum.core.change_gate import PROBES_MAX
+from quorum.core.events import (
+    AddVoter,
+    Answer,
+    Answered,
+    Appended,
+    Asked,
+    ChangeVoters,
+    LogRead,
+    NotAppended,
+    Propose,
+    ReadLog,
+    RemoveVoter,
+    ResetConnections,
+    Resign,
+    SetTarget,
+    Tick,
+    Transfer,
+    Transferred,
+    Unanswered,
+    VoterChangeError,
+    VotersChanged,
+    Written,
+)
+from quorum.core.messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    DescribeQuorum,
+    DescribeQuorumReply,
+    EndQuorumEpoch,
+    ErrorCode,
+    Fetch,
+    FetchReply,
+    Introduce,
+    IntroduceReply,
+)
+from quorum.core.roles import Leader
+from quorum.core.types import LogEnd, Role, VoterSet
+from tests.unit.quorum.core.helpers import KNOWN, Bench, key, sender
+
+
+def leading(voters: int = 3, **settings: object) -> Bench:
+    addresses = tuple((i, f"n{i}:1") for i in range(1, voters + 1))
+    bench = Bench(voters, RaftConfig(1, "n1:1", initial_voters=addresses, **settings))  # type: ignore[arg-type]
+    bench.win()
+    return bench
+
+
+def propose(bench: Bench, payload: bytes = b"x", count: int = 1) -> Appended | NotAppended:
+    effects = bench.do(Propose(bench.core.epoch, payload, count, 0))
+    found = [effect for effect in effects if isinstance(effect, Appended | NotAppended)]
+    assert len(found) == 1
+    return found[0]
+
+
+def replies(effects: list[object]) -> list[FetchReply]:
+    return [e.reply for e in effects if isinstance(e, Answer) and isinstance(e.reply, FetchReply)]
+
+
+def test_a_majority_commits() -> None:
+    bench = leading(5)
+    end = bench.core.log.end
+    bench.fetch(2, end)
+    assert bench.core.high_watermark == 0
+    bench.fetch(3, end)
+    assert bench.core.high_watermark == end
+
+
+def test_k12_the_watermark_does_not_go_back() -> None:
+    """A voter that lost the end of its disk, or a fetch that comes late, asks from below what it had acknowledged."""
+    bench = leading()
+    assert propose(bench) == Appended(2, 3)
+    bench.fetch(2, 3)
+    assert bench.core.high_watermark == 3
+    bench.fetch(2, 1, 0)
+    bench.fetch(2, 0, 0)
+    assert bench.core.high_watermark == 3
+
+
+def test_a_diverging_fetch_acknowledges_nothing() -> None:
+    bench = leading()
+    reply = bench.fetch(2, 9, 1)
+    assert isinstance(reply, FetchReply)
+    assert reply.diverging == LogEnd(1, 2)
+    assert bench.core.high_watermark == 0
+    reply = bench.fetch(2, 2, 0)
+    assert isinstance(reply, FetchReply)
+    assert reply.diverging == LogEnd(0, 1)
+    assert bench.core.high_watermark == 0
+
+
+def test_a_position_in_an_epoch_that_this_log_lacks_diverges() -> None:
+    """Though the offset is well within the log: what is there is of another epoch."""
+    bench = leading()
+    propose(bench)
+    propose(bench)
+    bench.do(Resign("test"))
+    bench.win()
+    assert bench.core.epoch == 3
+    reply = bench.fetch(2, 3, 2)
+    assert isinstance(reply, FetchReply)
+    assert reply.diverging == LogEnd(1, 4)
+
+
+def test_a_sole_voter_waits_for_its_own_vote() -> None:
+    """The completion of an older write is not that of the vote."""
+    bench = leading(1)
+    bench.slow_disk = True
+    propose(bench)
+    bench.do(Resign("test"))
+    bench.until(bench.core.deadline_ms)
+    assert bench.core.role.role is Role.CANDIDATE
+    bench.do(Written(bench.disk.settle().id))
+    assert bench.core.role.role is Role.CANDIDATE
+    bench.do(Written(bench.disk.settle().id))
+    assert bench.core.role.role is Role.LEADER
+
+
+@pytest.mark.parametrize("who", [sender(4), sender(2, disk=99)])
+def test_observers_and_replaced_disks_do_not_count(who: object) -> None:
+    bench = leading()
+    bench.fetch(2, bench.core.log.end, sender=who)
+    assert bench.core.high_watermark == 0
+
+
+def test_k9_a_parked_fetch_is_answered_in_time_even_with_nothing() -> None:
+    bench = leading()
+    end = bench.core.log.end
+    bench.fetch(2, end)
+    watermark = bench.core.high_watermark
+    assert bench.fetch(2, end, high_watermark=watermark) is None
+    assert replies(bench.until(bench.now_ms + 499)) == []
+    (reply,) = replies(bench.until(bench.now_ms + 1))
+    assert (reply.error, reply.batches, reply.high_watermark) == (ErrorCode.NONE, (), watermark)
+
+
+def test_parked_fetches_of_many_observers_end_together_and_none_waits_much_longer() -> None:
+    """Each look at what is parked costs as much as there is of it."""
+    bench = leading()
+    end, watermark = bench.core.log.end, bench.core.high_watermark
+    parked: dict[int, int] = {}
+    for observer in range(100, 250):
+        assert bench.fetch(observer, end, high_watermark=watermark, max_wait_ms=1000) is None
+        parked[bench.calls] = bench.now_ms + 1000
+        bench.until(bench.now_ms + 1)
+    looks = 0
+    while parked:
+        bench.now_ms = bench.core.deadline_ms
+        answered = [one.call for one in bench.do(Tick()) if isinstance(one, Answer) and one.call in parked]
+        looks += bool(answered)
+        for call in answered:
+            assert 0 <= bench.now_ms - parked.pop(call) <= 50
+    assert looks <= 4, "150 ms, and 50 ms between two"
+
+
+def test_a_newer_fetch_takes_the_place_of_the_one_parked() -> None:
+    bench = leading()
+    bench.fetch(2, bench.core.log.end)
+    assert bench.fetch(2, 2, high_watermark=2) is None
+    first = bench.calls
+    effects = bench.do(Asked(first + 1, Fetch(sender(2), 1, 1, 2, 1, 2, 0, 500, 1 << 20, "n2:1")))
+    assert [effect.call for effect in effects if isinstance(effect, Answer)] == [first]
+    assert isinstance(bench.core.role, Leader)
+    assert [parked.call for parked in bench.core.role.parked.values()] == [first + 1]
+
+
+def test_a_fetch_that_will_not_wait() -> None:
+    bench = leading()
+    bench.fetch(2, 2)
+    reply = bench.fetch(2, 2, high_watermark=2, max_wait_ms=0)
+    assert isinstance(reply, FetchReply)
+    assert (reply.batches, reply.error) == ((), ErrorCode.NONE)
+
+
+def test_no_more_observers_wait_than_allowed() -> None:
+    bench = leading(parked_fetches_max=2, watermark_wait_ms=0)
+    bench.fetch(2, 2)
+    for node_id in (11, 12):
+        assert bench.fetch(node_id, 2, high_watermark=2, sender=sender(node_id)) is None
+    assert bench.fetch(13, 2, high_watermark=2, sender=sender(13)) is not None
+    assert bench.fetch(3, 2, high_watermark=2) is None  # voters always may
+
+
+def test_no_more_observers_are_remembered_than_allowed() -> None:
+    bench = leading(observers_max=5)
+    for node_id in range(20, 40):
+        bench.until(bench.now_ms + 1)
+        bench.fetch(node_id, 2, max_wait_ms=0, sender=sender(node_id))
+    assert isinstance(bench.core.role, Leader)
+    assert sorted(k.node_id for k in bench.core.role.replicas) == [35, 36, 37, 38, 39]
+
+
+def test_k11_a_reading_that_comes_too_late() -> None:
+    """The leader has resigned, or the fetch was overtaken, when the disk answers."""
+    bench = leading(recent_max_bytes=1, watermark_wait_ms=0)
+    for _ in range(3):
+        propose(bench)
+    assert bench.fetch(2, 1, 0) is None
+    assert isinstance(bench.core.role, Leader)
+    read_ids = list(bench.core.role.reads)
+    assert len(read_ids) == 1
+    reply = bench.fetch(2, bench.core.log.end)
+    assert isinstance(reply, FetchReply)
+    assert replies(bench.do(LogRead(read_ids[0], ()))) == []
+    bench.do(Resign("test"))
+    assert replies(bench.do(LogRead(read_ids[0], ()))) == []
+
+
+def test_a_reading_that_is_not_what_was_asked_for() -> None:
+    bench = leading(recent_max_bytes=1)
+    for _ in range(3):
+        propose(bench)
+    bench.fetch(2, 1, 0)
+    assert isinstance(bench.core.role, Leader)
+    (read_id,) = bench.core.role.reads
+    (reply,) = replies(bench.do(LogRead(read_id, ())))
+    assert reply.error is ErrorCode.INVALID_REQUEST
+
+
+def test_what_is_not_in_memory_is_read_up_to_what_is() -> None:
+    bench = leading(recent_max_bytes=100)
+    for _ in range(5):
+        propose(bench)
+    effects = bench.do(Asked(99, Fetch(sender(2), 1, 1, 1, 0, 0, 0, 500, 1 << 20, "n2:1")))
+    (read,) = [effect for effect in effects if isinstance(effect, ReadLog)]
+    assert (read.start, read.end) == (1, bench.core.log.recent_start)
+    assert 1 < read.end <= bench.core.log.end
+
+
+def test_paused_when_no_majority_fetches() -> None:
+    bench = leading(5)
+    start = bench.now_ms
+    bench.until(start + 1500)
+    bench.fetch(2, 2, max_wait_ms=0)
+    bench.until(start + 1999)
+    assert isinstance(propose(bench), Appended)
+    assert not bench.core.paused
+    bench.until(start + 2000)  # one of four has fetched, two are needed
+    assert bench.core.paused
+    refusal = propose(bench)
+    assert isinstance(refusal, NotAppended)
+    assert refusal.leads, "it may be accepted later in this epoch"
+    bench.fetch(3, 2, max_wait_ms=0)
+    assert not bench.core.paused
+    assert isinstance(propose(bench), Appended)
+    assert bench.core.role.role is Role.LEADER
+
+
+def test_k1_paused_without_a_tick() -> None:
+    """A process that was stopped takes no proposal in the instant before its first tick."""
+    bench = leading()
+    bench.now_ms += 60_000
+    assert isinstance(propose(bench), NotAppended)
+
+
+def test_observers_do_not_end_a_pause() -> None:
+    bench = leading()
+    bench.until(bench.now_ms + 2000)
+    bench.fetch(2, 2, sender=sender(2, disk=99))
+    assert bench.core.paused
+
+
+def test_a_paused_leader_still_answers_and_does_not_spin() -> None:
+    bench = leading()
+    bench.until(bench.now_ms + 100_000)
+    assert bench.core.paused
+    reply = bench.ask(DescribeQuorum(sender(2)))
+    assert isinstance(reply, DescribeQuorumReply)
+    assert (reply.paused, reply.known.leader_id) == (True, 1)
+
+
+def test_k16144_a_sole_voter_is_never_paused() -> None:
+    bench = leading(1)
+    bench.until(bench.now_ms + 100_000)
+    assert not bench.core.paused
+    assert isinstance(propose(bench), Appended)
+
+
+def test_proposals_are_refused_when_too_much_waits_for_the_disk() -> None:
+    bench = leading(unwritten_max_bytes=1000)
+    bench.slow_disk = True
+    assert isinstance(propose(bench, bytes(2000)), Appended)
+    refusal = propose(bench)
+    assert isinstance(refusal, NotAppended)
+    assert refusal.leads
+
+
+def test_proposals_of_another_epoch() -> None:
+    bench = leading()
+    for epoch in (bench.core.epoch - 1, bench.core.epoch + 1):
+        (refusal,) = bench.do(Propose(epoch, b"x", 1, 0))
+        assert isinstance(refusal, NotAppended)
+        assert not refusal.leads, "it is never accepted"
+
+
+def test_announcements_keep_their_rhythm() -> None:
+    """Half a fetch timeout apart, to those who do not fetch, answered or not."""
+    bench = leading(3, request_timeout_ms=500)
+    sent = []
+    start = bench.now_ms
+    while bench.now_ms < start + 10_000:
+        bench.until(bench.now_ms + 100)
+        bench.fetch(2, 2, max_wait_ms=0)
+        for ask in bench.take(BeginQuorumEpoch):
+            sent.append((bench.now_ms - start, ask.to.node_id))
+            known = replace(KNOWN, epoch=bench.core.epoch)
+            bench.do(Answered(ask.call, BeginQuorumEpochReply(ErrorCode.NONE, known)))
+    assert {node_id for _, node_id in sent} == {3}
+    assert 9 <= len(sent) <= 10
+
+
+def test_successors_are_ordered_by_what_they_hold() -> None:
+    bench = leading(4)
+    propose(bench)
+    propose(bench)
+    bench.fetch(2, 2)
+    bench.fetch(3, 4)
+    bench.do(Resign("test"))
+    (first, *_) = bench.take(EndQuorumEpoch)
+    assert isinstance(first.request, EndQuorumEpoch)
+    assert first.request.successors == (key(3), key(2), key(4))
+
+
+def test_description_of_the_quorum() -> None:
+    bench = leading()
+    propose(bench)
+    bench.fetch(2, 3)
+    bench.until(bench.now_ms + 100)
+    bench.fetch(4, 1, 0, sender=sender(4), address="n4:1")
+    bench.until(bench.now_ms + 50)
+    found = bench.core.describe(bench.now_ms)
+    own, second, third = found.voters
+    assert (own.replica.key, own.log_end_offset, own.lag, own.last_fetch_ms) == (key(1), 3, 0, 0)
+    assert (second.log_end_offset, second.lag, second.last_fetch_ms, second.last_caught_up_ms) == (3, 0, 150, 150)
+    assert (third.log_end_offset, third.lag, third.last_fetch_ms) == (0, 3, None)
+    (observer,) = found.observers
+    assert (observer.replica.key, observer.replica.address) == (key(4), "n4:1")
+    assert (observer.log_end_offset, observer.lag, observer.last_fetch_ms) == (1, 2, 50)
+    assert observer.last_caught_up_ms is None
+    assert (found.high_watermark, found.log_end_offset, found.paused) == (3, 3, False)
+    assert found.last_leader_change_reason is not None
+    assert found.last_leader_change_reason.startswith("elected by")
+
+
+@pytest.mark.parametrize(("said", "reason"), [("told to", "resigned: told to"), (None, "leader 2 is not heard")])
+def test_the_end_of_the_last_leadership_is_described(said: str | None, reason: str) -> None:
+    bench = Bench()
+    assert bench.core.describe(0).last_leadership_end is None
+    bench.follow(2, epoch=1)
+    if said is not None:
+        bench.ask(EndQuorumEpoch(sender(2), bench.core.key, 1, (key(1),), said))
+    bench.win()
+    bench.until(bench.now_ms + 10)
+    end = bench.core.describe(bench.now_ms).last_leadership_end
+    assert end is not None
+    assert (end.leader_id, end.epoch, end.reason) == (2, 1, reason)
+    assert end.age_ms >= 10
+    bench.do(Resign("test"))
+    own = bench.core.describe(bench.now_ms).last_leadership_end
+    assert own is not None
+    assert (own.leader_id, own.reason, own.age_ms) == (1, "test", 0)
+    (farewell, *_) = bench.take(EndQuorumEpoch)
+    assert isinstance(farewell.request, EndQuorumEpoch)
+    assert farewell.request.reason == "test"
+
+
+def test_what_holds_a_target_up_is_described() -> None:
+    bench = leading()
+    bench.fetch(2, 2)
+
+    def answer(*silent: int) -> None:
+        for ask in bench.take(Introduce):
+            node_id = int(ask.to.address[1])
+            if node_id in silent:
+                bench.do(Unanswered(ask.call, "nobody there"))
+            else:
+                known = replace(KNOWN, epoch=bench.core.epoch)
+                reply = IntroduceReply(ErrorCode.NONE, known, key(node_id), False, (), None, VoterSet())
+                bench.do(Answered(ask.call, reply))
+
+    bench.do(ChangeVoters(1, SetTarget(tuple((i, f"n{i}:1") for i in (1, 2, 3, 4))), False, 10_000))
+    bench.until(bench.now_ms + 1)
+    answer()
+    bench.fetch(2, 3)
+    found = bench.core.describe(bench.now_ms)
+    assert (found.target_step, found.target_problem) == ("add node 4 at n4:1: is checking", None)
+    for _ in range(PROBES_MAX):
+        answer(4)
+        bench.fetch(2, 3)
+        bench.until(bench.now_ms + 400)
+    found = bench.core.describe(bench.now_ms)
+    assert (found.target_step, found.target_problem) == (None, "nobody answers at n4:1")
+    bench.do(Resign("test"))
+    assert bench.core.describe(bench.now_ms).target_problem is None, "that is the leader's to say"
+
+
+def remove(bench: Bench, node_id: int) -> VoterChangeError:
+    effects = bench.do(ChangeVoters(9, RemoveVoter(node_id), True, 10_000))
+    (told,) = [effect for effect in effects if isinstance(effect, VotersChanged)]
+    return told.result.error
+
+
+def test_a_voter_whose_disk_was_just_lost_counts_no_more() -> None:
+    """It fetched a moment ago, but its node has come back with another disk: 1 and 3 would be no majority."""
+    bench = leading()
+    bench.fetch(2, 2)
+    bench.fetch(3, 2)
+    bench.until(bench.now_ms + 100)
+    assert remove(bench, 2) is VoterChangeError.NONE
+    bench.fetch(3, 0, 0, sender=sender(3, disk=33), address="n3:9")
+    assert remove(bench, 2) is VoterChangeError.NONE, "somebody of the same id elsewhere proves nothing"
+    bench.fetch(3, 0, 0, sender=sender(3, disk=33))
+    assert remove(bench, 2) is VoterChangeError.NO_MAJORITY
+    assert bench.core.describe(bench.now_ms).voters[2].last_fetch_ms == 100
+    transferred = [effect for effect in bench.do(Transfer(5, 3)) if isinstance(effect, Transferred)]
+    assert [(one.error, "another disk" in one.message) for one in transferred] == [
+        (VoterChangeError.NOT_CAUGHT_UP, True)
+    ]
+    bench.until(bench.now_ms + 1)
+    bench.fetch(3, 2)
+    assert remove(bench, 2) is VoterChangeError.NONE, "it is there after all"
+
+
+def test_a_probe_that_meets_another_disk_counts_too() -> None:
+    bench = leading()
+    bench.fetch(2, 2)
+    bench.fetch(3, 2)
+    bench.take(Introduce)
+    bench.do(ChangeVoters(1, AddVoter(3, "n3:1"), True, 10_000))
+    (ask,) = bench.take(Introduce)
+    known = replace(KNOWN, epoch=bench.core.epoch)
+    reply = IntroduceReply(ErrorCode.NONE, known, key(3, 33), False, (), None, VoterSet())
+    effects = bench.do(Answered(ask.call, reply))
+    (told,) = [effect for effect in effects if isinstance(effect, VotersChanged)]
+    assert told.result.error is VoterChangeError.DUPLICATE_VOTER
+    assert remove(bench, 2) is VoterChangeError.NO_MAJORITY
+
+
+def test_a_stranger_learns_only_what_every_reply_says() -> None:
+    bench = leading()
+    reply = bench.ask(DescribeQuorum(sender(2, "other")))
+    assert isinstance(reply, DescribeQuorumReply)
+    assert (reply.error, reply.voters, reply.observers) == (ErrorCode.INCONSISTENT_CLUSTER_ID, (), ())
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_paused_leader_has_its_connections_dropped_only_if_no_voter_answers(answers: bool) -> None:
+    bench = leading()
+    known = replace(KNOWN, epoch=bench.core.epoch, leader_id=1, leader_address="n1:1")
+    reply = replace(bench.core.describe(bench.now_ms), known=known)
+    effects: list[object] = []
+    while bench.now_ms < 30_000:
+        effects += bench.until(bench.now_ms + 50)
+        for ask in bench.take(DescribeQuorum):
+            effects += bench.do(Answered(ask.call, reply) if answers else Unanswered(ask.call, "nobody there"))
+    assert bench.core.paused
+    assert any(isinstance(effect, ResetConnections) for effect in effects) is not answers

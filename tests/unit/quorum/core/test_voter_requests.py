@@ -1,0 +1,133 @@
+"""Changes of the voters that name what is not there, and requests of before that come again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from quorum import codec
+from quorum.core.changes import VOTERS_MAX
+from quorum.core.events import (
+    AddVoter,
+    Answered,
+    ChangeVoters,
+    RemoveVoter,
+    UpdateVoter,
+    VoterChange,
+    VoterChangeError,
+    VotersChanged,
+)
+from quorum.core.messages import (
+    BeginQuorumEpoch,
+    EndQuorumEpoch,
+    ErrorCode,
+    Fetch,
+    FetchSnapshot,
+    Introduce,
+    IntroduceReply,
+    Request,
+)
+from quorum.core.types import LogEnd, VoterSet
+from tests.unit.quorum.core.helpers import KNOWN, Bench, key, sender
+
+OTHER = UUID(int=77)
+
+
+def leading() -> Bench:
+    bench = Bench()
+    bench.win()
+    bench.fetch(2, bench.core.log.end)
+    bench.fetch(3, bench.core.log.end)
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (RemoveVoter(9), VoterChangeError.VOTER_NOT_FOUND, "node 9"),
+        (RemoveVoter(2, OTHER), VoterChangeError.VOTER_NOT_FOUND, "node 2 with directory id"),
+        (UpdateVoter(key(9), "n9:1"), VoterChangeError.VOTER_NOT_FOUND, "9:"),
+        (UpdateVoter(key(2, disk=99), "n2:2"), VoterChangeError.VOTER_NOT_FOUND, "2:"),
+    ],
+)
+def test_who_is_not_among_the_voters(change: VoterChange, error: VoterChangeError, said: str) -> None:
+    bench = leading()
+    end = bench.core.log.end
+    (told,) = [one for one in bench.do(ChangeVoters(1, change)) if isinstance(one, VotersChanged)]
+    assert (told.result.error, told.result.changed, bench.core.log.end) == (error, False, end)
+    assert said in told.result.message
+
+
+def test_of_two_additions_at_once_one_is_carried_out() -> None:
+    """The other is refused by name; a newcomer is added once."""
+    bench = leading()
+    bench.do(ChangeVoters(1, RemoveVoter(3)))
+    end = bench.core.log.end
+    told = bench.do(ChangeVoters(2, RemoveVoter(2))) + bench.do(ChangeVoters(3, AddVoter(4, "n4:1")))
+    refused = [one.result.error for one in told if isinstance(one, VotersChanged)]
+    assert refused == [VoterChangeError.CHANGE_PENDING, VoterChangeError.CHANGE_PENDING]
+    assert bench.core.log.end == end
+
+
+@pytest.mark.parametrize("there", [VOTERS_MAX - 1, VOTERS_MAX])
+def test_no_more_voters_are_taken_in_than_the_wire_and_the_store_can_hold(there: int) -> None:
+    """One more would be in a record that no other node understands, nor this one when it starts again."""
+    bench, newcomer = Bench(there), there + 1
+    bench.win()
+    for node_id in range(2, there + 1):
+        bench.fetch(node_id, bench.core.log.end)
+    bench.fetch(newcomer, bench.core.log.end)
+    end = bench.core.log.end
+    effects = bench.do(ChangeVoters(1, AddVoter(newcomer, f"n{newcomer}:1")))
+    for ask in bench.take(Introduce):
+        known = replace(KNOWN, epoch=bench.core.epoch)
+        reply = IntroduceReply(ErrorCode.NONE, known, key(newcomer), False, (), None, VoterSet())
+        effects += bench.do(Answered(ask.call, reply))
+    bench.fetch(newcomer, end)
+    told = [one.result for one in effects if isinstance(one, VotersChanged)]
+    added = [batch for batch in bench.disk.batches if batch.base_offset >= end]
+    if there < VOTERS_MAX:
+        (batch,) = added
+        assert codec.batch_from(codec.batch_to(batch)) == batch
+        assert not told, "it is not committed yet"
+    else:
+        assert not added
+        assert [(result.error, result.changed) for result in told] == [(VoterChangeError.INVALID_REQUEST, False)]
+        assert "at most 64" in told[0].message
+
+
+def captured(bench: Bench) -> list[Request]:
+    """What was sent in epoch 1, as it was sent."""
+    target = bench.core.key
+    return [
+        bench.vote(2, epoch=1),
+        bench.vote(3, epoch=1, pre_vote=True),
+        BeginQuorumEpoch(sender(2), target, 1, "n2:1"),
+        EndQuorumEpoch(sender(2), target, 1, ()),
+        Fetch(sender(2), 1, 1, 2, 1, 2, 0, 500, 1 << 20, "n2:1"),
+        FetchSnapshot(sender(2), 1, 1, LogEnd(1, 2), 0, 100),
+    ]
+
+
+def test_what_was_captured_in_an_older_epoch_is_fenced() -> None:
+    bench = leading()
+    bench.vote(2, epoch=1)
+    bench.follow(2, epoch=4)
+    before = (bench.core.election, bench.core.log.end, bench.core.high_watermark, bench.core.role)
+    for request in captured(bench):
+        reply = bench.ask(request)
+        assert reply is not None
+        assert reply.error is ErrorCode.FENCED_LEADER_EPOCH, request
+        assert reply.known.epoch == 4
+    assert before == (bench.core.election, bench.core.log.end, bench.core.high_watermark, bench.core.role)
+
+
+def test_what_was_captured_in_this_epoch_changes_nothing_twice() -> None:
+    bench = leading()
+    request = Fetch(sender(2), 1, 1, 2, 1, 2, 0, 0, 1 << 20, "n2:1")
+    for _ in range(3):
+        bench.ask(request)
+        bench.ask(replace(request, offset=1, last_fetched_epoch=0, high_watermark=0))
+    assert (bench.core.high_watermark, bench.core.epoch, bench.core.log.end) == (2, 1, 2)

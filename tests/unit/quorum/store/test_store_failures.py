@@ -1,0 +1,215 @@
+"""A quorum directory on a disk that fails: after the first failure no file in it changes any more."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from quorum.core.types import LogEnd
+from quorum.ports import StoreWrite
+from quorum.snapshot_file import snapshot_name
+from quorum.store import sqlite as sqlite_store
+from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL
+from quorumlog.errors import FatalError, StoreRefusedError
+from tests.contract.samples import data, snapshot_bytes, state
+from tests.failing_syncs import FailingDisk, contents, failing_disk, failing_syncs
+from tests.unit.quorum.store.test_sqlite_store import crashed, make, opened, write_rounds
+
+ROUNDS = 5
+END = LogEnd(1, 4)
+LOG_END = 2 + ROUNDS
+
+
+def assert_left(disk: FailingDisk) -> None:
+    """Nothing was written since the failure, and the folder says that the stop was not clean."""
+    gc.collect()  # a connection that is destroyed is closed
+    disk.assert_untouched()
+    assert disk.left is not None
+    assert disk.left[LOCK] == f"{os.getpid()} open\n".encode()
+
+
+async def reopened(folder: Path) -> int:
+    """The log end that another process finds there: of a copy, since this process holds the lock."""
+    copy = folder.with_name("copy")
+    shutil.copytree(folder, copy)
+    log_end, _ = await opened(copy)
+    return log_end
+
+
+async def test_after_a_failed_sync_database_wal_and_mark_stay_as_they_are(tmp_path: Path) -> None:
+    with failing_disk(tmp_path / "q") as failing:
+        store = make(failing.folder)
+        await store.open(1, None)
+        await write_rounds(store, ROUNDS)
+        failing.fails = WAL
+        with pytest.raises(FatalError, match=r"disk I/O error \(SQLITE_IOERR_FSYNC\)"):
+            await store.write([StoreWrite(state(LOG_END + 1), None, (data(LOG_END),))])
+        await store.close()
+    assert_left(failing)
+    assert failing.left is not None
+    assert failing.left.keys() == {DATABASE, WAL, IDENTITY, LOCK}
+    with pytest.raises(StoreRefusedError, match=f"in use by process {os.getpid()}"):
+        await make(failing.folder).open(1, None)
+    assert await reopened(failing.folder) in (LOG_END, LOG_END + 1)
+
+
+@pytest.mark.parametrize("file", [DATABASE, WAL])
+async def test_a_failed_checkpoint_is_the_failure_of_the_next_write_and_of_the_end(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when no write follows: the process must not end as if the stop had been clean."""
+    monkeypatch.setattr(sqlite_store, "CHECKPOINT_BYTES", 1)
+    with failing_disk(tmp_path / "q") as failing:
+        store = make(failing.folder)
+        await store.open(1, None)
+        write, fold = store.write, sqlite_store._fold
+        monkeypatch.setattr(
+            sqlite_store, "_fold", lambda connection: (setattr(failing, "fails", file), fold(connection))
+        )
+        await write_rounds(store, 0)
+        assert store._tidying is not None
+        await asyncio.wait({store._tidying})
+        with pytest.raises(FatalError, match="SQLITE_IOERR_FSYNC"):
+            await write([StoreWrite(state(3), None, (data(2),))])
+        with pytest.raises(FatalError, match="SQLITE_IOERR_FSYNC"):
+            await store.close()
+    assert_left(failing)
+    assert await reopened(failing.folder) == 2
+
+
+@pytest.mark.parametrize("file", [DATABASE, WAL])
+async def test_a_failed_sync_at_the_end_is_no_clean_stop(tmp_path: Path, file: str) -> None:
+    with failing_disk(tmp_path / "q") as failing:
+        store = make(failing.folder)
+        await store.open(1, None)
+        await write_rounds(store, ROUNDS)
+        failing.fails = file
+        with pytest.raises(FatalError, match="SQLITE_IOERR_FSYNC"):
+            await store.close()
+    assert_left(failing)
+    assert await reopened(failing.folder) == LOG_END
+
+
+async def test_a_failed_sync_of_the_lock_at_the_end_is_no_clean_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(5, os.strerror(5))
+
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    await write_rounds(store, ROUNDS)
+    with monkeypatch.context() as patch:
+        patch.setattr("quorum.store.directory.os.fsync", fail)
+        with pytest.raises(FatalError, match="EIO"):
+            await store.close()
+    gc.collect()
+    assert (tmp_path / "q" / WAL).stat().st_size > 0
+    assert await reopened(tmp_path / "q") == LOG_END
+
+
+async def test_a_write_is_synced_before_it_returns(tmp_path: Path) -> None:
+    """SQLite's `synchronous=NORMAL` syncs at checkpoints alone: a power cut would take acknowledged writes."""
+    synced: list[str] = []
+
+    def sync(path: str) -> bool:
+        synced.append(os.path.basename(path))
+        return False
+
+    with failing_syncs(sync):
+        store = make(tmp_path)
+        await store.open(1, None)
+        await write_rounds(store, ROUNDS)
+        synced.clear()
+        writes = [list(synced)]
+        for end in range(LOG_END, LOG_END + 3):
+            await store.write([StoreWrite(state(end + 1), None, (data(end),))])
+            writes.append(list(synced))
+        await store.close()
+    assert writes == [[WAL] * count for count in range(4)]
+
+
+async def test_a_snapshot_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    fsync, rename = os.fsync, os.replace
+
+    def fsync_noted(descriptor: int) -> None:
+        steps.append("sync of " + os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def rename_noted(source: str, target: str) -> None:
+        steps.append("rename")
+        rename(source, target)
+
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    await write_rounds(store, ROUNDS)
+    await store.begin_snapshot(END, resume=False)
+    await store.extend_snapshot(END, 0, snapshot_bytes(END.offset, b"chunk"))
+    with monkeypatch.context() as patch:
+        patch.setattr("quorum.store.snapshots.os.fsync", fsync_noted)
+        patch.setattr("quorum.store.snapshots.os.replace", rename_noted)
+        await store.finish_snapshot(END)
+    assert steps == [f"sync of {snapshot_name(END)}.part", "rename", "sync of q"]
+    await store.close()
+
+
+async def test_a_failed_sync_while_opening_leaves_what_a_killed_process_left(tmp_path: Path) -> None:
+    folder = await crashed(tmp_path, ROUNDS)
+    with failing_disk(folder) as failing:
+        failing.fails = WAL
+        with pytest.raises(FatalError, match="SQLITE_IOERR_FSYNC"):
+            await make(folder).open(1, None)
+    assert_left(failing)
+    assert await reopened(folder) == LOG_END
+
+
+async def test_a_snapshot_that_cannot_be_written_leaves_the_directory_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(5, os.strerror(5))
+
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    await write_rounds(store, ROUNDS)
+    await store.begin_snapshot(END, resume=False)
+    monkeypatch.setattr("quorum.store.snapshots.os.fdatasync", fail)
+    with pytest.raises(FatalError, match="EIO"):
+        await store.extend_snapshot(END, 0, snapshot_bytes(END.offset, b"chunk"))
+    left = contents(tmp_path / "q")
+    with pytest.raises(FatalError, match="EIO"):
+        await store.write([StoreWrite(state(LOG_END + 1), None, (data(LOG_END),))])
+    await store.close()
+    gc.collect()
+    assert contents(tmp_path / "q") == left
+    assert WAL in left
+
+
+async def test_damage_that_is_found_by_reading_leaves_the_directory_as_it_is(tmp_path: Path) -> None:
+    folder = await crashed(tmp_path, ROUNDS)
+    store = make(folder)
+    await store.open(1, None)
+    await store._run(lambda connection: connection.execute("UPDATE batches SET crc = 1 WHERE base_offset = 3"))
+    left = contents(folder)
+    with pytest.raises(FatalError, match="checksum"):
+        await store.read(0, LOG_END, 1 << 20)
+    await store.close()
+    gc.collect()
+    assert contents(folder) == left
+
+
+async def test_a_directory_is_left_as_it_is_when_its_disk_failed_elsewhere(tmp_path: Path) -> None:
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    await write_rounds(store, ROUNDS)
+    left = contents(tmp_path / "q")
+    await store.close(leave_files=True)
+    gc.collect()
+    assert contents(tmp_path / "q") == left
+    assert await reopened(tmp_path / "q") == LOG_END

@@ -1,0 +1,150 @@
+"""The consumer against brokers that die and logs that move on, and the runner for callers that block."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import pytest
+
+from quorumlog.client import partitions
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, ListedOffset, OffsetOutOfRangeError
+from quorumlog.client.records import NewRecord, build_batch, decode_batches
+from quorumlog.client.sync import runner
+from quorumlog.errors import ClusterError
+from quorumlog.wire.kafka.fetch import FetchedPartition
+from tests.unit.metadata.fake_node import run
+from tests.unit.quorumlog.client.fake_cluster import client_of, fake_brokers, threaded_brokers
+
+NOW = 1_700_000_000_000
+
+
+def batch(*values: int) -> bytearray:
+    return build_batch([NewRecord(None, str(value).encode(), NOW + value) for value in values])
+
+
+async def test_a_fetch_follows_the_leader() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        await brokers.fill("t", 0, batch(0, 1), batch(2))
+        consumer = Consumer(cluster)
+        fetched = await consumer.fetch("t", 0, 1)
+        assert [record.value for record in decode_batches(fetched.records, 1)] == [b"1", b"2"]
+        assert (fetched.log_start_offset, fetched.high_watermark) == (0, 3)
+        await brokers.kill(1)
+        await brokers.move("t", 0, 2)
+        fetched = await consumer.fetch("t", 0, 2)
+        assert [record.value for record in decode_batches(fetched.records)] == [b"2"]
+
+
+async def test_a_leader_that_hangs_is_left_once_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "LOOK_AFTER_S", 0.02)
+    async with fake_brokers() as brokers, Cluster(brokers.bootstrap, request_timeout_s=10_000) as cluster:
+        await brokers.create("t", [1])
+        await brokers.fill("t", 0, batch(0), batch(1))
+        consumer = Consumer(cluster, timeout_s=10_000, request_timeout_s=10_000)
+        await consumer.fetch("t", 0, 0)
+        await brokers.freeze(1)
+        waiting = asyncio.create_task(consumer.fetch("t", 0, 1))
+        await brokers.move("t", 0, 2)
+        assert [record.value for record in decode_batches((await waiting).records, 1)] == [b"1"]
+
+
+async def test_an_empty_fetch_waits_for_the_next_record() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        consumer = Consumer(cluster)
+        assert len((await consumer.fetch("t", 0, 0, wait_ms=1)).records) == 0
+        waiting = asyncio.create_task(consumer.fetch("t", 0, 0, wait_ms=30_000))
+        while not brokers.replicas[1].fetches_parked:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await brokers.fill("t", 0, batch(7))
+        brokers.replicas[1].appended.set()
+        assert len((await waiting).records) > 0
+
+
+async def test_out_of_range_names_what_is_there() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        await brokers.fill("t", 0, batch(0, 1))
+        with pytest.raises(OffsetOutOfRangeError, match=r"t-0: offset 9 is out of range.*from 0 to 2") as caught:
+            await Consumer(cluster).fetch("t", 0, 9)
+        assert (caught.value.code, caught.value.start, caught.value.end) == ("OFFSET_OUT_OF_RANGE", 0, 2)
+
+
+def test_all_that_a_fetch_asks_shares_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of range, then where the log begins and ends, and as it has moved meanwhile: the same again."""
+
+    async def slow(
+        calls: object, topic: str, index: int, timeout_s: float, attempt: Callable[..., object], wait_s: float = 0.0
+    ) -> object:
+        await asyncio.sleep(0.9 * timeout_s)
+        if attempt.__qualname__.startswith("Consumer.fetch"):
+            return FetchedPartition(None, "t", 0, 1, -1, -1, -1, memoryview(b""), -1, -1, -1, -1)
+        return ListedOffset(7, -1)
+
+    async def test() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(OffsetOutOfRangeError):
+            await Consumer(Cluster("h:1"), timeout_s=10).fetch("t", 0, 7)
+        return loop.time() - began
+
+    monkeypatch.setattr(partitions.PartitionCalls, "call", slow)
+    assert 9 < run(test()) < 10.5, "virtual seconds"
+
+
+async def test_offsets_of_many_partitions_and_times() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1, 2, 1])
+        await brokers.fill("t", 1, batch(0), batch(1), batch(2, 3))
+        consumer = Consumer(cluster)
+        ends = await consumer.list_offsets({("t", index): LATEST for index in range(3)})
+        assert [ends["t", index].offset for index in range(3)] == [0, 4, 0]
+        listed = await consumer.list_offsets({("t", 0): EARLIEST, ("t", 1): NOW + 1, ("t", 2): NOW})
+        assert (listed["t", 0].offset, listed["t", 1].offset, listed["t", 2].offset) == (0, 1, -1)
+
+
+async def test_the_timeout_says_what_the_last_answer_was() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        await brokers.move("t", 0, -1)
+        with pytest.raises(ClusterError, match=r"t-0: given up after 0\.2 s.*LEADER_NOT_AVAILABLE"):
+            await Consumer(cluster, timeout_s=0.2).fetch("t", 0, 0)
+        with pytest.raises(ClusterError, match=r"given up after 0\.2 s"):
+            await Consumer(cluster, timeout_s=0.2).list_offsets({("t", 0): LATEST})
+
+
+def test_the_runner_keeps_connections_and_sends_before_it_waits() -> None:
+    with threaded_brokers(1) as threaded:
+        brokers = threaded.brokers
+        threaded.run(brokers.create("t", [1]))
+        threaded.run(brokers.fill("t", 0, batch(5)))
+        here = runner()
+        assert runner() is here
+        cluster = here.cluster([brokers.bootstrap], "test")
+        assert here.cluster([brokers.bootstrap], "test") is cluster
+        consumer = Consumer(cluster)
+        assert here.run(consumer.list_offset("t", 0, LATEST)).offset == 1
+        fetch = here.start(consumer.fetch("t", 0, 0))
+        while not brokers.replicas[1].plans:  # it arrives although nobody turns the loop
+            threaded.run(asyncio.sleep(0))
+        assert len(here.run(fetch).records) > 0
+        here.cancel(here.start(consumer.fetch("t", 0, 1, wait_ms=100)))
+        assert here.run(consumer.list_offset("t", 0, LATEST)).offset == 1
+        here.run(cluster.close())
+
+
+def test_a_forked_worker_has_a_runner_of_its_own() -> None:
+    mine = runner()
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writable, b"own" if runner() is not mine else b"parents")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(readable, 10) == b"own"
+    os.close(readable)
+    os.close(writable)

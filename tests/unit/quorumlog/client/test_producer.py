@@ -1,0 +1,319 @@
+"""The producer against brokers that die, move and forget to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from broker.core.errors import Code
+from broker.kafka.api import ProducerIdResult
+from quorumlog.client import cluster as cluster_module
+from quorumlog.client import partitions
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.producer import ACKS_NONE, Producer
+from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.errors import ClusterError
+from quorumlog.runtime.addresses import Address
+from quorumlog.wire.record_batch import parse_header
+from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, client_of, fake_brokers
+
+NOW = 1_700_000_000_000
+
+
+def batch(*values: int) -> bytearray:
+    return build_batch([NewRecord(None, str(value).encode(), NOW) for value in values])
+
+
+async def values_of(brokers: FakeBrokers, topic: str, index: int) -> list[int]:
+    return [int(record.value or b"") for record in await brokers.records(topic, index)]
+
+
+async def test_batches_arrive_in_order_and_say_where() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1, 2])
+        async with Producer(cluster) as producer:
+            offsets = [await producer.send("t", n % 2, batch(n, n + 100)) for n in range(10)]
+        assert [offset.result() for offset in offsets] == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8]
+        assert producer.delivered_records == 20
+        assert await values_of(brokers, "t", 0) == [0, 100, 2, 102, 4, 104, 6, 106, 8, 108]
+        log = brokers.shared.logs["t", 1]
+        assert [parse_header(data).base_sequence for *_, data in log.batches] == [0, 2, 4, 6, 8]
+
+
+async def test_a_broker_without_producer_ids_left_is_not_the_only_one_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        asked: list[int] = []
+
+        async def none_left() -> ProducerIdResult:
+            asked.append(1)
+            return ProducerIdResult(int(Code.COORDINATOR_LOAD_IN_PROGRESS))
+
+        monkeypatch.setattr(brokers.replicas[1], "allocate_producer_id", none_left)
+        for _ in range(2):
+            assert (await cluster.new_producer_id(10))[0] > 0
+        assert asked == [1]
+
+
+async def test_what_is_no_batch_is_refused_and_not_waited_for() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster) as producer:
+            with pytest.raises(struct.error):
+                await producer.send("t", 0, bytearray(b"no batch"))
+            async with asyncio.timeout(10):
+                await producer.flush()
+
+
+async def test_a_leader_that_dies_after_the_append_and_before_the_answer_causes_no_duplicate() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster) as producer:
+            await (await producer.send("t", 0, batch(0)))
+            leader = brokers.replicas[1]
+            leader.acknowledge.clear()
+            leader.appended.clear()
+            unanswered = await producer.send("t", 0, batch(1, 2))
+            await producer.send("t", 0, batch(3))
+            await leader.appended.wait()
+            await brokers.kill(1)
+            await brokers.move("t", 0, 2)
+            assert await unanswered == 1
+        assert await values_of(brokers, "t", 0) == [0, 1, 2, 3]
+        assert len(brokers.replicas[2].produced) >= 2, "the batch was sent again"
+
+
+async def test_the_pause_between_two_tries_grows_to_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    go_on = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            await brokers.move("t", 0, 2)
+        await go_on(0)
+
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster, retry_pause_max_s=0.12) as producer:
+            await (await producer.send("t", 0, batch(0)))
+            await brokers.kill(1)
+            monkeypatch.setattr(asyncio, "sleep", sleep)
+            await (await producer.send("t", 0, batch(1)))
+    assert pauses[:4] == [0.05, 0.1, 0.12, 0.12][: len(pauses)]
+    assert len(pauses) >= 3
+
+
+async def test_a_leader_that_hangs_is_left_once_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time-out helps: without asking others this would wait for as long as the broker hangs."""
+    monkeypatch.setattr(partitions, "LOOK_AFTER_S", 0.02)
+    for_ever = 10_000.0
+    async with fake_brokers(3) as brokers, Cluster(brokers.bootstrap, request_timeout_s=for_ever) as cluster:
+        await brokers.create("t", [1, 1])
+        async with Producer(cluster, delivery_timeout_s=for_ever, request_timeout_s=for_ever) as producer:
+            for index in range(2):
+                await (await producer.send("t", index, batch(0)))
+            await brokers.freeze(1)
+            unanswered = [await producer.send("t", index, batch(1, 2)) for index in range(2)]
+            await brokers.move("t", 0, 2)
+            assert await unanswered[0] == 1
+            assert not unanswered[1].done(), "its leader is the same: it may only be slow"
+            await brokers.move("t", 1, 3)
+            assert await unanswered[1] == 1
+        assert await values_of(brokers, "t", 0) == await values_of(brokers, "t", 1) == [0, 1, 2]
+
+
+async def test_a_broker_that_hangs_is_asked_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections and answers nothing: neither who leads nor with a producer id."""
+    monkeypatch.setattr(cluster_module, "HURRY_S", 0.05)
+    taken: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    async with fake_brokers() as brokers:
+        await brokers.create("t", [2])
+        first = f"127.0.0.1:{port},{brokers.bootstrap}"
+        async with Cluster(first, request_timeout_s=10_000) as cluster:
+            async with Producer(cluster, delivery_timeout_s=10_000) as producer:
+                assert await (await producer.send("t", 0, batch(0))) == 0
+            assert await cluster.partition_counts(["t"], 10_000) == {"t": 1}
+            assert len(taken) <= 2, "once it has not answered it is the last to be asked"
+    for writer in taken:
+        writer.close()
+    silent.close()
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+async def test_a_broker_that_is_behind_is_not_believed(renewed: bool) -> None:
+    """It was paused while the leader moved, perhaps under another topic id; then it is asked who leads."""
+    async with fake_brokers(3) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster) as producer:
+            await (await producer.send("t", 0, batch(0)))
+            await brokers.hold_back(1)
+            if renewed:
+                await brokers.renew("t")
+            await brokers.move("t", 0, 2)
+            connection = await cluster.leader("t", 0, 10.0)
+            for node_id, wanted in ((3, 2), (1, 2)):
+                for address in brokers.addresses.values():
+                    if address != brokers.addresses[node_id]:
+                        cluster._ask_last(Address(*address))
+                await cluster.leader_lost("t", 0, connection)
+                connection = await cluster.leader("t", 0, 10.0)
+                assert (connection.host, connection.port) == brokers.addresses[wanted], f"as told by {node_id}"
+
+
+async def test_what_was_known_a_day_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster forgets the epochs of a topic that has gone, too."""
+    monkeypatch.setattr(cluster_module, "EPOCHS_GO_ON_S", 0.0)
+    async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        await brokers.move("t", 0, 2)
+        connection = await cluster.leader("t", 0, 10.0)
+        assert connection.port == brokers.addresses[2][1]
+        await brokers.delete("t")
+        await brokers.create("t", [1])
+        await cluster.leader_lost("t", 0, connection)
+        assert (await cluster.leader("t", 0, 10.0)).port == brokers.addresses[1][1]
+
+
+async def test_a_moved_leader_is_found_without_a_broken_connection() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster) as producer:
+            await (await producer.send("t", 0, batch(0)))
+            await brokers.move("t", 0, 2)
+            await (await producer.send("t", 0, batch(1)))
+        assert len(brokers.replicas[1].produced) == 2
+        assert len(brokers.replicas[2].produced) == 1
+        assert await values_of(brokers, "t", 0) == [0, 1]
+
+
+async def test_a_broker_that_comes_back_on_its_address_is_used_again() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster) as producer:
+            await (await producer.send("t", 0, batch(0)))
+            await brokers.kill(1)
+            delivered = await producer.send("t", 0, batch(1))
+            await brokers.start(1)
+            await brokers.move("t", 0, 1)
+            assert await delivered == 1
+        assert await values_of(brokers, "t", 0) == [0, 1]
+
+
+async def test_the_delivery_timeout_names_the_partition_and_fails_everything_behind() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        with pytest.raises(ClusterError, match=r"t-0: given up after 0\.4 s") as caught:  # noqa: PT012
+            async with Producer(cluster, delivery_timeout_s=0.4) as producer:
+                await brokers.kill(1)
+                first = await producer.send("t", 0, batch(0))
+                second = await producer.send("t", 0, batch(1))
+        assert caught.value.code == "TIMED_OUT"
+        assert first.exception() is second.exception() is caught.value
+        with pytest.raises(ClusterError, match="given up"):
+            await producer.send("t", 0, batch(2))
+
+
+async def test_a_lost_sequence_is_an_error_that_says_so() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        with pytest.raises(ClusterError, match="acknowledged records were deleted or lost") as caught:  # noqa: PT012
+            async with Producer(cluster) as producer:
+                await (await producer.send("t", 0, batch(0)))
+                brokers.shared.logs["t", 0].next_sequence.clear()
+                brokers.shared.logs["t", 0].sequences.clear()
+                await producer.send("t", 0, batch(1))
+        assert caught.value.code == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+        assert not caught.value.retriable
+
+
+async def test_a_refused_batch_is_not_tried_again() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE") as caught:
+            async with Producer(cluster) as producer:
+                await producer.send("t", 0, build_batch([NewRecord(None, bytes(2_000_000), NOW)]))
+        assert not caught.value.retriable
+        assert len(brokers.replicas[1].produced) == 1
+
+
+async def test_a_failed_lane_fails_the_batch_that_another_waits_for() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1, 2])
+        brokers.replicas[2].acknowledge.clear()
+        with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE"):  # noqa: PT012
+            async with Producer(cluster) as producer:
+                waiting = await producer.send("t", 1, batch(1))
+                await brokers.replicas[2].appended.wait()
+                await producer.send("t", 0, build_batch([NewRecord(None, bytes(2_000_000), NOW)]))
+                with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE"):
+                    await waiting
+                brokers.replicas[2].acknowledge_all()
+        assert producer.delivered_records == 0
+
+
+async def test_a_cancelled_write_leaves_no_task_behind() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        brokers.replicas[1].acknowledge.clear()
+
+        async def write() -> None:
+            async with Producer(cluster) as producer:
+                await producer.send("t", 0, batch(0))
+
+        writing = asyncio.create_task(write())
+        await brokers.replicas[1].appended.wait()
+        before = asyncio.all_tasks()
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert not [task for task in asyncio.all_tasks() & before if "Producer._run" in repr(task)]
+        brokers.replicas[1].acknowledge_all()
+
+
+async def test_send_waits_while_the_buffer_is_full() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        leader = brokers.replicas[1]
+        leader.acknowledge.clear()
+        size = len(batch(0))
+        async with Producer(cluster, buffer_size_max_bytes=2 * size) as producer:
+            for value in range(2):
+                await producer.send("t", 0, batch(value))
+            third = asyncio.create_task(producer.send("t", 0, batch(2)))
+            await leader.appended.wait()
+            assert not third.done()
+            leader.acknowledge_all()
+            await third
+        assert await values_of(brokers, "t", 0) == [0, 1, 2]
+
+
+async def test_acks_0_names_no_producer() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        async with Producer(cluster, acks=ACKS_NONE) as producer:
+            assert await (await producer.send("t", 0, batch(0))) == -1
+        await brokers.replicas[1].appended.wait()
+        ((_, _, acks, data),) = brokers.replicas[1].produced
+        assert (acks, parse_header(data).producer_id) == (0, -1)
+
+
+async def test_an_unknown_topic_is_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumlog.client.partitions.UNKNOWN_TOPIC_TIMEOUT_S", 0.1)
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        with pytest.raises(ClusterError, match="nope-0 does not exist"):
+            async with Producer(cluster) as producer:
+                await producer.send("nope", 0, batch(0))
+
+
+async def test_no_broker_at_all_is_named() -> None:
+    async with fake_brokers(1) as brokers:
+        address = brokers.bootstrap
+        await brokers.kill(1)
+    async with Cluster(address) as cluster:
+        with pytest.raises(ClusterError, match=address):
+            async with Producer(cluster, delivery_timeout_s=0.2):
+                pass

@@ -1,0 +1,144 @@
+"""kctl doctor where disks of voters are gone, and where brokers hang of which a new leader does not know."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumlog.client.probe import HANGS
+from quorumlog.kctl.main import run
+from quorumlog.runtime.clock import Sources
+from tests.unit.quorumlog.doctor.clinic import SILENT, Clinic, Diagnose, address, use
+
+
+def test_a_voter_came_back_with_another_disk(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.statuses[3].last_fetch_ms = 9000
+    clinic.disks[3] = b"\7" * 16
+    findings, _ = diagnose()
+    assert findings.keys() == {"VOTER_NEW_DISK"}
+    found = findings["VOTER_NEW_DISK"]
+    assert found["what"] == "voter 3 is missing: no further voter may fail"
+    assert "with another disk than the voter's" in found["cause"]
+    assert found["commands"] == ["kctl add-voter 3@h3:9093 --replace"]
+
+
+def test_a_voter_with_another_disk_is_named_before_the_leader_misses_the_old_one(
+    clinic: Clinic, diagnose: Diagnose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clinic.disks[3] = b"\7" * 16  # the leader last heard of the old disk 100 ms ago
+    assert diagnose()[0].keys() == {"VOTER_NEW_DISK"}
+    assert run(["doctor"]) == 1
+    assert "2 of 3 voters;" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("voters", "command"),
+    [
+        ((1,), ["kctl alter-quorum --target 1@h1:9093,11@h11:9093,12@h12:9093 --wait"]),
+        ((1, 2), ["kctl add-voter 11@h11:9093 --wait"]),
+        ((1, 2, 3, 4), ["kctl add-voter 11@h11:9093 --wait"]),
+    ],
+)
+def test_brokers_that_run_are_proposed_as_voters(
+    monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose, voters: tuple[int, ...], command: list[str]
+) -> None:
+    use(Clinic(voters=voters), monkeypatch)
+    (finding,) = diagnose()[0].values()
+    assert finding["commands"] == command
+
+
+def test_without_another_node_an_even_number_of_voters_is_reduced(
+    monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose
+) -> None:
+    clinic = Clinic(voters=(1, 2, 3, 4), brokers=())
+    use(clinic, monkeypatch)
+    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 4"]
+    clinic.silent = {3: SILENT}
+    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 3"], "rather one that is down"
+    use(Clinic(voters=(1, 2), brokers=()), monkeypatch)
+    found = diagnose()[0]["EVEN_VOTERS"]
+    assert found["commands"] == []
+    assert found["next"].startswith("start another node")
+
+
+@pytest.mark.parametrize(("ahead_ms", "told"), [(4_000, None), (-7_500_000, "node 13 is 2 hours behind")])
+def test_clocks_that_differ_are_named(clinic: Clinic, diagnose: Diagnose, ahead_ms: int, told: str | None) -> None:
+    now_ms = Sources.real().wall_ms()
+    for described in clinic.described.values():
+        described.wall_ms = now_ms
+    clinic.described[13].wall_ms = now_ms + ahead_ms
+    findings, code = diagnose()
+    assert findings.keys() == ({"CLOCKS"} if told else set())
+    if told:
+        assert (findings["CLOCKS"]["cause"], findings["CLOCKS"]["nodes"], code) == (told, [13], 1)
+
+
+def test_a_clock_here_that_is_wrong_is_no_finding(clinic: Clinic, diagnose: Diagnose) -> None:
+    for described in clinic.described.values():
+        described.wall_ms = 1_000
+    assert diagnose() == ({}, 0)
+
+
+def test_voters_that_came_back_with_empty_disks_make_no_quorum(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.leader = None
+    clinic.disks = {1: b"\7" * 16, 2: b"\7" * 16}
+    findings, _ = diagnose()
+    assert findings.keys() == {"NO_QUORUM"}
+    found = findings["NO_QUORUM"]
+    assert found["nodes"] == [1, 2]
+    assert found["cause"] == (
+        "2 of 3 voters cannot vote, 2 must be up: node 1 at h1:9093: it answers with another disk than the voter's; "
+        "node 2 at h2:9093: it answers with another disk than the voter's"
+    )
+    assert found["next"] == (
+        "1 more must be up with its old disk: node 1 or node 2; if the disks are lost for good: docs/recovery.md"
+    )
+    clinic.disks, clinic.silent = {2: b"\7" * 16}, {1: SILENT}
+    found = diagnose()[0]["NO_QUORUM"]
+    assert f"node 1 at h1:9093: {SILENT}; node 2 at h2:9093: it answers with another disk" in found["cause"]
+    assert found["next"].startswith("1 more must be up with its old disk: node 1 or node 2; if the disks are lost")
+
+
+def test_a_leader_that_waits_for_voters_with_empty_disks(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.paused = True
+    clinic.disks = {2: b"\7" * 16, 3: b"\7" * 16}
+    for node_id in (2, 3):
+        clinic.statuses[node_id].last_fetch_ms = 5000
+    found = diagnose()[0]["PAUSED"]
+    assert "node 2 last fetched 5.0 s ago; it answers with another disk than the voter's" in found["cause"]
+    assert found["next"].startswith("1 more must be up with its old disk: node 2 or node 3; if the disks are lost")
+
+
+def test_an_address_that_may_be_a_broker_s_is_left_alone(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.brokers = [11, 12]  # 13 does not fetch from this leader, so nobody knows its control address
+    clinic.silent = {13: HANGS}
+    assert diagnose("--controllers", f"{address(1)},{address(13)}")[0].keys() == set()
+    del clinic.metadata.brokers[2]
+    assert diagnose("--controllers", f"{address(1)},{address(13)}")[0].keys() == {"UNKNOWN_ADDRESS"}
+
+
+def test_the_leader_itself_is_asked_what_the_controller_heard(clinic: Clinic, diagnose: Diagnose) -> None:
+    assert diagnose("--controllers", address(3)) == ({}, 0)
+    assert clinic.preferred == address(1)
+
+
+def test_two_nodes_with_one_id(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
+    clinic = Clinic(brokers=(11, 12, 13, 112))
+    use(clinic, monkeypatch)
+    del clinic.metadata.brokers[3]
+    clinic.claims[112] = 12
+    assert diagnose() == ({}, 0), "one node, at two addresses"
+    clinic.disks[112] = b"\7" * 16
+    findings, _ = diagnose()
+    assert findings.keys() == {"SAME_ID"}
+    assert findings["SAME_ID"]["what"] == "2 nodes claim to be node 12: at h112:9093 and h12:9093"
+    assert findings["SAME_ID"]["nodes"] == [12]
+
+
+def test_without_a_leader_brokers_that_have_just_started_know_nothing(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.leader = None
+    clinic.silent = dict.fromkeys((1, 2, 3), SILENT)
+    clinic.metadata.Clear()
+    clinic.metadata.result.error = "NONE"
+    findings, _ = diagnose("--controllers", address(11))
+    assert findings.keys() == {"NO_QUORUM", "METADATA_UNREADABLE"}
+    assert findings["METADATA_UNREADABLE"]["cause"].endswith("only a leader can tell what is committed")

@@ -1,0 +1,158 @@
+"""Lines into records, and records into batches."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumlog.client.consumer import Fetched
+from quorumlog.client.partitioner import partition_of
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.kctl import data
+from quorumlog.kctl.data import MalformedLineError, _LineParser, _lines, _pairs, _split, _Target
+from quorumlog.kctl.exits import exit_code
+from quorumlog.kctl.main import run
+from quorumlog.wire.record_batch import patch
+from tests.unit.quorumlog.wire.framing import body_of, record, sealed
+
+T = TypeVar("T")
+
+
+def test_lines_have_one_key_each_or_all_the_same() -> None:
+    assert _LineParser(None, None)(b"a:b") == (None, b"a:b")
+    assert _LineParser(b"k", None)(b"v") == (b"k", b"v")
+    assert _LineParser(None, b":")(b"k:v:w") == (b"k", b"v:w")
+    parse = _LineParser(None, b":")
+    parse(b"k:v")
+    with pytest.raises(MalformedLineError, match=r"line 2 has no ':'"):
+        parse(b"nothing")
+
+
+@given(
+    st.lists(st.tuples(st.one_of(st.none(), st.binary(max_size=4)), st.binary(max_size=8)), max_size=60),
+    st.integers(1, 5),
+    st.one_of(st.none(), st.just(0)),
+)
+def test_no_record_is_lost_and_each_partition_keeps_its_order(
+    pairs: list[tuple[bytes | None, bytes]], count: int, partition: int | None
+) -> None:
+    batches = _split(_Target("t", partition, count), pairs, 0)
+    seen: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
+    for index, records in batches:
+        assert records
+        seen.setdefault(index, []).extend((record.key, record.value) for record in records)
+    expected: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
+    for key, value in pairs:
+        index = partition if partition is not None else 0 if key is None else partition_of(key, count)
+        expected.setdefault(index, []).append((key, value))
+    assert seen == expected
+
+
+def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "BATCH_RECORDS_MAX", 3)
+    batches = _split(_Target("t", 0, 1), [(None, b"x")] * 8, 0)
+    assert [len(records) for _, records in batches] == [3, 3, 2]
+    monkeypatch.setattr(data, "BATCH_BYTES_MAX", 100)
+    batches = _split(_Target("t", 0, 1), [(None, b"x" * 90)] * 3, 0)
+    assert [len(records) for _, records in batches] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"a\nb\n", b"a\nb", b"\n\na", b"x" * 300 + b"\n" + b"y"])
+async def test_lines_of_a_file(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "CHUNK_BYTES", 7)
+    file = tmp_path / "lines"
+    file.write_bytes(text)
+    lines = [line async for some in _lines(str(file)) for line in some]
+    whole = text.split(b"\n")
+    assert lines == (whole if whole[-1] else whole[:-1])
+
+
+async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "CHUNK_BYTES", 7)
+    monkeypatch.setattr(data, "LINE_MAX_BYTES", 20)
+    file = tmp_path / "lines"
+    file.write_bytes(b"a\nb\n" + b"x" * 100)
+    found: list[bytes] = []
+    with pytest.raises(MalformedLineError, match="line 3 is longer than 20 bytes"):
+        await _collect(_lines(str(file)), found)
+    assert found == [b"a", b"b"]
+
+
+async def test_what_comes_before_a_malformed_line_is_given_out(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"a:1\nb:2\nno separator\nc:3\n")
+    found: list[tuple[bytes | None, bytes]] = []
+    with pytest.raises(MalformedLineError, match="line 3") as caught:
+        await _collect(_pairs(str(file), _LineParser(None, b":")), found)
+    assert found == [(b"a", b"1"), (b"b", b"2")]
+    assert exit_code(caught.value) == 2
+
+
+async def _collect(source: AsyncIterator[list[T]], found: list[T]) -> None:
+    async for some in source:
+        found += some
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            RemoteProtocolError("damaged record batch at byte 0: length"),
+            "REMOTEPROTOCOL: damaged record batch at byte 0",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "IO_ERROR: No space left on device"),
+        (ClusterError("INVALID_CONFIG", "no"), "INVALID_CONFIG: no"),
+    ],
+)
+def test_what_ends_one_of_the_readers_is_what_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, said: str
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    async def consume(*_: object) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail())
+
+    monkeypatch.setattr(data, "_consume", consume)
+    assert run(["consume", "t"]) == exit_code(error)
+    assert capsys.readouterr().err.startswith(f"kctl: {said}")
+
+
+class OneFetch:
+    """A consumer whose every fetch gives the same bytes."""
+
+    def __init__(self, records: bytes) -> None:
+        self.records = memoryview(records)
+
+    async def fetch(self, *_: object, **__: object) -> Fetched:
+        return Fetched(self.records, 6, 0)
+
+
+async def test_records_before_an_unreadable_batch_are_given_out_before_its_error() -> None:
+    fetched = bytearray(sealed(body_of(record(0), record(1)), 2) + sealed(body_of(record(5), record(9)), 2))
+    patch(fetched, 2, 0, position=len(fetched) // 2)
+    pieces: asyncio.Queue[Any] = asyncio.Queue()
+    await data._read(OneFetch(bytes(fetched)), "t", 3, 0, None, pieces, None)
+    index, records = pieces.get_nowait()
+    assert (index, [one.offset for one in records]) == (3, [0, 1])
+    error = pieces.get_nowait()
+    assert isinstance(error, ClusterError)
+    assert (exit_code(error), error.code) == (1, "CORRUPT_MESSAGE")
+    assert error.message.startswith("t-3: the batch of offsets 2 to 3 cannot be read")
+    assert error.next_step == "kctl consume t --partition 3 --from 4"
+    assert pieces.empty()
+
+
+async def test_unreadable_batch_without_an_end_offers_no_offset_to_go_on_at() -> None:
+    pieces: asyncio.Queue[Any] = asyncio.Queue()
+    await data._read(OneFetch(b"\0" * 70), "t", 0, 0, None, pieces, None)
+    assert pieces.get_nowait() == (0, [])
+    assert pieces.get_nowait().next_step == "kctl explain t-0"

@@ -1,0 +1,171 @@
+"""Commands that only read: with a controller, and without one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl import data
+from quorumlog.kctl.context import Context
+from quorumlog.kctl.main import run
+from quorumlog.kctl.reads import Reads
+from quorumlog.wire import rpcs
+from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import metadata_pb2, node_pb2
+from tests.unit.quorumlog.kctl.test_commands import FakeClient, client, quorum_reply
+
+__all__ = ["client"]
+
+NOBODY = ClusterError("NOT_CONTROLLER", "no controller", retriable=True)
+FINE = pb.Result(error="NONE")
+
+
+def replies(unconfirmed: bool, offset: int = 41) -> dict[str, Any]:
+    result = pb.Result(error="NONE", unconfirmed=unconfirmed)
+    partition = pb.PartitionDescription(index=0, leader=11, isr=[11], replica_states=["online"])
+    partition.replicas.add(broker_id=11)
+    topic = pb.TopicDescription(name="t", result=FINE, topic_id=bytes(range(16)), partitions=[partition])
+    config = pb.DescribedConfig(key="a", value="1", source="topic", allowed="a number")
+    broker = pb.BrokerDescription(
+        broker_id=11, state="unfenced", endpoints=[metadata_pb2.Endpoint(name="C", host="b", port=1)]
+    )
+    return {
+        rpcs.DESCRIBE_TOPICS: pb.DescribeTopicsReply(result=result, offset=offset, topics=[topic]),
+        rpcs.DESCRIBE_CONFIGS: pb.DescribeConfigsReply(
+            result=result, offset=offset, resources=[pb.DescribedConfigs(result=FINE, configs=[config])]
+        ),
+        rpcs.DESCRIBE_FEATURES: pb.DescribeFeaturesReply(
+            result=result, offset=offset, features=[pb.DescribedFeature(name="metadata.version", level=1)]
+        ),
+        rpcs.DESCRIBE_PREFERRED_CONTROLLERS: pb.DescribePreferredControllersReply(
+            result=result, offset=offset, node_ids=[1]
+        ),
+        rpcs.LIST_REASSIGNMENTS: pb.ListReassignmentsReply(
+            result=result, offset=offset, throttle=-1,
+            partitions=[pb.OngoingReassignment(topic="t", leader=11, replicas=[11, 12], adding=[12], isr=[11])],
+        ),
+        rpcs.DESCRIBE_BROKERS: pb.DescribeBrokersReply(result=result, offset=offset, brokers=[broker]),
+    }  # fmt: skip
+
+
+COMMANDS = [
+    ["topics", "list"],
+    ["topics", "describe"],
+    ["topics", "describe", "t"],
+    ["configs", "get", "--topic", "t"],
+    ["features", "describe"],
+    ["preferred-controllers", "show"],
+    ["reassign", "status"],
+    ["reassign", "generate", "--topic", "t"],
+    ["reassign", "verify", "--topic", "t", "--brokers", "11,12"],
+    ["brokers", "list"],
+    ["brokers", "describe", "11"],
+]
+
+
+OF_NODES = {
+    rpcs.DESCRIBE_METADATA: node_pb2.DescribeMetadataReply(result=FINE, offset=41),
+    rpcs.DESCRIBE_NODE: NOBODY, rpcs.DESCRIBE_REPLICAS: NOBODY,
+}  # fmt: skip
+"""Questions that are put to nodes, never to the controller."""
+
+
+def with_controller(client: FakeClient) -> None:
+    client.replies.update(replies(unconfirmed=False))
+    client.replies[rpcs.DESCRIBE_QUORUM] = quorum_reply()
+    client.replies.update(OF_NODES)
+
+
+def without_controller(client: FakeClient) -> None:
+    client.replies.update(dict.fromkeys(replies(False), NOBODY))
+    client.replies.update({("h1:1", rpc): reply for rpc, reply in replies(unconfirmed=True).items()})
+    quorum = quorum_reply()
+    quorum.known.ClearField("leader_id")
+    client.replies[rpcs.DESCRIBE_QUORUM] = quorum
+    client.replies.update(OF_NODES)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_every_read_says_at_which_offset_it_is_valid(
+    client: FakeClient, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    with_controller(client)
+    assert run([*arguments]) == 0
+    assert "as of offset 41 of the metadata log\n" in capsys.readouterr().err
+    assert run([*arguments, "-o", "json"]) == 0
+    captured = capsys.readouterr()
+    assert "metadata log" not in captured.err
+    document = json.loads(captured.out)
+    rows = document if isinstance(document, list) else [document]
+    assert [(row["offset"], row["unconfirmed"]) for row in rows] == [(41, False)]
+    assert not any(request.header.unconfirmed for _, request in client.calls if request is not None)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_every_read_is_answered_without_a_controller(
+    client: FakeClient, capsys: pytest.CaptureFixture[str], arguments: list[str], form: str
+) -> None:
+    without_controller(client)
+    assert run([*arguments, "-o", form]) == 0
+    captured = capsys.readouterr()
+    assert "unconfirmed, as of offset 41 of the metadata log: no active controller confirmed it" in captured.err
+    if form == "json":
+        document = json.loads(captured.out)
+        rows = document if isinstance(document, list) else [document]
+        assert [(row["offset"], row["unconfirmed"]) for row in rows] == [(41, True)]
+    confirmed = [rpc for rpc, request in client.calls if request is not None and not request.header.unconfirmed]
+    asked = [rpc for rpc in confirmed if rpc not in OF_NODES]
+    assert len(asked) == 1, "a controller is waited for once, not for each question"
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_health_says_whether_a_controller_confirmed_it(
+    client: FakeClient, capsys: pytest.CaptureFixture[str], is_confirmed: bool
+) -> None:
+    (with_controller if is_confirmed else without_controller)(client)
+    run(["cluster", "health", "-o", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["offset"], document["unconfirmed"]) == (41, not is_confirmed)
+    client.replies[rpcs.DESCRIBE_QUORUM] = NOBODY
+    run(["cluster", "health", "-o", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["offset"], document["unconfirmed"]) == (None, None), "nothing was read"
+
+
+def test_changes_are_never_answered_without_a_controller(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_controller(client)
+    client.replies[rpcs.CREATE_TOPICS] = NOBODY
+    assert run(["topics", "create", "t"]) == 4
+    assert not any(request.header.unconfirmed for _, request in client.calls)
+
+
+@pytest.mark.parametrize(("known_there", "partition"), [(True, 0), (True, 5), (False, 0)])
+async def test_a_controller_is_asked_before_a_topic_or_partition_is_said_to_be_missing(
+    client: FakeClient, known_there: bool, partition: int
+) -> None:
+    with_controller(client)
+    stale = replies(unconfirmed=True, offset=40)[rpcs.DESCRIBE_TOPICS]
+    if not known_there:
+        stale.topics[0].result.error = "UNKNOWN_TOPIC_OR_PARTITION"
+        del stale.topics[0].partitions[:]
+    client.replies["h1:1", rpcs.DESCRIBE_TOPICS] = stale
+    for index in range(1, 6):
+        client.replies[rpcs.DESCRIBE_TOPICS].topics[0].partitions.add(index=index)
+    count = await data._partition_count(Reads(Context(), client), "t", partition)
+    assert count == (1 if (known_there, partition) == (True, 0) else 6)
+    confirmed = [request for _, request in client.calls if not request.header.unconfirmed]
+    assert len(confirmed) == (0 if (known_there, partition) == (True, 0) else 1)
+
+
+async def test_brokers_are_looked_up_at_any_node_the_unfenced_first(client: FakeClient) -> None:
+    without_controller(client)
+    reply = client.replies["h1:1", rpcs.DESCRIBE_BROKERS]
+    reply.brokers.add(broker_id=3, state="fenced").endpoints.add(name="C", host="a", port=3)
+    assert await data._broker_addresses(Reads(Context(), client)) == ["b:1", "a:3"]
+    assert len(client.calls) == 1

@@ -1,0 +1,303 @@
+"""kctl reassign start and status, against a controller and brokers that answer from a table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl import reassign_progress
+from quorumlog.kctl.main import run
+from quorumlog.kctl.reassign_progress import held_up, summary
+from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
+from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import metadata_pb2
+from quorumlog.words import Key
+from tests.unit.quorumlog.kctl.test_commands import OK, FakeClient, client, quorum_reply
+
+__all__ = ["client"]
+
+SILENT = ClusterError("UNAVAILABLE", "no answer", retriable=True)
+
+
+def ongoing(topic: str = "t", index: int = 0, **changes: Any) -> Any:
+    """11,12 to 11,13, which is not in sync yet."""
+    lists = {"replicas": [11, 13, 12], "adding": [13], "removing": [12], "isr": [11, 12], "leader": 11, **changes}
+    return pb.OngoingReassignment(topic=topic, index=index, **lists)
+
+
+def going_on(*partitions: Any) -> Any:
+    return pb.ListReassignmentsReply(result=OK, offset=9, throttle=-1, partitions=partitions)
+
+
+def altered(*rows: tuple[int, bool, str], changed: bool | None = None) -> Any:
+    """(partition of t, whether it changed, message)."""
+    reply = pb.AlterReassignmentsReply(result=OK, offset=9)
+    for index, is_changed, message in rows:
+        result = pb.Result(error="NONE", message=message)
+        reply.partitions.add(topic="t", index=index, result=result, changed=is_changed)
+    reply.changed = any(is_changed for _, is_changed, _ in rows) if changed is None else changed
+    return reply
+
+
+def brokers(**fenced: bool) -> Any:
+    """`b13=True`: broker 13 is fenced."""
+    reply = pb.DescribeBrokersReply(result=OK)
+    for name, is_fenced in fenced.items():
+        reply.brokers.add(broker_id=int(name[1:]), state="fenced" if is_fenced else "unfenced")
+    return reply
+
+
+@pytest.fixture
+def cluster(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    """t-0 is on its way from 11,12 to 11,13; all brokers are there, and nobody tells sizes."""
+    monkeypatch.setattr(reassign_progress, "LOOK_S", 0.01)
+    client.replies |= {
+        rpcs.DESCRIBE_QUORUM: quorum_reply(),
+        rpcs.DESCRIBE_REPLICAS: SILENT,
+        rpcs.LIST_REASSIGNMENTS: going_on(ongoing()),
+        rpcs.DESCRIBE_BROKERS: brokers(b11=False, b12=False, b13=False),
+        rpcs.DESCRIBE_TOPICS: described((11, 13), (11, 13)),
+    }
+    return client
+
+
+def test_a_plan_leaves_out_who_is_cordoned_unless_it_is_named(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.replies[rpcs.DESCRIBE_TOPICS] = described((11, 12))
+    cluster.replies[rpcs.DESCRIBE_BROKERS].brokers[1].cordoned = True
+
+    def planned(*arguments: str) -> tuple[set[int], str]:
+        assert run(["reassign", "generate", "--topic", "t", "-o", "json", *arguments]) == 0
+        captured = capsys.readouterr()
+        [partition] = json.loads(captured.out)["plan"]["partitions"]
+        return set(partition["replicas"]), captured.err
+
+    assert planned() == ({11, 13}, "broker 12 is cordoned, and gets no replicas unless named in --brokers\n")
+    assert planned("--brokers", "11,12") == ({11, 12}, "")
+
+
+START = ["reassign", "start", "--plan", "-"]
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both partitions of t to 11,13."""
+
+    class Input:
+        def read(self, size: int) -> str:
+            rows = [{"topic": "t", "partition": index, "replicas": [11, 13]} for index in (0, 1)]
+            return json.dumps({"partitions": rows})
+
+    monkeypatch.setattr("sys.stdin", Input())
+
+
+def described(*rows: tuple[int, ...]) -> Any:
+    """Topic t with these replicas."""
+    topic = pb.TopicDescription(name="t", result=OK)
+    for index, row in enumerate(rows):
+        replicas = [metadata_pb2.Replica(broker_id=each) for each in row]
+        topic.partitions.add(index=index, leader=row[0], replicas=replicas, isr=row)
+    return pb.DescribeTopicsReply(result=OK, topics=[topic])
+
+
+def asked(client: FakeClient, rpc: AnyRpc) -> int:
+    return sum(each == rpc for each, _ in client.calls)
+
+
+@pytest.mark.usefixtures("plan")
+def test_what_is_on_its_way_there_already_is_said_and_waited_for(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, moving = "t-1 is there already", "t-0 is being moved there already"
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, moving), (1, False, there))
+    assert run(START) == 0
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == ["t-0: already under way to the same replicas", there]
+    assert captured.out == "nothing to do: already under way (kctl reassign status)\n"
+
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing()), going_on(ongoing()), going_on()]
+    assert run([*START, "--wait"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[0] == "t-0: already under way to the same replicas; waiting for that"
+    assert captured.err.splitlines()[-2:] == ["2 of 2 partitions moved", there]
+    assert captured.out == "1 of 2 partitions moved\n"
+
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing()), going_on()]
+    assert run([*START, "--wait", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["changed"], [each["changed"] for each in document["partitions"]]) == (False, [False, False])
+
+
+@pytest.mark.usefixtures("plan")
+def test_some_begin_and_some_are_on_their_way(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, "moving"), (1, True, ""))
+    assert run(START) == 0
+    assert capsys.readouterr().out == "2 of 2 partitions being moved\n"
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing()), going_on()]
+    assert run([*START, "--wait"]) == 0
+    assert capsys.readouterr().out == "2 of 2 partitions moved\n"
+
+
+@pytest.mark.usefixtures("plan")
+@pytest.mark.parametrize(
+    ("after", "code", "told", "error"),
+    [
+        (
+            described((11, 12), (11, 13)), 1, "1 of 2 partitions moved; cancelled or replaced elsewhere: t-0",
+            "VERIFICATION_FAILED: not as planned: t-0; the reassignment was cancelled or replaced elsewhere",
+        ),
+        (
+            described((11, 12), (11, 12)), 1, "0 of 2 partitions moved; cancelled or replaced elsewhere: t-0..1",
+            "VERIFICATION_FAILED: not as planned: t-0, t-1; the reassignment was cancelled or replaced elsewhere",
+        ),
+        (
+            described((11, 13)), 3, "1 of 2 partitions moved; cancelled or replaced elsewhere: t-1",
+            "UNKNOWN_TOPIC_OR_PARTITION: missing: t-1",
+        ),
+    ],
+)  # fmt: skip
+def test_a_reassignment_that_is_cancelled_elsewhere_does_not_count_as_moved(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str], after: Any, code: int, told: str, error: str
+) -> None:
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, True, ""), (1, True, ""))
+    cluster.replies[rpcs.DESCRIBE_TOPICS] = after
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing(), ongoing(index=1)), going_on()]
+    assert run([*START, "--wait"]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    first, *_, last, failure = captured.err.splitlines()
+    assert first.startswith("0 of 2 partitions moved, 0 bytes to copy")
+    assert last == told
+    assert failure.startswith(f"kctl: {error}")
+
+
+@pytest.mark.usefixtures("plan")
+def test_a_reassignment_that_is_replaced_elsewhere_is_not_waited_for(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = ongoing(index=1, replicas=[11, 14, 12], adding=[14])
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, True, ""), (1, True, ""))
+    cluster.replies[rpcs.DESCRIBE_TOPICS] = described((11, 13), (11, 14))
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing(), elsewhere), going_on(elsewhere)]
+    assert run([*START, "--wait"]) == 1
+    *_, last, _ = capsys.readouterr().err.splitlines()
+    assert last == "1 of 2 partitions moved; cancelled or replaced elsewhere: t-1"
+
+
+@pytest.mark.usefixtures("plan")
+def test_nothing_is_waited_for_where_all_is_so(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, "t-0 is there"), (1, False, "t-1 is there"))
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
+    assert run([*START, "--wait"]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("nothing to do: all is so already\n", "t-0 is there\nt-1 is there\n")
+    assert asked(cluster, rpcs.LIST_REASSIGNMENTS) == 1
+
+
+@pytest.mark.usefixtures("plan")
+def test_another_throttle_is_no_nothing(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, ""), (1, False, ""), changed=True)
+    assert run([*START, "--throttle", "1M"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "the throttle is changed"
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
+    assert run([*START, "--throttle", "1M"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["the throttle is changed"]
+
+
+@pytest.mark.usefixtures("plan")
+def test_another_target_is_refused_as_the_controller_says(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = ClusterError(
+        "REASSIGNMENT_IN_PROGRESS", "t-0 is being moved", "--replace"
+    )
+    assert run([*START, "--wait"]) == 5
+    assert capsys.readouterr().err == "kctl: REASSIGNMENT_IN_PROGRESS: t-0 is being moved (next: --replace)\n"
+    assert asked(cluster, rpcs.LIST_REASSIGNMENTS) == 0
+
+
+@pytest.mark.usefixtures("plan")
+@pytest.mark.parametrize(
+    ("there", "error", "code"),
+    [
+        ({"b11": False, "b12": False, "b13": True}, "BROKER_NOT_AVAILABLE", 5),
+        ({"b11": False, "b12": False}, "BROKER_ID_NOT_REGISTERED", 3),
+        ({"b11": True, "b12": False}, "BROKER_ID_NOT_REGISTERED", 3),
+        ({"b11": False, "b12": False, "b13": False}, "INVALID_REPLICA_ASSIGNMENT", 2),
+        (None, "INVALID_REPLICA_ASSIGNMENT", 2),
+    ],
+)
+def test_a_broker_that_is_down_is_a_precondition_and_one_that_is_not_registered_is_not_found(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str], there: dict[str, bool] | None, error: str, code: int
+) -> None:
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = SILENT if there is None else brokers(**there)
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = ClusterError("INVALID_REPLICA_ASSIGNMENT", "t-0: broker 13 …", "look")
+    assert run(START) == code
+    assert capsys.readouterr().err == f"kctl: {error}: t-0: broker 13 … (next: look)\n"
+
+
+def status(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, list[int]]]:
+    assert run(["reassign", "status", "-o", "json"]) == 0
+    return [(row["state"], row["waits_for"]) for row in json.loads(capsys.readouterr().out)]
+
+
+def test_who_waits_for_a_broker_that_is_down_does_not_pass_for_copying(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(capsys) == [("copying", [])]
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=True, b13=False)
+    assert status(capsys) == [("copying", [])], "whoever goes is not waited for"
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=False, b13=True)
+    assert status(capsys) == [("broker_down", [13])]
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=False)
+    assert status(capsys) == [("broker_down", [13])], "one that was forgotten is not there either"
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(ongoing(isr=[13], replicas=[11, 13, 12]))
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=True, b12=False, b13=False)
+    assert status(capsys) == [("broker_down", [11])], "all that are added are in sync, but one that stays is missing"
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(ongoing(leader=-1))
+    assert status(capsys) == [("no_leader", [])]
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
+    assert status(capsys) == []
+
+
+def test_the_brokers_that_are_waited_for_are_named_with_what_can_be_done(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ongoing("u", 3, replicas=[12, 13, 11], adding=[12, 13], removing=[11], isr=[11])
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(ongoing(), ongoing(index=1), both)
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=True, b13=True)
+    assert run(["reassign", "status"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "as of offset 0 of the metadata log",
+        "throttle: none",
+        "u-3 waits for broker 12 and 13, which are down (next: start broker 12 and broker 13, "
+        "or kctl reassign cancel --topic u)",
+        "t-0..1 wait for broker 13, which is down (next: start broker 13, or kctl reassign cancel --topic t)",
+    ]
+    many = [ongoing(f"t{number}") for number in range(6)]
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(*many)
+    assert run(["reassign", "status"]) == 0
+    assert "or kctl reassign cancel --plan FILE.json)" in capsys.readouterr().err
+
+
+def test_whoever_waits_is_told_what_holds_it_up() -> None:
+    assert held_up(ongoing(), ()) == ""
+    assert held_up(ongoing(leader=-1), (13,)) == "no_leader"
+    assert held_up(ongoing(isr=[11, 13]), ()) == "waiting"
+    text = summary([ongoing()], {("t", 0): None}, {("t", 0): [13]})
+    assert text.endswith("; held up: t-0 (waits for broker 13, which is down)")
+    rest = [ongoing(index=index, leader=-1) for index in range(7)]
+    waits: dict[Key, list[int]] = {("t", index): [] for index in range(7)}
+    assert summary(rest, dict.fromkeys(waits, 5), waits).endswith("t-4 (no_leader) and 2 more")
+
+
+def test_one_is_one_partition() -> None:
+    assert summary([ongoing()], {("t", 0): 1}, {("t", 0): []}) == "1 byte to copy"
+    both = {("t", 0): 1, ("t", 1): 1}
+    waits: dict[Key, list[int]] = {key: [] for key in both}
+    assert summary([ongoing(), ongoing(index=1)], both, waits) == "2 bytes to copy"
