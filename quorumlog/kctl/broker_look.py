@@ -1,8 +1,8 @@
-"""What `kctl brokers` shows of brokers: what the controller knows of them, and what each says itself.
+"""The data for `kctl brokers`: the controller's knowledge of each broker, and the broker's own answer.
 
-The controller hears of a broker's progress with its heartbeats only; the broker knows it now.  So each is asked, all at
-once; of one that does not answer remains what the controller has heard.  Without a controller the brokers are those of
-the metadata that any node has.
+The controller learns of a broker's progress only from its heartbeats, while the broker knows it at once.  Therefore all
+brokers are asked at the same time, and the controller's knowledge is used for those that do not answer.  Without a
+controller, the list of brokers comes from the metadata of any node.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
 
 QUORUM_S = 5.0
-"""How long the control addresses of the brokers are looked for."""
+"""Time limit for finding the control addresses of the brokers."""
 
 
 async def look(context: Context, client: ControllerClient, broker_id: int | None = None) -> list[dict[str, Any]]:
-    """The JSON of every broker, by id, or of the one that is named.
+    """Return the JSON of every broker, by id, or of one broker.
 
     Raises:
         ClusterError: no such broker, or no node answers.
@@ -62,7 +62,7 @@ def _add_own_word(one: dict[str, Any], answer: Any, end_offset: int) -> None:
     if isinstance(answer, ClusterError):
         one["problem"] = answer.message
     elif not answer.is_broker:
-        one["problem"] = "the node that answers with this id is no broker"
+        one["problem"] = "the node with this id is not a broker"
     else:
         one["answers"] = True
         one["metadata_offset"] = answer.carried_out_offset
@@ -76,7 +76,7 @@ def _add_own_word(one: dict[str, Any], answer: Any, end_offset: int) -> None:
 async def replicas_of(
     client: ControllerClient, output: Output, one: dict[str, Any], timeout_s: float
 ) -> list[dict[str, Any]]:
-    """Every replica of a broker: what the metadata says of it, and what the broker does if it answers.
+    """Return every replica of a broker: its metadata, and the broker's own report if it answers.
 
     one: the broker's JSON, as `look` gives it.
     """
@@ -92,7 +92,7 @@ async def replicas_of(
             reply = await client.ask_node(one["control"], rpcs.DESCRIBE_REPLICAS, about, timeout_s / 2)
             own = {(each.topic, each.index): each for each in reply.replicas}
         except ClusterError as error:
-            output.message(f"broker {one['id']} does not say how its replicas are: {error.message}")
+            output.message(f"broker {one['id']} does not report its replicas: {error.message}")
     request = node_pb2.DescribeMetadataRequest(at_offset=-1)
     try:
         described = await ask_freshest(client, rpcs.DESCRIBE_METADATA, request, max(deadline - loop.time(), 0.001))
@@ -131,5 +131,5 @@ def _replica(topic: str, partition: Any, position: int, own: Any) -> dict[str, A
 
 
 def is_fine(replica: dict[str, Any]) -> bool:
-    """Nothing that a person should look at."""
+    """Return whether a replica needs no attention."""
     return bool(replica["state"] == "online" and replica["in_sync"] and not replica["problem"])

@@ -1,4 +1,4 @@
-"""kctl brokers: who is registered, in what state, and how far behind the metadata log."""
+"""kctl brokers: the registered brokers, their state, and their lag behind the metadata log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quorumlog.client.reads import Caller
 
 SHOWN_MAX = 50
-"""Replicas that `describe` shows to people, unless all are asked for."""
+"""Replicas that the table of `describe` shows without --all."""
 
 
 @click.group("brokers", cls=Group)
@@ -26,9 +26,9 @@ def group() -> None:
 
 
 async def fetch(context: Context, client: Caller, timeout_s: float | None = None) -> list[dict[str, Any]]:
-    """All registered brokers, by id, as the controller knows them.
+    """Return the JSON of all registered brokers, by id, from the controller.
 
-    timeout_s: default: what is left of the command's time.
+    timeout_s: default: the remaining time of the command.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
@@ -41,9 +41,9 @@ async def fetch(context: Context, client: Caller, timeout_s: float | None = None
 async def told_apart(
     refusal: ClusterError, client: ControllerClient, context: Context, wanted: Iterable[int]
 ) -> ClusterError:
-    """Return `refusal` with a word that tells a broker that is not registered from one that is down.
+    """Return `refusal` with an error code that distinguishes an unregistered broker from one that is down.
 
-    The controller refuses an assignment to either with INVALID_REPLICA_ASSIGNMENT.  wanted: the brokers assigned.
+    The controller refuses an assignment to either with INVALID_REPLICA_ASSIGNMENT.  wanted: the assigned brokers.
     """
     if refusal.code != "INVALID_REPLICA_ASSIGNMENT":
         return refusal
@@ -61,7 +61,7 @@ async def told_apart(
 
 def document(broker: Any) -> dict[str, Any]:
     """The JSON of one broker."""
-    is_heard = broker.metadata_offset >= 0  # else not heard from under this controller
+    is_heard = broker.metadata_offset >= 0  # else the present controller has had no heartbeat
     return {
         "id": broker.broker_id,
         "rack": broker.rack if broker.HasField("rack") else None,
@@ -122,7 +122,7 @@ async def list_(context: Context) -> None:
 
 @group.command("describe")
 @click.argument("broker_id", metavar="ID", type=click.IntRange(0, 2**31 - 1))
-@click.option("--all", "show_all", is_flag=True, help=f"Show all its replicas, not only {SHOWN_MAX}.")
+@click.option("--all", "show_all", is_flag=True, help=f"Show all replicas, not only {SHOWN_MAX}.")
 @with_loop
 async def describe(context: Context, broker_id: int, show_all: bool) -> None:
     """Show one broker and the state of each of its replicas.
@@ -157,7 +157,7 @@ def _describe(context: Context, one: dict[str, Any], replicas: list[dict[str, An
 @click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
 async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool) -> None:
-    """Remove a broker for good; it must be fenced and have no replicas."""
+    """Remove a broker permanently; it must be fenced and have no replicas."""
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
@@ -175,14 +175,16 @@ async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool
 
 
 @group.command("purge-strays")
-@click.option("--broker", "broker_id", type=click.IntRange(0, 2**31 - 1), help="Only of this broker (default: of all).")
-@click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Only show them.")
+@click.option(
+    "--broker", "broker_id", type=click.IntRange(0, 2**31 - 1), help="Only this broker (default: all brokers)."
+)
+@click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="List them, but delete nothing.")
 @so_on_return
 @with_loop
 async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -> None:
-    """Delete replicas that were set aside as unknown to the metadata.
+    """Delete replicas that were set aside because the metadata does not contain them.
 
-    After the quorum was rebuilt (docs/recovery.md) they are kept until this command deletes them; look at them with
+    After the quorum was rebuilt (docs/recovery.md) they are kept until you run this command.  Check them with
     --dry-run first.
     """
     from quorumlog.wire import rpcs
@@ -198,7 +200,9 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
         for broker in wanted:
             try:
                 if broker not in nodes:
-                    raise ClusterError("UNAVAILABLE", f"no control address of broker {broker} is known", retriable=True)
+                    raise ClusterError(
+                        "UNAVAILABLE", f"the control address of broker {broker} is not known", retriable=True
+                    )
                 request = node_pb2.PurgeStraysRequest(dry_run=dry_run)
                 reply = await client.ask_node(nodes[broker], rpcs.PURGE_STRAYS, request, context.left_s)
             except ClusterError as error:
@@ -218,11 +222,11 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
         context.output.text("there are no strays")
     if unreached:
         named = ", ".join(map(str, unreached))
-        raise ClusterError("UNAVAILABLE", f"nothing was done on: {named}", "say it again when they run", retriable=True)
+        raise ClusterError("UNAVAILABLE", f"not done on brokers {named}", "retry when they run", retriable=True)
 
 
 async def node_addresses(client: ControllerClient, timeout_s: float) -> dict[int, str]:
-    """Control address of every node that the quorum's leader knows, by node id."""
+    """Return the control address of every node that the quorum's leader knows, by node id."""
     return known_addresses(await client.describe_quorum(timeout_s))
 
 

@@ -1,4 +1,4 @@
-"""kctl cluster health: is there anything that needs a person?"""
+"""kctl cluster health: whether anything needs an operator's attention."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 WATCH_INTERVAL_S = 1.0
 LOOK_MIN_S = 1.0
-"""No further look is begun with less time: it would see nodes that do not answer, and not what is wrong."""
+"""A check needs at least this time; with less it would report unanswered requests rather than real problems."""
 STALE_FETCH_MS = 5000
-"""A voter that has not fetched for longer than this is named."""
+"""A voter that has not fetched for longer is a problem."""
 SHOWN_MAX = 20
 
 
@@ -30,14 +30,14 @@ def group() -> None:
 
 
 @group.command("health")
-@click.option("--watch", is_flag=True, help="Go on, a line whenever something changes.")
+@click.option("--watch", is_flag=True, help="Continue, and print a line at each change.")
 @click.option("--exit-when-healthy", is_flag=True, help="Wait until healthy, at most --timeout.")
 @with_loop
 async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
     """Check that the cluster is healthy, and name what is wrong.
 
     Healthy means: a majority follows the leader, every voter and broker runs, and every partition has a leader and is
-    in sync.  Exit code 0 if healthy, else 1; 4 when --exit-when-healthy did not come true in time.
+    in sync.  Exit code 0 if healthy, 1 if not, and 4 if --exit-when-healthy timed out.
     """
     context.interrupted = "" if watch else "nothing was changed"
     if watch and not exit_when_healthy:
@@ -64,7 +64,7 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
 
 
 async def examine(context: Context, client: ControllerClient, timeout_s: float) -> dict[str, Any]:
-    """One look at everything; `problems` says in words what is wrong."""
+    """Check everything once; `problems` lists what is wrong, in words."""
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 

@@ -1,4 +1,4 @@
-"""kctl configs: what is set for a topic, a broker or the whole cluster."""
+"""kctl configs: the configs of topics, brokers and the cluster."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 def group() -> None:
     """Show and change the configs of topics, brokers and the cluster.
 
-    The configuration of a node itself is in its file.
+    The settings of a node are in its config file.
     """
 
 
 def _of_resource(function: F) -> F:
     options = (
-        click.option("--topic", metavar="T", help="Of this topic."),
-        click.option("--broker", metavar="ID", type=click.IntRange(0, 2**31 - 1), help="Of this broker."),
-        click.option(
-            "--cluster", is_flag=True, help="Of the cluster: what topics without their own value have, and more."
-        ),
+        click.option("--topic", metavar="T", help="The topic."),
+        click.option("--broker", metavar="ID", type=click.IntRange(0, 2**31 - 1), help="The broker."),
+        click.option("--cluster", is_flag=True, help="The cluster, including the defaults of topics."),
     )
     for option in reversed(options):
         function = option(function)
@@ -52,7 +50,7 @@ def _resource(topic: str | None, broker: int | None, cluster: bool) -> Any:
 
 
 def _names(topic: str | None, broker: int | None) -> dict[str, Any]:
-    """What the change was made to, for its document."""
+    """The JSON fields that name the resource of a change."""
     return {"topic": topic, "broker": broker}
 
 
@@ -61,7 +59,7 @@ def _names(topic: str | None, broker: int | None) -> dict[str, Any]:
 @_of_resource
 @with_loop
 async def get(context: Context, key: str | None, topic: str | None, broker: int | None, cluster: bool) -> None:
-    """Show all configs, or one: its value and where that comes from."""
+    """Show all configs, or one: its value and the source of the value."""
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
@@ -103,7 +101,7 @@ async def set_(
     dry_run: bool,
     wait: bool,
 ) -> None:
-    """Set configs: all that are given, or none."""
+    """Set configs: all of them, or none."""
     changes: list[tuple[str, str | None]] = [*pairs]
     await _alter(context, changes, topic, broker, cluster, dry_run=dry_run, wait=wait)
 
@@ -123,7 +121,7 @@ async def unset(
     dry_run: bool,
     wait: bool,
 ) -> None:
-    """Return configs to their defaults.
+    """Reset configs to their defaults.
 
     The default of a topic's config is the cluster's value, or else the built-in one.
     """
@@ -163,10 +161,10 @@ async def _alter(
         "configs": [{"name": key, "value": value} for key, value in changes],
     }
     whose = f"topic {topic}" if topic is not None else "the cluster" if broker is None else f"broker {broker}"
-    shown = ", ".join(f"{key} back to its default" if value is None else f"{key}={value}" for key, value in changes)
+    shown = ", ".join(f"{key} reset to its default" if value is None else f"{key}={value}" for key, value in changes)
     if context.output.is_json:
         context.output.document(document)
     elif dry_run:
         context.output.text(f"{whose}: {shown} would be accepted")
     else:
-        context.output.text(f"{whose}: {shown}" + ("" if altered.changed else ", as it was already"))
+        context.output.text(f"{whose}: {shown}" + ("" if altered.changed else " (unchanged)"))

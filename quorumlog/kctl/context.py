@@ -1,4 +1,4 @@
-"""What every command of kctl gets: the global options, a client, the output, and a loop to run on."""
+"""The environment of every kctl command: global options, a client, the output, and an event loop."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ DEFAULT_CONTROLLERS = "127.0.0.1:9093"
 DEFAULT_TIMEOUT_S = 30.0
 TIMEOUT_MAX_S = 86_400.0
 SENTENCE_MAX = 1_000
-"""Characters of a command's first sentence in the list of commands: none is cut off."""
+"""Characters of a command's first sentence in the list of commands; large enough that none is truncated."""
 LEFT_MIN_S = 0.1
 GRACE_S = 0.5
-"""How long after its time a command may still say what became of it."""
+"""Time after the deadline in which a command may still report its outcome."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,16 +33,16 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class Context:
-    """The global options.  An option given after the command replaces the one before it."""
+    """The global options.  An option after the command's name overrides the same option before it."""
 
     controllers: str | None = None
     output_form: str = "table"
     timeout_s: float | None = None
     debug: bool = False
-    interrupted: str = "what was already asked for goes on, nothing was cancelled"
-    """What Ctrl-C leaves behind; a command of which something else is true says so.  Empty: it usually ends so."""
+    interrupted: str = "changes that were already requested continue; nothing was cancelled"
+    """The message after Ctrl-C; a command for which it is wrong replaces it.  Empty: Ctrl-C is the normal end."""
     spent_s: float = 0.0
-    """Seconds of the command's time that had passed when its loop began to run."""
+    """Seconds of the command's time that had passed when its loop started."""
     _end: float | None = None
     _limit: asyncio.Timeout | None = None
 
@@ -57,28 +57,28 @@ class Context:
 
     @property
     def left_s(self) -> float:
-        """Seconds of them that are left for all that is still to be asked; at least a moment, to be told why not."""
+        """Seconds that remain for all further requests; at least LEFT_MIN_S, so that a request can report its error."""
         now = asyncio.get_running_loop().time()
         if self._end is None:
             self._end = now + self.deadline_s - self.spent_s
         return max(self._end - now, LEFT_MIN_S)
 
     def start_over(self) -> None:
-        """Count anew: the time that a person took to answer is not the command's."""
+        """Restart the command's time, so that the time a person took to answer does not count."""
         self._end, self.spent_s = None, 0.0
         if self._limit is not None and self._limit.when() is not None:
             self._limit.reschedule(asyncio.get_running_loop().time() + self.left_s + GRACE_S)
 
     def lift_limit(self) -> None:
-        """Let the command run for as long as it likes: it follows something, or bounds its steps itself."""
+        """Remove the time limit, for commands that follow something or limit each step themselves."""
         if self._limit is not None:
             self._limit.reschedule(None)
 
     async def within_limit(self, work: Awaitable[R]) -> R:
-        """Await `work`, and end it a moment after the command's time is up.
+        """Await `work`, and cancel it shortly after the command's time is up.
 
-        Everything that a command waits for takes what is left of its time, and says so when that is nothing.  This is
-        for what does not: a connection that does not close, or a loop that is late.
+        Requests use the remaining time and report when it is up.  This limit is for everything else: a connection that
+        does not close, or a loop that is late.
 
         Raises:
             ClusterError: TIMED_OUT.
@@ -90,14 +90,14 @@ class Context:
             if self._limit is None or not self._limit.expired():
                 raise
             text = f"not done within {self.deadline_s:g} s; the command may still take effect"
-            raise ClusterError("TIMED_OUT", text, "check whether it did before trying again", retriable=True) from None
+            raise ClusterError("TIMED_OUT", text, "check whether it did before you retry", retriable=True) from None
 
     @property
     def addresses(self) -> list[str]:
         """Control addresses to call.
 
         Raises:
-            click.UsageError: they are malformed.
+            click.UsageError: one is malformed.
         """
         given = DEFAULT_CONTROLLERS if self.controllers is None else self.controllers
         if not given.strip():
@@ -108,8 +108,10 @@ class Context:
             raise click.UsageError(f"--controllers: {error}") from None
 
     def client(self) -> ControllerClient:
-        """A client of the control plane; `async with` closes it."""
-        from quorumlog.client.controller import ControllerClient  # gRPC takes 0.2 s to import, `--help` need not wait
+        """Return a client of the control plane; `async with` closes it."""
+        from quorumlog.client.controller import (
+            ControllerClient,
+        )  # imports gRPC, which takes 0.2 s; `--help` does not need it
 
         return ControllerClient(self.addresses)
 
@@ -126,7 +128,7 @@ def _global_options() -> list[click.Option]:
     return [
         click.Option(
             ["--controllers"], metavar="HOST:PORT,...", expose_value=False, callback=keep("controllers"),
-            help=f"Control addresses of any nodes of the cluster (default {DEFAULT_CONTROLLERS}).",
+            help=f"Control addresses of one or more nodes (default {DEFAULT_CONTROLLERS}).",
         ),
         click.Option(
             ["-o", "--output"], type=click.Choice(["table", "json"]), expose_value=False,
@@ -144,7 +146,7 @@ def _global_options() -> list[click.Option]:
 
 
 class Command(click.Command):
-    """A command that takes the global options after its own name, too."""
+    """A command that also accepts the global options after its own name."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -152,19 +154,19 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of such commands.  `KCTL_CONTROLLERS` is read once, by the outermost."""
+    """A group of such commands.  Only the outermost group reads `KCTL_CONTROLLERS`."""
 
     command_class = Command
     group_class = type
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands, each with the whole first sentence of its help."""
+        """List the commands with the complete first sentence of their help."""
         commands = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.get_short_help_str(SENTENCE_MAX)) for name, command in commands])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show examples as they are typed."""
+        """Show example command lines."""
         with formatter.section("Examples"):
             for line in EXAMPLES[ctx.command_path]:
                 formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
@@ -183,16 +185,16 @@ class Root(Group):
 def with_loop(
     function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]],
 ) -> Callable[P, R]:
-    """Run an async command on a loop of its own, within the time that the user allows."""
+    """Run an async command on its own event loop, within the time that the user allows."""
 
     @functools.wraps(function)
     def command(*args: P.args, **kwargs: P.kwargs) -> R:
         context = click.get_current_context().ensure_object(Context)
         try:
             return asyncio.run(context.within_limit(function(context, *args, **kwargs)))
-        except BrokenPipeError as error:  # of a connection: click would take it for closed output, and say nothing
-            raise ClusterError("IO_ERROR", f"a connection broke: {error}", "try again", retriable=True) from error
-        except KeyboardInterrupt:  # click would print an empty line for it, into files as well
+        except BrokenPipeError as error:  # a connection's; click would treat it as closed output
+            raise ClusterError("IO_ERROR", f"a connection broke: {error}", "retry", retriable=True) from error
+        except KeyboardInterrupt:  # click would print an empty line, also into files
             raise click.Abort from None
 
     return cast(Callable[P, R], command)
@@ -201,19 +203,17 @@ def with_loop(
 async def wait_until(
     condition: Callable[[], Awaitable[bool]], timeout_s: float, what: str, interval_s: float = 0.2
 ) -> None:
-    """Ask again and again, since no server tells kctl when something becomes so.
+    """Poll until `condition` is true, since servers do not notify kctl.
 
     Raises:
-        ClusterError: TIMED_OUT, naming `what`.
+        ClusterError: TIMED_OUT, with `what` in its message.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while not await condition():
         left = deadline - loop.time()
         if left <= 0:
-            raise ClusterError(
-                "TIMED_OUT", f"{what} within {timeout_s:g} s: not yet", "look again later", retriable=True
-            )
+            raise ClusterError("TIMED_OUT", f"{what}: not within {timeout_s:g} s", "check again later", retriable=True)
         await asyncio.sleep(min(interval_s, left))
 
 
@@ -222,7 +222,7 @@ WAIT_HELP = "Return once every live broker has applied it."
 so_on_return = click.option(
     "--wait", is_flag=True, expose_value=False, help="Accepted for consistency: the command always waits."
 )
-"""For changes that are complete when they are acknowledged, so that scripts can give `--wait` to all."""
+"""For changes that are complete once they are acknowledged, so that scripts can pass `--wait` to every command."""
 
 
 async def wait_until_applied(context: Context, client: ControllerClient, offset: int) -> None:
@@ -238,4 +238,4 @@ async def wait_until_applied(context: Context, client: ControllerClient, offset:
         reply = await client.call(rpcs.DESCRIBE_BROKERS, controller_pb2.DescribeBrokersRequest(), context.left_s)
         return all(broker.metadata_offset >= offset for broker in reply.brokers if broker.state != "fenced")
 
-    await wait_until(is_so, context.left_s, "carried out by every live broker")
+    await wait_until(is_so, context.left_s, "applied by every live broker")

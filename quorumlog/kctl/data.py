@@ -31,7 +31,7 @@ BATCH_RECORDS_MAX = 2000
 BATCH_BYTES_MAX = 512 * 1024
 IN_FLIGHT_MAX = 64
 QUEUE_MAX = 8
-"""Fetched pieces, of at most FETCH_SIZE_MAX_BYTES, that wait to be printed."""
+"""Number of fetched pieces, each of at most FETCH_SIZE_MAX_BYTES, that may wait to be printed."""
 FETCH_SIZE_MAX_BYTES = 1 << 20
 
 
@@ -39,10 +39,10 @@ FETCH_SIZE_MAX_BYTES = 1 << 20
 async def open_cluster(
     context: Context, topic: str, partition: int | None = None
 ) -> AsyncIterator[tuple[Cluster, int]]:
-    """The brokers that any node knows, as a Kafka client's view; and the topic's number of partitions.
+    """Return a Kafka client for the brokers that any node knows, and the topic's number of partitions.
 
-    No active controller is needed.  Only before a topic or a partition is said to be missing is one asked, if there is
-    one, since the nodes that answered may not have heard of it yet.
+    No active controller is needed.  Before the command reports a topic or partition as missing, it asks the controller
+    if there is one, since the nodes that answered may be behind.
 
     Raises:
         ClusterError: no such topic or partition, or no node answers.
@@ -58,7 +58,7 @@ async def open_cluster(
 
 
 async def _partition_count(reads: Reads, topic: str, partition: int | None) -> int:
-    """Raises: ClusterError: there is no such topic or partition."""
+    """Raises: ClusterError: the topic or partition does not exist."""
     from quorumlog.kctl.topics import refusal
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
@@ -71,7 +71,7 @@ async def _partition_count(reads: Reads, topic: str, partition: int | None) -> i
         raise reads.refused(refusal(described.result))
     count = len(described.partitions)
     if (partition or 0) >= count:
-        text = f"{topic} has no partition {partition}, it has {count}"
+        text = f"{topic} has no partition {partition}; it has {count} partitions"
         raise reads.refused(ClusterError("UNKNOWN_TOPIC_OR_PARTITION", text, f"kctl topics describe {topic}"))
     return count
 
@@ -107,7 +107,7 @@ class _Target:
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, readable=True))
 @click.option("--key", help="The key of every record.")
 @click.option("--key-separator", metavar="S", help="Each line is KEY S VALUE.")
-@click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="Write to this one (default: by key, or in turn).")
+@click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="The partition (default: by key, or in turn).")
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
 @with_loop
 async def produce(
@@ -121,7 +121,7 @@ async def produce(
 ) -> None:
     """Write each line of FILE, or standard input, as one record.
 
-    --timeout bounds the search for the brokers, and the delivery of each batch.
+    --timeout limits the search for the brokers, and the delivery of each batch.
     """
     from quorumlog.client.producer import Producer
 
@@ -156,13 +156,13 @@ async def produce(
 
 
 class MalformedLineError(ClusterError):
-    """A line of the input cannot be a record; the lines before it are written, and nothing after it."""
+    """A line of the input is not a valid record; the lines before it were written, and none after it."""
 
     def __init__(self, number: int, problem: str) -> None:
         super().__init__(
             "INVALID_LINE",
-            f"line {number} {problem}; the lines before it are written",
-            f"mend it, and go on from line {number}",
+            f"line {number} {problem}; the lines before it were written",
+            f"correct it, and continue from line {number}",
         )
 
 
@@ -170,10 +170,10 @@ Pair = tuple[bytes | None, bytes]
 
 
 async def _pairs(file: str | None, parse: _LineParser) -> AsyncIterator[list[Pair]]:
-    """Keys and values of the lines, as they come.
+    """Yield the keys and values of the lines as they arrive.
 
     Raises:
-        MalformedLineError: after everything that came before that line has been given out.
+        MalformedLineError: after all earlier lines have been yielded.
     """
     async for lines in _lines(file):
         pairs: list[Pair] = []
@@ -187,7 +187,7 @@ async def _pairs(file: str | None, parse: _LineParser) -> AsyncIterator[list[Pai
 
 
 class _LineParser:
-    """Key and value of a line."""
+    """Splits a line into key and value."""
 
     def __init__(self, key: bytes | None, separator: bytes | None) -> None:
         self._key = key
@@ -205,7 +205,7 @@ class _LineParser:
 
 
 def _split(target: _Target, pairs: list[Pair], first_number: int) -> list[tuple[int, list[NewRecord]]]:
-    """Batches by partition, in the order of the lines within each."""
+    """Return batches with their partition, in the order of the lines within each partition."""
     from quorumlog.client.partitioner import partition_of
     from quorumlog.client.records import NewRecord
     from quorumlog.runtime.clock import Sources
@@ -238,7 +238,7 @@ async def _send(producer: Any, topic: str, index: int, records: list[NewRecord])
 async def _print_acknowledged(
     context: Context, topic: str, sent: list[tuple[int, int, asyncio.Future[int]]], left_max: int
 ) -> list[tuple[int, int, asyncio.Future[int]]]:
-    """Print what has been acknowledged, in order, waiting until at most `left_max` batches are unacknowledged."""
+    """Print acknowledged offsets in order, and wait until at most `left_max` batches are unacknowledged."""
     while sent and (len(sent) > left_max or sent[0][2].done()):
         index, count, future = sent[0]
         base = await future
@@ -253,7 +253,7 @@ async def _print_acknowledged(
 
 
 async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
-    """Lines as they come, all that are there at once together; the last one needs no newline."""
+    """Yield lines as they arrive, all available ones together; the last line needs no newline."""
     rest = b""
     count = 0
     async for chunk in _chunks(file):
@@ -275,11 +275,11 @@ async def _chunks(file: str | None) -> AsyncIterator[bytes]:
             while chunk := await loop.run_in_executor(None, opened.read, CHUNK_BYTES):
                 yield chunk
         return
-    source: BinaryIO = standard_input("what to write").buffer
+    source: BinaryIO = standard_input("the records").buffer
     try:
         reader = asyncio.StreamReader()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
-    except (ValueError, PermissionError):  # a plain file: it never makes us wait
+    except (ValueError, PermissionError):  # a regular file, which never blocks
         while chunk := await loop.run_in_executor(None, os.read, source.fileno(), CHUNK_BYTES):
             yield chunk
         return
@@ -300,19 +300,24 @@ def _parse_from(_context: click.Context, _parameter: click.Parameter, text: str)
 
 @click.command("consume", cls=Command)
 @click.argument("topic")
-@click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="Read only this one.")
+@click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="Read only this partition.")
 @click.option(
-    "--from", "start", default="end", callback=_parse_from, metavar="beginning|end|OFFSET", help="Where to begin (end)."
+    "--from",
+    "start",
+    default="end",
+    callback=_parse_from,
+    metavar="beginning|end|OFFSET",
+    help="Where to begin (default end).",
 )
-@click.option("--max-messages", type=click.IntRange(1), help="Stop after so many.")
-@click.option("--exit-at-end", is_flag=True, help="Stop at what is the end when the command starts.")
+@click.option("--max-messages", type=click.IntRange(1), help="Stop after this many records.")
+@click.option("--exit-at-end", is_flag=True, help="Stop at the end as of the start of the command.")
 @with_loop
 async def consume(
     context: Context, topic: str, partition: int | None, start: str | int, max_messages: int | None, exit_at_end: bool
 ) -> None:
     """Print records as they arrive, until Ctrl-C.
 
-    --timeout, if given, bounds the whole command.
+    --timeout, if given, limits the whole command.
     """
     context.interrupted = ""
     context.lift_limit()
@@ -321,9 +326,9 @@ async def consume(
             await _consume(context, topic, partition, start, max_messages, exit_at_end)
     except TimeoutError:
         raise ClusterError(
-            "TIMED_OUT", f"the records asked for were not there within {context.deadline_s:g} s", retriable=True
+            "TIMED_OUT", f"the requested records did not arrive within {context.deadline_s:g} s", retriable=True
         ) from None
-    except BaseExceptionGroup as failures:  # not `except*`: what that raises is a group again in Python 3.11.2
+    except BaseExceptionGroup as failures:  # not `except*`, which raises a group again in Python 3.11.2
         if failures.split(OutputClosedError)[0] is not None:
             raise OutputClosedError from None
         foreseen, others = failures.split((QuorumlogError, OSError))
@@ -376,9 +381,9 @@ async def _read(
     pieces: asyncio.Queue[Any],
     max_messages: int | None,
 ) -> None:
-    """Put what one partition holds into the queue, up to `end`; then None.
+    """Put the records of one partition into the queue, up to `end`; then None.
 
-    An error of a batch that cannot be read follows the records before it through the queue, so that these are printed.
+    The error of an unreadable batch passes through the queue after the records before it, so that these are printed.
     """
     from quorumlog.client.records import OFFSET_MAX, UnreadableBatchError, decode_batches, end_offset
 
@@ -401,7 +406,7 @@ async def _read(
 
 
 def _after_unreadable(error: UnreadableBatchError, topic: str, index: int) -> str:
-    """The command that goes on after the batch, where that is known."""
+    """Return the command that continues after the batch, if its end is known."""
     if error.end_offset is None:
         return f"kctl explain {topic}-{index}"
     return f"kctl consume {topic} --partition {index} --from {error.end_offset}"

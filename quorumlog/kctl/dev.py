@@ -1,4 +1,4 @@
-"""kctl dev: a cluster of real processes on this machine, up and down."""
+"""kctl dev: start and stop a cluster of real processes on this machine."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ PORT_BASE = 19_090
 
 @click.group("dev", cls=Group)
 def group() -> None:
-    """Run a cluster on this machine, to try things out."""
+    """Run a cluster on this machine, for experiments."""
 
 
-_dir_option = click.option("--dir", "directory", metavar="DIR", help="Where it lives (default under XDG_DATA_HOME).")
+_dir_option = click.option(
+    "--dir", "directory", metavar="DIR", help="The cluster's folder (default under XDG_DATA_HOME)."
+)
 
 
 def _directory(given: str | None) -> Path:
@@ -42,16 +44,16 @@ def _directory(given: str | None) -> Path:
 async def up(context: Context, directory: str | None, voters: int, brokers: int, port_base: int | None) -> None:
     """Start a cluster, and wait until it is ready.
 
-    If the cluster exists already, its stopped nodes are started again.
+    If the cluster exists already, its stopped nodes are started.
     """
     from quorumlog.kctl import dev_cluster
 
-    context.lift_limit()  # each process has time-outs of its own
+    context.lift_limit()  # each process has its own timeouts
     home = _directory(directory)
     made_dir = not home.exists()
     home.mkdir(parents=True, exist_ok=True)
     say = context.output.message
-    context.interrupted = "what this call had started was stopped again"
+    context.interrupted = "the processes that this command started were stopped"
     is_new = False
     with dev_cluster.locked(home):
         cluster = dev_cluster.load(home)
@@ -62,7 +64,7 @@ async def up(context: Context, directory: str | None, voters: int, brokers: int,
         elif port_base not in (None, cluster.port_base or cluster.first_port):
             raise _other_ports(cluster, port_base)
         elif (voters, brokers) != (_count(cluster, "voter"), _count(cluster, "broker")):
-            say(f"{home} holds a cluster already; its own number of voters and brokers stays")
+            say(f"{home} already holds a cluster, which keeps its number of voters and brokers")
         changed = not all(node.is_running for node in cluster.nodes)
         try:
             await dev_cluster.start(cluster, UP_TIMEOUT_S if context.timeout_s is None else context.timeout_s, say)
@@ -98,10 +100,10 @@ async def status(context: Context, directory: str | None) -> None:
 @_dir_option
 @with_loop
 async def down(context: Context, directory: str | None) -> None:
-    """Stop the cluster and delete all that `up` made, data included."""
+    """Stop the cluster and delete everything that `up` created, including data."""
     from quorumlog.kctl import dev_cluster
 
-    context.lift_limit()  # each process has time-outs of its own
+    context.lift_limit()  # each process has its own timeouts
     home = _directory(directory)
     stopped: list[str] = []
     cluster = dev_cluster.load(home) if home.is_dir() else None
@@ -113,7 +115,9 @@ async def down(context: Context, directory: str | None) -> None:
     if context.output.is_json:
         context.output.document({"changed": cluster is not None, "offset": None, "dir": str(home), "stopped": stopped})
     else:
-        context.output.text(f"nothing in {home}" if cluster is None else f"took down the cluster in {home}")
+        context.output.text(
+            f"no cluster in {home}" if cluster is None else f"stopped and deleted the cluster in {home}"
+        )
 
 
 def _existing(home: Path) -> DevCluster:
@@ -121,16 +125,16 @@ def _existing(home: Path) -> DevCluster:
 
     cluster = dev_cluster.load(home)
     if cluster is None:
-        raise ClusterError("NO_CLUSTER", f"there is no cluster in {home}", "kctl dev up")
+        raise ClusterError("NO_CLUSTER", f"no cluster exists in {home}", "kctl dev up")
     return cluster
 
 
 def _other_ports(cluster: DevCluster, wanted: int | None) -> ClusterError:
-    has = f"the cluster in {cluster.dir} has the ports from {cluster.first_port} on and keeps them"
+    has = f"the cluster in {cluster.dir} keeps its ports, from {cluster.first_port} on"
     dir_ = shlex.quote(cluster.dir)
     return ClusterError(
-        "CLUSTER_EXISTS", f"{has}, not those from {wanted}; nothing was changed",
-        f"leave --port-base out, give another --dir, or delete that cluster first: kctl dev down --dir {dir_}",
+        "CLUSTER_EXISTS", f"{has}, and cannot move to {wanted}; nothing was changed",
+        f"omit --port-base, give another --dir, or delete that cluster first: kctl dev down --dir {dir_}",
     )  # fmt: skip
 
 

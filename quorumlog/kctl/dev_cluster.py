@@ -1,8 +1,8 @@
-"""A cluster of real processes under one folder, for trying things out.
+"""A cluster of real processes in one folder, for experiments.
 
-`DIR/cluster.json` holds everything about it, written before and after each process is started, so that an interrupted
-`up` can always be taken down.  `DIR/lock` keeps two of them apart.  Only processes that the file records, and that are
-proven to be those (start time and command line), are ever signalled, and only what `up` made is deleted.
+`DIR/cluster.json` describes the whole cluster.  It is written before and after each process is started, so that `down`
+can always remove an interrupted `up`.  `DIR/lock` prevents two commands from running at the same time.  Only processes
+that the file records, and whose start time and command line match, are signalled; only files of `up` are deleted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Node:
-    """One process.  `pid` 0: not started yet; `mark` proves that a pid is still this process."""
+    """One process.  pid: 0 before it is started.  mark: identifies the process, since pids are reused."""
 
     role: str
     id: int
@@ -70,14 +70,14 @@ class Node:
 
 @dataclass(slots=True)
 class DevCluster:
-    """What cluster.json holds."""
+    """The contents of cluster.json."""
 
     dir: str
     cluster_id: str
     made_dir: bool = False
     nodes: list[Node] = field(default_factory=list)
     port_base: int | None = None
-    """Its ports were looked for from here on; None: written down by a version that did not say."""
+    """The port from which free ones were searched; None if an earlier version wrote the file."""
 
     @property
     def controllers(self) -> str:
@@ -86,7 +86,7 @@ class DevCluster:
 
     @property
     def bootstrap(self) -> str:
-        """For Kafka clients."""
+        """Bootstrap servers for Kafka clients."""
         return ",".join(node.listen for node in self.nodes if node.listen)
 
     @property
@@ -94,7 +94,7 @@ class DevCluster:
         return parse_address(self.nodes[0].control).port
 
     def save(self) -> None:
-        """Write cluster.json: whole, or not at all."""
+        """Replace cluster.json atomically."""
         path = Path(self.dir) / "cluster.json"
         document = {
             "dir": self.dir,
@@ -111,10 +111,10 @@ class DevCluster:
 
 
 def load(directory: Path) -> DevCluster | None:
-    """The cluster under `directory`; None if there is none.
+    """Return the cluster in `directory`; None if there is none.
 
     Raises:
-        ConfigError: cluster.json is not one of ours.
+        ConfigError: cluster.json cannot be read or is not ours.
     """
     path = directory / "cluster.json"
     try:
@@ -134,7 +134,7 @@ def load(directory: Path) -> DevCluster | None:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{path} cannot be read: {error!r}", next_step="give another --dir, or look into this one"
+            f"{path} cannot be read: {error!r}", next_step="give another --dir, or check this one"
         ) from error
 
 
@@ -143,7 +143,7 @@ def locked(directory: Path) -> Iterator[None]:
     """Keep other `kctl dev` commands out of `directory`, which must exist.
 
     Raises:
-        ClusterError: one is at work there.
+        ClusterError: another one is running.
     """
     path = directory / "lock"
     with path.open("a") as file:
@@ -151,13 +151,13 @@ def locked(directory: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ClusterError(
-                "BUSY", f"another kctl dev works in {directory}", "wait for it", retriable=True
+                "BUSY", f"another kctl dev command uses {directory}", "wait for it to finish", retriable=True
             ) from error
         yield
 
 
 def plan(directory: Path, voters: int, brokers: int, port_base: int, made_dir: bool) -> DevCluster:
-    """Give every node its id, ports and command line.
+    """Assign ids, ports and command lines to all nodes.
 
     Raises:
         ConfigError: no free ports.
@@ -196,7 +196,7 @@ def _command(node: Node, cluster: DevCluster, initial_voters: str) -> list[str]:
 
 
 def _free_ports(base: int) -> Iterator[int]:
-    """Ports that nobody listens on, from `base` upwards."""
+    """Yield ports without a listener, from `base` upwards."""
     for port in range(base, MAX_PORT + 1):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -205,11 +205,11 @@ def _free_ports(base: int) -> Iterator[int]:
             except OSError:
                 continue
         yield port
-    raise ConfigError(f"no free port from {base} on", next_step="give a lower --port-base")
+    raise ConfigError(f"no free port at or above {base}", next_step="give a lower --port-base")
 
 
 def environment() -> dict[str, str]:
-    """The servers find this very installation, and take no setting meant for another process."""
+    """Return an environment in which servers use this installation and get no settings of other processes."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORUMLOG_")}
     root = str(Path(quorumlog.__file__).resolve().parent.parent)
     others = environment.get("PYTHONPATH")
@@ -218,10 +218,10 @@ def environment() -> dict[str, str]:
 
 
 async def start(cluster: DevCluster, timeout_s: float, say: Say) -> None:
-    """Start what does not run, and wait until every node is ready.
+    """Start the nodes that do not run, and wait until every node is ready.
 
     Raises:
-        QuorumlogError: a node ended or was not ready in time.  What this call started has been ended again.
+        QuorumlogError: a node ended or was not ready in time.  The nodes that this call started have been stopped.
     """
     started: list[Node] = []
     try:
@@ -231,7 +231,7 @@ async def start(cluster: DevCluster, timeout_s: float, say: Say) -> None:
             Path(node.data_dir).parent.mkdir(parents=True, exist_ok=True)
             process = processes.spawn(node.command, Path(node.log), environment())
             node.pid, node.mark = process.pid, processes.start_mark(process.pid) or ""
-            process.returncode = 0  # it outlives us on purpose: its Popen shall not complain when it goes
+            process.returncode = 0  # it outlives us on purpose; this silences the Popen's warning
             started.append(node)
             cluster.save()
             say(f"started {node.name} (pid {node.pid})")
@@ -258,11 +258,11 @@ async def _all_ready(cluster: DevCluster, timeout_s: float, say: Say) -> None:
             node = waiting[0]
             raise _failure(node, f"{node.name} was not ready within {timeout_s:g} s ({why[node.name]})", say)
         if waiting:
-            await asyncio.sleep(READY_POLL_S)  # a process that is not a child's child tells nobody that it is ready
+            await asyncio.sleep(READY_POLL_S)  # a process that another command started cannot notify us
 
 
 async def readiness(node: Node) -> tuple[bool, str]:
-    """What a node's /readyz says."""
+    """Return whether a node is ready, and the text of its /readyz."""
     try:
         status, body = await http.get(parse_address(node.http), "/readyz?verbose", timeout_s=2)
     except OSError as error:
@@ -274,11 +274,11 @@ def _failure(node: Node, message: str, say: Say) -> QuorumlogError:
     say(f"last lines of {node.log}:")
     for line in processes.last_lines(Path(node.log), LOG_LINES_SHOWN):
         say(f"  {line}")
-    return QuorumlogError(f"{message}; nothing was left running", "the log lines above say why")
+    return QuorumlogError(f"{message}; the nodes were stopped", "the log lines above show the cause")
 
 
 async def stop_nodes(nodes: list[Node], say: Say) -> None:
-    """End nodes: asked first, brokers before voters so that leaderships can move; killed when they do not."""
+    """Stop nodes, brokers before voters so that leaderships can move; kill those that do not stop in time."""
     for role in (BROKER, VOTER):
         running = [node for node in nodes if node.role == role and node.is_running]
         for node in running:
@@ -293,14 +293,14 @@ async def stop_nodes(nodes: list[Node], say: Say) -> None:
 
 
 def remove(cluster: DevCluster) -> None:
-    """Delete what `up` made: the nodes' folders and the files beside them, and DIR itself if `up` made that."""
+    """Delete everything that `up` created: the nodes' folders and files, and DIR itself if `up` created it."""
     directory = Path(cluster.dir)
     for node in cluster.nodes:
         home = Path(node.data_dir).parent
-        if home.parent == directory:  # never anything else, whatever the file says
+        if home.parent == directory:  # never outside DIR, even if the file was edited
             shutil.rmtree(home, ignore_errors=True)
     for name in ("cluster.json", "cluster.json.new", "lock"):
         (directory / name).unlink(missing_ok=True)
     if cluster.made_dir:
-        with contextlib.suppress(OSError):  # somebody has put something else there: theirs
+        with contextlib.suppress(OSError):  # keep the folder if it contains other files
             directory.rmdir()

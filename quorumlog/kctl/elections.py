@@ -1,4 +1,4 @@
-"""kctl elect-leaders: back to the preferred leaders, or to any that lives where nobody in sync does."""
+"""kctl elect-leaders: return to preferred leaders, or elect any live replica where no in-sync replica is available."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
 
 ROUNDS_MAX = 200
-"""Requests for all partitions that need it; each elects at most one batch of them."""
+"""Requests when electing for all partitions; each request elects at most one batch."""
 
 
 @click.command("elect-leaders", cls=Command)
-@click.option("--preferred", is_flag=True, help="The first replica of each partition, where it is in sync.")
-@click.option("--unclean", is_flag=True, help="Any live replica of partitions without a leader: records may be lost.")
+@click.option("--preferred", is_flag=True, help="Elect the first replica of each partition if it is in sync.")
+@click.option("--unclean", is_flag=True, help="Elect any live replica where there is no leader; may lose records.")
 @click.option("--topic", metavar="T", help="Only this topic (default: all partitions that need it).")
 @click.option("--partition", metavar="P", type=click.IntRange(0, 2**31 - 1), help="Only this partition of the topic.")
 @dry_run_option
@@ -38,8 +38,8 @@ async def elect_leaders(
 ) -> None:
     """Elect leaders: the preferred ones, or unclean ones.
 
-    A partition that needs no election counts as a success.  --unclean gives up acknowledged records that only absent
-    replicas hold; `kctl explain` still shows which replicas were in sync.
+    A partition that needs no election counts as a success.  --unclean discards acknowledged records that only
+    unavailable replicas hold; `kctl explain` still shows which replicas were in sync.
     """
     from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -54,7 +54,7 @@ async def elect_leaders(
             indexes = [partition] if partition is not None else await _partitions(context, client, topic)
             request.partitions.extend([pb.TopicPartition(topic=topic, index=index) for index in indexes])
         if unclean and not dry_run:
-            context.output.message("warning: records that only the absent replicas hold are given up")
+            context.output.message("warning: records that only unavailable replicas hold will be lost")
         changed, offset, elected = await _elect(context, client, request)
         if wait and changed:
             await wait_until_applied(context, client, offset)
@@ -73,7 +73,7 @@ async def _partitions(context: Context, client: ControllerClient, topic: str) ->
 
 
 async def _elect(context: Context, client: ControllerClient, request: Any) -> tuple[bool, int, list[Any]]:
-    """What was elected; for all partitions that need it, as often as something is."""
+    """Elect leaders; without partitions in the request, repeat it until no partition needs an election."""
     from quorumlog.wire import rpcs
 
     changed = False

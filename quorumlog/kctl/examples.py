@@ -1,4 +1,4 @@
-"""Command lines that the help of each group shows; a test checks that they can be typed."""
+"""Example command lines for the help of each group; a test checks that they parse."""
 
 from __future__ import annotations
 
@@ -70,4 +70,4 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kctl topics delete orders --yes",
     ),
 }
-"""By the path of the group."""
+"""Examples by the path of the group."""

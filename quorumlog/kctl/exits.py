@@ -41,7 +41,7 @@ _BY_CODE = {
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code for an error: by the word of a refusal, else by whether the same may be tried again."""
+    """Return the exit code for an error: by its code if that is a known refusal, else by whether it is retriable."""
     match error:
         case ClusterError():
             if error.code.endswith("AUTHORIZATION_FAILED") or error.code.startswith("SASL_"):

@@ -1,4 +1,4 @@
-"""kctl explain: how a partition came to be as it is, change by change, each with its reason and what caused it."""
+"""kctl explain: the history of a partition, change by change, with the reason and cause of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INDENT = 10
 
 
 def parse_partition(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, int]:
-    """`orders-0`: a topic and one of its partitions; names may have dashes, too."""
+    """Parse `orders-0`: a topic, which may contain dashes, and one of its partitions."""
     topic, dash, index = text.rpartition("-")
     if not topic or not dash or not (index.isascii() and index.isdigit()) or _number(index) > PARTITION_MAX:
         raise click.BadParameter(f"{text!r} is not like orders-0 (TOPIC-PARTITION)")
@@ -23,7 +23,7 @@ def parse_partition(_context: click.Context, _parameter: click.Parameter, text: 
 
 
 def _number(digits: str) -> int:
-    """As large as it is, or as anything that is too large."""
+    """Parse a number from its first 12 significant digits, which keeps a number out of range out of range."""
     return int(digits.lstrip("0")[:12] or "0")
 
 
@@ -32,14 +32,16 @@ def _number(digits: str) -> int:
 @click.option("--last", type=click.IntRange(1, 1000), metavar="N", help="Only the latest N changes (default: all).")
 @with_loop
 async def command(context: Context, partition: tuple[str, int], last: int | None) -> None:
-    """Show why a partition is as it is, change by change."""
+    """Show why a partition is in its state, change by change."""
     from quorumlog.kctl.nodes import ask_freshest
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2, node_pb2
 
     topic, index = partition
     asked = controller_pb2.TopicPartition(topic=topic, index=index)
-    request = node_pb2.ExplainPartitionRequest(partition=asked)  # all: what was before is known from earlier changes
+    request = node_pb2.ExplainPartitionRequest(
+        partition=asked
+    )  # all of them: previous values come from earlier changes
     async with context.client() as client:
         reply = await ask_freshest(client, rpcs.EXPLAIN_PARTITION, request, context.left_s)
     if is_cut := last is not None and len(reply.chain) > last:
@@ -77,7 +79,7 @@ def document(topic: str, index: int, reply: Any) -> dict[str, Any]:
 
 
 def _tell(context: Context, reply: Any, *, is_cut: bool) -> None:
-    """What is, then what was, then how far that goes back."""
+    """Print the present state, then the history, then how far the history goes back."""
     from quorumlog.runtime.logging import rfc3339
 
     output = context.output
@@ -96,7 +98,7 @@ def _tell(context: Context, reply: Any, *, is_cut: bool) -> None:
             output.wrapped(line, _INDENT)
     told = f"as of offset {reply.offset} of the metadata log"
     if is_cut:
-        told += "; there are earlier changes (without --last: all that are kept)"
+        told += "; there are earlier changes (omit --last to see them)"
     elif not reply.complete:
-        told += f"; earlier changes are not kept there any more: its log begins at offset {reply.history_begins}"
+        told += f"; earlier changes are no longer retained: the node's log begins at offset {reply.history_begins}"
     output.message(told)

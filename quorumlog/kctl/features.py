@@ -1,4 +1,4 @@
-"""kctl features: what all nodes have agreed to write and understand."""
+"""kctl features: the levels of record formats that all nodes support and write."""
 
 from __future__ import annotations
 
@@ -43,14 +43,16 @@ async def describe(context: Context) -> None:
 
 @group.command("upgrade")
 @click.option("--feature", "name", default=METADATA_VERSION, show_default=True, metavar="NAME")
-@click.option("--to", "level", type=click.IntRange(0, 2**31 - 1), help="This level, not the highest that all know.")
+@click.option(
+    "--to", "level", type=click.IntRange(0, 2**31 - 1), help="The level (default: the highest that all nodes support)."
+)
 @dry_run_option
 @click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
 async def upgrade(context: Context, name: str, level: int | None, dry_run: bool, wait: bool) -> None:
     """Raise a feature to the highest level that all nodes support.
 
-    A level is never lowered again.
+    A level can never be lowered again.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
@@ -65,6 +67,6 @@ async def upgrade(context: Context, name: str, level: int | None, dry_run: bool,
         document = {"changed": reply.changed, "offset": reply.offset, "name": name, "level": reply.level}
         context.output.document(document)
     elif dry_run:
-        context.output.text(f"{name} would be at level {reply.level}")
+        context.output.text(f"{name} would be raised to level {reply.level}")
     else:
-        context.output.text(f"{name} is at level {reply.level}" + ("" if reply.changed else " already"))
+        context.output.text(f"{name} is {'now' if reply.changed else 'already'} at level {reply.level}")

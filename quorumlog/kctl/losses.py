@@ -1,4 +1,4 @@
-"""The confirmation that a person gives before records are deleted."""
+"""The confirmation by a person before records are deleted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from quorumlog.kctl.context import Context
 from quorumlog.kctl.data import open_cluster
 
 COUNT_S = 10.0
-"""How long the records are counted; without an answer the number stays unknown."""
+"""Time limit for counting the records; after it their number is unknown."""
 
 
 async def lost_records(context: Context, name: str, indexes: range) -> int | None:
-    """How many offsets these partitions hold; None when one of them does not say (nobody leads it)."""
+    """Return the number of offsets in these partitions; None if one of them has no leader that answers."""
     from quorumlog.client.consumer import EARLIEST, LATEST, Consumer
 
     try:
@@ -32,10 +32,10 @@ async def lost_records(context: Context, name: str, indexes: range) -> int | Non
 
 
 def ask(context: Context, question: str) -> None:
-    """Wait for a yes; the time that the person takes is not the command's.
+    """Wait for a yes; the waiting time does not count as the command's.
 
     Raises:
-        click.Abort: anything else was answered.
+        click.Abort: the answer was anything else.
     """
     before, context.interrupted = context.interrupted, "nothing was changed"
     click.confirm(question, abort=True, err=True)

@@ -78,16 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run kctl and end the process with its exit code."""
     streams.prepare()
     code = run(sys.argv[1:] if arguments is None else list(arguments), time.monotonic() - STARTED_S)
-    if threading.active_count() > 1:  # a resolver that does not answer: the interpreter would wait for it
+    if threading.active_count() > 1:  # else the interpreter would wait for a name resolver that hangs
         streams.flush()
         os._exit(code)
     sys.exit(code)
 
 
 def run(arguments: list[str], spent_s: float = 0.0) -> int:
-    """Run kctl; returns its exit code, having reported any error on standard error.
+    """Run kctl, report any error on standard error, and return the exit code.
 
-    spent_s: what of the command's time has passed already.
+    spent_s: seconds of the command's time that have already passed.
     """
     context = Context(spent_s=spent_s)
     try:
@@ -106,7 +106,7 @@ def run(arguments: list[str], spent_s: float = 0.0) -> int:
     except OutputClosedError:
         streams.discard(sys.stdout)
         return exits.DONE
-    except SystemExit:  # how click ends when whoever read its help has seen enough
+    except SystemExit:  # click raises this when the reader of its help closes the pipe
         streams.discard(sys.stdout)
         return exits.DONE
     except UnicodeEncodeError as error:
@@ -119,13 +119,13 @@ def run(arguments: list[str], spent_s: float = 0.0) -> int:
 
 
 def _is_not_text(argument: str) -> bool:
-    """Whether an argument of the command line had bytes that are not UTF-8; Python keeps them as surrogates."""
+    """Return whether an argument had bytes that are not UTF-8; Python keeps them as surrogates."""
     return any(0xDC80 <= ord(character) <= 0xDCFF for character in argument)
 
 
 def _failed(error: Exception, context: Context) -> int:
     if isinstance(error, OSError):
-        streams.discard_if_unwritable(sys.stdout)  # else the interpreter tries once more, and fails, when it ends
+        streams.discard_if_unwritable(sys.stdout)  # else the interpreter retries at exit, and fails
     if context.debug:
         traceback.print_exception(error)
     context.output.error(_to_doctor(error))
@@ -133,7 +133,7 @@ def _failed(error: Exception, context: Context) -> int:
 
 
 def _to_doctor(error: Exception) -> Exception:
-    """Why nobody leads, or nobody answers, no single node can say: whoever meets that is told who looks at them all."""
+    """Return `error` with `kctl doctor` as its next step if the cause can only be found by asking several nodes."""
     if isinstance(error, ClusterError) and (
         error.code == "NOT_CONTROLLER" or (error.code in ("UNAVAILABLE", "TIMED_OUT") and not error.next_step)
     ):
@@ -142,7 +142,7 @@ def _to_doctor(error: Exception) -> Exception:
 
 
 def _no_command(error: click.exceptions.NoArgsIsHelpError, context: Context, arguments: list[str]) -> int:
-    """`kctl topics`: whoever types it wants to see what there is, a script wants to know that it is wrong."""
+    """Show the help of a group that was called without a command, or an error if JSON was requested."""
     assert error.ctx is not None, error
     if _wants_json(context, arguments):
         _usage(click.UsageError("Missing command.", error.ctx), context, arguments)
@@ -152,7 +152,7 @@ def _no_command(error: click.exceptions.NoArgsIsHelpError, context: Context, arg
 
 
 def _wants_json(context: Context, arguments: list[str]) -> bool:
-    """A wrong command line may fail before `-o` is parsed, so look for it by hand."""
+    """Return whether JSON was requested.  Parsing may have failed before `-o`, so look at the arguments directly."""
     return context.output_form == "json" or any(
         (flag in ("-o", "--output") and value == "json") or flag in ("-ojson", "--output=json")
         for flag, value in zip(arguments, [*arguments[1:], ""], strict=False)  # no arguments: no pairs

@@ -1,6 +1,6 @@
-"""kctl metadata: the records of the metadata log as they come, and the cluster as it was at any offset of it.
+"""kctl metadata: the records of the metadata log as they arrive, and the cluster as of any offset.
 
-An offset names the records below it: `at 7` is what the records 0 to 6 made, `diff 7 9` what 7 and 8 changed.
+An offset refers to the records below it: `at 7` shows the result of records 0 to 6, `diff 7 9` the changes by 7 and 8.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BEGINNING = -2
 
 
 def _offset_or(**words: int) -> Callable[[click.Context, click.Parameter, str], int]:
-    """Takes an offset, or one of these words for one."""
+    """Return a parser for an offset, or for a word that stands for one."""
 
     def parse(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
         if text in words:
@@ -47,16 +47,16 @@ def group() -> None:
 @group.command("tail")
 @click.option(
     "--from", "start", default="end", callback=_offset_or(beginning=BEGINNING, end=NOW),
-    metavar="beginning|end|OFFSET", help="Where to begin (end).",
+    metavar="beginning|end|OFFSET", help="Where to begin (default end).",
 )  # fmt: skip
-@click.option("--max-records", type=click.IntRange(1), help="Stop after so many.")
-@click.option("--exit-at-end", is_flag=True, help="Stop at what is the end when the command starts.")
+@click.option("--max-records", type=click.IntRange(1), help="Stop after this many records.")
+@click.option("--exit-at-end", is_flag=True, help="Stop at the end as of the start of the command.")
 @with_loop
 async def tail(context: Context, start: int, max_records: int | None, exit_at_end: bool) -> None:
     """Print committed metadata records as they arrive.
 
-    --timeout, if given, bounds the whole command.  When a node stops, the command goes on with the others and leaves
-    nothing out.
+    --timeout, if given, limits the whole command.  If a node stops, the command continues with the others and omits no
+    record.
     """
     from quorumlog.kctl.metadata_history import History
 
@@ -67,7 +67,7 @@ async def tail(context: Context, start: int, max_records: int | None, exit_at_en
             await _tail(context, History(client, lambda: context.deadline_s), start, max_records, exit_at_end)
     except TimeoutError:
         raise ClusterError(
-            "TIMED_OUT", f"what was asked for did not come within {context.deadline_s:g} s", retriable=True
+            "TIMED_OUT", f"the requested records did not arrive within {context.deadline_s:g} s", retriable=True
         ) from None
 
 
@@ -127,7 +127,7 @@ async def at(context: Context, offset: int, topics: tuple[str, ...]) -> None:
 @_topics_option
 @with_loop
 async def diff(context: Context, before: int, after: int, topics: tuple[str, ...]) -> None:
-    """Show what the records from A up to B changed; without B, up to now."""
+    """Show the changes by the records from A up to B (default: up to now)."""
     from quorumlog.kctl.metadata_history import History
 
     async with context.client() as client:
@@ -144,22 +144,22 @@ async def diff(context: Context, before: int, after: int, topics: tuple[str, ...
     for line in metadata_diff.words(changes):
         context.output.text(line)
     if not changes:
-        context.output.message("nothing is different")
+        context.output.message("no differences")
 
 
 @group.command("dump")
 @click.argument("file", type=click.Path())
 @click.option(
     "--from", "start", default="beginning", callback=_offset_or(beginning=0), metavar="beginning|OFFSET",
-    help="Of a log: where to begin (beginning).",
+    help="For a log: where to begin (default beginning).",
 )  # fmt: skip
-@click.option("--topic", "topics", metavar="T", multiple=True, help="Of a snapshot: only this topic.")
+@click.option("--topic", "topics", metavar="T", multiple=True, help="For a snapshot: only this topic.")
 @with_loop
 async def dump(context: Context, file: str, start: int, topics: tuple[str, ...]) -> None:
     """Read the metadata of a stopped node from its disk.
 
-    FILE is a data directory or a .snapshot file; nothing in it is changed.  The records of a log are shown as by
-    `tail`; the last ones may never have been committed.  A snapshot is shown as by `at`.
+    FILE is a data directory or a .snapshot file; it is not changed.  The records of a log are shown as by `tail`; the
+    last ones may never have been committed.  A snapshot is shown as by `at`.
     """
     from quorumlog.kctl.metadata_dump import Dump
     from quorumlog.kctl.metadata_records import Names, lines
@@ -195,7 +195,7 @@ def _show_line(context: Context, line: Any) -> None:
 def _tell_if_inside(context: Context, offset: int, document: dict[str, Any]) -> None:
     if offset not in (NOW, document["offset"]):
         context.output.message(
-            f"offset {offset} is inside a batch, which is all or nothing: this is the cluster at {document['offset']}"
+            f"offset {offset} is inside a batch, applied as a whole: this is the cluster at {document['offset']}"
         )
 
 
@@ -241,7 +241,7 @@ def _config(config: Any) -> dict[str, Any]:
 
 
 def show_state(context: Context, document: dict[str, Any]) -> None:
-    """The whole cluster, for people."""
+    """Print the whole cluster, for people."""
     output = context.output
     output.message(f"the cluster at {_when(document)}; history begins at {document['history_begins']}")
     for what in ("voters", "target_voters"):
@@ -279,5 +279,5 @@ def show_state(context: Context, document: dict[str, Any]) -> None:
 
 
 def _none(value: Any) -> Any:
-    """An empty list is shown as what there is none of."""
+    """Return None for an empty list, so that a table shows `-`."""
     return None if value == [] else value

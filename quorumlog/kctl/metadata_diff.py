@@ -1,7 +1,7 @@
-"""What is different between two states of the cluster, in plain words.
+"""The differences between two states of the cluster, in words.
 
-A state is what `kctl metadata at` prints as JSON.  A partition is compared field by field, a whole topic that comes or
-goes is one change.  For people, partitions of a topic that changed in the same way share a line.
+A state is the JSON of `kctl metadata at`.  Partitions are compared field by field; a created or deleted topic is one
+change.  In the text form, partitions of a topic with the same changes share a line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BROKER_FIELDS = ("state", "broker_epoch", "rack", "endpoints")
 
 
 class Change(NamedTuple):
-    """`what` is of the kind `name`: a topic, a partition, …; `field` of it went from `before` to `after`."""
+    """A change of an object's `field` from `before` to `after`.  what: its kind, such as topic.  name: its name."""
 
     change: str
     what: str
@@ -29,7 +29,7 @@ class Change(NamedTuple):
 
 
 def diff(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
-    """Ordered: voters, brokers, topics with their partitions and configs, other configs, the rest."""
+    """Return the changes, in this order: voters, brokers, topics with partitions and configs, configs, the rest."""
     return [
         *_keyed("voter", _by(old["voters"], "id"), _by(new["voters"], "id"), ("address",)),
         *_whole("target voters", _ids(old["target_voters"]), _ids(new["target_voters"])),
@@ -138,7 +138,7 @@ def _whole(what: str, old: Any, new: Any) -> Iterator[Change]:
 
 
 def words(changes: Iterable[Change]) -> list[str]:
-    """A line for each thing that changed; partitions of one topic to which the same happened share one."""
+    """Return a line for each changed object; partitions of one topic with the same changes share a line."""
     things: dict[tuple[str, str], list[Change]] = {}
     for change in changes:
         things.setdefault((change.what, change.name), []).append(change)
@@ -161,7 +161,7 @@ def words(changes: Iterable[Change]) -> list[str]:
 
 
 def _goes_without_saying(change: Change, group: list[Change]) -> bool:
-    """Every new leader has a new leader epoch; said anyway, it would tell apart what is the same for people."""
+    """Return whether the change is a leader epoch beside a new leader: showing it would split lines that are equal."""
     return change.field == "leader_epoch" and any(other.field == "leader" for other in group)
 
 
@@ -170,7 +170,7 @@ def _text(change: Change) -> str:
     if change.field is None and change.change == ADDED:
         return f"new, {describe(change.after)}"
     if change.field is None and change.change == REMOVED:
-        return f"gone; it was {describe(change.before)}"
+        return f"deleted; it was {describe(change.before)}"
     field = "" if change.field is None else f"{_FIELD_WORDS.get(change.field, change.field)} "
     return f"{field}{_shown(change.before)} -> {_shown(change.after)}"
 
@@ -179,7 +179,7 @@ _FIELD_WORDS = {
     "isr": "in sync",
     "elr": "eligible",
     "leader_epoch": "leader epoch",
-    "broker_epoch": "started anew, broker epoch",
+    "broker_epoch": "restarted, broker epoch",
     "topic_id": "id",
 }
 

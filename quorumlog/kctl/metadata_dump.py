@@ -1,6 +1,6 @@
 """Runs `quorumlog_server.dump` on a quorum directory or a snapshot, and parses its output.
 
-Only the servers' packages know the formats on disk, and kctl imports none of them.  So it runs their reader as a
+Only the servers' packages know the formats on disk, and kctl does not import them.  So it runs their reader as a
 process, and receives messages of node.proto.
 """
 
@@ -27,14 +27,14 @@ _MESSAGES: dict[bytes, tuple[str, Any]] = {
 
 
 class Found(NamedTuple):
-    """kind: about (a sentence), names, batch or state (messages)."""
+    """One item of the reader's output.  kind: about (a sentence), names, batch or state (messages)."""
 
     kind: str
     content: Any
 
 
 class Dump:
-    """`async with`, then `async for`.  Raises ClusterError with what the reader says."""
+    """Runs the reader: `async with`, then `async for`.  Raises ClusterError with the reader's error message."""
 
     def __init__(self, path: str, topics: Sequence[str]) -> None:
         self._command = [sys.executable, "-P", "-m", "quorumlog_server.dump", path, *topics]
@@ -46,7 +46,7 @@ class Dump:
             env=environment(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for kctl, which ends the reader itself
+            start_new_session=True,  # kctl handles Ctrl-C and ends the reader
         )
         return self
 
@@ -54,7 +54,7 @@ class Dump:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process.returncode is None:
-            self._process.kill()  # it only reads
+            self._process.kill()  # safe: it only reads
             await self._process.wait()
 
     async def __aiter__(self) -> AsyncIterator[Found]:
@@ -66,7 +66,9 @@ class Dump:
                 content = await output.readexactly(length)
             except asyncio.IncompleteReadError as error:
                 if error.partial or await self._process.wait() != 0:
-                    raise ClusterError("FAILED", "the reader ended in the middle", "see above") from error
+                    raise ClusterError(
+                        "FAILED", "the reader ended before its output was complete", "see the messages above"
+                    ) from error
                 return
             if kind == b"E":
                 said = json.loads(content)
@@ -87,6 +89,6 @@ def _about(said: dict[str, Any]) -> str:
         )
     snapshots = f"; snapshots: {', '.join(said['snapshots'])}" if said["snapshots"] else ""
     return (
-        f"{said['path']}: node {said['node_id']}, {cluster}, epoch {said['epoch']}, the log goes from "
-        f"{said['begins']} to {said['end']}; nothing here says what of its end was committed{snapshots}"
+        f"{said['path']}: node {said['node_id']}, {cluster}, epoch {said['epoch']}, the log contains offsets "
+        f"{said['begins']} to {said['end']}; its last records may not be committed{snapshots}"
     )

@@ -1,7 +1,7 @@
-"""Asks the nodes for the metadata by offset.
+"""Reads the metadata by offset from any node.
 
-Any node answers from its own log, and nodes differ in how far back that goes and how far it has come.  So when one does
-not have an offset, all others are asked which they have, before it is said that there is no such offset.
+Each node answers from its own log, and the ranges of these logs differ.  If one node does not have an offset, all
+others are asked for their ranges before the offset is reported as out of range.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOW = -1
 
 
 class Range(NamedTuple):
-    """The metadata that one node can show: every offset from `begins` to `end`, both included."""
+    """The offsets that one node can show: from `begins` to `end`, both included."""
 
     address: str
     begins: int
@@ -37,22 +37,22 @@ class Range(NamedTuple):
 
 
 class History:
-    """client: a ControllerClient.  limit_s: gives the seconds that the next question may take."""
+    """client: a ControllerClient.  limit_s: returns the time limit of the next request, in seconds."""
 
     def __init__(self, client: ControllerClient, limit_s: Callable[[], float]) -> None:
         self._client = client
         self._limit_s = limit_s
 
     async def learn_nodes(self) -> None:
-        """Have all nodes of the cluster asked, not only those that the user has named."""
+        """Make the client use all nodes of the cluster, not only those that the user named."""
         with contextlib.suppress(ClusterError):
             self._client.learn((await node_addresses(self._client, self._limit_s())).values())
 
     async def describe(self, offset: int, topics: tuple[str, ...] = (), *, without_partitions: bool = False) -> Any:
-        """The cluster as everything below `offset` made it; NOW for the present.
+        """Return the cluster as of `offset`, which is the result of all records below it; NOW for the present.
 
         Raises:
-            ClusterError: OFFSET_OUT_OF_RANGE, with the range that there is; or no node answers.
+            ClusterError: OFFSET_OUT_OF_RANGE, with the available range; or no node answers.
         """
         request = node_pb2.DescribeMetadataRequest(
             at_offset=offset, topics=topics, without_partitions=without_partitions
@@ -60,7 +60,7 @@ class History:
         return await self._ask(rpcs.DESCRIBE_METADATA, request, offset)
 
     async def read(self, offset: int, *, wait: bool) -> Any:
-        """Batches from the one that holds `offset` on; with `wait`, at the end, for a while until there is one.
+        """Return batches from the one that contains `offset` on.  With `wait`, wait for a while if there are none yet.
 
         Raises:
             ClusterError: as `describe`.
@@ -69,25 +69,25 @@ class History:
         return await self._ask(rpcs.READ_METADATA, request, offset)
 
     async def read_known(self, offset: int) -> Any:
-        """Batches from the one that holds `offset` on, which some node has shown to be committed; at least one.
+        """Return at least one batch from the one that contains `offset` on, which some node has shown to be committed.
 
         Raises:
-            ClusterError: as `describe`; TIMED_OUT: whoever answers has not come that far.
+            ClusterError: as `describe`; TIMED_OUT: the nodes that answer are behind `offset`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit_s()
         while not (reply := await self.follow(offset, wait=False)).batches:
             if loop.time() >= deadline:
-                text = f"the nodes that answer have not come to offset {offset}, which is committed"
+                text = f"the nodes that answer have not reached offset {offset}, although it is committed"
                 raise ClusterError("TIMED_OUT", text, "kctl doctor", retriable=True)
             for one in await self.ranges():
                 if one.begins <= offset < one.end:
                     self._client.prefer(one.address)
-            await asyncio.sleep(AGAIN_S)  # no event tells when a node has caught up
+            await asyncio.sleep(AGAIN_S)  # no event signals that a node has caught up
         return reply
 
     async def follow(self, offset: int, *, wait: bool = True) -> Any:
-        """As `read`; the node that is asked may be behind the one that was asked before."""
+        """As `read`, but also if the node that answers is behind the previous one: then wait for it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit_s()
         while True:
@@ -97,12 +97,12 @@ class History:
                 if error.code != OUT_OF_RANGE or loop.time() >= deadline:
                     raise
                 ranges = await self.ranges()
-                if any(offset < each.begins for each in ranges):  # this reader is too slow, or was away
+                if any(offset < each.begins for each in ranges):  # retention has passed this reader
                     raise
-            await asyncio.sleep(AGAIN_S)  # no event tells when a node has caught up
+            await asyncio.sleep(AGAIN_S)  # no event signals that a node has caught up
 
     async def ranges(self) -> list[Range]:
-        """What each node that answers can show."""
+        """Return the range of each node that answers."""
         try:
             addresses = sorted(set((await node_addresses(self._client, self._limit_s())).values()))
         except ClusterError:
@@ -127,17 +127,17 @@ class History:
         ranges = await self.ranges()
         for one in ranges:
             if one.begins <= offset <= one.end:
-                with contextlib.suppress(ClusterError):  # gone, or dropped meanwhile: the next
+                with contextlib.suppress(ClusterError):  # it stopped or deleted the offset: ask the next node
                     return await self._client.ask_node(one.address, rpc, request, self._limit_s())
         raise out_of_range(offset, ranges)
 
 
 def out_of_range(offset: int, ranges: list[Range]) -> ClusterError:
-    """That no node has `offset`, and which they have."""
+    """Return the error for an offset that no node has, with the range that they have."""
     if not ranges:
-        return ClusterError(OUT_OF_RANGE, f"the node that was asked does not have offset {offset}", "kctl doctor")
+        return ClusterError(OUT_OF_RANGE, f"the node does not have offset {offset}", "kctl doctor")
     begins, end = min(each.begins for each in ranges), max(each.end for each in ranges)
-    text = f"there is no offset {offset}: the history of the metadata goes from {begins} to {end}"
+    text = f"offset {offset} is not available: the metadata history contains offsets {begins} to {end}"
     if offset < begins:
-        text += "; what is older is kept as a snapshot only"
+        text += "; older changes are kept only as a snapshot"
     return ClusterError(OUT_OF_RANGE, text, f"give an offset from {begins} to {end}")

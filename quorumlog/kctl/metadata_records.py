@@ -1,10 +1,10 @@
 """Records of the metadata log, for people and as JSON.
 
-A record names a topic by its id.  `Names` knows the names as of some offset and learns from the records that follow, so
-that a deletion still says what was deleted.
+A record refers to a topic by its id.  `Names` knows the names as of an offset and learns from the records that follow,
+so that the text of a deletion still contains the name.
 
 In JSON a record is its message with snake_case names: uuids as 22 characters, enums as words, -1 as null.  A field that
-a change does not have is not there: the change leaves it as it was.
+a change does not set is absent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Names:
         self._names = dict(topics)
 
     def learn(self, record: metadata_pb2.Record) -> None:
-        """A record that may give a topic its name."""
+        """Learn the name of a topic if the record contains one."""
         match record.WhichOneof("record"):
             case "topic":
                 self._names[record.topic.topic_id] = record.topic.name
@@ -38,12 +38,12 @@ class Names:
                 self._names[record.renew_topic.new_topic_id] = self.of(record.renew_topic.topic_id)
 
     def of(self, topic_id: bytes) -> str:
-        """The name, or the id of a topic that is not known."""
+        """Return the name, or the id of an unknown topic."""
         return self._names.get(topic_id) or uuid_text(topic_id) or "?"
 
 
 class Line(NamedTuple):
-    """One record.  `topic` and `partition`: what it is about, if that is one of these."""
+    """One record.  topic, partition: those that it concerns, if any."""
 
     offset: int
     timestamp_ms: int
@@ -71,7 +71,7 @@ class Line(NamedTuple):
 
 
 def lines(batch: node_pb2.MetadataBatch, names: Names) -> Iterator[Line]:
-    """The records of a batch, ascending."""
+    """Return the records of a batch, ascending."""
     if batch.control:
         word, _, rest = batch.control.partition(": ")
         kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", word).lower()
@@ -97,7 +97,7 @@ def lines(batch: node_pb2.MetadataBatch, names: Names) -> Iterator[Line]:
 
 
 def config_of(config: metadata_pb2.Config, names: Names) -> str:
-    """What the config is of, in words."""
+    """Return the resource of a config, in words."""
     match config.scope:
         case metadata_pb2.Config.SCOPE_CLUSTER:
             return "the cluster"
@@ -115,7 +115,7 @@ def _config_topic(message: Any, names: Names) -> str | None:
 
 
 def _raw(resource: str) -> bytes:
-    """A topic config names its topic by the id in hex."""
+    """Return the topic id of a topic config, which contains it in hex."""
     try:
         return bytes.fromhex(resource)
     except ValueError:
@@ -136,7 +136,7 @@ def _broker_change(change: Any, names: Names) -> str:
     if change.HasField("fenced"):
         said.append("is fenced" if change.fenced else "is unfenced")
     if change.HasField("in_controlled_shutdown"):
-        said.append("is shutting down" if change.in_controlled_shutdown else "is not shutting down any more")
+        said.append("is shutting down" if change.in_controlled_shutdown else "is no longer shutting down")
     if change.directories_offline:
         offline = ", ".join(str(uuid_text(each)) for each in change.directories_offline)
         said.append(f"has these data directories offline: {offline}")
@@ -172,21 +172,21 @@ def _config(config: Any, names: Names) -> str:
 
 
 def reason_word(reason: int) -> str:
-    """The reason of a partition's change, as `kctl explain` shows it."""
+    """Return the reason of a partition's change, as `kctl explain` shows it."""
     return _enum_word(metadata_pb2.Reason.DESCRIPTOR, reason)
 
 
 _TEXTS: dict[str, Any] = {
     "register_broker": _register_broker,
     "broker_change": _broker_change,
-    "unregister_broker": lambda it, names: f"broker {it.broker_id} is forgotten",
+    "unregister_broker": lambda it, names: f"broker {it.broker_id} is unregistered",
     "topic": lambda it, names: f"topic {it.name} is created, id {uuid_text(it.topic_id)}",
     "partition": _partition,
     "partition_change": _partition_change,
     "remove_partition": lambda it, names: f"{names.of(it.topic_id)}-{it.index} is removed",
     "remove_topic": lambda it, names: f"topic {names.of(it.topic_id)} is deleted",
     "renew_topic": lambda it, names: (
-        f"topic {names.of(it.new_topic_id)} goes on with the id {uuid_text(it.new_topic_id)}, "
+        f"topic {names.of(it.new_topic_id)} continues with the id {uuid_text(it.new_topic_id)}, "
         f"it was {uuid_text(it.topic_id)}"
     ),
     "config": _config,
@@ -194,7 +194,7 @@ _TEXTS: dict[str, Any] = {
     "preferred_controllers": lambda it, names: f"preferred controllers: {_ids(it.node_ids)}",
     "feature": lambda it, names: f"feature {it.name} has level {it.level}",
     "no_op": lambda it, names: "nothing",
-    "forget_topics": lambda it, names: f"the leader epochs of {', '.join(it.names)} are forgotten",
+    "forget_topics": lambda it, names: f"the leader epochs of {', '.join(it.names)} are deleted",
 }
 
 
@@ -242,6 +242,6 @@ def _value(field: Any, value: Any) -> Any:
 
 
 def _enum_word(kind: Any, number: int) -> str:
-    """REASON_ISR_SHRINK of the enum Reason as isr_shrink."""
+    """Return REASON_ISR_SHRINK of the enum Reason as isr_shrink."""
     known = kind.values_by_number.get(number)
     return str(number) if known is None else known.name.removeprefix(f"{kind.name.upper()}_").lower()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 _NEXT = {
-    "CORRUPT_MESSAGE": "send the record again; if that fails, too: kctl doctor",
+    "CORRUPT_MESSAGE": "send the record again; if that fails as well: kctl doctor",
     "INVALID_CONFIG": "kctl configs get --topic T, --broker ID or --cluster shows the keys and their allowed values",
-    "INVALID_RECORD": "correct the record; those before it are written",
+    "INVALID_RECORD": "correct the record; the records before it were written",
     "INVALID_TOPIC_EXCEPTION": "use 1 to 249 letters, digits, dots, dashes and underscores",
-    "IO_ERROR": "look at the file or the disk that the message names",
+    "IO_ERROR": "check the file or disk named in the message",
     "MESSAGE_TOO_LARGE": "split the record, or raise max.message.bytes of the topic: kctl configs set",
     "RECORD_LIST_TOO_LARGE": "split the record, or raise max.message.bytes of the topic: kctl configs set",
     "TOPIC_ALREADY_EXISTS": "kctl topics describe shows the topic that exists; use another name, or delete it first",
@@ -16,5 +16,5 @@ _NEXT = {
 
 
 def next_step_of(code: str) -> str:
-    """The next step for an error of this word; empty when there is no general one."""
+    """Return the general next step for an error code, or an empty string."""
     return _NEXT.get(code, "")

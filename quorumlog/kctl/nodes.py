@@ -1,7 +1,7 @@
-"""Asking nodes what they know themselves: the one whose word is the freshest, or each of several, none waited for long.
+"""Requests to nodes about their own knowledge: to the node with the newest knowledge, or to several at once.
 
-Whoever asks at night asks because something does not answer, so a node that is silent costs its own part of the answer
-and never the whole.
+kctl is most needed when some nodes do not answer.  So each request has its own time limit, and a node that does not
+answer only leaves its own part of the result empty.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 
 EACH_TIMEOUT_S = 2.0
-"""What one of many nodes is waited for; the others are asked at the same time."""
+"""Time limit for each node; all are asked at the same time."""
 AT_ONCE_MAX = 32
 LEADER_TIMEOUT_S = 5.0
 
 
 def known_addresses(described: Any) -> dict[int, str]:
-    """Control address of every node that a description of the quorum knows, by node id."""
+    """Return the control address of every node in a description of the quorum, by node id."""
     replicas = [status.replica for status in (*described.voters, *described.observers)]
     return {replica.key.node_id: replica.address for replica in replicas if replica.address}
 
 
 def is_leaders(described: Any) -> bool:
-    """Whether a description of the quorum is the leader's own word."""
+    """Return whether the leader itself sent this description of the quorum."""
     known = described.known
     return bool(known.HasField("leader_id")) and known.leader_id == described.answered_by.node_id
 
@@ -37,7 +37,7 @@ def is_leaders(described: Any) -> bool:
 async def ask_freshest(
     client: ControllerClient, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float
 ) -> ReplyT:
-    """Ask the quorum's leader, which knows the latest, or, when it does not answer, any node.
+    """Ask the quorum's leader, whose knowledge is the newest, or any node if the leader does not answer.
 
     Raises:
         ClusterError: refused, or no node answered.
@@ -64,14 +64,14 @@ async def ask_each(
     request: RequestT,
     timeout_s: float,
 ) -> dict[int, ReplyT | ClusterError]:
-    """Ask several nodes at once; of each its reply, or the ClusterError that says why there is none."""
+    """Ask several nodes at once; return each one's reply, or the ClusterError that explains why it is missing."""
     free = asyncio.Semaphore(AT_ONCE_MAX)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
 
     async def ask(node_id: int) -> ReplyT | ClusterError:
         if node_id not in addresses:
-            text = "its control address is not known: it does not fetch from the quorum's leader, or there is none"
+            text = "its control address is unknown: it does not fetch from the quorum's leader, or there is no leader"
             return ClusterError("UNAVAILABLE", text, retriable=True)
         async with free:
             limit = min(max(deadline - loop.time(), 0.001), EACH_TIMEOUT_S)

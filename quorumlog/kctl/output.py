@@ -1,7 +1,7 @@
 """Everything that kctl prints: data on standard output, messages on standard error.
 
-JSON is one document, or one object a line for streams.  Tables are drawn with rich, which is only imported when there
-is a table to draw.  Uuids are 22 characters of URL-safe base64, times RFC 3339 in UTC.
+JSON is one document, or one object per line for streams.  Tables are drawn with rich, which is imported only when
+needed.  Uuids are 22 characters of URL-safe base64; times are RFC 3339 in UTC.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from quorumlog.kctl.streams import discard, is_utf8, say
 
 NO_NODE = -1
 UNTRUNCATED = 10_000
-"""Width of a table: nothing in it is wrapped or cut; a terminal that is narrower breaks the lines itself."""
+"""Width of a table, large enough that no cell is wrapped; a narrower terminal wraps the lines itself."""
 _UNITS = ((86_400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s"))
 _STYLES = {"bold": "1", "yellow": "33", "red": "31", "cyan": "36", "dim": "2"}
 
 
 class OutputClosedError(Exception):
-    """Whoever read our standard output has seen enough (`| head`).  No OSError: click would end with status 1."""
+    """The reader of standard output closed it (`| head`).  Not an OSError, because click would then exit with 1."""
 
 
 def uuid_text(raw: bytes) -> str | None:
-    """A 16-byte uuid as the 22 characters that the contract asks for; None when it is not set."""
+    """Return a 16-byte uuid as 22 characters of base64; None if it is not set."""
     if not any(raw):
         return None
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def node_or_none(node_id: int) -> int | None:
-    """Wire formats say -1 where there is no node."""
+    """Return None for -1, the wire format's value for "no node"."""
     return None if node_id == NO_NODE else node_id
 
 
 def bytes_value(raw: bytes | None) -> str | dict[str, str] | None:
-    """Bytes for JSON: text if they are UTF-8, else base64 that says so."""
+    """Return bytes for JSON: text if they are UTF-8, else {"base64": ...}."""
     if raw is None:
         return None
     try:
@@ -54,13 +54,13 @@ def bytes_value(raw: bytes | None) -> str | dict[str, str] | None:
 
 
 def has_colours() -> bool:
-    """Standard output is a terminal, and nobody asked for no colours."""
+    """Return whether standard output is a terminal and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def duration_text(duration_ms: int) -> str:
-    """A time in words, in the two largest units that matter: `12 ms`, `3.4 s`, `5 min 2 s`, `3 d 4 h`."""
-    if duration_ms < 0:  # two clocks that do not agree, or one that was set back
+    """Return a duration in its two largest units: `12 ms`, `3.4 s`, `5 min 2 s`, `3 d 4 h`."""
+    if duration_ms < 0:  # clocks differ, or one was set back
         return f"-{duration_text(-duration_ms)}"
     if duration_ms < 1000:
         return f"{duration_ms} ms"
@@ -73,7 +73,7 @@ def duration_text(duration_ms: int) -> str:
 
 
 def dumps(value: Any) -> str:
-    """One line of JSON; only ASCII when standard output or error cannot show more."""
+    """Return one line of JSON, ASCII only unless standard output and error support Unicode."""
     return json.dumps(value, ensure_ascii=not _is_unicode(), separators=(",", ":"))
 
 
@@ -82,7 +82,7 @@ def _is_unicode() -> bool:
 
 
 class _Drawing(io.StringIO):
-    """Text with the characters that standard output can show."""
+    """A buffer that reports standard output's encoding, so that rich uses only characters that it supports."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -90,33 +90,33 @@ class _Drawing(io.StringIO):
 
 
 class Output:
-    """Prints in the form that was asked for."""
+    """Prints in the requested format."""
 
     def __init__(self, form: str) -> None:
         self.is_json = form == "json"
 
     def document(self, value: Any) -> None:
-        """The one JSON document of a command."""
+        """Print the JSON document of a command."""
         _write(json.dumps(value, ensure_ascii=not _is_unicode(), indent=2))
 
     def line(self, value: Any) -> None:
-        """One object of a stream."""
+        """Print one object of a JSON stream."""
         _write(dumps(value))
 
     def text(self, line: str) -> None:
-        """A line of data for people."""
+        """Print a line of data for people."""
         _write(line)
 
     def styled(self, line: str, style: str) -> None:
-        """A line of data for people, in one of `_STYLES` where there are colours."""
+        """Print a line of data for people in one of `_STYLES`, if colours are enabled."""
         _write(f"\033[{_STYLES[style]}m{line}\033[0m" if has_colours() else line)
 
     def hanging(self, head: str, text: str) -> None:
-        """`head`, then data for people beside it; broken between words on a terminal, else one line."""
+        """Print `head` and, beside it, text that is wrapped on a terminal and a single line elsewhere."""
         self._wrapped(text, f"{head}  ", len(head) + 2)
 
     def wrapped(self, text: str, indent: int) -> None:
-        """As `hanging`, with nothing but an indent beside it."""
+        """As `hanging`, with only an indent before the text."""
         self._wrapped(text, " " * indent, indent)
 
     def _wrapped(self, text: str, first: str, indent: int) -> None:
@@ -127,14 +127,14 @@ class Output:
             _write(line)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-        """A table for people; `-` where there is no value."""
+        """Print a table for people, with `-` for missing values."""
         from rich import box
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
         is_terminal = sys.stdout.isatty()
-        drawn = _Drawing()  # not standard output: rich would report a full disk or a closed pipe in its own way
+        drawn = _Drawing()  # rich would handle a full disk or a closed pipe in its own way
         console = Console(
             file=drawn,
             force_terminal=is_terminal,
@@ -157,11 +157,11 @@ class Output:
         _write("\n".join(line.rstrip() for line in drawn.getvalue().splitlines()))
 
     def message(self, text: str) -> None:
-        """Something to know, on standard error."""
+        """Print a message on standard error."""
         say(text)
 
     def interrupted(self, leaves: str) -> None:
-        """Somebody has pressed Ctrl-C; `leaves`: what goes on nevertheless, in words, or nothing."""
+        """Report Ctrl-C.  leaves: the work that continues nevertheless, in words; empty for no report."""
         if sys.stderr.isatty():
             say("")  # the terminal has echoed ^C
         if leaves and self.is_json:
@@ -170,11 +170,11 @@ class Output:
             self.message(f"interrupted: {leaves}")
 
     def error(self, error: BaseException) -> None:
-        """The one line that says what went wrong: what, why, what next."""
+        """Print an error as one line: the problem, its cause, and the next step."""
         say(self.describe(error))
 
     def describe(self, error: BaseException) -> str:
-        """The line of `error`, in this output's form."""
+        """Return the line for `error` in this output's format."""
         message = str(error) or type(error).__name__
         if isinstance(error, OSError) and error.strerror:
             message = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
@@ -187,7 +187,7 @@ class Output:
 
 
 def error_word(error: BaseException) -> tuple[str, bool]:
-    """The word of an error, and whether the same may be tried again."""
+    """Return the code of an error, and whether the request may be retried."""
     match error:
         case ClusterError():
             return error.code, error.retriable
@@ -219,4 +219,4 @@ def _write(text: str) -> None:
     except OSError as error:
         discard(sys.stdout)
         text = f"standard output cannot be written: {error.strerror or error}; changes that the command made remain"
-        raise ClusterError("IO_ERROR", text, "check where standard output is written to") from error
+        raise ClusterError("IO_ERROR", text, "check the destination of standard output") from error

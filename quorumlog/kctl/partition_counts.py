@@ -20,12 +20,14 @@ MAX_PARTITIONS = 1_000_000
 
 @click.command("add-partitions", cls=Command)
 @click.argument("name")
-@click.option("--to", "count", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="Partitions in all.")
+@click.option(
+    "--to", "count", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="The new number of partitions."
+)
 @click.option(
     "--assignment",
     callback=parse_assignment,
     metavar="1:2,2:3",
-    help="Brokers of each new partition (default: placed).",
+    help="Brokers of each new partition (default: chosen by the controller).",
 )
 @dry_run_option
 @click.option("--wait", is_flag=True, help="Return once every partition has a leader.")
@@ -35,7 +37,7 @@ async def add_partitions(
 ) -> None:
     """Add partitions to a topic.
 
-    Asking for the present number succeeds and changes nothing.
+    Requesting the present number succeeds and changes nothing.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2, metadata_pb2
@@ -60,21 +62,23 @@ async def add_partitions(
     elif topic.changed:
         context.output.text(f"topic {name} has {counted(topic.partitions, 'partition')} now")
     else:
-        context.output.text(f"topic {name} has {counted(topic.partitions, 'partition')} already")
+        context.output.text(f"topic {name} already has {counted(topic.partitions, 'partition')}")
 
 
 @click.command("remove-partitions", cls=Command)
 @click.argument("name")
-@click.option("--to", "count", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="Partitions that stay.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--to", "count", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="The new number of partitions."
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @dry_run_option
 @click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
 async def remove_partitions(context: Context, name: str, count: int, yes: bool, dry_run: bool, wait: bool) -> None:
     """Remove the highest-numbered partitions of a topic, with all their records.
 
-    The topic gets another id, so that clients accept that it has fewer partitions.  The command says how many records
-    are lost, and asks (unless --yes is given).
+    The topic gets a new id, so that clients accept the smaller number.  The command shows the number of lost records
+    and asks for confirmation (unless --yes is given).
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
@@ -109,11 +113,11 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
     if context.output.is_json:
         context.output.document(document)
     elif count == now:
-        context.output.text(f"topic {name} has {counted(now, 'partition')} already")
+        context.output.text(f"topic {name} already has {counted(now, 'partition')}")
     elif dry_run:
         context.output.text(f"topic {name} would keep {count} of {counted(now, 'partition')}")
     else:
-        context.output.text(f"topic {name} has {counted(count, 'partition')} now, and the id {document['topic_id']}")
+        context.output.text(f"topic {name} has {counted(count, 'partition')} now, and a new id: {document['topic_id']}")
 
 
 def _document(name: str, topic: Any, offset: int) -> dict[str, Any]:
@@ -128,5 +132,5 @@ def _document(name: str, topic: Any, offset: int) -> dict[str, Any]:
 
 def _warning(name: str, count: int, now: int, lost: int | None) -> str:
     partitions = f"{name}-{count}" if now - count == 1 else f"{name}-{count} to {name}-{now - 1}"
-    records = "all their records (not every partition says how many)" if lost is None else counted(lost, "record")
-    return f"warning: {partitions} will be deleted for good, with {records}"
+    records = "all their records (their number is unknown)" if lost is None else counted(lost, "record")
+    return f"warning: {partitions} will be deleted permanently, with {records}"

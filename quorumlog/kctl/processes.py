@@ -1,7 +1,7 @@
-"""Processes that outlive the kctl which started them: found again, told apart from strangers, ended.
+"""Processes that outlive the kctl which started them: identify, signal and stop them.
 
-A pid alone proves nothing, it may have been given to somebody else meanwhile.  So the start time of the process is kept
-with it, and its command line must hold the data folder that we gave it.
+A pid alone does not identify a process, because pids are reused.  So the process's start time is stored with the pid,
+and its command line must contain its data folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _START_TIME_FIELD = 19  # of /proc/PID/stat, counted after the command's closing
 
 
 def start_mark(pid: int) -> str | None:
-    """When process `pid` started, in the system's own form; None if there is no such process (or it is a zombie)."""
+    """Return when process `pid` started, in the system's format; None if it does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -28,13 +28,13 @@ def start_mark(pid: int) -> str | None:
 
 
 def is_ours(pid: int, mark: str, data_dir: str) -> bool:
-    """Whether `pid` is still the process that was recorded with `mark`, running on `data_dir`."""
-    arguments = command_line(pid)  # none: it is gone, or so young that the system has not set them yet
+    """Return whether `pid` is still the process that was recorded with `mark` and runs on `data_dir`."""
+    arguments = command_line(pid)  # empty: it has ended, or has only just started
     return start_mark(pid) == mark and (not arguments or data_dir in arguments)
 
 
 def command_line(pid: int) -> list[str]:
-    """Its arguments; empty when it is gone."""
+    """Return its arguments; empty if it has ended."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
@@ -43,7 +43,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def spawn(command: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a process of its own session, which keeps running when we end, its output appended to `log`."""
+    """Start a process in its own session, which outlives this one, and append its output to `log`."""
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
@@ -57,31 +57,31 @@ def spawn(command: Sequence[str], log: Path, environment: dict[str, str]) -> sub
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Signal a process; nothing happens if it is gone."""
+    """Signal a process; do nothing if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 async def gone(pid: int, mark: str, timeout_s: float) -> bool:
-    """Wait until the process has ended; False if it has not in time."""
+    """Wait until the process has ended; return False if the time is up."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while start_mark(pid) == mark:
         if loop.time() >= deadline:
             return False
         _reap(pid)
-        await asyncio.sleep(0.02)  # only a parent is told of an end, and this may not be our child
+        await asyncio.sleep(0.02)  # only a parent is notified, and this may not be our child
     return True
 
 
 def _reap(pid: int) -> None:
-    """Take note of the end of a child of this very process."""
+    """Reap the process if it is a child of this one."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
 
 def last_lines(log: Path, count: int, size_max: int = 64 * 1024) -> list[str]:
-    """The end of a log file."""
+    """Return the last lines of a log file."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - size_max))
@@ -91,7 +91,7 @@ def last_lines(log: Path, count: int, size_max: int = 64 * 1024) -> list[str]:
 
 
 def _boot_id() -> str:
-    """A start time counts from boot, so it means something only together with which boot that was."""
+    """Return the id of the boot; start times count from boot, so they are unique only together with it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -99,6 +99,6 @@ def _boot_id() -> str:
 
 
 def _ps(pid: int, field: str) -> str | None:
-    """Where there is no /proc."""
+    """Return a field of `ps`, on systems without /proc."""
     done = subprocess.run(["ps", "-o", field, "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10)
     return done.stdout.strip() or None

@@ -1,7 +1,7 @@
-"""What `--wait` tells, on standard error, while the voters change: the newcomer's lag, the step towards a target.
+"""The progress that `--wait` prints on standard error while the voters change: a new voter's lag, a target's step.
 
-Every line says something new; what could not be found out is said, too, and waiting goes on.  The cluster works on by
-itself, under whichever controller: nothing here drives it, so Ctrl-C and the deadline end only the watching.
+Each line differs from the previous one.  A failed request is reported, and waiting continues.  The active controller
+makes the change on its own; this module only watches, so Ctrl-C and the deadline end only the watching.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 ATTEMPT_S = 20.0
-"""A request that waits on the server is sent again after this long, so that a new controller is found."""
+"""A request that waits on the server is repeated after this long, so that a new controller is found."""
 ATTEMPT_MIN_S = 2.0
-"""No request is begun with less time than this: its answer might not come, and nobody would know what became of it."""
+"""A request needs at least this time; with less its answer could be lost, and its outcome would be unknown."""
 
 PASSING = frozenset({"NOT_CAUGHT_UP", "UNREACHABLE", "CHANGE_PENDING", "NOT_COMMITTED_YET", "TARGET_IN_PROGRESS"})
-"""Refusals whose reason may pass while one waits."""
+"""Refusals that may pass while the command waits."""
 
 
 class Progress:
-    """Lines about one change."""
+    """Prints the progress of one change."""
 
     def __init__(self, context: Context, client: ControllerClient) -> None:
         self._output = context.output
@@ -48,10 +48,10 @@ class Progress:
             self._output.message(line)
 
     async def taken(self, request: Callable[[float], Coroutine[Any, Any, Any]], node_id: int) -> Any:
-        """Ask for `node_id` to be added until that is done; the reply.  `request` is called with seconds.
+        """Request the addition of `node_id` until it succeeds, and return the reply.  request: called with seconds.
 
         Raises:
-            ClusterError: refused for a reason that does not pass, or TIMED_OUT.
+            ClusterError: refused for a permanent reason, or TIMED_OUT.
         """
         while True:
             asking = asyncio.ensure_future(request(max(0.001, min(self.left_s, ATTEMPT_S))))
@@ -77,13 +77,13 @@ class Progress:
         return ClusterError("TIMED_OUT", text, why.next_step, retriable=True)
 
     async def reached(self, wanted: Sequence[int] | None, offset: int) -> Any:
-        """Follow the work towards a target until it is done; the last description of the quorum.
+        """Wait until a target is reached, and return the last description of the quorum.
 
-        wanted: the ids of the voters there shall be; None: whatever is being worked towards.  offset: the end of what
-        was appended for it, 0 if unknown.
+        wanted: the ids of the target voters; None for the present target.  offset: the end of the records that set the
+        target, 0 if unknown.
 
         Raises:
-            ClusterError: TARGET_CHANGED: somebody has set another target, or cancelled this one.  TIMED_OUT.
+            ClusterError: TARGET_CHANGED: the target was replaced or cancelled.  TIMED_OUT.
         """
         names = "the target" if wanted is None else f"voters {join(wanted)}"
         while True:
@@ -97,18 +97,18 @@ class Progress:
                 elif target is not None and target != sorted(wanted or ()):
                     raise _changed(f"the target is voters {join(target)} now")
                 elif target is None and is_leaders(described) and described.high_watermark >= offset:
-                    raise _changed(f"no target is being worked towards any more; the voters are {join(now)}")
+                    raise _changed(f"the target was cancelled; the voters are {join(now)}")
             if self.left_s <= 0:
                 raise ClusterError(
                     "TIMED_OUT",
-                    f"{names} within {self._timeout_s:g} s: not yet; {self._said}",
-                    "the work goes on: kctl alter-quorum --wait",
+                    f"{names}: not reached within {self._timeout_s:g} s; {self._said}",
+                    "the change continues; to watch it: kctl alter-quorum --wait",
                     retriable=True,
                 )
             await asyncio.sleep(max(0.001, min(LOOK_S, self.left_s)))
 
     async def _tell(self, line: Callable[[Any], str | None]) -> Any:
-        """A description of the quorum, told by `line`; None when nobody answers."""
+        """Return a description of the quorum and print its `line`; None if no node answers."""
         try:
             described = await self._client.describe_quorum(max(0.001, min(self.left_s, ATTEMPT_S)))
         except ClusterError as error:
@@ -128,7 +128,7 @@ def join(node_ids: Sequence[int]) -> str:
 
 
 def ids(described: Any) -> list[int]:
-    """Of the voters in force."""
+    """Return the ids of the present voters."""
     return sorted(status.replica.key.node_id for status in described.voters)
 
 
@@ -139,7 +139,7 @@ def ids_of_target(described: Any) -> list[int] | None:
 
 
 def lag_line(described: Any, node_id: int) -> str | None:
-    """How far behind a newcomer is; None when the leader does not know, or it is a voter by now."""
+    """Describe a new voter's lag; None when the leader does not know it, or the node is already a voter."""
     for status in described.observers:
         if status.replica.key.node_id == node_id:
             return (
@@ -153,7 +153,7 @@ def lag_line(described: Any, node_id: int) -> str | None:
 
 
 def target_line(described: Any) -> str | None:
-    """Where the work towards the target stands."""
+    """Describe the progress towards the target."""
     target = ids_of_target(described)
     if target is None:
         return f"voters {join(ids(described))}"
@@ -164,5 +164,5 @@ def target_line(described: Any) -> str | None:
         lags = [lag_line(described, node_id) for node_id in target if node_id not in voters]
         said += "".join(f"; {lag}" for lag in lags if lag is not None)
     if described.HasField("target_problem"):
-        said += f"; held up: {described.target_problem}"
+        said += f"; blocked: {described.target_problem}"
     return said

@@ -1,4 +1,4 @@
-"""kctl quorum: what the metadata quorum looks like, from its leader if it can be reached."""
+"""kctl quorum: the state of the metadata quorum, from its leader if it answers."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ async def replication(context: Context) -> None:
 
 
 def _second_hand(document: dict[str, Any]) -> str:
-    """Of an answer that is not the leader's."""
+    """The message for an answer that did not come from the leader."""
     leader = document["leader_id"]
-    whose = "knows no leader" if leader is None else f"takes node {leader} for the leader, which is not heard from"
+    whose = "knows no leader" if leader is None else f"names node {leader} as the leader, which is not heard from"
     return f"answered by node {document['answered_by']}, which {whose}: lags and observers are not known (kctl doctor)"
 
 
@@ -113,7 +113,7 @@ def _voter(voter: Any) -> dict[str, Any]:
 
 
 def _replica(reply: Any, status: Any) -> dict[str, Any]:
-    """How far everybody is only the leader knows; another node knows it of itself."""
+    """The JSON of a replica; only the leader knows the lag of others, and another node only its own."""
     is_known = is_leaders(reply) or status.replica.key == reply.answered_by
     return {
         **_voter(status.replica),
@@ -132,7 +132,7 @@ def _last_change(reply: Any) -> dict[str, Any] | None:
 
 
 def _last_end(reply: Any) -> dict[str, Any] | None:
-    """Why the leadership before the present one ended, as the answering node saw it."""
+    """Why the previous leadership ended, as the answering node saw it."""
     if not reply.HasField("last_leadership_end"):
         return None
     end = reply.last_leadership_end

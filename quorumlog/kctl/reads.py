@@ -1,4 +1,4 @@
-"""Reads of one command: from the active controller, or without one from the nodes that answer."""
+"""The reads of one command: from the active controller, or from other nodes if there is none."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Reads:
-    """Answers all reads of a command in the same way.
+    """Answers all reads of a command from the same kind of source.
 
-    The first read waits for an active controller for a moment.  If none confirms it, the later ones do not wait again.
+    The first read waits a moment for an active controller.  If none confirms it, later reads do not wait again.
 
-    unconfirmed: whether an answer came from nodes that no controller has confirmed.  offset: the lowest offset of the
-    metadata log that an answer is valid for; None before the first.
+    unconfirmed: whether an answer came without an active controller's confirmation.  offset: the lowest offset of the
+    metadata log at which an answer is valid; None before the first answer.
     """
 
     def __init__(self, context: Context, client: ControllerClient) -> None:
@@ -29,7 +29,7 @@ class Reads:
 
     @property
     def validity(self) -> dict[str, Any]:
-        """The fields of a JSON document that say how far its content can be relied on."""
+        """The JSON fields that state the validity of the document."""
         return {"offset": self.offset, "unconfirmed": self.unconfirmed}
 
     async def ask(self, rpc: Rpc[RequestT, ReplyT], request: RequestT) -> ReplyT:
@@ -52,7 +52,7 @@ class Reads:
         return reply
 
     async def ask_anywhere(self, rpc: Rpc[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """Return what the nodes that answer have applied; wait for a controller only if none of them answers.
+        """Return the metadata that other nodes have applied; wait for a controller only if none of them answers.
 
         Raises:
             ClusterError: refused, or no node answered in time.
@@ -67,16 +67,16 @@ class Reads:
         return await self.ask(rpc, request)
 
     def refused(self, error: ClusterError) -> ClusterError:
-        """`error`, which rests on the answers; it names their offset if no controller confirms them."""
+        """Return `error`, which follows from the answers; it names their offset if no controller confirms them."""
         if not self.unconfirmed:
             return error
         message = f"{error.message} (unconfirmed, as of offset {self.offset}: no active controller confirmed it)"
         return ClusterError(error.code, message, error.next_step, retriable=error.retriable)
 
     def tell(self) -> None:
-        """Say on standard error at which offset the answer is valid.
+        """Print on standard error the offset at which the answer is valid.
 
-        JSON has fields for that, so there only an unconfirmed answer is mentioned: a list without rows has no fields.
+        JSON has fields for that, so in JSON mode only an unconfirmed answer is mentioned: an empty list has no fields.
         """
         if self.offset is None or (self._context.output.is_json and not self.unconfirmed):
             return

@@ -29,10 +29,10 @@ TOPICS_SHOWN_MAX = 5
 
 @click.group("reassign", cls=Group)
 def group() -> None:
-    """Move replicas to other brokers while reads and writes go on.
+    """Move replicas to other brokers while reads and writes continue.
 
-    `generate` writes a plan, `start` begins it, `status` shows its progress, `cancel` returns to the replicas from
-    before it, and `verify` compares a plan with the cluster.  Plans have the format of Kafka's own tool.
+    `generate` writes a plan, `start` starts it, `status` shows its progress, `cancel` returns to the previous replicas,
+    and `verify` compares a plan with the cluster.  Plans have the format of Kafka's own tool.
     """
 
 
@@ -51,7 +51,7 @@ def _broker_ids(_context: click.Context, _parameter: click.Parameter, text: str 
 
 
 def _bytes(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    """`50000000`, `50M`, `50MiB`; `none`."""
+    """Parse `50000000`, `50M`, `50MiB` or `none`."""
     if text is None:
         return None
     if text.lower() in ("none", "-1"):
@@ -71,7 +71,7 @@ def _load(path: str | None) -> list[Move] | None:
     try:
         text = standard_input("the plan").read(PLAN_SIZE_MAX + 1) if path == "-" else _read(path)
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"it is no text: {error}"
+        why = error.strerror if isinstance(error, OSError) else f"it is not text: {error}"
         next_step = f"name a file that holds {FORM}, or - for standard input"
         raise ClusterError("INVALID_PLAN", f"the plan {path!a} cannot be read: {why}", next_step) from None
     name = "standard input" if path == "-" else ascii(path)
@@ -97,7 +97,7 @@ _throttle_option = click.option(
     "--throttle",
     callback=_bytes,
     metavar="BYTES",
-    help="Bytes a second that a broker copies at most, until the last reassignment has ended; none takes it away.",
+    help="Bytes per second that a broker copies at most, until the last reassignment has ended; none removes it.",
 )
 
 
@@ -113,7 +113,7 @@ _throttle_option = click.option(
     "--drain",
     type=click.IntRange(0, ID_MAX),
     metavar="ID",
-    help="Only partitions with a replica on this broker; they move to others (default: of all topics).",
+    help="Move all replicas off this broker (default: of all topics).",
 )
 @with_loop
 async def generate(
@@ -126,10 +126,10 @@ async def generate(
 ) -> None:
     """Write a plan that spreads replicas evenly over brokers and racks.
 
-    It moves as few replicas as possible.  The plan goes to standard output, the present assignment, to return to, to
-    standard error.  With `-o json` both are in one document, which `start --plan` takes as well.  Without --brokers it
-    uses all brokers that are unfenced and not cordoned.  With --plan instead of --topic it plans for the partitions
-    that the plan names.
+    It moves as few replicas as possible.  The plan goes to standard output, the present assignment to standard error:
+    keep it for the way back.  With `-o json` both are in one document, which `start --plan` accepts as well.  Without
+    --brokers it uses all brokers that are unfenced and not cordoned.  With --plan instead of --topic it plans for the
+    partitions in the plan.
     """
     plan = _load(path)
     if (bool(topics) == (plan is not None)) and (drain is None or plan is not None):
@@ -158,7 +158,7 @@ async def generate(
         )
         return
     context.output.text(json.dumps(document(planned)))
-    context.output.message(f"as it is now, to return to: {json.dumps(document(current))}")
+    context.output.message(f"the present assignment, for the way back: {json.dumps(document(current))}")
     context.output.message(
         f"{counted(copied, 'replica')} would be copied, {changed} of {counted(len(current), 'partition')} changed"
     )
@@ -169,12 +169,12 @@ def _named(current: Sequence[Move], plan: Sequence[Move]) -> list[Move]:
     missing = [move for move in plan if (move.topic, move.partition) not in known]
     if missing:
         name = f"{missing[0].topic}-{missing[0].partition}"
-        raise ClusterError("UNKNOWN_TOPIC_OR_PARTITION", f"there is no partition {name}", "kctl topics describe")
+        raise ClusterError("UNKNOWN_TOPIC_OR_PARTITION", f"partition {name} does not exist", "kctl topics describe")
     return [known[move.topic, move.partition] for move in plan]
 
 
 async def _current(client: Caller, context: Context, topics: Any) -> list[Move]:
-    """The replicas that there are, or that a reassignment is working towards, of all partitions of the topics."""
+    """Return the replicas of all partitions of the topics: the present ones, or the target of a reassignment."""
     return [
         Move(topic.name, each.index, tuple(r.broker_id for r in each.replicas if r.broker_id not in each.removing))
         for topic in await _described(client, context, topics)
@@ -213,7 +213,7 @@ async def _proposed(
 
 
 def _open_brokers(context: Context, known: dict[int, dict[str, Any]]) -> list[int]:
-    """Those that may be given replicas although nobody names them; says who is left out on purpose."""
+    """Return the brokers that may get replicas without being named, and report the cordoned ones, which may not."""
     unfenced = [id_ for id_ in sorted(known) if known[id_]["state"] == "unfenced"]
     cordoned = [id_ for id_ in unfenced if known[id_]["cordoned"]]
     if cordoned:
@@ -246,9 +246,9 @@ async def start(
     dry_run: bool,
     wait: bool,
 ) -> None:
-    """Begin to move replicas: the whole plan, or nothing.
+    """Start to move replicas: the whole plan, or nothing.
 
-    `--throttle` alone changes the throttle in force.
+    `--throttle` alone changes the present throttle.
     """
     plan = _load(path)
     _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None)
@@ -266,7 +266,7 @@ async def start(
         keys = [(move.topic, move.partition) for move in moves]
         under_way = await _under_way(client, reply, context.left_s)
         if under_way:
-            waits = "; waiting for that" if wait and not dry_run else ""
+            waits = "; waiting for it" if wait and not dry_run else ""
             context.output.message(f"{named(under_way)}: already under way to the same replicas{waits}")
         moving = under_way or any(each.changed for each in reply.partitions)
         if wait and moving and not dry_run:
@@ -279,7 +279,7 @@ async def start(
 
 
 async def _under_way(client: Caller, reply: Any, timeout_s: float) -> set[Key]:
-    """Of the partitions that a request left as they were, those that are being moved to the same target."""
+    """Return the unchanged partitions of a request that are already being moved to the same target."""
     unchanged = [(each.topic, each.index) for each in reply.partitions if not each.changed]
     ongoing = (await list_ongoing(client, unchanged, timeout_s))[0] if unchanged else []
     return {(each.topic, each.index) for each in ongoing}
@@ -320,7 +320,7 @@ def _report(
     planned: str,
     under_way: Container[Key] = (),
 ) -> None:
-    """under_way: those that went there before the request, and so are done with the others."""
+    """under_way: partitions that were already moving to the target before the request."""
     wanted = {(move.topic, move.partition): list(move.replicas) or None for move in moves}
     if context.output.is_json:
         rows = [
@@ -341,7 +341,7 @@ def _report(
     for text in list(filter(None, so_already))[:5]:
         context.output.message(text)
     if not moves:
-        context.output.text("the throttle is changed" if reply.changed else "the throttle is so already")
+        context.output.text("the throttle is changed" if reply.changed else "the throttle is unchanged")
         return
     if reply.changed and not changed:
         context.output.text("the throttle would be changed" if dry_run else "the throttle is changed")
@@ -349,9 +349,9 @@ def _report(
         count = changed + (0 if dry_run else going)
         context.output.text(f"{count} of {counted(len(moves), 'partition')} {planned if dry_run else done}")
     elif going:
-        context.output.text("nothing to do: already under way (kctl reassign status)")
+        context.output.text("nothing to do: already in progress (kctl reassign status)")
     elif not reply.changed:
-        context.output.text("nothing to do: all is so already")
+        context.output.text("nothing to do: already as requested")
 
 
 # status
@@ -363,9 +363,9 @@ def _report(
 @_brokers_option
 @with_loop
 async def status(context: Context, path: str | None, topics: tuple[str, ...], brokers: tuple[int, ...] | None) -> None:
-    """Show the reassignments under way, and the bytes that each has left.
+    """Show the reassignments in progress, and the bytes that each has left.
 
-    state: copying; waiting (all added replicas are in sync, but too few would be left); broker_down (brokers that it
+    state: copying; waiting (all added replicas are in sync, but too few would remain); broker_down (brokers that it
     needs are down); no_leader.
     """
     plan = _load(path)
@@ -394,16 +394,16 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
     if context.output.is_json:
         context.output.document(rows)
     elif not rows:
-        context.output.text("no reassignment is going on")
+        context.output.text("no reassignment is in progress")
     else:
         columns = ("topic", "partition", "adding", "removing", "isr", "bytes_left", "state")
         context.output.table(columns, [[row[column] for column in columns] for row in rows])
-        context.output.message(f"throttle: {'none' if throttle < 0 else f'{throttle} bytes a second a broker'}")
+        context.output.message(f"throttle: {'none' if throttle < 0 else f'{throttle} bytes per second per broker'}")
         _tell_held_up(context, ongoing, waits)
 
 
 def _tell_held_up(context: Context, ongoing: Sequence[Any], waits: dict[Key, list[int]]) -> None:
-    """By the brokers that are waited for, what waits for them and what can be done."""
+    """Report, for each set of unavailable brokers, the partitions that wait for them and the next steps."""
     groups: dict[tuple[int, ...], list[Any]] = {}
     for each in ongoing:
         brokers = waits[each.topic, each.index]
@@ -432,14 +432,14 @@ def _is_wanted(ongoing: Any, topics: Sequence[str], brokers: tuple[int, ...] | N
 @group.command("cancel")
 @_plan_option
 @_topic_option
-@click.option("--all", "everything", is_flag=True, help="All that is going on.")
+@click.option("--all", "everything", is_flag=True, help="All reassignments in progress.")
 @dry_run_option
 @so_on_return
 @with_loop
 async def cancel(context: Context, path: str | None, topics: tuple[str, ...], everything: bool, dry_run: bool) -> None:
     """Return to the replicas from before a reassignment.
 
-    This is refused where only new replicas hold all acknowledged records.
+    This is refused if only new replicas hold all acknowledged records.
     """
     plan = _load(path)
     if (plan is not None) + bool(topics) + everything != 1:
@@ -452,9 +452,16 @@ async def cancel(context: Context, path: str | None, topics: tuple[str, ...], ev
             ongoing, _ = await list_ongoing(client, (), context.left_s)
             moves = [Move(each.topic, each.index, ()) for each in ongoing if everything or each.topic in topics]
         if not moves:
-            raise ClusterError("NO_REASSIGNMENT_IN_PROGRESS", "no reassignment is going on", "kctl reassign status")
+            raise ClusterError("NO_REASSIGNMENT_IN_PROGRESS", "no reassignment is in progress", "kctl reassign status")
         reply = await _alter(client, context, moves, dry_run)
-    _report(context, reply, moves, dry_run, done="are as they were", planned="would be as they were")
+    _report(
+        context,
+        reply,
+        moves,
+        dry_run,
+        done="returned to their previous replicas",
+        planned="would return to their previous replicas",
+    )
 
 
 # verify
@@ -497,7 +504,7 @@ async def _actual(client: Caller, context: Context, topics: Sequence[str]) -> di
 
 
 def _verified(move: Move, found: Any, exact: bool) -> dict[str, Any]:
-    """`exact`: these replicas in this order; else any of these brokers."""
+    """exact: the replicas must be the same in the same order; else each replica must be on one of the brokers."""
     if found is None:
         state, replicas, target = "missing", [], ()
     else:
@@ -519,7 +526,7 @@ def _verified(move: Move, found: Any, exact: bool) -> dict[str, Any]:
 
 
 def _judge(rows: Sequence[dict[str, Any]], cause: str = "") -> None:
-    """Raise a ClusterError unless all is as planned; `cause` says why it may be different."""
+    """Raise a ClusterError unless all rows are as planned.  cause: a possible reason for differences."""
     by_state = {
         state: [row for row in rows if row["state"] == state] for state in ("missing", "different", "in_progress")
     }

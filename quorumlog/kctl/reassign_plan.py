@@ -1,9 +1,9 @@
-"""Plans of reassignments: the JSON form, which is that of Kafka's own tool, and how one is made.
+"""Plans of reassignments: their JSON form, which is that of Kafka's own tool, and their generation.
 
-A plan that is made keeps as many replicas where they are as it may: first each partition keeps those of its replicas
-that are on the wanted brokers, as long as no broker gets more than its share; what is missing goes to the least loaded
-broker of the least used rack; what is still uneven is moved, one replica at a time.  A spread over racks outranks an
-even load.  In the end the leaders are made even, by the order of the replicas alone.
+A generated plan moves as few replicas as possible.  First each partition keeps its replicas on the wanted brokers, as
+long as no broker gets more than its share.  Missing replicas go to the least loaded broker of the least used rack.
+Then single replicas are moved until the load is even.  A spread over racks has priority over an even load.  Finally
+the order of the replicas is changed so that leaders are spread evenly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPLICAS_MAX = 32_767
 PLAN_PARTITIONS_MAX = 100_000
 PLAN_SIZE_MAX = 64 << 20
 FORM = '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}, …]}'
-_MAKE = "`kctl reassign generate` makes one"
+_MAKE = "`kctl reassign generate` generates one"
 _NUMBER = f"(0 to {ID_MAX}, without quotes)"
 _SHOWN = 60
 
@@ -41,17 +41,17 @@ class Move:
 
 
 def parse(text: str, name: str = "the plan") -> list[Move]:
-    """A plan: `{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}`, or what `generate -o json` prints.
+    """Parse a plan: `{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}`, or `generate -o json` output.
 
-    name: what the message calls it.
+    name: the plan's name in error messages.
 
     Raises:
-        ClusterError: INVALID_PLAN, naming what is wrong where.
+        ClusterError: INVALID_PLAN, with the position and the problem.
     """
     try:
         return _parsed(_json(text))
     except ValueError as error:
-        raise ClusterError("INVALID_PLAN", f"{name} is no plan: {error}", f"expected is {FORM}; {_MAKE}") from None
+        raise ClusterError("INVALID_PLAN", f"{name} is not a plan: {error}", f"expected: {FORM}; {_MAKE}") from None
 
 
 def _json(text: str) -> Any:
@@ -63,7 +63,7 @@ def _json(text: str) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON at line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError):
-        raise ValueError("not JSON that anybody could read: too deep, or a number too long") from None
+        raise ValueError("not readable as JSON: nested too deeply, or a number is too long") from None
 
 
 def _parsed(document: Any) -> list[Move]:
@@ -73,7 +73,7 @@ def _parsed(document: Any) -> list[Move]:
     _require(isinstance(document, dict), "it is not an object with `partitions`")
     _known(document, ("version", "partitions"), "the plan")
     version = document.get("version", 1)
-    _require(_is_int(version) and version == 1, f"version {_show(version)}; this program knows 1")
+    _require(_is_int(version) and version == 1, f"version {_show(version)}; this program supports 1")
     rows = document.get("partitions")
     _require("partitions" in document, "it has no `partitions`")
     _require(isinstance(rows, list), "`partitions` is not a list")
@@ -94,23 +94,23 @@ def _move(row: Any, number: int) -> Move:
     missing = [key for key in ("topic", "partition", "replicas") if key not in row]
     _require(not missing, f"{where} has no `{missing[0] if missing else ''}`")
     topic, partition, replicas = row["topic"], row["partition"], row["replicas"]
-    _require(isinstance(topic, str) and 0 < len(topic) <= NAME_MAX, f"{where}.topic {_show(topic)} is no topic name")
-    _require(_is_id(partition), f"{where}.partition {_show(partition)} is no partition number {_NUMBER}")
+    _require(isinstance(topic, str) and 0 < len(topic) <= NAME_MAX, f"{where}.topic {_show(topic)} is not a topic name")
+    _require(_is_id(partition), f"{where}.partition {_show(partition)} is not a partition number {_NUMBER}")
     is_list = isinstance(replicas, list) and bool(replicas)
-    _require(is_list, f"{where}.replicas {_show(replicas)} is no list of brokers, like [1, 2]")
+    _require(is_list, f"{where}.replicas {_show(replicas)} is not a list of brokers, like [1, 2]")
     _require(len(replicas) <= REPLICAS_MAX, f"{where}.replicas names {len(replicas)} brokers")
     strange = [broker for broker in replicas if not _is_id(broker)]
-    _require(not strange, f"{where}.replicas: {_show(strange[0]) if strange else ''} is no broker id {_NUMBER}")
+    _require(not strange, f"{where}.replicas: {_show(strange[0]) if strange else ''} is not a broker id {_NUMBER}")
     twice = [broker for broker, count in Counter(replicas).items() if count > 1]
     _require(not twice, f"{where}.replicas: broker {twice[0] if twice else ''} is named twice")
     directories = row.get("log_dirs", [])
     anywhere = isinstance(directories, list) and all(each == "any" for each in directories)
-    _require(anywhere, f"{where}.log_dirs: brokers choose their directories themselves; leave it out")
+    _require(anywhere, f"{where}.log_dirs: brokers choose their directories themselves; omit it")
     return Move(topic, partition, tuple(replicas))
 
 
 def document(moves: Iterable[Move]) -> dict[str, Any]:
-    """The JSON form of a plan."""
+    """Return the JSON form of a plan."""
     return {
         "version": 1,
         "partitions": [
@@ -145,15 +145,15 @@ def _show(value: object) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-# Making one
+# Generating a plan
 
 
 def propose(
     current: Sequence[Move], brokers: Mapping[int, str | None], replication_factor: int | None = None
 ) -> list[Move]:
-    """The same partitions on these brokers (id → rack), moving as little as an even spread allows.
+    """Return the same partitions on these brokers (id → rack), with as few moves as an even spread allows.
 
-    replication_factor: None: as many replicas as each has.
+    replication_factor: None keeps each partition's number of replicas.
 
     Raises:
         ClusterError: INVALID_REPLICATION_FACTOR: more replicas than brokers.
@@ -175,7 +175,7 @@ def propose(
 
 
 class _Spread:
-    """Rows of brokers, one a partition, being made."""
+    """The rows of brokers, one per partition, while they are computed."""
 
     def __init__(self, current: Sequence[Move], brokers: Mapping[int, str | None], factors: Sequence[int]) -> None:
         self.current = current
@@ -203,7 +203,7 @@ class _Spread:
         return self._crowding(row, broker), self.load[broker], broker not in move.replicas, broker
 
     def even_out(self) -> None:
-        """Move replicas from the most loaded brokers to the least loaded, where no rack gets more of a partition."""
+        """Move replicas from the most to the least loaded brokers, unless a rack would get more of a partition."""
         progress = True
         while progress:
             progress = False
@@ -225,7 +225,7 @@ class _Spread:
                         progress = True
 
     def order(self) -> None:
-        """The replicas that stay come first, in their order; then leaders are made even."""
+        """Put the replicas that stay first, in their order; then spread leaders evenly."""
         for row, move in zip(self.rows, self.current, strict=True):
             kept = [broker for broker in move.replicas if broker in row]
             row[:] = kept + [broker for broker in row if broker not in kept]
@@ -243,7 +243,7 @@ class _Spread:
                     progress = True
 
     def _crowding(self, row: Sequence[int], broker: int) -> int:
-        """How many of the row's brokers share the rack.  Brokers without a rack count as one rack together."""
+        """Return the number of brokers in the row on the same rack.  Brokers without a rack share one rack."""
         rack = self.racks[broker]
         return sum(self.racks[each] == rack for each in row)
 
@@ -257,7 +257,7 @@ class _Spread:
 
 
 def moved(current: Sequence[Move], planned: Sequence[Move]) -> tuple[int, int]:
-    """How many replicas are copied, and in how many partitions anything changes."""
+    """Return the number of replicas to copy, and of partitions that change."""
     pairs = list(zip(current, planned, strict=True))
     copied = sum(len(set(new.replicas) - set(old.replicas)) for old, new in pairs)
     return copied, sum(old.replicas != new.replicas for old, new in pairs)

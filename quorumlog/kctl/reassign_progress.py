@@ -1,7 +1,7 @@
-"""Progress of reassignments, from the controller and the brokers; bars on standard error.
+"""Progress of reassignments, from the controller and the brokers, with bars on standard error.
 
-The cluster works on by itself, under whichever controller; whoever watches only looks.  Bytes are those of the leader's
-log that the replica being added does not have yet; a broker that does not answer leaves them unknown.
+The active controller makes the change on its own; this module only watches.  Bytes are those of the leader's log that
+an added replica does not have yet; they are unknown if a broker does not answer.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ NO_LEADER = -1
 
 
 def state_of(ongoing: Any, waits_for: Sequence[int] = ()) -> str:
-    """no_leader: waits for one.  broker_down: waits for brokers that are not there.  copying: not all new replicas are
-    in sync.  waiting: they are, but what remains would be fewer in sync than wanted."""
+    """Return the state of a reassignment.
+
+    no_leader: the partition has no leader.  broker_down: it waits for unavailable brokers.  copying: some added
+    replicas are not in sync.  waiting: they are, but too few replicas would remain in sync.
+    """
     if ongoing.leader == NO_LEADER:
         return "no_leader"
     if waits_for:
@@ -41,12 +44,12 @@ def state_of(ongoing: Any, waits_for: Sequence[int] = ()) -> str:
 
 
 def _missing(ongoing: Any) -> set[int]:
-    """Who is added and not in sync yet."""
+    """Return the added replicas that are not in sync yet."""
     return set(ongoing.adding).difference(ongoing.isr, ongoing.removing)
 
 
 async def waited_for(client: Caller, ongoing: Sequence[Any], timeout_s: float) -> dict[Key, list[int]]:
-    """Of each partition the brokers that it cannot get on without, and that are fenced or not registered."""
+    """Return, for each partition, the brokers that it waits for and that are fenced or not registered."""
     needed = {
         (each.topic, each.index): _missing(each) or set(each.replicas).difference(each.removing, each.isr)
         for each in ongoing
@@ -62,7 +65,7 @@ async def waited_for(client: Caller, ongoing: Sequence[Any], timeout_s: float) -
 
 
 def held_up(ongoing: Any, waits_for: Sequence[int]) -> str:
-    """Why it does not get on, in words; nothing where it does."""
+    """Describe why a reassignment does not progress; empty if it does."""
     state = state_of(ongoing, waits_for)
     if state == "broker_down":
         return f"waits for broker {listed(waits_for)}, which {'is' if len(waits_for) == 1 else 'are'} down"
@@ -70,7 +73,7 @@ def held_up(ongoing: Any, waits_for: Sequence[int]) -> str:
 
 
 async def list_ongoing(client: Caller, keys: Iterable[Key], timeout_s: float) -> tuple[list[Any], int]:
-    """What is going on of these partitions, or of all; and the throttle, -1 for none."""
+    """Return the reassignments in progress, of these partitions or of all, and the throttle, -1 for none."""
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -80,14 +83,14 @@ async def list_ongoing(client: Caller, keys: Iterable[Key], timeout_s: float) ->
 
 
 class Sizes:
-    """Bytes of replicas, asked of the brokers that have them."""
+    """Sizes of replicas, from the brokers that have them."""
 
     def __init__(self, client: ControllerClient) -> None:
         self._client = client
         self._addresses: dict[int, str] = {}
 
     async def left(self, ongoing: Sequence[Any], timeout_s: float) -> dict[Key, int | None]:
-        """Bytes to copy yet, by partition; None where somebody did not say."""
+        """Return the bytes still to copy, by partition; None if a broker did not answer."""
         topics = sorted({each.topic for each in ongoing})
         brokers = {each.leader for each in ongoing} | {broker for each in ongoing for broker in each.adding}
         loop = asyncio.get_running_loop()
@@ -136,10 +139,10 @@ def _left(ongoing: Any, sizes: dict[int, dict[Key, int] | None]) -> int | None:
 
 
 class Watch:
-    """Follows reassignments until none of them is under way to its target.  Ctrl-C ends the watching only.
+    """Follows reassignments until none of them is in progress.  Ctrl-C ends only the watching.
 
-    targets: of each partition the replicas that it shall have.  A reassignment that somebody cancels or replaces is not
-    waited for any longer, and does not count as moved.
+    targets: the target replicas of each partition.  A reassignment that is cancelled or replaced elsewhere is no longer
+    followed, and does not count as moved.
     """
 
     def __init__(self, context: Context, client: ControllerClient, targets: Mapping[Key, Collection[int]]) -> None:
@@ -152,13 +155,13 @@ class Watch:
         self._given_up: set[Key] = set()
 
     async def run(self) -> None:
-        """Return when every reassignment has ended, whatever became of it.
+        """Return when every reassignment has ended, moved or not.
 
         Raises:
-            ClusterError: TIMED_OUT; the reassignments go on.
+            ClusterError: TIMED_OUT; the reassignments continue.
         """
         context = self._context
-        context.interrupted = "the reassignment goes on"
+        context.interrupted = "the reassignment continues"
         left = len(self._targets)
         try:
             with self._view:
@@ -185,7 +188,7 @@ class Watch:
             raise
 
     async def _under_way(self, timeout_s: float) -> list[Any]:
-        """The reassignments that still go on to their targets; finds out what became of the others."""
+        """Return the reassignments that are still in progress, and note the outcome of the others."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         found, _ = await list_ongoing(self._client, self._targets, timeout_s)
         under_way = {
@@ -206,17 +209,17 @@ class Watch:
 
     def _late(self, left: int) -> ClusterError:
         after = f"{self._context.deadline_s:g} s"
-        text = f"{self._moving(left)} after {after}; that goes on"
+        text = f"{self._moving(left)} after {after}; the reassignment continues"
         return ClusterError("TIMED_OUT", text, "kctl reassign status", retriable=True)
 
     async def _last_look(self) -> str:
         try:
             ongoing = await self._under_way(LAST_LOOK_S)
         except ClusterError as error:
-            return f"whether the reassignment is complete could not be found out: {error.message}; it was not cancelled"
+            return f"the reassignment was not cancelled; its state is unknown: {error.message}"
         if ongoing:
             moving = self._moving(len(ongoing))
-            return f"the reassignment is not complete: {moving}, and that goes on (kctl reassign status)"
+            return f"the reassignment is not complete: {moving}; it continues (kctl reassign status)"
         return (
             f"the reassignment was cancelled or replaced for {named(self._given_up)}"
             if self._given_up
@@ -228,7 +231,7 @@ class Watch:
 
 
 async def _replicas_of(client: ControllerClient, keys: Iterable[Key], timeout_s: float) -> dict[Key, frozenset[int]]:
-    """The replicas of each partition that exists, without those that are being removed."""
+    """Return the replicas of each existing partition, without those that are being removed."""
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -242,7 +245,7 @@ async def _replicas_of(client: ControllerClient, keys: Iterable[Key], timeout_s:
 
 
 class _Lines:
-    """Without a terminal: a line whenever something is different."""
+    """Without a terminal: prints a line at each change."""
 
     def __init__(self, context: Context, count: int) -> None:
         self._output = context.output
@@ -280,20 +283,20 @@ def _ended_early(given_up: Collection[Key]) -> str:
 
 
 def summary(ongoing: Sequence[Any], left: dict[Key, int | None], waits: dict[Key, list[int]]) -> str:
-    """One line on what is under way."""
+    """Return one line on the reassignments in progress."""
     known = [size for size in left.values() if size is not None]
     text = f"{counted(sum(known), 'byte')} to copy"
     if len(known) < len(left):
-        text += f" (not known of {len(left) - len(known)})"
+        text += f" (unknown for {len(left) - len(known)})"
     reasons = [(each, why) for each in ongoing if (why := held_up(each, waits[each.topic, each.index]))]
     if reasons:
         names = ", ".join(f"{each.topic}-{each.index} ({why})" for each, why in reasons[:SHOWN_MAX])
-        text += f"; held up: {names}" + (f" and {len(reasons) - SHOWN_MAX} more" if len(reasons) > SHOWN_MAX else "")
+        text += f"; blocked: {names}" + (f" and {len(reasons) - SHOWN_MAX} more" if len(reasons) > SHOWN_MAX else "")
     return text
 
 
 class _Bars(_Lines):
-    """On a terminal: a bar for the whole, and one for each of the first partitions, with bytes and the time left."""
+    """On a terminal: a bar for the whole, and one for each of the first partitions, with bytes and remaining time."""
 
     def __init__(self, context: Context, count: int) -> None:
         super().__init__(context, count)

@@ -1,9 +1,9 @@
-"""kctl state-changes: each change's life, from the record that a controller wrote to the brokers that carried it out.
+"""kctl state-changes: each change, from the controller's record to the brokers that applied it.
 
-What happened is read from the metadata log, of any node that has it.  When a broker received a batch of records, and
-when it had carried it out, only that broker knows, for its latest batches, since it was started; it is asked.  One that
-does not answer, or not in time, is shown as such.  Times are those of the clock of whoever wrote them down; what a
-broker took is from one clock.
+The changes come from the metadata log of any node.  Only a broker itself knows when it received a batch of records and
+when it had applied it, and only for its latest batches since its start; so each broker is asked.  The output shows
+which brokers do not answer in time.  Each time comes from the clock of the node concerned, so durations within a
+broker come from one clock.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _KINDS = frozenset(
         "remove_partition", "remove_topic", "renew_topic", "config", "leader_change",
     }
 )  # fmt: skip
-"""Records that brokers act upon, and who has led since; the others are in `kctl metadata tail`."""
+"""Records that brokers act upon, and changes of the leader; `kctl metadata tail` shows the others."""
 
 
 class Batch(NamedTuple):
-    """Changes that came as one: all of them in force, or none."""
+    """Changes of one batch, which are valid together or not at all."""
 
     end_offset: int
     timestamp_ms: int
@@ -57,7 +57,7 @@ class Batch(NamedTuple):
 
 
 @click.command("state-changes", cls=Command)
-@click.option("--follow", is_flag=True, help="Go on, and show each change as it is made.")
+@click.option("--follow", is_flag=True, help="Continue, and show each change as it is made.")
 @click.option("--from", "start", type=click.IntRange(0, 2**63 - 1), metavar="OFFSET", help="Begin at this offset.")
 @click.option(
     "--last", type=click.IntRange(0, 10_000), metavar="N",
@@ -65,9 +65,9 @@ class Batch(NamedTuple):
 )  # fmt: skip
 @click.option(
     "--patience", "patience_s", type=click.FloatRange(0, 600), default=PATIENCE_S, show_default=True, metavar="SECONDS",
-    help="With --follow, how long a change waits to be shown until every broker has carried it out.",
+    help="With --follow, how long to wait for all brokers to apply a change before showing it.",
 )  # fmt: skip
-@click.option("--topic", "topics", multiple=True, metavar="T", help="Only of this topic (may be given more than once).")
+@click.option("--topic", "topics", multiple=True, metavar="T", help="Only this topic (may be given more than once).")
 @with_loop
 async def command(
     context: Context, follow: bool, start: int | None, last: int | None, patience_s: float, topics: tuple[str, ...]
@@ -76,7 +76,7 @@ async def command(
     from quorumlog.kctl.metadata_history import History
 
     if start is not None and last is not None:
-        raise click.UsageError("--from and --last both say where to begin: give one of them")
+        raise click.UsageError("give only one of --from and --last")
     context.interrupted = "" if follow else "nothing was changed"
     async with context.client() as client:
         if follow:
@@ -100,12 +100,12 @@ async def _show_once(context: Context, reader: _Reader, brokers: Brokers, batche
     for batch in batches:
         teller.tell(batch, times)
     if not batches:
-        context.output.message("there are no such changes")
+        context.output.message("no such changes")
 
 
 async def _follow(context: Context, reader: _Reader, brokers: Brokers, batches: list[Batch], patience_s: float) -> None:
     teller = _Teller(context.output)
-    context.output.message(f"following from offset {reader.offset} on; Ctrl-C ends that")
+    context.output.message(f"following from offset {reader.offset}; press Ctrl-C to stop")
     while True:
         if batches:
             times = await brokers.times(batches, reader.broker_epochs, patience_s)
@@ -122,19 +122,19 @@ async def _follow(context: Context, reader: _Reader, brokers: Brokers, batches: 
                 raise
             context.output.message(f"waiting: {error.message}")
             batches = []
-            await asyncio.sleep(AGAIN_S)  # no event tells that a node is back
+            await asyncio.sleep(AGAIN_S)  # no event signals that a node has restarted
         if (gap := reader.gap) is not None:
             reader.gap = None
-            context.output.message(f"the changes from offset {gap[0]} to {gap[1]} are not kept any more: left out")
+            context.output.message(f"the changes from offset {gap[0]} to {gap[1]} are no longer retained, and omitted")
 
 
-# What happened
+# Reading the changes
 
 
 class _Reader:
     """Reads batches of changes, ascending.
 
-    offset: all before it is read.  gap: what had to be left out.  broker_epochs: of the brokers that are registered.
+    offset: everything below it was read.  gap: changes that were omitted.  broker_epochs: of the registered brokers.
     """
 
     def __init__(self, history: History, topics: frozenset[str]) -> None:
@@ -146,7 +146,7 @@ class _Reader:
         self.broker_epochs: dict[int, int] = {}
 
     async def begin(self, start: int | None, last: int | None) -> list[Batch]:
-        """Everything from `start` on, or the last so many changes, up to now."""
+        """Return all changes from `start` on, or the last `last` ones, up to now."""
         await self._history.learn_nodes()
         first = await self._history.read(NOW, wait=False)
         end, lowest = first.high_watermark, first.log_start
@@ -168,7 +168,7 @@ class _Reader:
             span *= 4
 
     async def next(self) -> list[Batch]:
-        """What comes; nothing, when nothing came for a while."""
+        """Return the next changes; empty if none arrived for a while."""
         try:
             return self._take(await self._history.follow(self.offset))
         except ClusterError as error:
@@ -220,7 +220,7 @@ class _Reader:
 
 
 def _latest(batches: list[Batch], count: int) -> list[Batch]:
-    """Only the last `count` changes."""
+    """Return only the last `count` changes."""
     kept: list[Batch] = []
     for batch in reversed(batches):
         if count <= 0:
@@ -230,14 +230,14 @@ def _latest(batches: list[Batch], count: int) -> list[Batch]:
     return kept[::-1]
 
 
-# Who carried it out
+# Asking the brokers
 
 
 class Applied(NamedTuple):
-    """What one broker says of one batch: ms since 1970 of its clock, None: not yet, or not known; and why not.
+    """The times of one broker for one batch, in ms since 1970 by its clock; None if not yet or unknown.
 
-    is_silent: it has nothing to say, of other batches either.  at_start: it is about the time when the broker's process
-    was started, since it has read the log from its disk again.
+    problem: why a time is missing.  is_silent: the broker has no times for other batches either.  at_start: the times
+    are those of the broker's start, when it read the log from its disk again.
     """
 
     broker_id: int
@@ -253,7 +253,7 @@ Times = dict[int, list[Applied]]
 
 
 class Brokers:
-    """Asks brokers when they received and carried out batches."""
+    """Asks brokers when they received and applied batches."""
 
     def __init__(self, client: ControllerClient, timeout_s: float) -> None:
         self._client = client
@@ -261,13 +261,13 @@ class Brokers:
         self._addresses: dict[int, str] = {}
 
     async def times(self, batches: Sequence[Batch], broker_epochs: dict[int, int], patience_s: float) -> Times:
-        """Of each batch what each broker says; for as long as `patience_s`, those that answer are waited for."""
+        """Return each broker's times of each batch.  Wait up to `patience_s` for brokers that are not done."""
         from quorumlog.wire.v1 import node_pb2
 
         ends = [batch.end_offset for batch in batches if not batch.is_control]
         if not ends:
             return {}
-        with contextlib.suppress(ClusterError):  # who was known is asked where it was
+        with contextlib.suppress(ClusterError):  # use the addresses known so far
             self._addresses |= await node_addresses(self._client, min(self._timeout_s, EACH_TIMEOUT_S))
         request = node_pb2.ListAppliedBatchesRequest(from_offset=ends[0] - 1)
         deadline = asyncio.get_running_loop().time() + patience_s
@@ -287,7 +287,7 @@ class Brokers:
     async def _until_through(
         self, broker_id: int, request: Any, end_offset: int, deadline: float, free: asyncio.Semaphore
     ) -> Any:
-        """The broker's answer once it has carried out everything below `end_offset`, or the last one in time."""
+        """Return the broker's answer once it has applied everything below `end_offset`, or its last answer in time."""
         from quorumlog.wire import rpcs
 
         loop = asyncio.get_running_loop()
@@ -301,11 +301,11 @@ class Brokers:
             left = deadline - loop.time()
             if left <= 0 or not _is_behind(answer, end_offset):
                 return answer
-            await asyncio.sleep(min(LOOK_S, left))  # no broker tells when it has carried something out
+            await asyncio.sleep(min(LOOK_S, left))  # brokers do not notify kctl
 
 
 def _is_behind(answer: Any, end_offset: int) -> bool:
-    """It runs, and has more to do until `end_offset`, or to answer at all."""
+    """Return whether a broker runs but has not applied everything below `end_offset`, or is slow to answer."""
     if isinstance(answer, ClusterError):
         return answer.code == "TIMED_OUT"
     if not answer.is_broker or answer.kept_from >= end_offset:
@@ -322,21 +322,21 @@ def _applied(broker_id: int, answer: Any, batch: Any, end_offset: int) -> Applie
     if isinstance(answer, ClusterError):
         return Applied(broker_id, problem=answer.message, is_silent=True)
     if not answer.is_broker:
-        return Applied(broker_id, problem="the node with this id is no broker", is_silent=True)
+        return Applied(broker_id, problem="the node with this id is not a broker", is_silent=True)
     if batch is not None:
-        problem = None if batch.completed_ms else "received, but not carried out yet"
+        problem = None if batch.completed_ms else "received, but not applied yet"
         return Applied(broker_id, batch.received_ms, batch.completed_ms or None, problem)
     if end_offset <= answer.kept_from:
-        text = "does not know: that was before it was started, or too many batches ago"
+        text = "has no times: the change came before its start, or too many batches ago"
         return Applied(broker_id, problem=text, is_silent=True)
     return Applied(broker_id, problem="not received yet")
 
 
-# How it is shown
+# Output
 
 
 def documents(batch: Batch, times: Times) -> list[dict[str, Any]]:
-    """The JSON of each change of a batch."""
+    """Return the JSON of each change of a batch."""
     from quorumlog.runtime.logging import rfc3339
 
     brokers = [
@@ -374,7 +374,7 @@ def _took_ms(one: Applied) -> int | None:
 
 
 class _Teller:
-    """For people.  That a broker is silent is said when that begins, not with every change."""
+    """Prints changes for people.  An unresponsive broker is reported once, not with every change."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -389,7 +389,7 @@ class _Teller:
             output.hanging(f"{line.offset:>8}", line.text)
         if len(batch.lines) > SHOWN_PER_BATCH:
             more = len(batch.lines) - SHOWN_PER_BATCH
-            output.text(f"{_SPACE}… and {more} more until offset {batch.lines[-1].offset} (-o json shows all)")
+            output.text(f"{_SPACE}… and {more} more up to offset {batch.lines[-1].offset} (-o json shows all)")
         told = times.get(batch.end_offset, [])
         fine = [one for one in told if one.problem is None]
         for one in fine if len(fine) <= BROKERS_SHOWN else ():
@@ -419,4 +419,4 @@ def _when(one: Applied, batch: Batch) -> str:
     received = duration_text(one.received_ms - batch.timestamp_ms)
     completed = duration_text(one.completed_ms - batch.timestamp_ms)
     took = duration_text(one.completed_ms - one.received_ms)
-    return f"received after {received}, carried out after {completed} (took {took})"
+    return f"received after {received}, applied after {completed} (took {took})"

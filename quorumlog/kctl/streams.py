@@ -1,7 +1,7 @@
-"""Standard input, output and error as a caller may leave them: closed, full, not a terminal, or not UTF-8.
+"""Standard input, output and error, which may be closed, full, not a terminal, or not UTF-8.
 
-What the caller has closed is not written to, as if it were /dev/null.  Closed standard input is an error only for
-commands that read it.  Characters that an encoding lacks are written as escapes.
+Output to a closed stream is discarded, as if it were /dev/null.  Closed standard input is an error only for commands
+that read it.  Characters that an encoding lacks are written as escapes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def prepare() -> None:
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
-        except OSError:  # else the next socket would get this number, and data meant for a terminal
+        except OSError:  # else a socket could get this number and receive our output
             opened = os.open(os.devnull, os.O_RDWR)
             if opened != descriptor:
                 os.dup2(opened, descriptor)
@@ -37,28 +37,28 @@ def prepare() -> None:
 def standard_input(what: str) -> TextIO:
     """Standard input, for a command that reads it.
 
-    what: what the command reads there, in words.
+    what: the data that the command reads, in words.
 
     Raises:
         click.UsageError: it is closed.
     """
     if sys.stdin is None:
-        raise click.UsageError(f"standard input is closed, and {what} is to be read from it: name a file")
+        raise click.UsageError(f"standard input is closed, but {what} would be read from it: name a file")
     return sys.stdin
 
 
 def can_ask() -> bool:
-    """Whether a person can answer a question."""
+    """Return whether a person can answer a question."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def is_utf8(stream: TextIO) -> bool:
-    """Whether every character can be written to `stream`."""
+    """Return whether `stream` can encode every character."""
     return (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
 
 
 def say(text: str) -> None:
-    """Write a line to standard error; nothing happens when nobody can read it."""
+    """Write a line to standard error; do nothing if it cannot be written."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
@@ -66,13 +66,13 @@ def say(text: str) -> None:
 
 
 def flush() -> None:
-    """Write what is buffered, as the interpreter does when it ends."""
+    """Write buffered output, as the interpreter does at exit."""
     for stream in (sys.stdout, sys.stderr):
         discard_if_unwritable(stream)
 
 
 def discard_if_unwritable(stream: TextIO) -> None:
-    """`discard` what cannot be written."""
+    """`discard` the stream if its buffered output cannot be written."""
     try:
         stream.flush()
     except OSError:
@@ -80,7 +80,7 @@ def discard_if_unwritable(stream: TextIO) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Discard everything that is written to `stream` from now on, including at the interpreter's end."""
+    """Discard everything written to `stream` from now on, including at the interpreter's exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

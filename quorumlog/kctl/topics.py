@@ -1,4 +1,4 @@
-"""kctl topics: create, list, describe, delete; `partition_counts` adds two."""
+"""kctl topics: create, list, describe, delete; `partition_counts` adds two more commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def group() -> None:
 
 
 def parse_assignment(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[list[int]] | None:
-    """`1:2,2:3`: the brokers of each partition, the preferred leader first."""
+    """Parse `1:2,2:3`: the brokers of each partition, the preferred leader first."""
     if text is None:
         return None
     try:
@@ -85,7 +85,7 @@ async def create(
     from quorumlog.wire.v1 import controller_pb2, metadata_pb2
 
     if assignment is not None and (partitions is not None or replication_factor is not None):
-        raise click.UsageError("--assignment says partitions and replication factor itself: give one or the other")
+        raise click.UsageError("--assignment determines partitions and replication factor: give one or the other")
     topic = controller_pb2.NewTopic(
         name=name,
         partitions=partitions or DEFAULT,
@@ -122,7 +122,7 @@ async def create(
     elif is_new:
         context.output.text(f"created topic {name}: {shape}")
     else:
-        context.output.text(f"topic {name} exists already, just as asked: {shape}")
+        context.output.text(f"topic {name} already exists, and is identical: {shape}")
 
 
 async def wait_for_leaders(context: Context, client: ControllerClient, name: str) -> None:
@@ -241,15 +241,15 @@ def topic_document(topic: Any) -> dict[str, Any]:
 
 @group.command("delete")
 @click.argument("name")
-@click.option("--if-exists", is_flag=True, help="Succeed when there is no such topic.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @dry_run_option
 @so_on_return
 @with_loop
 async def delete(context: Context, name: str, if_exists: bool, yes: bool, dry_run: bool) -> None:
     """Delete a topic and all its records.
 
-    On a terminal it says how many records there are, and asks (unless --yes is given).
+    On a terminal, the command shows the number of records and asks for confirmation (unless --yes is given).
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
@@ -272,13 +272,13 @@ async def delete(context: Context, name: str, if_exists: bool, yes: bool, dry_ru
     if context.output.is_json:
         context.output.document(document)
     elif not existed:
-        context.output.text(f"there is no topic {name}")
+        context.output.text(f"topic {name} does not exist")
     else:
         context.output.text(f"topic {name} would be deleted" if dry_run else f"deleted topic {name}")
 
 
 async def _confirm_deletion(context: Context, client: ControllerClient, name: str) -> None:
-    """Raises: click.Abort: the person does not want it."""
+    """Raises: click.Abort: the user declined."""
     from quorumlog.kctl.losses import ask, lost_records
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
@@ -286,16 +286,16 @@ async def _confirm_deletion(context: Context, client: ControllerClient, name: st
     reply = await client.call(rpcs.DESCRIBE_TOPICS, controller_pb2.DescribeTopicsRequest(names=[name]), context.left_s)
     (described,) = reply.topics
     if described.result.error not in ("NONE", ""):
-        return  # DeleteTopics refuses it, or --if-exists accepts that
+        return  # DeleteTopics reports it, and --if-exists accepts it
     count = len(described.partitions)
     lost = await lost_records(context, name, range(count))
-    records = "all its records (not every partition says how many)" if lost is None else counted(lost, "record")
+    records = "all its records (their number is unknown)" if lost is None else counted(lost, "record")
     context.output.message(f"warning: topic {name} will be deleted, with {counted(count, 'partition')} and {records}")
     ask(context, "delete it?")
 
 
 def refusal(result: Any) -> ClusterError:
-    """A refused item of a reply as an error."""
+    """Return a refused item of a reply as an error."""
     return ClusterError(result.error, result.message or result.error, result.next, retriable=result.retriable)
 
 

@@ -1,7 +1,7 @@
-"""kctl add-voter, remove-voter, alter-quorum, transfer-leader, preferred-controllers: who makes up the quorum.
+"""kctl add-voter, remove-voter, alter-quorum, transfer-leader, preferred-controllers: change voters and leader.
 
-The active controller decides; whichever node is asked forwards.  Asking for what is already so is a success that says
-so, and a refusal names its reason and what to do (design §4.8 and §4.9).
+The active controller decides; other nodes forward requests to it.  Repeating a request that is already satisfied
+succeeds and reports that nothing changed.  A refusal names its reason and the next step.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def _voters(_context: click.Context, _parameter: click.Parameter, text: str | No
 
 @click.command("add-voter", cls=Command)
 @click.argument("voter", metavar="ID@HOST:PORT", callback=_voter)
-@click.option("--replace", is_flag=True, help="The voter of this id has lost its disk: take the old one out first.")
-@click.option("--wait", is_flag=True, help="Until it runs, is caught up and is added; tells how far it is.")
+@click.option("--replace", is_flag=True, help="Replace a voter of this id that lost its disk.")
+@click.option("--wait", is_flag=True, help="Wait until the node is caught up and added; show progress.")
 @_dry_run
 @with_loop
 async def add_voter(context: Context, voter: InitialVoter, replace: bool, wait: bool, dry_run: bool) -> None:
@@ -74,7 +74,7 @@ async def add_voter(context: Context, voter: InitialVoter, replace: bool, wait: 
 async def remove_voter(context: Context, node_id: int, dry_run: bool) -> None:
     """Remove a voter; its node continues as an observer.
 
-    The active controller can be removed, too: it hands over first.
+    The active controller can be removed like any other voter: it hands over first.
     """
     from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -84,16 +84,16 @@ async def remove_voter(context: Context, node_id: int, dry_run: bool) -> None:
         reply,
         {"id": node_id},
         dry_run,
-        done=f"node {node_id} is no voter any more",
-        planned=f"node {node_id} would be taken out",
-        already=f"node {node_id} is no voter",
+        done=f"node {node_id} is no longer a voter",
+        planned=f"node {node_id} would be removed",
+        already=f"node {node_id} is not a voter",
     )
 
 
 @click.command("alter-quorum", cls=Command)
 @click.option("--target", callback=_voters, metavar="ID@HOST:PORT,...", help="The target set of voters.")
-@click.option("--cancel", is_flag=True, help="Work towards no target any more; what was done stays done.")
-@click.option("--wait", is_flag=True, help="Until the target is reached, telling each step; alone: of the present one.")
+@click.option("--cancel", is_flag=True, help="Cancel the target; completed steps remain.")
+@click.option("--wait", is_flag=True, help="Wait for the target (alone: the present one); show each step.")
 @_dry_run
 @with_loop
 async def alter_quorum(
@@ -101,7 +101,7 @@ async def alter_quorum(
 ) -> None:
     """Change the voters to a target set, step by step.
 
-    The work goes on under whichever controller is active.
+    The change continues if another controller becomes active.
     """
     from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -127,16 +127,14 @@ async def alter_quorum(
         reply,
         {},
         dry_run,
-        done="the target is dropped" if cancel else f"voters {names}: {'reached' if wait else 'being worked towards'}",
-        planned="the target would be dropped" if cancel else f"voters {names} would be worked towards",
-        already="there was no target"
-        if cancel
-        else f"voters {names}: that is what there is, or worked towards already",
+        done="the target is cancelled" if cancel else f"voters {names}: {'reached' if wait else 'in progress'}",
+        planned="the target would be cancelled" if cancel else f"voters {names} would become the target",
+        already="there was no target" if cancel else f"voters {names}: already reached or in progress",
     )
 
 
 @click.command("transfer-leader", cls=Command)
-@click.option("--to", "node_id", type=_NODE_ID, required=True, metavar="ID", help="The voter that shall lead.")
+@click.option("--to", "node_id", type=_NODE_ID, required=True, metavar="ID", help="The new leader.")
 @_dry_run
 @so_on_return
 @with_loop
@@ -161,7 +159,7 @@ async def transfer_leader(context: Context, node_id: int, dry_run: bool) -> None
 
 @click.group("preferred-controllers", cls=Group)
 def preferred() -> None:
-    """Choose the voters that should lead when they can."""
+    """Choose the voters that should lead if possible."""
 
 
 @preferred.command("show")
@@ -196,7 +194,7 @@ def _ids(_context: click.Context, _parameter: click.Parameter, text: str | None)
 
 @preferred.command("set")
 @click.argument("ids", required=False, callback=_ids, metavar="[IDS]")
-@click.option("--auto", is_flag=True, help="The voter whose broker leads the fewest partitions.")
+@click.option("--auto", is_flag=True, help="Prefer the voter whose broker leads the fewest partitions.")
 @_dry_run
 @so_on_return
 @with_loop
@@ -224,17 +222,17 @@ async def _prefer(context: Context, ids: list[int], auto: bool, dry_run: bool) -
     request = pb.SetPreferredControllersRequest(header=header, node_ids=ids, auto=auto)
     async with context.client() as client:
         reply = await client.call(rpcs.SET_PREFERRED_CONTROLLERS, request, context.left_s)
-    names = ",".join(map(str, reply.node_ids)) or "nobody"
+    names = ",".join(map(str, reply.node_ids)) or "none"
     if context.output.is_json:
         document = {"changed": reply.changed, "offset": reply.offset, "preferred": list(reply.node_ids)}
         context.output.document(document)
     elif dry_run:
         context.output.text(f"{names} would be preferred")
     else:
-        context.output.text(f"preferred: {names}" + ("" if reply.changed else ", as before"))
+        context.output.text(f"preferred: {names}" + ("" if reply.changed else " (unchanged)"))
 
 
-# What the changes of the voters share
+# Shared by the commands that change voters
 
 
 async def _change(context: Context, request: Any, dry_run: bool) -> Any:
@@ -265,7 +263,7 @@ def _report(
 
 
 def _arithmetic(count: int) -> str:
-    """What a voter set of this size survives."""
+    """Return how many voters of a set this large must be up, and how many may fail."""
     majority = count // 2 + 1
     return f"{majority} of {count} must be up, {count - majority or 'none'} may fail"
 
@@ -275,16 +273,16 @@ def _document(voter: Any) -> dict[str, Any]:
 
 
 async def _follow(context: Context) -> None:
-    """`alter-quorum --wait`: follow the work towards whatever target there is."""
+    """`alter-quorum --wait`: follow the progress towards the present target."""
     voters = ids(await _reached(context, None, 0))
     if context.output.is_json:
         context.output.document({"changed": False, "offset": None, "voter_ids": voters})
     else:
-        context.output.text(f"voters {join(voters)}: no target is being worked towards")
+        context.output.text(f"voters {join(voters)}: no target is in progress")
 
 
 async def _reached(context: Context, wanted: list[int] | None, offset: int) -> Any:
     goal = "its target" if wanted is None else f"voters {join(wanted)}"
-    context.interrupted = f"the quorum goes on working towards {goal} (stop that: kctl alter-quorum --cancel)"
+    context.interrupted = f"the quorum continues towards {goal} (to stop it: kctl alter-quorum --cancel)"
     async with context.client() as client:
         return await Progress(context, client).reached(wanted, offset)

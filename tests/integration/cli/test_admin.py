@@ -75,7 +75,7 @@ def test_partitions_are_added_and_removed_under_librdkafka(standalone: Server, k
     fewer = document(done)
     assert (fewer["changed"], fewer["partitions"], fewer["records"]) == (True, 1, would["records"])
     assert fewer["topic_id"] != more["topic_id"]
-    assert f"counts-1 to counts-3 will be deleted for good, with {fewer['records']} records" in done.stderr
+    assert f"counts-1 to counts-3 will be deleted permanently, with {fewer['records']} records" in done.stderr
 
     # The same producer, which knew four partitions: it believes the smaller count, and every key goes to the one left.
     assert len(producer.list_topics("counts", timeout=30).topics["counts"].partitions) == 1

@@ -74,7 +74,7 @@ def test_a_generated_plan_is_carried_out_and_verified(kctl: Kctl, tmp_path: Path
     generated = kctl("reassign", "generate", "--topic", "a", "--brokers", "11,12,13,14")
     assert generated.returncode == 0, generated.stderr
     (tmp_path / "plan.json").write_text(generated.stdout)
-    before = json.loads(generated.stderr.split("to return to: ")[1].splitlines()[0])
+    before = json.loads(generated.stderr.split("for the way back: ")[1].splitlines()[0])
     assert [row["replicas"] for row in before["partitions"]] == [[11, 12], [12, 11], [11, 12], [12, 11]]
     assert "4 replicas would be copied" in generated.stderr
     plan = str(tmp_path / "plan.json")
@@ -118,7 +118,7 @@ def test_a_throttled_one_is_shown_cancelled_and_interrupted(kctl: Kctl, servers:
     assert (verify.returncode, "in_progress" in verify.stdout) == (4, True)
     late = kctl("reassign", "start", "--topic", "b", "--brokers", "13,14", "--wait", "--timeout", "1.5")
     assert (late.returncode, "TIMED_OUT" in late.stderr) == (4, True)
-    assert "b-0: already under way to the same replicas; waiting for that" in late.stderr
+    assert "b-0: already under way to the same replicas; waiting for it" in late.stderr
 
     control = servers[0].fields["control"]
     code, shown = on_a_terminal(
@@ -126,7 +126,7 @@ def test_a_throttled_one_is_shown_cancelled_and_interrupted(kctl: Kctl, servers:
     )
     assert code == 130
     assert "0 of 1 partition" in shown
-    assert "is not complete: 1 of 1 partition is still being moved, and that goes on" in shown
+    assert "is not complete: 1 of 1 partition is still being moved; it continues" in shown
     (status,) = json.loads(kctl("reassign", "status", "-o", "json").stdout)
     assert status["adding"] == [13, 14]
 

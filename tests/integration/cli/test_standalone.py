@@ -144,7 +144,7 @@ def test_produce_and_consume_with_keys_and_from_an_offset(kctl: Kctl) -> None:
     assert read.stdout.splitlines()[-1] == "4"
     assert kctl("produce", "k", "--partition", "3", stdin="x").returncode == 3
     broken = kctl("produce", "k", "--key-separator", ":", "--partition", "0", stdin="d:5\nd:6\nseven\nd:8\n")
-    assert (broken.returncode, len(broken.stdout.splitlines())) == (2, 2), "the lines before it are written, and shown"
+    assert (broken.returncode, len(broken.stdout.splitlines())) == (2, 2), "the lines before it were written, and shown"
     assert "line 3 has no ':'" in broken.stderr
     late = kctl("consume", "k", "--from", "beginning", "--max-messages", "7", "--timeout", "1")
     assert late.returncode == 4

@@ -56,8 +56,8 @@ def test_a_stream_that_the_caller_has_closed_is_no_error(standalone: Server, top
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        ("kctl produce odd <&-", 2, "standard input is closed, and what to write is to be read from it"),
-        ("kctl reassign verify --plan - <&-", 2, "standard input is closed, and the plan is to be read from it"),
+        ("kctl produce odd <&-", 2, "standard input is closed, but the records would be read from it"),
+        ("kctl reassign verify --plan - <&-", 2, "standard input is closed, but the plan would be read from it"),
         ("kctl topics remove-partitions odd --to 1 <&-", 0, ""),
         ("kctl topics list > /dev/full", 1, "IO_ERROR: standard output cannot be written: No space left on device"),
         ("kctl topics list 1< /dev/null", 1, "IO_ERROR: standard output cannot be written: Bad file descriptor"),

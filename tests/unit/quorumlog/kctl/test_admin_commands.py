@@ -47,11 +47,11 @@ def test_add_partitions(client: FakeClient, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == "topic t would have 4 partitions\n"
     client.replies[rpcs.ADD_PARTITIONS] = pb.AddPartitionsReply(result=OK, offset=9, topics=[resized(changed=False)])
     assert run(["topics", "add-partitions", "t", "--to", "4"]) == 0
-    assert capsys.readouterr().out == "topic t has 4 partitions already\n"
+    assert capsys.readouterr().out == "topic t already has 4 partitions\n"
     one = resized(changed=False, partitions=1)
     client.replies[rpcs.ADD_PARTITIONS] = pb.AddPartitionsReply(result=OK, offset=9, topics=[one])
     assert run(["topics", "add-partitions", "t", "--to", "1"]) == 0
-    assert capsys.readouterr().out == "topic t has 1 partition already\n"
+    assert capsys.readouterr().out == "topic t already has 1 partition\n"
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_removing_partitions_is_checked_then_confirmed_then_done(
         "changed": True, "offset": 9, "name": "t", "topic_id": "AAECAwQFBgcICQoLDA0ODw", "partitions": 1, "removed": 2,
         "records": 120,
     }  # fmt: skip
-    assert "t-1 to t-2 will be deleted for good, with 120 records" in captured.err
+    assert "t-1 to t-2 will be deleted permanently, with 120 records" in captured.err
     assert seen == [True, False, False]
 
 
@@ -172,7 +172,7 @@ def test_what_partitions_hold_may_not_be_known(
     assert run(["topics", "remove-partitions", "t", "--to", "2", "--dry-run", "-o", "json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["records"] is None
-    assert "t-2 will be deleted for good, with all their records" in captured.err
+    assert "t-2 will be deleted permanently, with all their records" in captured.err
 
 
 def test_a_refused_removal_warns_of_nothing(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +215,7 @@ def test_configs(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None
     assert [change.value for change in sent.changes] == ["1=2", ""]
     assert run(["configs", "unset", "a", "--topic", "t"]) == 0
     assert not client.calls[-1][1].resources[0].changes[0].HasField("value")
-    assert capsys.readouterr().out == "topic t: a back to its default\n"
+    assert capsys.readouterr().out == "topic t: a reset to its default\n"
 
 
 def elected(*words: str, leader: int = 1) -> list[Any]:
@@ -262,7 +262,7 @@ def test_an_unclean_election_warns(client: FakeClient, capsys: pytest.CaptureFix
     assert run(["elect-leaders", "--unclean", "--topic", "t", "--partition", "0"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "t-0 is led by 1 (unclean)\n"
-    assert "given up" in captured.err
+    assert "will be lost" in captured.err
     assert run(["elect-leaders", "--unclean", "--topic", "t", "--partition", "0", "--dry-run"]) == 0
     assert capsys.readouterr().err == ""
 

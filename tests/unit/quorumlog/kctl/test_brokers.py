@@ -91,7 +91,7 @@ def test_what_a_broker_itself_finds_wrong_is_shown(cluster: FakeClient, capsys: 
     assert (first["problem"], first["directories_offline"]) == ("leader: none is known", ["/b"])
     cluster.replies["b:1", rpcs.DESCRIBE_NODE] = node_pb2.DescribeNodeReply(result=OK)
     first = documents(["brokers", "list"], capsys)[0]
-    assert (first["answers"], first["problem"]) == (False, "the node that answers with this id is no broker")
+    assert (first["answers"], first["problem"]) == (False, "the node with this id is not a broker")
 
 
 def test_without_a_controller_the_nodes_own_metadata_is_shown(
@@ -168,7 +168,7 @@ def test_trouble_comes_first_and_what_is_left_out_is_said(
     assert run(["brokers", "describe", "11"]) == 0
     captured = capsys.readouterr()
     assert [line.split()[:3] for line in captured.out.splitlines() if line.startswith("t ")] == [["t", "1", "new"]]
-    assert "broker 11 does not say how its replicas are: no answer from c:1" in captured.err
+    assert "broker 11 does not report its replicas: no answer from c:1" in captured.err
     assert "and 2 more replicas (--all shows them)" in captured.err
     assert run(["brokers", "describe", "11", "--all"]) == 0
     assert sum(line.startswith("t ") for line in capsys.readouterr().out.splitlines()) == 3

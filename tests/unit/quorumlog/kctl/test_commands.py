@@ -305,7 +305,7 @@ def test_a_follower_does_not_pass_a_dead_leader_off_as_one_that_leads(
     assert ["leader_id", "1", "(not", "heard", "from)"] in rows
     assert [" ".join(row[1:5]) for row in rows if row[0] == "1"] == ["leader (not heard from)"]
     assert captured.err == (
-        "answered by node 2, which takes node 1 for the leader, which is not heard from: "
+        "answered by node 2, which names node 1 as the leader, which is not heard from: "
         "lags and observers are not known (kctl doctor)\n"
     )
     assert run(["quorum", "status", "-o", "json"]) == 0
@@ -362,7 +362,7 @@ def test_interrupted_is_130_and_cancels_nothing(client: FakeClient, capsys: pyte
     assert run(["topics", "list"]) == 130
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "interrupted: what was already asked for goes on, nothing was cancelled\n"
+    assert captured.err == "interrupted: changes that were already requested continue; nothing was cancelled\n"
     assert run(["topics", "list", "-o", "json"]) == 130
     error = json.loads(capsys.readouterr().err)
     assert (error["error"], error["retriable"]) == ("INTERRUPTED", False)

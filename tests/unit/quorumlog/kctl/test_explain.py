@@ -79,13 +79,13 @@ def test_people_read_what_is_then_what_happened_and_why(client: FakeClient, caps
 def test_what_is_not_shown_is_said(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies |= {rpcs.DESCRIBE_QUORUM: quorum_reply(), rpcs.EXPLAIN_PARTITION: reply(complete=False, begins=9)}
     assert run(["explain", "t-0"]) == 0
-    assert "its log begins at offset 9" in capsys.readouterr().err
+    assert "the node's log begins at offset 9" in capsys.readouterr().err
     assert run(["explain", "t-0", "--last", "2"]) == 0
-    assert "its log begins at offset 9" in capsys.readouterr().err
+    assert "the node's log begins at offset 9" in capsys.readouterr().err
     client.replies[rpcs.EXPLAIN_PARTITION] = reply()
     assert run(["explain", "t-0", "--last", "1"]) == 0
     captured = capsys.readouterr()
-    assert "without --last" in captured.err
+    assert "omit --last" in captured.err
     assert ("broker_fenced" in captured.out, "created" in captured.out) == (True, False)
     client.replies[rpcs.EXPLAIN_PARTITION] = reply()
     assert run(["explain", "t-0", "--last", "1", "-o", "json"]) == 0

@@ -257,7 +257,7 @@ def test_at_with_topics(nodes: Nodes, kctl: Said) -> None:
 def test_diff_is_nothing_between_equal_states_and_small_for_a_small_change(nodes: Nodes, kctl: Said) -> None:
     end = only(nodes).end
     code, out, err = kctl("diff", str(end), "end")
-    assert (code, out, "nothing is different" in err) == (0, "", True)
+    assert (code, out, "no differences" in err) == (0, "", True)
     ends = sorted(only(nodes).kept.images)
     document = json.loads(kctl("diff", str(ends[1]), str(ends[2]), "-o", "json")[1])
     assert (document["from"], document["to"]) == (ends[1], ends[2])
@@ -298,7 +298,7 @@ def test_an_offset_past_the_end_is_refused_with_the_range(nodes: Nodes, kctl: Sa
     code, out, err = kctl(*command, str(10**17), "-o", "json")
     error = json.loads(err.splitlines()[-1])
     assert (code, out, error["error"]) == (3, "", "OFFSET_OUT_OF_RANGE")
-    assert f"goes from 0 to {only(nodes).end}" in error["message"]
+    assert f"contains offsets 0 to {only(nodes).end}" in error["message"]
 
 
 def test_an_offset_before_history_begins_is_looked_for_on_every_node(nodes: Nodes, kctl: Said) -> None:
@@ -307,7 +307,7 @@ def test_an_offset_before_history_begins_is_looked_for_on_every_node(nodes: Node
     first.kept.drop_below(begins)
     code, _, err = kctl("at", "3")
     assert code == 3
-    assert f"there is no offset 3: the history of the metadata goes from {begins} to {first.end}" in err
+    assert f"offset 3 is not available: the metadata history contains offsets {begins} to {first.end}" in err
     code, out, _ = kctl("tail", "--from", "beginning", "--exit-at-end", "-o", "json")
     assert (code, json.loads(out.splitlines()[0])["offset"]) == (0, begins)
     nodes.nodes["node:2"] = Node()
@@ -373,14 +373,14 @@ TOPIC = b"\1" * 16
 CASES: list[tuple[Record, str]] = [
     (BrokerChange(1, 5, fenced=True, directories_offline=()), "broker 1 is fenced"),
     (BrokerChange(1, 5, in_controlled_shutdown=True), "broker 1 is shutting down"),
-    (UnregisterBroker(1, 5), "broker 1 is forgotten"),
+    (UnregisterBroker(1, 5), "broker 1 is unregistered"),
     (RemovePartition(UUID(bytes=TOPIC), 3), "t-3 is removed"),
     (ProducerIds(1, 5, 2000), "broker 1 gets producer ids below 2000"),
     (PreferredControllers((3, 1)), "preferred controllers: 3,1"),
     (PreferredControllers(()), "preferred controllers: none"),
     (Feature("f", 2), "feature f has level 2"),
     (NoOp(), "nothing"),
-    (ForgetTopics(("a", "b")), "the leader epochs of a, b are forgotten"),
+    (ForgetTopics(("a", "b")), "the leader epochs of a, b are deleted"),
     (Config(ConfigScope.CLUSTER, "", "k", "1"), "config k of the cluster is set to 1"),
     (Config(ConfigScope.BROKER, "7", "k", None), "config k of broker 7 is unset"),
     (Config(ConfigScope.TOPIC, TOPIC.hex(), "k", ""), "config k of topic t is set to "),
@@ -447,6 +447,6 @@ def test_a_topic_under_a_new_id_keeps_its_name() -> None:
     new = UUID(int=5)
     batch.records.ParseFromString(encode([RenewTopic(UUID(bytes=TOPIC), new), RemovePartition(new, 1)]))
     first, second = lines(batch, names)
-    assert first.text == f"topic t goes on with the id {uuid_text(new.bytes)}, it was {uuid_text(TOPIC)}"
+    assert first.text == f"topic t continues with the id {uuid_text(new.bytes)}, it was {uuid_text(TOPIC)}"
     assert second.text == "t-1 is removed"
     assert Names().of(TOPIC) == uuid_text(TOPIC)

@@ -76,22 +76,22 @@ CASES = [
         state(voters=[voter(1, "new:1"), voter(3)], target_voters=[voter(1), voter(4)]),
         [
             "~ voter 1: address h:1 -> new:1",
-            "- voter 2: gone; it was at h:2",
+            "- voter 2: deleted; it was at h:2",
             "+ voter 3: new, at h:3",
             "~ target voters: none -> 1,4",
         ],
     ),
-    (state(brokers=[broker(1)]), state(), ["- broker 1: gone; it was unfenced, default=h:9092"]),
+    (state(brokers=[broker(1)]), state(), ["- broker 1: deleted; it was unfenced, default=h:9092"]),
     (
         state(brokers=[broker(1), broker(2)]),
         state(brokers=[broker(1), broker(2, "fenced", 9, "r")]),
-        ["~ broker 2: state unfenced -> fenced; started anew, broker epoch 5 -> 9; rack none -> r"],
+        ["~ broker 2: state unfenced -> fenced; restarted, broker epoch 5 -> 9; rack none -> r"],
     ),
     (
         state(topics=[topic("a", partition(0, 1, 1)), topic("b", partition(0, 1, 1), k="1")]),
         state(topics=[topic("b", partition(0, 1, 1), k="2"), topic("c", topic_id="C")]),
         [
-            "- topic a: gone; it was 1 partition, replication factor 3",
+            "- topic a: deleted; it was 1 partition, replication factor 3",
             "~ config topic b: k 1 -> 2",
             "+ topic c: new, 0 partitions, replication factor none",
         ],
@@ -99,7 +99,7 @@ CASES = [
     (
         state(topics=[topic("t", partition(0, 1, 1), partition(1, 1, 1))]),
         state(topics=[topic("t", partition(0, 1, 1), topic_id="B")]),
-        ["~ topic t: id A -> B", "- t-1: gone; it was leader 1, replicas 1,2,3, in sync 1"],
+        ["~ topic t: id A -> B", "- t-1: deleted; it was leader 1, replicas 1,2,3, in sync 1"],
     ),
     (
         state(topics=[topic("t", partition(0, 1, 1))]),

@@ -94,7 +94,7 @@ def test_a_broker_that_does_not_answer_is_named_after_the_others_were_asked(
     assert purge() == 4
     captured = capsys.readouterr()
     assert [each["topic"] for each in json.loads(captured.out)["strays"]] == ["a", "c"]
-    assert json.loads(captured.err.splitlines()[-1])["message"] == "nothing was done on: 12"
+    assert json.loads(captured.err.splitlines()[-1])["message"] == "not done on brokers 12"
 
 
 def test_an_unknown_broker(use: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,12 +118,12 @@ def test_what_is_on_its_way_there_already_is_said_and_waited_for(
     assert run(START) == 0
     captured = capsys.readouterr()
     assert captured.err.splitlines() == ["t-0: already under way to the same replicas", there]
-    assert captured.out == "nothing to do: already under way (kctl reassign status)\n"
+    assert captured.out == "nothing to do: already in progress (kctl reassign status)\n"
 
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing()), going_on(ongoing()), going_on()]
     assert run([*START, "--wait"]) == 0
     captured = capsys.readouterr()
-    assert captured.err.splitlines()[0] == "t-0: already under way to the same replicas; waiting for that"
+    assert captured.err.splitlines()[0] == "t-0: already under way to the same replicas; waiting for it"
     assert captured.err.splitlines()[-2:] == ["2 of 2 partitions moved", there]
     assert captured.out == "1 of 2 partitions moved\n"
 
@@ -195,7 +195,7 @@ def test_nothing_is_waited_for_where_all_is_so(cluster: FakeClient, capsys: pyte
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
     assert run([*START, "--wait"]) == 0
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("nothing to do: all is so already\n", "t-0 is there\nt-1 is there\n")
+    assert (captured.out, captured.err) == ("nothing to do: already as requested\n", "t-0 is there\nt-1 is there\n")
     assert asked(cluster, rpcs.LIST_REASSIGNMENTS) == 1
 
 
@@ -290,7 +290,7 @@ def test_whoever_waits_is_told_what_holds_it_up() -> None:
     assert held_up(ongoing(leader=-1), (13,)) == "no_leader"
     assert held_up(ongoing(isr=[11, 13]), ()) == "waiting"
     text = summary([ongoing()], {("t", 0): None}, {("t", 0): [13]})
-    assert text.endswith("; held up: t-0 (waits for broker 13, which is down)")
+    assert text.endswith("; blocked: t-0 (waits for broker 13, which is down)")
     rest = [ongoing(index=index, leader=-1) for index in range(7)]
     waits: dict[Key, list[int]] = {("t", index): [] for index in range(7)}
     assert summary(rest, dict.fromkeys(waits, 5), waits).endswith("t-4 (no_leader) and 2 more")

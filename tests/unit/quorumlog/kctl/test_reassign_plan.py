@@ -33,8 +33,8 @@ BAD = {
     " \n ": "it is empty",
     "{": "not JSON at line 1, column 2",
     '{"version": 1,\n "partitions": nine}': "not JSON at line 2, column 16",
-    "9" * 5000: "too deep, or a number too long",
-    "[" * 100_000: "not JSON",
+    "9" * 5000: "nested too deeply, or a number is too long",
+    "[" * 100_000: "not readable as JSON",
     "[]": "not an object",
     "3": "not an object",
     "null": "not an object",
@@ -51,19 +51,19 @@ BAD = {
     json.dumps({"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}] * 2}): "t-0 more than once",
     plan(topic=None): "topic null",
     plan(topic=""): 'topic ""',
-    plan(topic="t" * 250): "is no topic name",
+    plan(topic="t" * 250): "is not a topic name",
     plan(topic=7): "topic 7",
     plan(partition=-1): "partition -1",
     plan(partition=2**31): "partition 2147483648",
-    plan(partition="0"): 'partitions[0].partition "0" is no partition number (0 to',
+    plan(partition="0"): 'partitions[0].partition "0" is not a partition number (0 to',
     plan(partition=0.0): "partition 0.0",
     plan(partition=True): "partition true",
-    plan(replicas=[]): "no list of brokers",
-    plan(replicas="1,2"): "no list of brokers",
-    plan(replicas=[1, "2"]): '"2" is no broker id',
-    plan(replicas=[1, -1]): "-1 is no broker id",
+    plan(replicas=[]): "not a list of brokers",
+    plan(replicas="1,2"): "not a list of brokers",
+    plan(replicas=[1, "2"]): '"2" is not a broker id',
+    plan(replicas=[1, -1]): "-1 is not a broker id",
     plan(replicas=[1, 1]): "broker 1 is named twice",
-    plan(replicas=[1, None]): "null is no broker id",
+    plan(replicas=[1, None]): "null is not a broker id",
     plan(log_dirs=["/data"]): "choose their directories themselves",
     plan(rack="a"): 'unknown key, "rack"',
 }
@@ -86,17 +86,20 @@ def test_the_file_of_a_bad_plan_is_named_with_what_one_looks_like(
     file.write_text("t-0 to 1,2\n")
     assert run(["reassign", "start", "--plan", str(file), "-o", "json"]) == USAGE
     error = json.loads(capsys.readouterr().err)
-    assert (error["error"], error["message"]) == ("INVALID_PLAN", f"'{file}' is no plan: not JSON at line 1, column 1")
-    assert error["next"] == f"expected is {FORM}; `kctl reassign generate` makes one"
+    assert (error["error"], error["message"]) == (
+        "INVALID_PLAN",
+        f"'{file}' is not a plan: not JSON at line 1, column 1",
+    )
+    assert error["next"] == f"expected: {FORM}; `kctl reassign generate` generates one"
     assert parse(FORM.replace(", …", "")) == [Move("t", 0, (1, 2))]
     file.write_bytes(b"\xff\xfe")
-    for path, why in ((file, "it is no text"), (tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
+    for path, why in ((file, "it is not text"), (tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
         assert run(["reassign", "start", "--plan", str(path), "-o", "json"]) == USAGE
         error = json.loads(capsys.readouterr().err)
         assert error["message"].startswith(f"the plan '{path}' cannot be read: {why}")
     monkeypatch.setattr("sys.stdin", StringIO(""))
     assert run(["reassign", "start", "--plan", "-", "-o", "json"]) == USAGE
-    assert json.loads(capsys.readouterr().err)["message"] == "standard input is no plan: it is empty"
+    assert json.loads(capsys.readouterr().err)["message"] == "standard input is not a plan: it is empty"
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: (

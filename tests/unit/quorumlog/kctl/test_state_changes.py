@@ -184,12 +184,12 @@ def test_people_see_durations_and_a_silent_broker_once(log: Log, capsys: pytest.
         "2026-11-21T10:01:32.909Z  controller epoch 1",
         "       1  topic t is created, id AAECAwQFBgcICQoLDA0ODw",
         "       2  t-0 is created: leader 11, replicas 11,12, in sync 11,12",
-        "          broker 12: received after 9 ms, carried out after 12 ms (took 3 ms)",
+        "          broker 12: received after 9 ms, applied after 12 ms (took 3 ms)",
         "          broker 11: no answer from broker11:1 (said once)",
         "2026-11-21T10:01:32.911Z  controller epoch 1",
         "       3  broker 11 is fenced",
         "       4  t-0: leader 12; in sync 12 (broker fenced, offset 3)",
-        "          broker 12: received after 17 ms, carried out after 27 ms (took 10 ms)",
+        "          broker 12: received after 17 ms, applied after 27 ms (took 10 ms)",
     ]
 
 
@@ -197,9 +197,9 @@ def test_people_see_durations_and_a_silent_broker_once(log: Log, capsys: pytest.
     ("answer", "problem"),
     [
         (applied((3, 1, 2)), "not received yet"),
-        (applied((5, 1, -1)), "received, but not carried out yet"),
-        (applied(kept_from=5), "does not know: that was before it was started, or too many batches ago"),
-        (applied(is_broker=False), "the node with this id is no broker"),
+        (applied((5, 1, -1)), "received, but not applied yet"),
+        (applied(kept_from=5), "has no times: the change came before its start, or too many batches ago"),
+        (applied(is_broker=False), "the node with this id is not a broker"),
     ],
 )
 def test_what_a_broker_cannot_say_is_said(
@@ -220,7 +220,7 @@ def test_what_a_broker_read_again_when_it_was_started_is_told_apart(
     assert run(["state-changes", "--from", "1"]) == 0
     out = capsys.readouterr().out
     assert "broker 12: at its start, 1 min 10 s later" in out
-    assert "broker 12: received after 1 min 10 s, carried out after 1 min 10 s (took 1 ms)" in out
+    assert "broker 12: received after 1 min 10 s, applied after 1 min 10 s (took 1 ms)" in out
     assert run(["state-changes", "--from", "1", "-o", "json"]) == 0
     documents = json.loads(capsys.readouterr().out)
     assert [each["brokers"][1]["at_start"] for each in documents] == [True, True, False, False]
@@ -230,7 +230,7 @@ def test_a_broker_that_does_not_fetch_has_no_known_address(log: Log, capsys: pyt
     log.brokers.append(13)
     assert run(["state-changes", "--last", "1"]) == 0
     assert (
-        "broker 13: its control address is not known: it does not fetch from the quorum's leader"
+        "broker 13: its control address is unknown: it does not fetch from the quorum's leader"
         in capsys.readouterr().out
     )
 
@@ -258,7 +258,7 @@ def test_where_it_begins(
     assert run(["state-changes", *arguments, "-o", "json"]) == 0
     assert [each["offset"] for each in json.loads(capsys.readouterr().out)] == offsets
     assert run(["state-changes", *arguments]) == 0
-    assert ("there are no such changes" in capsys.readouterr().err) == (not offsets)
+    assert ("no such changes" in capsys.readouterr().err) == (not offsets)
 
 
 def test_an_offset_that_is_not_there_is_not_found(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,7 +291,7 @@ def test_following_shows_each_change_once_its_brokers_are_through(log: Log, caps
     assert [(each["offset"], each["topic"]) for each in documents] == [(6, None), (7, "t")]
     assert [each["brokers"][1]["took_ms"] for each in documents] == [10, 10]
     assert documents[0]["brokers"][0]["problem"] == "no answer from broker11:1"
-    assert captured.err.splitlines()[0] == "following from offset 6 on; Ctrl-C ends that"
+    assert captured.err.splitlines()[0] == "following from offset 6; press Ctrl-C to stop"
 
 
 def test_a_broker_that_takes_too_long_holds_nothing_up(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
@@ -299,7 +299,7 @@ def test_a_broker_that_takes_too_long_holds_nothing_up(log: Log, capsys: pytest.
     log.at_end = [[fenced_record(12)], [fenced_record(11)]]
     assert run(["state-changes", "--follow", "--patience", "0.01"]) == 130
     out = capsys.readouterr().out
-    assert "broker 12: received, but not carried out yet" in out
+    assert "broker 12: received, but not applied yet" in out
     assert "broker 12: not received yet" in out
 
 
@@ -328,7 +328,7 @@ def test_following_outlives_nodes_and_says_what_it_missed(log: Log, capsys: pyte
     assert run(["state-changes", "--follow", "--timeout", "5", "-o", "json"]) == 130
     captured = capsys.readouterr()
     assert "waiting: nobody answers" in captured.err
-    assert "the changes from offset 6 to 19 are not kept any more: left out" in captured.err
+    assert "the changes from offset 6 to 19 are no longer retained, and omitted" in captured.err
     assert [each["offset"] for each in lines_of(captured.out)] == [20, 21]
 
 
@@ -364,5 +364,5 @@ def test_many_changes_and_many_brokers_are_summed_up_for_people(log: Log, capsys
     assert run(["state-changes", "--from", "6"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) == 1 + 20 + 2
-    assert shown[-2] == "          … and 81 more until offset 106 (-o json shows all)"
-    assert shown[-1].startswith("          9 brokers; the last is 9: received after 44 ms, carried out after 63 ms")
+    assert shown[-2] == "          … and 81 more up to offset 106 (-o json shows all)"
+    assert shown[-1].startswith("          9 brokers; the last is 9: received after 44 ms, applied after 63 ms")
