@@ -18,6 +18,7 @@ REPLICATION = "quorum/core/replication.py"
 SNAPSHOTS = "quorum/core/snapshots.py"
 STATE = "quorum/core/state.py"
 TIMEOUTS = "quorum/core/timeouts.py"
+TRANSITIONS = "quorum/core/transitions.py"
 
 ALL = ("tests/unit/quorum/core", "tests/scenarios")
 
@@ -320,5 +321,12 @@ MUTANTS = (
         "if self._new_epoch is None or self._new_epoch.write_id <= self.durable_write:",
         "if True:",
         ALL,
+    ),
+    Mutant(
+        "an illegal transition goes unnoticed",
+        TRANSITIONS,
+        "assert step in _LEGAL",
+        "assert step is not None",
+        ("tests/unit/quorum/core/test_transitions.py",),
     ),
 )
