@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,8 @@ class HeldThread:
         return future
 
     async def release(self) -> None:
-        for future, work in self._held:
+        while self._held:
+            future, work = self._held.pop(0)
             future.set_result(work())
         await asyncio.sleep(0)  # the callbacks
 
@@ -43,12 +44,14 @@ def produce(rig: Rig, data: bytes, acks: int = 1) -> asyncio.Future[ProduceResul
 
 
 @pytest.fixture
-async def thread(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> HeldThread:
+async def thread(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HeldThread]:
     await rig.create((1, 2))
     loop = asyncio.get_running_loop()
     thread = HeldThread(loop)
-    monkeypatch.setattr(loop, "run_in_executor", thread.run)
-    return thread
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "run_in_executor", thread.run)
+        yield thread
+    await thread.release()  # also the flush of an appended batch: closing the log waits for it
 
 
 async def test_batch_is_appended_after_its_check_and_before_what_came_later(rig: Rig, thread: HeldThread) -> None:
