@@ -8,6 +8,7 @@ printed, for a person to look at: how long it is depends on the machine.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -156,7 +157,8 @@ async def _produce_to(producer: Producer, index: int, load: Load, ending: asynci
     while not ending.is_set():
         value = b"%d-%d" % (index, number)
         number += 1
-        acknowledged[await (await producer.send(TOPIC, index, build_batch([NewRecord(None, value, 0)])))] = value
+        record = NewRecord(None, value, int(time.time() * 1000))  # retention deletes records of long ago
+        acknowledged[await (await producer.send(TOPIC, index, build_batch([record])))] = value
         since = load.note("produce", since)
         await asyncio.sleep(TURN_S)
 
