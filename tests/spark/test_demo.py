@@ -25,6 +25,7 @@ def test_the_data_set_is_whole(tmp_path: Path) -> None:
     assert (len(truth.by_key), truth.by_key["UA"], truth.by_key["OO"]) == (16, 58_665, 32)
 
 
+@pytest.mark.xdist_group("spark")
 def test_write_and_compare(spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path) -> None:
     csv = flights.unpack(tmp_path)
     flights.first_rows(csv, ROWS)

@@ -46,6 +46,7 @@ def test_a_command_ends_in_its_time(hanging: str, arguments: tuple[str, ...]) ->
     assert took_s < GIVEN_S + SLACK_S
 
 
+@pytest.mark.quiet  # kctl has to start within the time that it is given
 def test_a_resolver_that_does_not_answer_is_not_waited_for() -> None:
     """The look-up of a name runs in a thread, which nobody can cancel."""
     program = (

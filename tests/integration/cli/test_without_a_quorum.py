@@ -12,6 +12,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from .conftest import Server, run, starter
 
+pytestmark = pytest.mark.xdist_group("without_a_quorum")
+
 VOTERS = (1, 2, 3)
 BROKERS = (11, 12)
 

@@ -50,8 +50,11 @@ class Machine:
         path = self.home / "log"
         return path.read_text().splitlines() if path.exists() else []
 
-    def python(self, version_is_good: str = "exit 0", ensurepip: str = "exit 0") -> str:
-        """A python3 that writes down what it is asked for, and makes environments out of itself."""
+    def python(self, version_is_good: str = "exit 0", ensurepip: str = "exit 0", ignoring: str = "exit 0") -> str:
+        """A python3 that writes down what it is asked for, and makes environments out of itself.
+
+        ignoring: what it does when it is pytest and has to ignore a folder.
+        """
         return f"""
 case "$*" in
 *sys.version_info\\ *) {version_is_good} ;;
@@ -63,6 +66,7 @@ case "$*" in
 *"-m venv"*) echo "python $*" >>"{self.home}/log"
     for folder in "$@"; do :; done
     mkdir -p "$folder/bin"; cat "$0" >"$folder/bin/python"; chmod 755 "$folder/bin/python" ;;
+*--ignore=*) echo "python $*" >>"{self.home}/log"; {ignoring} ;;
 *) echo "python $*" >>"{self.home}/log" ;;
 esac"""
 
@@ -185,6 +189,55 @@ def test_the_environment_is_made_once(user: Machine) -> None:
         file.write("# changed\n")
     assert user.run("test").returncode == 0
     assert [line for line in user.log if "--require-hashes" in line]
+
+
+def stages(machine: Machine) -> list[str]:
+    """The calls of pytest."""
+    return [line for line in machine.log if line.startswith("python -m pytest")]
+
+
+def test_the_stages_run_every_test_once(user: Machine) -> None:
+    user.tool("python3", user.python())
+    user.tool("java", GOOD_JAVA)
+    assert user.run("test").returncode == 0
+    *selected, others, quiet = stages(user)
+    assert quiet == "python -m pytest -m quiet"
+    assert all(" -m not quiet" in stage for stage in (*selected, others))
+    folders = [word for stage in selected for word in stage.split() if word.startswith("tests/")]
+    assert len(folders) == len(set(folders))
+    assert all((ROOT / folder).is_dir() for folder in folders)
+    ignored = [word.removeprefix("--ignore=") for word in others.split() if word.startswith("--ignore=")]
+    assert ignored == folders
+    assert " tests" not in others, "it takes every folder that is not ignored"
+
+
+def test_the_fast_tests_are_the_first_stage(user: Machine) -> None:
+    user.tool("python3", user.python())
+    user.tool("java", GOOD_JAVA)
+    assert user.run("test").returncode == 0
+    first = stages(user)[0]
+    (user.home / "log").unlink()
+    assert user.run("test", "--fast").returncode == 0
+    assert stages(user) == [first]
+    (user.home / "log").unlink()
+    assert user.run("test", "--fast", "-x").returncode == 0
+    assert stages(user) == [f"{first} -x"]
+
+
+def test_arguments_go_to_pytest(user: Machine) -> None:
+    user.tool("python3", user.python())
+    user.tool("java", GOOD_JAVA)
+    assert user.run("test", "tests/unit", "-k", "config or clock").returncode == 0
+    assert stages(user) == ["python -m pytest tests/unit -k config or clock"]
+
+
+def test_a_stage_that_fails_does_not_prevent_the_others(user: Machine) -> None:
+    user.tool("python3", user.python(ignoring="exit 1"))
+    user.tool("java", GOOD_JAVA)
+    done = user.run("test")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "dev: tests failed in these stages: other"
+    assert stages(user)[-1] == "python -m pytest -m quiet"
 
 
 def test_root_installs_what_is_missing(root: Machine) -> None:
