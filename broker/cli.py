@@ -26,12 +26,12 @@ def main() -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Return the parser of the whole command line."""
     return server_cli.make_parser(BROKER, "A data node: replicas of partitions, served over the Kafka protocol.")[0]
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Carry out one command; returns the exit status."""
+    """Run one command and return the exit status."""
     parsed = make_parser().parse_args(arguments)
     if parsed.command == "config":
         return server_cli.print_config(BROKER, parsed, environ)

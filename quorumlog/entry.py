@@ -1,7 +1,7 @@
-"""The installed commands `quorum-node` and `broker`: they first check that our own packages would be imported.
+"""The installed commands `quorum-node` and `broker`, which first check that our own packages would be imported.
 
-The servers are in packages of common names.  A folder or module of the same name that comes first on the module
-path would be imported instead, and end in an error about a module that it does not have.
+The servers' packages have common names.  A folder or module of the same name that comes first on the module path would
+be imported instead, and fail with an error about a missing module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _run(program: str, module: str) -> None:
 
 
 def end_if_shadowed(program: str) -> None:
-    """End the process, with a line on standard error, when a room would be imported from somewhere else."""
+    """End the process with an error message if one of our packages would be imported from elsewhere."""
     if (error := shadowed()) is not None:
         _refuse(program, error)
 
@@ -45,22 +45,22 @@ def _refuse(program: str, error: ConfigError) -> NoReturn:
 
 
 def shadowed() -> ConfigError | None:
-    """What is wrong with the first of our packages that would be imported from another place than this one."""
+    """Return the problem of the first of our packages that would be imported from elsewhere; None if there is none."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(quorumlog.__file__)))
     for name in ROOMS:
         found, ours = _place(name), os.path.join(root, name)
         if found is None:
-            return ConfigError(f"the package {name} is missing beside {root}", next_step="install quorumlog again")
+            return ConfigError(f"the package {name} is missing beside {root}", next_step="reinstall quorumlog")
         if os.path.realpath(os.path.dirname(found)) != os.path.realpath(ours):
             other = os.path.dirname(found) if os.path.basename(found).startswith("__init__.") else found
             return ConfigError(
                 f"{other} shadows quorumlog's package {name} ({ours}): it comes first on the module path",
-                next_step=f"take {os.path.dirname(other)} out of PYTHONPATH, start from another folder, or rename it",
+                next_step=f"remove {os.path.dirname(other)} from PYTHONPATH, start from another folder, or rename it",
             )
     return None
 
 
 def _place(name: str) -> str | None:
-    """The file that `import` would take for this package."""
+    """Return the file that `import` would use for this package."""
     spec = importlib.util.find_spec(name)
     return None if spec is None else spec.origin

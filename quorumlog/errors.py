@@ -1,10 +1,10 @@
-"""The errors that cross rooms.  Refusals that are foreseen are values, not exceptions (see the style of each room)."""
+"""The errors that cross packages.  Expected refusals are values, not exceptions."""
 
 from __future__ import annotations
 
 
 class QuorumlogError(Exception):
-    """Base of all: one line of text, what and why; `next_step` says what to do."""
+    """Base class: a message of one line with the problem and its cause; `next_step` is the remedy."""
 
     exit_status = 1
 
@@ -15,7 +15,7 @@ class QuorumlogError(Exception):
 
 
 class ConfigError(QuorumlogError):
-    """Configuration, port or data directory is wrong; starting again will not help.  `problems` holds all at once."""
+    """Configuration, port or data directory is invalid; a restart does not help.  `problems` lists all of them."""
 
     exit_status = 2
 
@@ -25,7 +25,7 @@ class ConfigError(QuorumlogError):
 
 
 class StoreRefusedError(ConfigError):
-    """A data directory of another node or cluster, in use, of a newer format, or not writable."""
+    """The data directory belongs to another node or cluster, is in use, has a newer format, or is not writable."""
 
 
 class FatalError(QuorumlogError):
@@ -35,15 +35,15 @@ class FatalError(QuorumlogError):
 
 
 class CorruptStoreError(FatalError):
-    """Damage found on disk: names file, place and cause.  Nothing is repaired or re-created silently."""
+    """Damage on disk; the message names the file, the position and the cause.  Nothing is repaired silently."""
 
 
 class RemoteProtocolError(QuorumlogError):
-    """A peer sent something that no correct peer sends: count it, close that connection."""
+    """A peer violated the protocol: count it and close that connection."""
 
 
 class ClusterError(QuorumlogError):
-    """What a client sees.  `code` is the word of the contract."""
+    """An error as clients see it.  `code` is the error code of the contract."""
 
     def __init__(
         self, code: str, message: str, next_step: str = "", *, retriable: bool = False, refresh_metadata: bool = False

@@ -1,4 +1,4 @@
-"""`quorum-node`: format a data directory, make a cluster id, run a voter or one to be, print the configuration."""
+"""`quorum-node`: format a data directory, create a cluster id, run a voter or observer, print the configuration."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def main() -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    parser, commands = server_cli.make_parser(QUORUM_NODE, "A voter of the metadata quorum, or one to be.")
-    commands.add_parser("new-id", help="print a fresh cluster id", allow_abbrev=False)
+    """Return the parser of the whole command line."""
+    parser, commands = server_cli.make_parser(QUORUM_NODE, "A node of the metadata quorum: a voter or an observer.")
+    commands.add_parser("new-id", help="print a new cluster id", allow_abbrev=False)
     command = commands.add_parser(
         "format",
         help="prepare an empty data directory for a node of a given cluster",
-        description="Prepare an empty data directory. `run` does it itself; this is for those who want it apart.",
+        description="Prepare an empty data directory. `run` does this itself; the command does it as a separate step.",
         allow_abbrev=False,
     )
     command.add_argument("--data-dir", required=True, metavar="DIR")
@@ -42,17 +42,17 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--cluster-id", required=True, metavar="ID")
     command = commands.add_parser(
         "recover",
-        help="rebuild the quorum from one surviving disk, when its majority is gone for good",
+        help="rebuild the quorum from one surviving disk after its majority is lost permanently",
         description="Rebuild the quorum from the best of the surviving data directories, offline: docs/recovery.md.",
         allow_abbrev=False,
     )
     command.add_argument("--data-dir", required=True, action="append", metavar="DIR")
-    command.add_argument("--address", metavar="HOST:PORT", help="control address of the node that is kept")
-    command.add_argument("--yes", action="store_true", help="do not ask")
+    command.add_argument("--address", metavar="HOST:PORT", help="control address of the surviving node")
+    command.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     command = commands.add_parser(
         "set-aside",
-        help="move a stopped node's quorum directory away, so that it begins anew",
-        description="Rename the quorum directory of a stopped node, so that its next start begins with an empty one. "
+        help="set a stopped node's quorum directory aside, so that it starts with an empty one",
+        description="Rename the quorum directory of a stopped node, so that the node starts with an empty one. "
         "Nothing is deleted, and the partitions of a broker stay: docs/recovery.md.",
         allow_abbrev=False,
     )
@@ -61,7 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Carry out one command; returns the exit status."""
+    """Run one command and return the exit status."""
     parsed = make_parser().parse_args(arguments)
     match parsed.command:
         case "config":
@@ -108,7 +108,7 @@ def _recover(parsed: argparse.Namespace) -> int:
     from quorumlog_server.recover import recover
 
     def confirm() -> bool:
-        return parsed.yes or input("go on? Type yes: ").strip() == "yes"
+        return parsed.yes or input("continue? Type yes: ").strip() == "yes"
 
     try:
         if parsed.address is not None:
@@ -120,7 +120,9 @@ def _recover(parsed: argparse.Namespace) -> int:
     except ValueError as error:
         return server_cli.report_problems(QUORUM_NODE, ConfigError(f"--address: {error}"))
     except EOFError:
-        return server_cli.report_problems(QUORUM_NODE, ConfigError("nobody there to confirm", next_step="give --yes"))
+        return server_cli.report_problems(
+            QUORUM_NODE, ConfigError("no terminal for the confirmation", next_step="give --yes")
+        )
     except QuorumlogError as error:
         return server_cli.fail(QUORUM_NODE, error)
     return 0 if done else 1
@@ -134,7 +136,7 @@ def _set_aside(parsed: argparse.Namespace) -> int:
         kept = move_away(os.path.join(parsed.data_dir, QUORUM_FOLDER), "set-aside")
     except QuorumlogError as error:
         return server_cli.fail(QUORUM_NODE, error)
-    print(f"the quorum directory is now {kept}; the node begins anew when it is started, as an observer")
+    print(f"the quorum directory is now {kept}; at its next start the node is an observer with an empty one")
     return 0
 
 
@@ -165,7 +167,7 @@ def _serve(config: NodeConfig, environ: Mapping[str, str]) -> int:
         return server_cli.report_problems(
             QUORUM_NODE,
             ConfigError(
-                f"{config.data_dirs[0]} holds no node yet, and nothing says which cluster to found or to join",
+                f"{config.data_dirs[0]} has no node yet, and no flag says which cluster to found or join",
                 next_step="give --standalone, --initial-voters ID@HOST:PORT,… or --join HOST:PORT,…",
             ),
         )

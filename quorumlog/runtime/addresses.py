@@ -1,4 +1,4 @@
-"""HOST:PORT and what is built from it: listeners with names, voters with ids.  Parsing checks form, not reach."""
+"""HOST:PORT, listeners with names, and voters with ids.  Parsing checks the form only, not whether an address works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Address(NamedTuple):
-    """Where to listen or connect.  Port 0 means any free port, and only makes sense for listening."""
+    """An address to listen on or connect to.  Port 0 means any free port, and is only valid for listening."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
     @property
     def is_wildcard(self) -> bool:
-        """Every interface: an address to listen on, which nobody can connect to."""
+        """Return whether this is every interface, which is valid for listening but not for connecting."""
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
@@ -42,7 +42,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Reachable from this host only."""
+        """Return whether the address is reachable from this host only."""
         if self.host.rstrip(".").lower() in ("localhost", "localhost.localdomain"):
             return True
         try:
@@ -51,13 +51,13 @@ class Address(NamedTuple):
             return False
 
     def collides_with(self, other: Address) -> bool:
-        """Whether two listeners cannot both be bound: same port on the same host, or on all of them."""
+        """Return whether two listeners cannot both be bound: same port on the same host, or on all hosts."""
         same_host = self.host == other.host or self.is_wildcard or other.is_wildcard
         return same_host and self.port == other.port and self.port != 0
 
 
 class InitialVoter(NamedTuple):
-    """A voter named at founding."""
+    """A voter of a new cluster."""
 
     node_id: int
     address: Address
@@ -77,11 +77,11 @@ class NamedAddress(NamedTuple):
 
 
 DEFAULT_LISTENER = "default"
-"""Name of a Kafka listener that was given without one."""
+"""Name of a Kafka listener without an explicit name."""
 
 
 def cannot_listen(where: object, error: OSError | str) -> str:
-    """The problem, in one line: asyncio's own text says the address a second time."""
+    """Return the problem in one line; asyncio's own text would repeat the address."""
     match error:
         case socket.gaierror():
             why = f"unknown host: {error.strerror}"
@@ -93,15 +93,15 @@ def cannot_listen(where: object, error: OSError | str) -> str:
 
 
 def listen_refused(*problems: str, instead: str = "another address") -> ConfigError:
-    """problems: as `cannot_listen` makes them.  instead: what the user may give."""
+    """problems: from `cannot_listen`.  instead: the alternative that the next step suggests."""
     return ConfigError(*problems, next_step=f"stop the process that listens there, or give {instead}")
 
 
 def parse_address(text: str) -> Address:
-    """`HOST:PORT`, an IPv6 host in brackets; the port from 0 to 65535.
+    """Parse `HOST:PORT`, with an IPv6 host in brackets and a port from 0 to 65535.
 
     Raises:
-        ValueError: says what is wrong with `text`.
+        ValueError: with the problem of `text`.
     """
     host, colon, port = text.strip().rpartition(":")
     if not colon:
@@ -109,35 +109,35 @@ def parse_address(text: str) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
         if not _is_ipv6(host):
-            raise ValueError(f"{text!r}: {host!r} is no IPv6 address")
+            raise ValueError(f"{text!r}: {host!r} is not an IPv6 address")
     elif ":" in host:
-        raise ValueError(f"{text!r}: an IPv6 address goes in brackets, [{host}]:{port}")
+        raise ValueError(f"{text!r}: an IPv6 address needs brackets, [{host}]:{port}")
     elif not _HOST_NAME.fullmatch(host):
-        raise ValueError(f"{text!r}: {host!r} is no host name or address")
+        raise ValueError(f"{text!r}: {host!r} is not a host name or address")
     if not _DIGITS.fullmatch(port) or int(port) > MAX_PORT:
         raise ValueError(f"{text!r}: the port must be 0..{MAX_PORT}")
     return Address(host, int(port))
 
 
 def parse_target(text: str) -> Address:
-    """An address that one can connect to: neither port 0 nor a wildcard.
+    """Parse an address to connect to: neither port 0 nor a wildcard.
 
     Raises:
-        ValueError: says what is wrong with `text`.
+        ValueError: with the problem of `text`.
     """
     address = parse_address(text)
     if address.port == 0:
-        raise ValueError(f"{text!r}: port 0 cannot be connected to")
+        raise ValueError(f"{text!r}: port 0 is not a port to connect to")
     if address.is_wildcard:
-        raise ValueError(f"{text!r}: {address.host} listens on every interface but cannot be connected to")
+        raise ValueError(f"{text!r}: {address.host} is a wildcard for listening, not an address to connect to")
     return address
 
 
 def parse_named(text: str) -> NamedAddress:
-    """`[NAME=]HOST:PORT`.
+    """Parse `[NAME=]HOST:PORT`.
 
     Raises:
-        ValueError: says what is wrong with `text`.
+        ValueError: with the problem of `text`.
     """
     name, equals, rest = text.strip().partition("=")
     if not equals:
@@ -148,10 +148,10 @@ def parse_named(text: str) -> NamedAddress:
 
 
 def parse_voter(text: str) -> InitialVoter:
-    """`ID@HOST:PORT`.
+    """Parse `ID@HOST:PORT`.
 
     Raises:
-        ValueError: says what is wrong with `text`.
+        ValueError: with the problem of `text`.
     """
     node_id, at, rest = text.strip().partition("@")
     if not at:

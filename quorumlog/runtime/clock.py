@@ -1,8 +1,8 @@
-"""Time and chance: the only place of the product that asks the system for either.
+"""Time and randomness: the only place in the product that gets either from the system.
 
-Intervals and deadlines are measured on the running loop's clock (`now_ms`), which never jumps.  What a person reads,
-randomness and fresh uuids come from a `Sources` object handed down from the process's entry point, so that a simulation
-hands down a seeded one and every run of a seed is the same.
+Intervals and deadlines are measured on the running loop's clock (`now_ms`), which never jumps.  Wall time for people,
+randomness and new uuids come from a `Sources` object that the process's entry point passes down.  The simulator passes
+a seeded one, so that every run of a seed is the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from random import Random, SystemRandom
 from uuid import UUID
 
 WallClock = Callable[[], int]
-"""Milliseconds since 1970 (UTC).  May jump: for people and for records' timestamps, never for an interval."""
+"""Returns milliseconds since 1970 (UTC).  May jump: for people and for records' timestamps, never for intervals."""
 
 JUMP_MAX_MS = 10 * 60_000
 RESTART_JUMP_MAX_MS = 24 * 3_600_000
@@ -23,38 +23,38 @@ BELIEVED_AFTER_MS = 24 * 3_600_000
 
 
 def now_ms() -> int:
-    """Milliseconds on the running loop's monotonic clock, rounded down; the origin means nothing."""
+    """Return milliseconds on the running loop's monotonic clock, rounded down; the origin is arbitrary."""
     return int(asyncio.get_running_loop().time() * 1000)
 
 
 def elapsed_s() -> float:
-    """Seconds on a clock that also moves within one turn of the loop, as a loop's own need not: to measure work by."""
+    """Return seconds on a clock that also advances within one turn of the loop, to measure work by."""
     return time.perf_counter()
 
 
 class CautiousClock:
-    """The wall clock for retention, which deletes what is older than some wall time: a forward jump must last first.
+    """The wall clock for retention: a forward jump takes effect only after a delay.
 
-    A step of more than `JUMP_MAX_MS` beyond the loop's clock is believed after `BELIEVED_AFTER_MS`.  Until then time
-    goes on from before the step.  So a clock that is wrong by years deletes nothing before somebody can notice it.
-    A step back is believed at once, since it only delays deletion.
+    A step of more than `JUMP_MAX_MS` beyond the loop's clock is accepted after `BELIEVED_AFTER_MS`.  Until then, time
+    continues from before the step.  So a clock that is wrong by years deletes nothing before people can notice it.  A
+    step back is accepted at once, since it only delays deletion.
 
-    seen_ms: the last reading of an earlier process.  How long no process ran is unknown, so that the first reading may
+    seen_ms: the last reading of an earlier process.  The time without a process is unknown, so the first reading may
     be up to `RESTART_JUMP_MAX_MS` later.
     """
 
     def __init__(self, seen_ms: int | None = None) -> None:
         self._value_ms = seen_ms
-        self._at_ms: int | None = None  # when that was the value, on the loop's clock
+        self._at_ms: int | None = None  # the loop's time of that value
         self._ahead_since_ms: int | None = None
 
     @property
     def is_held(self) -> bool:
-        """Whether the wall clock has jumped ahead and is not believed yet."""
+        """Return whether the wall clock has jumped ahead and the jump is not accepted yet."""
         return self._ahead_since_ms is not None
 
     def read(self, wall_ms: int, now_ms: int) -> int:
-        """The time to go by, in milliseconds since 1970, when the wall clock says `wall_ms`."""
+        """Return the time to use, in milliseconds since 1970, when the wall clock returns `wall_ms`."""
         if self._value_ms is None:
             expected_ms, step_max_ms = wall_ms, 0
         elif self._at_ms is None:
@@ -77,21 +77,21 @@ def _system_wall_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where wall time, randomness and uuids come from."""
+    """The sources of wall time, randomness and uuids."""
 
     wall_ms: WallClock
     random: Random
 
     def uuid4(self) -> UUID:
-        """A fresh random uuid."""
+        """Return a new random uuid."""
         return UUID(int=self.random.getrandbits(128), version=4)
 
     @classmethod
     def real(cls) -> Sources:
-        """The system's clock, and its random device, which stays good across a fork."""
+        """Return the system's clock, and its random device, which stays valid across a fork."""
         return cls(_system_wall_ms, SystemRandom())
 
     @classmethod
     def seeded(cls, seed: int, wall_ms: WallClock) -> Sources:
-        """Everything follows from `seed` and the given clock."""
+        """Return sources that are determined by `seed` and the given clock."""
         return cls(wall_ms, Random(seed))

@@ -1,10 +1,10 @@
 """The configuration of one process: `quorum-node` or `broker`.
 
-`load` reads it once, at the edge, into a frozen `NodeConfig`; every value remembers where it came from.  All problems,
-of form, range and of one value against another, are reported in one `ConfigError`.  What must agree on every node
-(topic and cluster configs) is never here: those are records in the metadata log and are refused by name.
+`load` reads it once, at the edge, into a frozen `NodeConfig`; every value has its source.  All problems of syntax,
+range and consistency are reported in one `ConfigError`.  Topic and cluster configs must agree on every node, so they
+are records in the metadata log, and are refused here by name.
 
-Imports are light on purpose: this runs before a server's own, and start-up time is part of the product.
+Imports are few on purpose: this runs before the server's own imports, and start-up time matters.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ RECORD_KEYS = frozenset(
         "write.caching",
     }
 )
-"""Cluster and topic configs: the same everywhere, so records and never a node's own setting."""
+"""Cluster and topic configs, which are records because they must be the same on every node."""
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def _parse_cluster_id(text: str) -> str:
     if not _CLUSTER_ID.fullmatch(text.strip()):
-        raise ValueError(f"{text!r} is no cluster id")
+        raise ValueError(f"{text!r} is not a cluster id")
     return text.strip()
 
 
@@ -101,7 +101,7 @@ def _parse_http(text: str) -> Address | None:
 
 def _parse_dir(text: str) -> str:
     if not text.strip() or "\0" in text:
-        raise ValueError("a directory's name is empty")
+        raise ValueError("the name of a directory is empty")
     return text.strip()
 
 
@@ -111,7 +111,7 @@ TARGETS = list_kind("HOST:PORT,…", lambda texts: parse_list(parse_target, text
 NAMED = list_kind("[NAME=]HOST:PORT,…", lambda texts: parse_list(parse_named, texts))
 VOTERS = list_kind("ID@HOST:PORT,…", lambda texts: parse_list(parse_voter, texts))
 DIRS = list_kind("DIR[,DIR…]", lambda texts: parse_list(_parse_dir, texts))
-CLUSTER_ID = text_kind("1 to 64 of A-Z a-z 0-9 _ - (quorum-node new-id makes one)", _parse_cluster_id, "ID")
+CLUSTER_ID = text_kind("1 to 64 of A-Z a-z 0-9 _ - (quorum-node new-id creates one)", _parse_cluster_id, "ID")
 
 
 def _both(flag: str) -> tuple[tuple[str, str], ...]:
@@ -119,13 +119,13 @@ def _both(flag: str) -> tuple[tuple[str, str], ...]:
 
 
 KEYS: tuple[Key, ...] = (
-    Key("data.dirs", DIRS, (), "where this node keeps its data; quorum-node takes one", BOTH, _both("--data-dir")),
+    Key("data.dirs", DIRS, (), "directories of this node's data; quorum-node takes one", BOTH, _both("--data-dir")),
     Key("node.id", INTEGER, None, "id of this node, unique in the cluster", BOTH, _both("--node-id"), 0, MAX_NODE_ID),
-    Key("cluster.id", CLUSTER_ID, None, "refuse any other cluster; found with this id", BOTH, _both("--cluster-id")),
+    Key("cluster.id", CLUSTER_ID, None, "this cluster only; also the id of a new cluster", BOTH, _both("--cluster-id")),
     Key("quorum.standalone", BOOLEAN, False, "a cluster of this one process", BOTH, _both("--standalone")),
     Key("quorum.initial.voters", VOTERS, (), "the voters that found the cluster", BOTH, _both("--initial-voters")),
-    Key("quorum.join", TARGETS, (), "join through these control addresses", BOTH, _both("--join")),
-    Key("quorum.controllers", TARGETS, (), "any nodes' control addresses", (BROKER,), ((BROKER, "--controllers"),)),
+    Key("quorum.join", TARGETS, (), "join the cluster through these control addresses", BOTH, _both("--join")),
+    Key("quorum.controllers", TARGETS, (), "control addresses of any nodes", (BROKER,), ((BROKER, "--controllers"),)),
     Key(
         "control.listen",
         ADDRESS,
@@ -138,7 +138,7 @@ KEYS: tuple[Key, ...] = (
         "control.advertise",
         ADDRESS,
         None,
-        "the control address that others use",
+        "the control address for other nodes",
         BOTH,
         ((QUORUM_NODE, "--advertise"), (BROKER, "--control-advertise")),
     ),
@@ -150,9 +150,16 @@ KEYS: tuple[Key, ...] = (
         (BROKER,),
         ((BROKER, "--listen"),),
     ),
-    Key("kafka.advertise", NAMED, (), "what clients of each listener are told", (BROKER,), ((BROKER, "--advertise"),)),
-    Key("kafka.inter.broker", TEXT, None, "the listener brokers use", (BROKER,), ((BROKER, "--inter-broker"),)),
-    Key("broker.rack", TEXT, None, "where this broker stands, for placement", (BROKER,), ((BROKER, "--rack"),)),
+    Key(
+        "kafka.advertise",
+        NAMED,
+        (),
+        "the addresses that clients of each listener get",
+        (BROKER,),
+        ((BROKER, "--advertise"),),
+    ),
+    Key("kafka.inter.broker", TEXT, None, "the listener for other brokers", (BROKER,), ((BROKER, "--inter-broker"),)),
+    Key("broker.rack", TEXT, None, "this broker's rack, for placement", (BROKER,), ((BROKER, "--rack"),)),
     Key(
         "http.listen",
         HTTP_ADDRESS,
@@ -161,25 +168,41 @@ KEYS: tuple[Key, ...] = (
         BOTH,
         _both("--http"),
     ),
-    Key("logging.format", choice("text", "json"), "text", "lines on standard error", BOTH, _both("--log-format")),
+    Key(
+        "logging.format",
+        choice("text", "json"),
+        "text",
+        "format of the log on standard error",
+        BOTH,
+        _both("--log-format"),
+    ),
     Key(
         "logging.level",
         choice("debug", "info", "warning", "error"),
         "info",
-        "the least that is logged",
+        "the lowest level that is logged",
         BOTH,
         _both("--log-level"),
     ),
-    Key("quorum.election.timeout.ms", INTEGER, 1000, "a vote waits this long", BOTH, (), 50, 60_000),
-    Key("quorum.fetch.timeout.ms", INTEGER, 2000, "a leader unheard for this long is lost", BOTH, (), 100, 60_000),
-    Key("quorum.append.linger.ms", INTEGER, 0, "a batch waits this long for company", BOTH, (), 0, 1000),
-    Key("quorum.auto.join", BOOLEAN, False, "become a voter when caught up; not if one was taken out", BOTH, ()),
-    Key("quorum.leave.on.shutdown", BOOLEAN, False, "a voter that is stopped leaves the voters first", BOTH, ()),
+    Key("quorum.election.timeout.ms", INTEGER, 1000, "a candidate waits this long for votes", BOTH, (), 50, 60_000),
+    Key(
+        "quorum.fetch.timeout.ms",
+        INTEGER,
+        2000,
+        "a follower replaces a leader that is silent this long",
+        BOTH,
+        (),
+        100,
+        60_000,
+    ),
+    Key("quorum.append.linger.ms", INTEGER, 0, "a batch waits this long for more records", BOTH, (), 0, 1000),
+    Key("quorum.auto.join", BOOLEAN, False, "become a voter when caught up, unless removed before", BOTH, ()),
+    Key("quorum.leave.on.shutdown", BOOLEAN, False, "a voter that is stopped first leaves the voters", BOTH, ()),
     Key(
         "quorum.preference.wait.ms",
         INTEGER,
         30_000,
-        "a preferred node that did not keep leadership is left alone this long; doubles",
+        "a preferred node that lost leadership soon gets none for this long; the time doubles",
         BOTH,
         (),
         100,
@@ -189,7 +212,7 @@ KEYS: tuple[Key, ...] = (
         "metadata.snapshot.log.bytes",
         INTEGER,
         20 << 20,
-        "take a snapshot after so much metadata log",
+        "take a snapshot after this much metadata log",
         BOTH,
         (),
         1000,
@@ -199,19 +222,28 @@ KEYS: tuple[Key, ...] = (
         "metadata.snapshot.interval.ms",
         INTEGER,
         3_600_000,
-        "take one after this long, if there is anything new",
+        "take a snapshot after this long, if records were added",
         BOTH,
         (),
         1000,
         7 * 86_400_000,
     ),
-    Key("broker.heartbeat.interval.ms", INTEGER, 1000, "brokers report this often", BOTH, (), 50, 60_000),
-    Key("broker.session.timeout.ms", INTEGER, 6000, "a broker unheard for this long is fenced", BOTH, (), 200, 600_000),
+    Key("broker.heartbeat.interval.ms", INTEGER, 1000, "interval of a broker's heartbeats", BOTH, (), 50, 60_000),
+    Key(
+        "broker.session.timeout.ms",
+        INTEGER,
+        6000,
+        "a broker without heartbeats for this long is fenced",
+        BOTH,
+        (),
+        200,
+        600_000,
+    ),
     Key(
         "broker.fence.on.refusal",
         BOOLEAN,
         True,
-        "a silent broker is fenced before its session ends if its addresses, which accepted before, refuse connections",
+        "fence a silent broker before its session ends if its addresses, which accepted before, refuse connections",
         BOTH,
         (),
     ),
@@ -219,7 +251,7 @@ KEYS: tuple[Key, ...] = (
         "replica.lag.max.bytes",
         INTEGER,
         -1,
-        "a replica that lacks more than this leaves the ISR at once; -1: no limit",
+        "a replica that lags by more leaves the ISR at once; -1: no limit",
         (BROKER,),
         (),
         -1,
@@ -229,7 +261,7 @@ KEYS: tuple[Key, ...] = (
         "replica.lag.time.max.ms",
         INTEGER,
         10_000,
-        "a replica behind for this long leaves the ISR",
+        "a replica that lags for this long leaves the ISR",
         (BROKER,),
         (),
         100,
@@ -239,19 +271,19 @@ KEYS: tuple[Key, ...] = (
         "log.dir.stall.timeout.ms",
         INTEGER,
         60_000,
-        "a data directory that makes nothing durable for this long goes offline; if the metadata log, the broker ends",
+        "a data directory that hangs for this long goes offline; if it has the metadata log, the broker ends",
         (BROKER,),
         (),
         1000,
         3_600_000,
     ),
-    Key("shutdown.timeout.ms", INTEGER, 30_000, "a graceful stop may take this long", BOTH, (), 100, 600_000),
+    Key("shutdown.timeout.ms", INTEGER, 30_000, "time limit of a graceful stop", BOTH, (), 100, 600_000),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaListener:
-    """One Kafka listener.  `advertise` None: the address that was bound."""
+    """One Kafka listener.  advertise: None for the address that was bound."""
 
     name: str
     listen: Address
@@ -260,12 +292,12 @@ class KafkaListener:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """What one process was told.  May differ from node to node; durations in milliseconds.
+    """The configuration of one process.  It may differ from node to node; durations are in milliseconds.
 
-    bootstrap: control addresses to find the cluster through (`--join` or `--controllers`), empty when founding.
-    control_advertise: None = the address that was bound (never a wildcard).
-    None of standalone, initial_voters and bootstrap is for a quorum node that was formatted and has met its cluster.
-    settings: every key with its value and where it came from, in the order of `KEYS`.
+    bootstrap: control addresses of the cluster (`--join` or `--controllers`); empty when founding one.
+    control_advertise: None for the address that was bound (never a wildcard).
+    Without standalone, initial_voters and bootstrap, a quorum node must have been formatted and know its cluster.
+    settings: every key with its value and source, in the order of `KEYS`.
     """
 
     role: str
@@ -329,20 +361,20 @@ def _check_identity(config: NodeConfig) -> Iterator[str]:
 
 
 def _check_founding(config: NodeConfig) -> Iterator[str]:
-    """How the node finds or founds its cluster: at most one way, and one that can work."""
+    """Check that the node finds or founds its cluster in exactly one way."""
     ways = [bool(config.standalone), bool(config.initial_voters), bool(config.bootstrap)]
     others = "--initial-voters or --join" if config.role == QUORUM_NODE else "--controllers, --initial-voters or --join"
     if sum(ways) > 1:
         yield f"give only one of --standalone, {others}"
-    if sum(ways) == 0 and config.role == BROKER:  # a voter that was founded or has joined knows its cluster
+    if sum(ways) == 0 and config.role == BROKER:  # a voter knows its cluster from its disk
         yield f"give one of --standalone, {others}"
     if len(config.bootstrap) > MAX_PROBE_ADDRESSES:
-        yield f"{len(config.bootstrap)} addresses to join through, at most {MAX_PROBE_ADDRESSES} are tried"
+        yield f"{len(config.bootstrap)} addresses to join through; at most {MAX_PROBE_ADDRESSES} are permitted"
     voters = config.initial_voters
     if not voters:
         return
     if len(voters) > MAX_INITIAL_VOTERS:
-        yield f"--initial-voters names {len(voters)} voters, at most {MAX_INITIAL_VOTERS} may found a cluster"
+        yield f"--initial-voters names {len(voters)} voters; at most {MAX_INITIAL_VOTERS} may found a cluster"
     ids = [voter.node_id for voter in voters]
     for node_id in sorted({node_id for node_id in ids if ids.count(node_id) > 1}):
         yield f"--initial-voters names node id {node_id} twice"
@@ -352,15 +384,15 @@ def _check_founding(config: NodeConfig) -> Iterator[str]:
     loopbacks = [voter for voter in voters if voter.address.is_loopback]
     if loopbacks and len(loopbacks) != len(voters):
         names = ", ".join(map(str, loopbacks))
-        yield f"--initial-voters mixes loopback addresses ({names}) with others: no other host can reach those"
+        yield f"--initial-voters mixes loopback addresses ({names}) with others: other hosts cannot reach them"
     own = [voter.address for voter in voters if voter.node_id == config.node_id]
     if not own and config.node_id >= 0:
-        instead = "" if config.role == QUORUM_NODE else "; a broker that is no voter takes --controllers"
+        instead = "" if config.role == QUORUM_NODE else "; a broker that is not a voter takes --controllers"
         yield f"--initial-voters does not name this node ({config.node_id}): {','.join(map(str, voters))}{instead}"
     advertised = config.control_advertise or config.control_listen
     if own and not advertised.is_wildcard and advertised != own[0]:
         flag = _flag(config, "control.advertise")
-        yield f"--initial-voters says {own[0]} for this node, but it would advertise {advertised} ({flag})"
+        yield f"--initial-voters has {own[0]} for this node, but it would advertise {advertised} ({flag})"
 
 
 def _check_listeners(config: NodeConfig) -> Iterator[str]:
@@ -381,25 +413,25 @@ def _check_listeners(config: NodeConfig) -> Iterator[str]:
         if advertise is None and listen.is_wildcard:
             yield (
                 f"{_flag(config, listen_key)} {listen} listens on every interface; "
-                f"say what others shall use with {_flag(config, key)} HOST:PORT"
+                f"set the address for others with {_flag(config, key)} HOST:PORT"
             )
         if advertise is not None and advertise.is_wildcard:
-            yield f"{_flag(config, key)} {advertise}: a wildcard cannot be connected to"
+            yield f"{_flag(config, key)} {advertise}: a wildcard is not an address to connect to"
         if advertise is not None and advertise.port == 0:
-            yield f"{_flag(config, key)} {advertise}: port 0 cannot be connected to"
+            yield f"{_flag(config, key)} {advertise}: port 0 is not a port to connect to"
     control = config.control_advertise or config.control_listen
     remote = [address for address in config.bootstrap if not address.is_loopback]
     if control.is_loopback and remote:
         yield (
             f"{_flag(config, 'control.advertise')} {control} is a loopback address, "
-            f"but the cluster is on other hosts ({remote[0]}): they could not reach this node"
+            f"but the cluster is on other hosts ({remote[0]}), which cannot reach this node"
         )
     if config.role == BROKER:
         names = [listener.name for listener in config.kafka_listeners]
         if not names:
             yield "kafka.listen is empty: a broker needs a listener"
         elif config.inter_broker_listener not in names:
-            yield f"--inter-broker {config.inter_broker_listener} names no listener ({', '.join(names)})"
+            yield f"--inter-broker {config.inter_broker_listener} is not a listener ({', '.join(names)})"
 
 
 def _flag(config: NodeConfig, key: str) -> str:
@@ -408,7 +440,7 @@ def _flag(config: NodeConfig, key: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser, role: str) -> None:
-    """Add the flags of `role` to an argparse parser.  Their texts are parsed later, by `load`, all problems at once."""
+    """Add the flags of `role` to an argparse parser.  `load` parses their texts later and reports all problems."""
     for key in KEYS:
         if (flag := key.flag(role)) is None:
             continue
@@ -425,10 +457,10 @@ def add_arguments(parser: argparse.ArgumentParser, role: str) -> None:
 
 
 def load(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> NodeConfig:
-    """The configuration from parsed arguments (of a parser made with `add_arguments`), environment, file and defaults.
+    """Return the configuration from parsed arguments (see `add_arguments`), environment, file and defaults.
 
     Raises:
-        ConfigError: all problems at once, each naming where it stands.
+        ConfigError: all problems at once, each with its source.
     """
     settings, config = gather(role, arguments, environ)
     settings.check()
@@ -437,7 +469,7 @@ def load(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -
 
 
 def gather(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Settings, NodeConfig | None]:
-    """As `load`, but with what could be read when there are problems: `settings.problems`, and then no config."""
+    """As `load`, but also return the readable settings if there are problems (`settings.problems`); then no config."""
     settings = Settings(KEYS, role, RECORD_KEYS)
     if arguments.config is not None:
         settings.add_file(arguments.config)
@@ -458,7 +490,7 @@ def gather(role: str, arguments: argparse.Namespace, environ: Mapping[str, str])
 
 
 def _fill_standalone(settings: Settings, role: str, environ: Mapping[str, str]) -> None:
-    """A broker that stands alone needs no other flag."""
+    """Set the defaults of a standalone broker, which needs no other flag."""
     values = settings.values
     if role != BROKER or not values["quorum.standalone"].value:
         return
@@ -469,7 +501,7 @@ def _fill_standalone(settings: Settings, role: str, environ: Mapping[str, str]) 
 
 
 def _listeners(settings: Settings, role: str) -> tuple[KafkaListener, ...]:
-    """Pair each `kafka.listen` with the `kafka.advertise` of its name."""
+    """Pair each `kafka.listen` with the `kafka.advertise` of the same name."""
     if role != BROKER:
         return ()
     listen: tuple[NamedAddress, ...] = settings.values["kafka.listen"].value
@@ -477,14 +509,14 @@ def _listeners(settings: Settings, role: str) -> tuple[KafkaListener, ...]:
     for key, entries in (("kafka.listen", listen), ("kafka.advertise", advertise)):
         names = [entry.name for entry in entries]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            settings.problems.append(f"{key} names listener {name} twice; tell them apart with NAME=HOST:PORT")
+            settings.problems.append(f"{key} names listener {name} twice; use different names, NAME=HOST:PORT")
     if len(listen) > MAX_LISTENERS:
-        settings.problems.append(f"kafka.listen has {len(listen)} listeners, at most {MAX_LISTENERS} are served")
+        settings.problems.append(f"kafka.listen has {len(listen)} listeners; at most {MAX_LISTENERS} are permitted")
     known = {entry.name for entry in listen}
     for entry in advertise:
         if entry.name not in known:
             settings.problems.append(
-                f"kafka.advertise {entry} names no listener ({', '.join(sorted(known)) or 'there is none'})"
+                f"kafka.advertise {entry} is not a listener ({', '.join(sorted(known)) or 'none exists'})"
             )
     advertised = dict(advertise)
     return tuple(KafkaListener(entry.name, entry.address, advertised.get(entry.name)) for entry in listen)
@@ -494,7 +526,7 @@ def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) 
     values: dict[str, Any] = {name: setting.value for name, setting in settings.values.items()}
     inter_broker = values.get("kafka.inter.broker") or (listeners[0].name if listeners else DEFAULT_LISTENER)
     data_dirs = values["data.dirs"]
-    if values["node.id"] is None and "node.id" in settings.refused:  # said already: not also "missing"
+    if values["node.id"] is None and "node.id" in settings.refused:  # already reported, so not also "missing"
         values["node.id"] = 0
     if not data_dirs and "data.dirs" in settings.refused:
         data_dirs = (".",)

@@ -1,7 +1,7 @@
-"""The `Disk` port: all that a broker's log does to a file system.
+"""The `Disk` port: every file system operation of a broker's log.
 
-Synchronous calls reach the page cache only and are cheap; what must be durable goes through `flush` and `sync_dir`,
-which run off the loop.  The simulator's disk keeps what was not flushed apart and loses it in a crash.
+Synchronous calls only reach the page cache and are cheap.  `flush` and `sync_dir` make data durable, outside the event
+loop's thread.  The simulator's disk keeps unflushed data apart and loses it in a crash.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from uuid import UUID
 
 
 class DiskError(Exception):
-    """The disk failed.  Nothing is retried: the data directory is not written again by this process (design §4.13)."""
+    """The disk failed.  Nothing is retried, and this process does not write to the data directory again."""
 
 
 class DiskFile(Protocol):
@@ -24,39 +24,39 @@ class DiskFile(Protocol):
     def size(self) -> int: ...
 
     def append(self, data: bytes | memoryview) -> int:
-        """Write all of `data` at the end, to the page cache; returns the position it starts at.
+        """Write all of `data` at the end, to the page cache; return its position.
 
         Raises:
-            DiskError: nothing may be written to this directory any more.
+            DiskError: this directory must not be written any more.
         """
         ...
 
     def pread(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        """Return up to `size` bytes from `position`; fewer only at the end of the file."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut to `size` bytes; durable after the next `flush`."""
+        """Truncate to `size` bytes; durable after the next `flush`."""
         ...
 
     def close(self) -> None: ...
 
 
 class Facts(Protocol):
-    """The small durable facts of one data directory, in one SQLite file: key -> value.
+    """Small durable values of one data directory, in one SQLite file: key -> value.
 
-    Epoch caches, recovery points, identities: many changes, one transaction, one fsync.
+    Epoch caches, recovery points, identities: many changes share one transaction and one fsync.
     """
 
     def load(self, prefix: str = "") -> dict[str, bytes]:
-        """All facts whose key starts with `prefix`, sorted by key."""
+        """Return all facts whose key starts with `prefix`, sorted by key."""
         ...
 
     async def commit(self, changes: dict[str, bytes | None]) -> None:
         """Set (or, with None, delete) the given keys in one transaction; durable on return.
 
         Raises:
-            DiskError: what is durable is unknown; never retried.
+            DiskError: it is unknown whether the changes are durable; never retried.
         """
         ...
 
@@ -66,44 +66,44 @@ class Disk(Protocol):
 
     @property
     def directory_id(self) -> UUID:
-        """Random, made when the directory was formatted: names the disk."""
+        """The random id of the disk, created when the directory was formatted."""
         ...
 
     @property
     def facts(self) -> Facts: ...
 
     def open(self, path: str, create: bool = False) -> DiskFile:
-        """The file at `path`; the same object for as long as it is open.
+        """Return the file at `path`; the same object for as long as it is open.
 
         Raises:
-            FileNotFoundError: it does not exist and `create` is not set.
+            FileNotFoundError: it does not exist and `create` is false.
         """
         ...
 
     def exists(self, path: str) -> bool: ...
     def list(self, path: str) -> list[str]:
-        """Names in a folder, sorted; none when there is no such folder."""
+        """Return the names in a folder, sorted; empty if the folder does not exist."""
         ...
 
     def make_dir(self, path: str) -> None:
-        """One level; an existing folder is left as it is.  Durable after `sync_dir` of its parent."""
+        """Create one level; keep an existing folder unchanged.  Durable after `sync_dir` of its parent."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; durable after `sync_dir` of the parents.  Open files of it, or in it, are closed."""
+        """Rename atomically; durable after `sync_dir` of the parents.  Closes open files of it, or in it."""
         ...
 
     def remove(self, path: str) -> None: ...
     def remove_tree(self, path: str) -> None: ...
 
     async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
-        """Make everything appended to `files` before this call durable, with one barrier for all (design §6).
+        """Make everything appended to `files` before this call durable, with one barrier for all.
 
-        folders: as `sync_dir`, under the same barrier; new files are named here once, with their folder's parent
-        when that is new, too.
+        folders: as `sync_dir`, with the same barrier.  Name new files' folders here once, and the folder's parent if
+        the folder is new as well.
 
         Raises:
-            DiskError: what is durable is unknown; never retried.
+            DiskError: it is unknown which data is durable; never retried.
         """
         ...
 

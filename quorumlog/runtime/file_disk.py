@@ -2,26 +2,26 @@
 
 Layout of a directory:
 
-    lock         held with flock by the process that uses the directory; says who that is
+    lock         held with flock by the process that uses the directory; contains its pid
     meta.json    format version, directory id, node id, cluster id (once known)
     facts.db     the small durable facts (`sqlite_facts`)
-    logs/ …      whatever the log keeps
+    logs/ …      the log's own files
 
-Formatting writes facts.db first and meta.json last, by rename: a directory without meta.json and without logs was never
-in use.  With logs but without meta.json something is lost, and is not made anew.
+Formatting writes facts.db first and meta.json last, by rename.  So a directory without meta.json and without logs was
+never in use.  If there are logs but no meta.json, a file was lost, and it is not recreated.
 
-**Open files** are kept in an LRU within a quarter of RLIMIT_NOFILE; a file that was closed opens itself again when
-used.  Those with unflushed bytes go last, since Linux reports a failed write-back to those who have the file open.
-When others have taken all descriptors of the process, the LRU gives up some of its own: that is no failure of a disk.
+**Open files** are kept in an LRU within a quarter of RLIMIT_NOFILE; a file that was closed is reopened when it is
+used.  Files with unflushed bytes are closed last, since Linux reports a failed write-back only to processes that have
+the file open.  If the process has no descriptor left, the LRU closes some files; that is not a failure of a disk.
 
-**Flush** (measured, design §6): a few files by `fdatasync` side by side, more by one `syncfs`, which also covers new
-names.  Both act on duplicated descriptors in the loop's executor, so the LRU may close a file meanwhile.  `syncfs`
-reports errors through the descriptor of the directory, which is open from the start.  All directories share the
-executor's threads; `flush_threads_max` leaves some to the others when this one hangs.
+**Flush**: a few files with `fdatasync` in parallel, more with one `syncfs`, which also covers new names (the limit
+was measured).  Both use duplicated descriptors in the loop's executor, so the LRU may close a file meanwhile.
+`syncfs` reports errors through the descriptor of the directory, which is open from the start.  All directories share
+the executor's threads; `flush_threads_max` leaves some to the others when this one hangs.
 
-**Failure**: after a failed write or sync nobody knows what is durable, and a second sync would falsely succeed.  The
-directory is `failure` from then on, and every later write raises that.  One that makes nothing durable for `stall_s`
-has failed as well: somebody else must lead what is on it.  The threads that it holds stay held.
+**Failure**: after a failed write or sync it is unknown which data is durable, and a second sync would falsely succeed.
+From then on `failure` is set, and every write raises it.  A directory that makes nothing durable for `stall_s` has
+failed as well, so that other replicas can lead.  Its blocked threads stay blocked.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from quorumlog.runtime.stall import STALL_S, no_longer_than
 FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
 OPEN_FILES_MIN = 16
-GIVEN_UP_MAX = 16  # open files that are closed for one new descriptor, when the process may have no more
+GIVEN_UP_MAX = 16  # files to close for one new descriptor, when the process has none left
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ _HAS_SYNCFS = hasattr(_libc, "syncfs")
 
 
 class FileDisk:
-    """A data directory, locked by this process.  Made by `FileDisk.acquire`."""
+    """A data directory, locked by this process.  Created by `FileDisk.acquire`."""
 
     def __init__(self, root: Path, lock_fd: int, meta: dict[str, Any], flush_threads_max: int, stall_s: float) -> None:
         assert flush_threads_max > 0, flush_threads_max
@@ -89,16 +89,16 @@ class FileDisk:
         flush_threads_max: int = SYNC_ONE_BY_ONE_MAX,
         stall_s: float = STALL_S,
     ) -> FileDisk:
-        """Lock the directory, formatting it when it is new, and check that it is ours.
+        """Lock the directory, format it if it is new, and check that it belongs to this node.
 
         Args:
-            cluster_id: None while this node does not know it; see `bind_cluster`.
-            flush_threads_max: how many threads a flush may take at once.
-            stall_s: a flush or commit that takes longer has failed.
+            cluster_id: None if this node does not know it yet; see `bind_cluster`.
+            flush_threads_max: the number of threads that a flush may use at once.
+            stall_s: a flush or commit that takes longer counts as failed.
 
         Raises:
-            StoreRefusedError: another node's or cluster's, in use, of a newer format, or not writable.
-            CorruptStoreError: something in it is missing or damaged.
+            StoreRefusedError: it belongs to another node or cluster, is in use, has a newer format, or is not writable.
+            CorruptStoreError: a file in it is missing or damaged.
         """
         root = Path(root).absolute()
         lock_fd = _lock(root, node_id)
@@ -133,10 +133,10 @@ class FileDisk:
         return self._facts
 
     def bind_cluster(self, cluster_id: str) -> None:
-        """Say, once it is known, which cluster this directory belongs to; durable on return.
+        """Record the cluster that this directory belongs to, once it is known; durable on return.
 
         Raises:
-            StoreRefusedError: it belongs to another one, or cannot be written.
+            StoreRefusedError: it belongs to another one, or is not writable.
         """
         _check_meta(self.root, self._meta, self._meta["node_id"], cluster_id)
         if self._meta["cluster_id"] is None:
@@ -148,7 +148,7 @@ class FileDisk:
             self._meta = bound
 
     def close(self) -> None:
-        """Close every file and release the lock.  Flushes nothing.
+        """Close every file and release the lock, without a flush.
 
         After a failure of the directory its facts stay open, and the lock is held, until the process ends.
         """
@@ -215,7 +215,7 @@ class FileDisk:
             raise self._fail(path, error) from error
 
     def remove_tree(self, path: str) -> None:
-        """May take long; called in an executor, on a folder in which no file is open."""
+        """May take long; call it in an executor, for a folder without open files."""
         self._check_writable()
         assert not any(one.startswith(path + "/") for one in tuple(self._handles)), path
         try:
@@ -240,7 +240,7 @@ class FileDisk:
                 await self._sync(dirty, folders)
         except OSError as error:
             raise self._fail("flush", error) from error
-        self._check_writable()  # of two syncs side by side the system may tell only one that it failed
+        self._check_writable()  # of two parallel syncs the system may report a failure to only one
 
     async def _sync(self, dirty: Sequence[_File], folders: Sequence[str]) -> None:
         loop = asyncio.get_running_loop()
@@ -272,7 +272,7 @@ class FileDisk:
         return fd
 
     def _new_fd(self, make: Callable[[], int]) -> int:
-        """What `make` returns, with some files closed where the process has no descriptor left for it."""
+        """Return the result of `make`; if the process has no descriptor left, close some files first."""
         for _ in range(GIVEN_UP_MAX):
             try:
                 return make()
@@ -340,7 +340,7 @@ class FileDisk:
 
 
 class _File:
-    """An append-only file; its descriptor comes and goes."""
+    """An append-only file, whose descriptor may be closed and reopened."""
 
     def __init__(self, disk: FileDisk, path: str) -> None:
         self.path = path
@@ -379,7 +379,7 @@ class _File:
         fd = self.fd()
         try:
             data = os.pread(fd, size, position)
-            while len(data) < size and position + len(data) < self.size:  # the kernel stops short near 2 GiB
+            while len(data) < size and position + len(data) < self.size:  # the kernel returns less near 2 GiB
                 more = os.pread(fd, size - len(data), position + len(data))
                 if not more:
                     break
@@ -400,7 +400,7 @@ class _File:
         self.known_size = size
 
     def release(self) -> None:
-        """Close the descriptor; it is opened again when needed."""
+        """Close the descriptor; it is reopened when needed."""
         if self.raw_fd is not None:
             os.close(self.raw_fd)
             self.raw_fd = None
@@ -412,11 +412,11 @@ class _File:
         self._disk._drop_handle(self)
 
 
-# -- in the executor; each owns and closes the descriptor that it is given
+# -- in the executor; each function owns and closes the descriptor that it gets
 
 
 def _one_by_one(jobs: Sequence[Callable[[], None]]) -> None:
-    """All of them, also when one fails; the first failure is raised."""
+    """Run all jobs, even if one fails; raise the first failure."""
     failure: OSError | None = None
     for job in jobs:
         try:
@@ -437,7 +437,7 @@ def _sync_data(fd: int) -> None:
 def _sync_folder(path: str) -> None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:  # removed or renamed meanwhile: nothing in it is left to be made durable
+    except FileNotFoundError:  # removed or renamed meanwhile: nothing to make durable
         return
     try:
         os.fsync(fd)
@@ -458,7 +458,7 @@ def _sync_file_system(fd: int) -> None:
 
 
 def _lock(root: Path, node_id: int) -> int:
-    """Descriptor that holds the lock."""
+    """Return the descriptor that holds the lock."""
     try:
         root.mkdir(mode=0o750, parents=True, exist_ok=True)
         fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -480,7 +480,7 @@ def _lock(root: Path, node_id: int) -> int:
 
 
 def _load_meta(root: Path) -> dict[str, Any] | None:
-    """The identity of a formatted directory; None when it was never formatted."""
+    """Return the identity of a formatted directory; None if it was never formatted."""
     path = root / "meta.json"
     (root / "meta.json.tmp").unlink(missing_ok=True)
     if not path.exists():
@@ -504,14 +504,14 @@ def _load_meta(root: Path) -> dict[str, Any] | None:
 def _check_meta(root: Path, meta: dict[str, Any], node_id: int, cluster_id: str | None) -> None:
     if meta["format_version"] != FORMAT_VERSION:
         raise StoreRefusedError(
-            f"{root} has format {meta['format_version']}, this program knows {FORMAT_VERSION}",
+            f"{root} has format {meta['format_version']}; this program supports {FORMAT_VERSION}",
             next_step="use the release that wrote it, or a newer one",
         )
     if meta["node_id"] != node_id:
-        raise StoreRefusedError(f"{root}/meta.json belongs to node {meta['node_id']}, this is node {node_id}")
+        raise StoreRefusedError(f"{root}/meta.json belongs to node {meta['node_id']}; this is node {node_id}")
     if None not in (cluster_id, meta["cluster_id"]) and meta["cluster_id"] != cluster_id:
         raise StoreRefusedError(
-            f"{root}/meta.json belongs to cluster {meta['cluster_id']}, this is cluster {cluster_id}"
+            f"{root}/meta.json belongs to cluster {meta['cluster_id']}; this is cluster {cluster_id}"
         )
 
 

@@ -1,7 +1,7 @@
-"""Every gRPC server and channel of the product is made here, with the settings of design §4.12.
+"""Creates every gRPC server and channel of the product.
 
-They were measured; gRPC's defaults let a second server bind a taken port in silence, did not recover within 42 s of the
-end of a 60 s network cut, and killed a quiet call after 5 s for its keepalive pings.  TLS will come in as credentials.
+The settings were measured.  gRPC's defaults let a second server bind a port in use silently, did not recover within
+42 s of the end of a 60 s network cut, and ended an idle call after 5 s because of its keepalive pings.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _Options = list[tuple[str, str | int]]
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    """Sizes of serialised messages, as seen from the side that the limits are given to.  A larger one that arrives is
-    refused with RESOURCE_EXHAUSTED before it is parsed, and before it is fully inflated."""
+    """Size limits of serialised messages, as seen from this side.  A larger message that arrives is refused
+    with RESOURCE_EXHAUSTED before it is parsed, and before it is fully decompressed."""
 
     receive_max_bytes: int
     send_max_bytes: int
@@ -39,7 +39,7 @@ _KEEPALIVE: _Options = [
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 500),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),  # 0: no limit, so that a parked fetch is kept alive, too
+    ("grpc.http2.max_pings_without_data", 0),  # 0: no limit, which keeps parked fetches alive
 ]
 
 _SERVER: _Options = [
@@ -49,8 +49,8 @@ _SERVER: _Options = [
     ("grpc.max_concurrent_streams", 1024),  # per connection; calls above it wait at the client
     ("grpc.max_metadata_size", 8 * 1024),
     ("grpc.absolute_max_metadata_size", 16 * 1024),
-    # A connection that says nothing has one of the few places this long: with gRPC's 120 s, or 10 s, a flood of them
-    # locks operators out for longer than kctl waits.
+    # Time in which a new connection must send something.  With gRPC's 120 s, or with 10 s, a flood of silent
+    # connections locks operators out for longer than kctl waits.
     ("grpc.server_handshake_timeout_ms", 2_000),
 ]
 
@@ -59,20 +59,20 @@ _CHANNEL: _Options = [
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.dns_min_time_between_resolutions_ms", 500),
-    ("grpc.enable_retries", 0),  # retries are decided by those who know whether repeating is safe
-    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection, so a reset really resets
-    ("grpc.enable_http_proxy", 0),  # an http_proxy variable must never carry quorum traffic away
+    ("grpc.enable_retries", 0),  # the caller knows whether a retry is safe
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel opens a new connection
+    ("grpc.enable_http_proxy", 0),  # an http_proxy variable must not redirect quorum traffic
 ]
 
 SERVER_CONNECTIONS_MAX = 4_096
-"""Connections of one server, further ones are closed; and at most an eighth of the process's file descriptors, so that
-connections can never leave the disks without any."""
+"""Maximum number of connections of one server: this many, and at most an eighth of the process's file descriptors,
+so that enough descriptors remain for the disks.  Further connections are closed."""
 
 RECONNECT_S = 0.3
-"""How long a peer that could not be reached before is waited for; whoever asks it again waits again."""
+"""Time to wait for a peer that was unreachable before."""
 
 SERVER_CALLS_MAX = 16_384
-"""Calls in progress on one server; further ones are refused with RESOURCE_EXHAUSTED."""
+"""Maximum number of calls in progress on one server; further ones are refused with RESOURCE_EXHAUSTED."""
 
 
 def _sizes(limits: MessageLimits) -> _Options:
@@ -89,7 +89,7 @@ def _connections_max() -> int:
 def make_server(
     handlers: Sequence[grpc.GenericRpcHandler] = (), *, limits: MessageLimits = SERVER_LIMITS
 ) -> grpc.aio.Server:
-    """A server on the running loop, not yet bound (`bind`) nor started."""
+    """Return a server on the running loop, neither bound (`bind`) nor started."""
     return grpc.aio.server(
         handlers=list(handlers),
         options=[*_SERVER, *_KEEPALIVE, *_sizes(limits), ("grpc.max_allowed_incoming_connections", _connections_max())],
@@ -98,12 +98,12 @@ def make_server(
 
 
 def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCredentials | None = None) -> int:
-    """Claim `address` for `server`; returns the port that was bound (chosen by the system for port 0).
+    """Bind `server` to `address` and return the port (chosen by the system for port 0).
 
     Raises:
-        ConfigError: taken, or not an address of this machine; says which and why.
+        ConfigError: in use, or not an address of this machine; with the reason.
     """
-    _probe(address)  # before gRPC is asked, which prints lines of its own
+    _probe(address)  # first, since gRPC prints lines of its own on failure
     try:
         if credentials is None:
             port = server.add_insecure_port(str(address))
@@ -119,7 +119,7 @@ def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCred
 def make_channel(
     target: str, *, limits: MessageLimits = CHANNEL_LIMITS, credentials: grpc.ChannelCredentials | None = None
 ) -> grpc.aio.Channel:
-    """A channel on the running loop.  Connects at the first call, reconnects with a back-off of 100 to 500 ms."""
+    """Return a channel on the running loop.  It connects at the first call; its back-off is 100 to 500 ms."""
     options = _CHANNEL + _KEEPALIVE + _sizes(limits)
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=options)
@@ -129,17 +129,17 @@ def make_channel(
 def method_of(
     channel: grpc.aio.Channel, rpc: Rpc[RequestT, ReplyT]
 ) -> grpc.aio.UnaryUnaryMultiCallable[RequestT, ReplyT]:
-    """Return what sends `rpc`: await it with a request and `timeout`; it raises `grpc.aio.AioRpcError`."""
+    """Return a callable for `rpc`: await it with a request and `timeout`; it raises `grpc.aio.AioRpcError`."""
     return channel.unary_unary(
         rpc.path, request_serializer=rpc.request.SerializeToString, response_deserializer=rpc.reply.FromString
     )
 
 
 async def connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
-    """Whether a connection stands within the time; a refused one is known at once.  Nothing is sent.
+    """Return whether a connection exists within the time; False at once if it is refused.  Sends nothing.
 
-    A channel that failed before says so until it stands again, whatever it tries meanwhile: it is given
-    `RECONNECT_S`, not all the time.
+    A channel that failed before reports that failure until it is connected again, even while it retries.  It gets only
+    `RECONNECT_S`, not the whole time.
     """
     state = channel.get_state(try_to_connect=True)
     failed = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
@@ -156,13 +156,13 @@ async def connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
 
 
 def _probe(address: Address) -> None:
-    """Raises: ConfigError: it cannot be listened on, and why; gRPC does not say, the system does."""
+    """Raises: ConfigError: the address cannot be bound, with the system's reason, which gRPC does not report."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)  # fails where somebody listens; not listening itself, it turns nobody away
+            probe.bind(where)  # fails if the port is in use; without listen(), it rejects no clients
     except OSError as error:
         raise listen_refused(cannot_listen(address, error)) from error

@@ -1,11 +1,11 @@
 """A small HTTP/1.1 server for `/metrics`, `/livez` and `/readyz`, on the running loop.
 
-h11 does the protocol (it is the small, well-kept parser under uvicorn and httpx, 20 ms to import, no thread, no loop of
-its own); the streams are asyncio's, so it runs under the simulator, too.  Everything is bounded: connections, size of a
-request head, time for each request, and a request with a body is answered and closed.
+h11 implements the protocol: it is a small parser without threads or a loop of its own, used by uvicorn and httpx, and
+imports in 20 ms.  The streams are asyncio's, so the server also runs under the simulator.  Everything is bounded:
+connections, the size of a request head, and the time of each request.  A request with a body is answered and closed.
 
-A liveness probe must get through whatever other clients do.  So a new connection is never turned away: at the limit it
-takes the place of the connection that has waited longest for its next request.
+A liveness probe must succeed whatever other clients do.  So a new connection is never rejected: at the limit it
+replaces the connection that has waited longest for its next request.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from quorumlog.runtime.logging import get_logger
 log = get_logger("http")
 
 CONNECTIONS_MAX = 64
-"""Open connections.  One more closes the one that has been idle, or has been taking its answer, for longest."""
+"""Maximum number of connections.  One more closes the connection that was idle, or read its answer, for longest."""
 HEAD_MAX_BYTES = 16 * 1024
 QUERY_FIELDS_MAX = 16
 REQUEST_TIMEOUT_S = 10.0
-"""How long the rest of a request head may take after its first byte, and how long sending an answer may take."""
+"""Time limit for the rest of a request head after its first byte, and for sending an answer."""
 IDLE_TIMEOUT_S = 60.0
-"""How long a connection may stay open between two requests."""
+"""Time that a connection may stay open between two requests."""
 LINGER_S = 1.0
 _READ_BYTES = 4 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a route answers."""
+    """A route's answer."""
 
     status: int
     body: bytes
@@ -46,11 +46,11 @@ class Response:
 
 
 Route = Callable[[Mapping[str, list[str]]], Response]
-"""Takes the query's parameters.  Runs on the loop and only reads state."""
+"""Called with the query's parameters on the loop; only reads state."""
 
 
 class HttpServer:
-    """Serves GET and HEAD of fixed paths.  `async with` starts and stops it; `address` is what was bound."""
+    """Serves GET and HEAD of fixed paths.  `async with` starts and stops it; `address` is the bound one."""
 
     def __init__(self, listen: Address, routes: Mapping[str, Route]) -> None:
         self._listen = listen
@@ -70,7 +70,7 @@ class HttpServer:
         """Listen.
 
         Raises:
-            ConfigError: the address is taken or not ours.
+            ConfigError: the address is in use, or does not belong to this machine.
         """
         try:
             self._server = await asyncio.start_server(self._accept, self._listen.host, self._listen.port)
@@ -100,8 +100,8 @@ class HttpServer:
             await connection.serve()
         except (OSError, TimeoutError, h11.LocalProtocolError):
             log.debug("http connection dropped")
-            writer.transport.abort()  # closing would wait for the client to take what it does not take
-        except asyncio.CancelledError:  # evicted, or by `close`; asyncio would report a cancellation as an error
+            writer.transport.abort()  # close() would wait for a client that does not read
+        except asyncio.CancelledError:  # by `_evict` or `close`; asyncio would log it as an error
             writer.transport.abort()
         finally:
             self._connections.pop(connection, None)
@@ -123,7 +123,7 @@ class _Connection:
     )
     is_answering: bool = False
     since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
-    """On the loop's clock: when the wait for a request, or the answer to it, began."""
+    """The loop's time when the wait for a request, or for sending its answer, began."""
 
     async def serve(self) -> None:
         while True:
@@ -156,7 +156,7 @@ class _Connection:
         self.since = asyncio.get_running_loop().time()
 
     async def _next_request(self) -> object:
-        """The next event, with more time for its first byte than for the rest.
+        """Return the next event; the first byte of a request may take longer than the rest.
 
         Raises: TimeoutError, h11.RemoteProtocolError.
         """
@@ -171,7 +171,7 @@ class _Connection:
         return event
 
     async def _linger(self) -> None:
-        """Closing with unread input resets the connection, and the peer may lose the answer: read on for a moment."""
+        """Read on for a moment: closing with unread input resets the connection, and the peer may lose the answer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
                 self.writer.write_eof()
@@ -195,7 +195,7 @@ class _Connection:
             return Response(400, b"not a path and query\n")
         route = self.routes.get(target.path)
         if route is None:
-            return Response(404, f"not served here; there is {' '.join(sorted(self.routes))}\n".encode())
+            return Response(404, f"not found; the paths are {' '.join(sorted(self.routes))}\n".encode())
         try:
             return route(query)
         except Exception:
@@ -222,7 +222,7 @@ class _Connection:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The state of one condition of readiness, and why."""
+    """Whether one condition of readiness holds, and why."""
 
     ok: bool
     detail: str = ""
@@ -231,10 +231,10 @@ class Check:
 def health_routes(
     checks: Mapping[str, Callable[[], Check]], render_metrics: Callable[[], tuple[bytes, str]]
 ) -> dict[str, Route]:
-    """The routes that every process serves.
+    """Return the routes that every process serves.
 
-    `/livez` (also `/healthz`) says only that the loop runs: a restart helps nobody who has lost the quorum.  `/readyz`
-    is 200 when every check holds, else 503; with `?verbose` it lists them all, else those that fail.
+    `/livez` (also `/healthz`) only shows that the loop runs, because a restart does not help a node without a quorum.
+    `/readyz` is 200 if every check holds, else 503; with `?verbose` it lists all checks, else those that fail.
     """
 
     def live(_query: Mapping[str, list[str]]) -> Response:
@@ -259,7 +259,7 @@ def health_routes(
 
 
 async def get(address: Address, path: str, timeout_s: float) -> tuple[int, bytes]:
-    """Ask an endpoint of ours: status and body.  For `kctl dev` and health checks, not a general client.
+    """Request `path` from one of our servers; return status and body.  For `kctl dev` and health checks.
 
     Raises:
         OSError: no connection, or it broke (TimeoutError is one).

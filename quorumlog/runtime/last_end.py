@@ -1,9 +1,10 @@
-"""Why a process ended, kept in its directories, where the next process finds it.
+"""The reason why a process ended, stored in its directories for the next process.
 
-The disk that ends a process may be full or failing, so nothing is allocated or opened at the end.  `begin` writes a
-small file in each directory, of full size, and keeps it open; `write` overwrites the same bytes in place.  Meanwhile
-the file says `running`: a process that reads that follows one that was killed, or whose machine went down.  The file is
-a note for people.  One that is missing or damaged says nothing, and no failure to read or write it is an error.
+The disk that ends a process may be full or failing, so nothing can be allocated or opened at the end.  Therefore
+`begin` writes a small file of full size in each directory and keeps it open; `write` overwrites the same bytes in
+place.  Until then the file says `running`: a process that reads this knows that its predecessor was killed, or that the
+machine went down.  The file is information for people.  If it is missing or damaged, or cannot be read or written, that
+is not an error.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import NamedTuple
 FILE = "last_end.json"
 SIZE = 4096
 TEXT_MAX = 600
-"""Characters of a cause or a next step that are kept; escaped, both fit the file."""
+"""Maximum number of characters of a cause or next step; both fit the file even when escaped."""
 RUNNING, STOPPED, FAILED = "running", "stopped", "failed"
 
 
 class End(NamedTuple):
-    """How a process ended, or that it runs.  at_ms: wall time of the end, or of the start."""
+    """The end of a process, or that it runs.  at_ms: wall time of the end, or of the start."""
 
     state: str
     at_ms: int
@@ -34,19 +35,19 @@ class End(NamedTuple):
 
 
 class LastEnd:
-    """The notes of one process, the same in each of `folders`."""
+    """The file of one process, with the same contents in each of `folders`."""
 
     def __init__(self, folders: Sequence[str], wall_ms: Callable[[], int]) -> None:
         self._paths = [os.path.join(folder, FILE) for folder in folders]
         self._wall_ms = wall_ms
         self._files: list[int] = []  # descriptors
         self.before: End | None = None
-        """How the previous process ended; None if unknown."""
+        """The end of the previous process; None if unknown."""
 
     def begin(self) -> bool:
-        """Read the note of the previous process, and note that this one runs.  Call it once the directories are locked.
+        """Read the end of the previous process and record that this one runs.  Call it when the directories are locked.
 
-        Returns False, and does nothing, when it was called before.
+        Returns False, and does nothing, if it was called before.
         """
         if self._files:
             return False
@@ -65,17 +66,17 @@ class LastEnd:
                 self._files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
 
     def ended(self, exit_status: int, cause: str, next_step: str) -> End:
-        """An end of this process, now: one line each of cause and next step, cut where they are long."""
+        """Return the end of this process, now: cause and next step as one line each, shortened if long."""
         return End(FAILED if exit_status else STOPPED, self._wall_ms(), exit_status, _line(cause), _line(next_step))
 
     async def write(self, end: End) -> None:
-        """Note how this process ends.  The caller sets the deadline: a directory may hang."""
+        """Record the end of this process.  The caller sets the deadline, since a directory may hang."""
         if not self._files:
-            self._open()  # it fails before it has begun
+            self._open()  # the process fails before `begin`
         if not self._files:
             return
         data, loop = _encode(end), asyncio.get_running_loop()
-        # Threads of its own: those of the loop may all be held by the disk that ended the process.
+        # Use separate threads: the disk that ended the process may block all threads of the loop.
         executor = ThreadPoolExecutor(len(self._files))
         try:
             writes = [loop.run_in_executor(executor, os.pwrite, file, data, 0) for file in self._files]

@@ -1,8 +1,8 @@
-"""Log lines: one event each, as key=value text or JSON, on standard error.
+"""Log lines on standard error: one event each, as key=value text or JSON.
 
-Rooms take a logger with `get_logger("room")` at import and log events with keys: `log.info("elected", epoch=3)`.  Until
-`configure` was called (tests, libraries) only warnings and worse appear.  What libraries log through the standard
-library comes out in the same form.  A value can never forge a second line: control characters are escaped.
+Packages get a logger with `get_logger("room")` at import and log events with keys: `log.info("elected", epoch=3)`.
+Before `configure` is called (tests, libraries) only warnings and errors appear.  Log records of other libraries get the
+same form.  Control characters are escaped, so a value can never forge a second line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO, cast
 
 _blocked = "rich" not in sys.modules
-if _blocked:  # structlog.dev imports rich wherever it is installed: 50 ms of each server's start, and never used here
+if _blocked:  # structlog.dev, unused here, would import rich if installed: 50 ms of each start
     sys.modules["rich"] = None  # type: ignore[assignment]
 try:
     import structlog
@@ -28,23 +28,23 @@ _EventDict = structlog.typing.EventDict
 
 
 class Logger(Protocol):
-    """What rooms see of a logger."""
+    """A logger as packages see it."""
 
     def debug(self, event: str, **keys: Any) -> Any: ...
     def info(self, event: str, **keys: Any) -> Any: ...
     def warning(self, event: str, **keys: Any) -> Any: ...
     def error(self, event: str, **keys: Any) -> Any: ...
     def exception(self, event: str, **keys: Any) -> Any:
-        """An error with the traceback of the exception being handled."""
+        """Log an error with the traceback of the exception being handled."""
         ...
 
     def bind(self, **keys: Any) -> Logger:
-        """The same logger with keys added to each line."""
+        """Return the same logger with keys added to each line."""
         ...
 
 
 class LineBudget:
-    """Log lines that anybody can cause from outside: at most `lines` in each `interval_s`; the others are counted."""
+    """Limits log lines that anybody can cause from outside to `lines` per `interval_s`; the others are counted."""
 
     def __init__(self, log: Logger, now: Callable[[], float], lines: int = 20, interval_s: float = 10.0) -> None:
         self._log = log
@@ -69,7 +69,7 @@ class LineBudget:
 
 
 def get_logger(room: str) -> Logger:
-    """A logger whose lines say which room they come from.  Takes effect of a later `configure`, too."""
+    """Return a logger whose lines name the package; a later `configure` also applies to it."""
     return cast(Logger, structlog.get_logger(room=room))
 
 
@@ -86,7 +86,7 @@ def _stamper(wall_ms: Callable[[], int]) -> structlog.typing.Processor:
 
 
 def rfc3339(wall_ms: int) -> str:
-    """Milliseconds since 1970 as RFC 3339 in UTC."""
+    """Return milliseconds since 1970 as RFC 3339 in UTC."""
     moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{wall_ms % 1000:03d}Z"
 
@@ -95,7 +95,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def _word(value: Any) -> str:
-    """A value that is one word in a line: quoted if it has spaces, with every control character escaped."""
+    """Return a value as one word of a line: quoted if it has spaces, with every control character escaped."""
     if value is None:
         return "-"
     if value is True or value is False:
@@ -118,7 +118,7 @@ def _escape(character: str) -> str:
 
 
 def render_text(_logger: Any, _method: str, event: _EventDict) -> str:
-    """`TIME LEVEL event key=value …`; a traceback follows, each of its lines marked so that it cannot pass for ours."""
+    """Return `TIME LEVEL event key=value …`, then a traceback with marked lines that cannot pass for log lines."""
     traceback = event.pop("exception", None)
     head = [str(event.pop("ts", "")), str(event.pop("level", "")).upper(), _word(event.pop("event", ""))]
     line = " ".join(part for part in head if part)
@@ -136,7 +136,7 @@ def configure(
     stream: TextIO | None = None,
     **keys: Any,
 ) -> None:
-    """Set how the whole process logs.  `keys` (node_id, …) stand on every line; `wall_ms` None leaves out the time."""
+    """Configure logging of the whole process.  keys: added to every line (node_id, …).  wall_ms: None for no time."""
     bound = dict(keys)
 
     def add_keys(_logger: Any, _method: str, event: _EventDict) -> _EventDict:

@@ -1,7 +1,7 @@
-"""Metrics of one process: mostly functions that read state when somebody asks, and a few histograms of awaited time.
+"""Metrics of one process: mostly functions that read state at a scrape, and a few histograms of awaited time.
 
-A room never counts for the registry's sake: it keeps the numbers that it needs, or plain integers, and whoever wires
-the process together registers functions that read them (`gauge`, `counter`).  Names: `quorumlog_`, room, what, unit.
+Packages do not depend on the registry.  They keep the numbers that they need, and the code that wires the process
+registers functions that read them (`gauge`, `counter`).  Names: `quorumlog_`, package, subject, unit.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ LATENCY_BUCKETS = (
     5.0,
     10.0,
 )
-"""Seconds: from a quick fsync to a lost leader."""
+"""Bucket limits in seconds: from a quick fsync to a lost leader."""
 
 Read = Callable[[], float | int | bool | None]
 Label = str | tuple[str, ...]
-"""One label, or several: then names and values are as many."""
+"""One label, or several; a value then has one string per label."""
 ReadLabelled = Callable[[], Mapping[Any, float | int] | None]
-"""Numbers by value of the label (a string), or by tuple of values of the labels; None leaves all of them out."""
+"""Returns numbers by the value of the label (a string), or by a tuple of values; None omits all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Source:
 
 
 class Metrics(Collector):
-    """A registry of its own, so that several nodes in one process (tests) never meet."""
+    """A separate registry, so that several nodes in one process (tests) do not share metrics."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -69,27 +69,27 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def gauge(self, name: str, description: str, read: Read) -> None:
-        """A number read at each scrape; None leaves it out."""
+        """Add a number that is read at each scrape; None omits it."""
         self._add(_Source(PREFIX + name, description, False, (), read))
 
     def counter(self, name: str, description: str, read: Read) -> None:
-        """A number that only grows, read at each scrape.  `name` without `_total`."""
+        """Add a number that only grows and is read at each scrape.  `name` without `_total`."""
         self._add(_Source(PREFIX + name, description, True, (), read))
 
     def gauges(self, name: str, description: str, label: Label, read: ReadLabelled) -> None:
-        """Numbers by the value of labels, read at each scrape; a bounded number of them."""
+        """Add numbers by the values of labels, read at each scrape; their number must be bounded."""
         self._add(_Source(PREFIX + name, description, False, _tuple(label), read))
 
     def counters(self, name: str, description: str, label: Label, read: ReadLabelled) -> None:
-        """Growing numbers by the value of labels.  `name` without `_total`."""
+        """Add growing numbers by the values of labels.  `name` without `_total`."""
         self._add(_Source(PREFIX + name, description, True, _tuple(label), read))
 
     def histogram(self, name: str, description: str) -> Histogram:
-        """A histogram of seconds; `name` ends in `_seconds`."""
+        """Add a histogram of seconds; `name` ends in `_seconds`."""
         return Histogram(PREFIX + name, description, registry=self._registry, buckets=LATENCY_BUCKETS)
 
     def render(self) -> tuple[bytes, str]:
-        """All metrics in the text format, and its content type."""
+        """Return all metrics in the text format, and the content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     def describe(self) -> Iterable[Metric]:
@@ -99,7 +99,7 @@ class Metrics(Collector):
         for source in self._sources.values():
             try:
                 value = source.read()
-            except Exception:  # one broken reader must not hide all other metrics in the moment they are needed
+            except Exception:  # one broken reader must not hide all other metrics
                 log.exception("metric not readable", metric=source.name)
                 continue
             if value is None:
@@ -126,7 +126,7 @@ def _tuple(label: Label) -> tuple[str, ...]:
 
 
 def add_process_metrics(metrics: Metrics) -> None:
-    """Memory, CPU and open files of this process, from /proc; absent where there is none."""
+    """Add memory, CPU and open files of this process, from /proc if it exists."""
     from prometheus_client.process_collector import ProcessCollector
 
     with contextlib.suppress(ValueError):

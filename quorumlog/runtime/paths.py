@@ -1,4 +1,4 @@
-"""Where things live when nobody said where: the XDG base directories."""
+"""Default locations of data: the XDG base directories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def data_home(environ: Mapping[str, str]) -> Path:
-    """`$XDG_DATA_HOME/quorumlog`; relative values of XDG_DATA_HOME are ignored, as its specification asks."""
+    """Return `$XDG_DATA_HOME/quorumlog`; relative values are ignored, as the XDG specification requires."""
     base = environ.get("XDG_DATA_HOME", "")
     if not base.startswith("/"):
         base = str(Path(environ.get("HOME") or "~").expanduser() / ".local" / "share")
@@ -15,10 +15,10 @@ def data_home(environ: Mapping[str, str]) -> Path:
 
 
 def standalone_dir(environ: Mapping[str, str]) -> Path:
-    """Data of `broker run --standalone`."""
+    """Return the data directory of `broker run --standalone`."""
     return data_home(environ) / "standalone"
 
 
 def dev_dir(environ: Mapping[str, str]) -> Path:
-    """Data of `kctl dev up`."""
+    """Return the directory of `kctl dev up`."""
     return data_home(environ) / "dev"

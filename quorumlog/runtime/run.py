@@ -1,15 +1,15 @@
-"""Running a server process: the loop, signals, readiness, the exit status and the last line.
+"""Runs a server process: event loop, signals, readiness, exit status and last line.
 
-`serve(body)` runs `body(process)` until it returns.  `body` builds what it serves, calls `process.ready(…)`, awaits
-`process.stopped()`, and shuts down gracefully on the way out.  SIGTERM or SIGINT asks it to stop; it then has
-`shutdown_timeout_ms`, after which it is cancelled, and a short while later the process ends whatever hangs.  However
-it ends, threads that are in a system call then (a disk that hangs) are waited for no longer than that either.
+`serve(body)` runs `body(process)` until it returns.  `body` builds the server, calls `process.ready(…)`, awaits
+`process.stopped()`, and shuts down gracefully.  SIGTERM or SIGINT requests the stop.  After `shutdown_timeout_ms` the
+body is cancelled, and shortly afterwards the process ends even if something hangs.  The same time limit applies to
+threads that are in a system call at the end, for example on a disk that hangs.
 
 An AssertionError in a callback of the loop is a broken invariant that no task can raise.  It cancels the body, and the
 process ends with it as the cause.  Any other exception in a callback is only logged.
 
-`serve` first raises the limit of open files as far as the system lets it (`raise_descriptor_limit`), because the bounds
-of connections and of open segments are shares of it.
+`serve` first raises the limit of open files as far as the system permits (`raise_descriptor_limit`), because the
+limits of connections and of open segments are shares of it.
 
 Exit status: 0 asked to stop · 1 failed, a restart may help · 2 configuration, data directory or port · 7 disk or
 corruption.
@@ -40,25 +40,25 @@ EXIT_FAILED = 1
 EXIT_CONFIG = 2
 
 DESCRIPTORS_WANTED = 65_536
-"""Open files are not free: a larger limit would only make room for more idle connections."""
+"""A larger limit would only allow more idle connections, and open files are not free."""
 
 KILL_GRACE_S = 5.0
-"""Seconds between cancelling what did not stop in time, or the body's end, and ending the process without the rest."""
+"""Seconds from the cancellation of a late shutdown, or from the body's end, to the forced end of the process."""
 
 FAREWELL_S = 2.0
-"""Seconds to note, and to report to others, why the process ends."""
+"""Seconds for saving and reporting why the process ends."""
 
 _CONFIG_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 
 
 OnEnd = Callable[[int, BaseException | None], Awaitable[None]]
-"""Takes the exit status and its cause, which is None with status 0."""
+"""Called with the exit status and its cause, which is None with status 0."""
 
 
 class Process:
-    """What a server's body sees of its process.
+    """A server body's interface to its process.
 
-    on_end: called once the body has ended; it has `FAREWELL_S`, and what it raises is only logged.  Assignable.
+    on_end: called once the body has ended; it has `FAREWELL_S`, and its exceptions are only logged.  Assignable.
     """
 
     def __init__(self, log_format: str, environ: Mapping[str, str]) -> None:
@@ -69,7 +69,7 @@ class Process:
         self.on_end: OnEnd | None = None
 
     def stop(self, reason: str) -> None:
-        """Ask the body to stop; the first reason stays."""
+        """Ask the body to stop; only the first reason counts."""
         if not self._stop.is_set():
             self.stop_reason = reason
             log.info("stopping", reason=reason)
@@ -78,11 +78,11 @@ class Process:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether somebody has asked this process to stop."""
+        """Return whether this process was asked to stop."""
         return self._stop.is_set()
 
     async def reaches(self, condition: Awaitable[None]) -> bool:
-        """Wait for `condition`; False, and it is cancelled, if somebody asks this process to stop before it is there.
+        """Wait for `condition`; if this process is asked to stop first, cancel it and return False.
 
         Raises: what `condition` raises.
         """
@@ -100,17 +100,17 @@ class Process:
             await asyncio.wait([reached, stopped])
 
     async def stopped(self) -> None:
-        """Wait until somebody asks this process to stop."""
+        """Wait until this process is asked to stop."""
         await self._stop.wait()
 
     def ready(self, **fields: object) -> None:
-        """Say, on standard output and to systemd, that this process serves."""
+        """Report on standard output and to systemd that this process serves."""
         shown = {name: value for name, value in fields.items() if value is not None}
         if self._log_format == "json":
             line = json.dumps({"event": "ready", **{name: _plain(value) for name, value in shown.items()}})
         else:
             line = " ".join(["ready", *(f"{name}={value}" for name, value in shown.items())])
-        with contextlib.suppress(OSError):  # nobody reads our standard output: not a reason to stop serving
+        with contextlib.suppress(OSError):  # standard output may be closed
             print(line, flush=True)
         self._notifier.send("READY=1", f"STATUS={line}")
         self._notifier.start_watchdog(asyncio.get_running_loop())
@@ -121,7 +121,7 @@ def _plain(value: object) -> object:
 
 
 class Notifier:
-    """systemd's notification protocol: datagrams to $NOTIFY_SOCKET, and a heartbeat if $WATCHDOG_USEC asks for one."""
+    """systemd's notification protocol: datagrams to $NOTIFY_SOCKET, and a heartbeat if $WATCHDOG_USEC requests it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._path = environ.get("NOTIFY_SOCKET", "")
@@ -130,7 +130,7 @@ class Notifier:
         self._interval_s = int(microseconds) / 2e6 if microseconds.isdigit() and wanted else 0.0
 
     def send(self, *lines: str) -> None:
-        """Send state lines.  Without a socket, or with nobody behind it, nothing happens."""
+        """Send state lines.  Without a socket or a receiver, do nothing."""
         if not self._path.startswith(("/", "@")):
             return
         address = "\0" + self._path[1:] if self._path.startswith("@") else self._path
@@ -139,7 +139,7 @@ class Notifier:
             sender.sendto("\n".join(lines).encode(), address)
 
     def start_watchdog(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on say that the loop runs, at twice the rate that is asked for."""
+        """Start to report that the loop runs, at twice the requested rate."""
         if self._interval_s > 0:
             self.send("WATCHDOG=1")
             loop.call_later(self._interval_s, self.start_watchdog, loop)
@@ -149,7 +149,7 @@ Body = Callable[[Process], Awaitable[None]]
 
 
 def serve(program: str, body: Body, *, log_format: str, shutdown_timeout_ms: int, environ: Mapping[str, str]) -> int:
-    """Run a server to its end; returns the exit status, having said on standard error why, if it is not 0."""
+    """Run a server to its end, report an error on standard error, and return the exit status."""
     raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner, short_pauses():
@@ -161,7 +161,7 @@ def serve(program: str, body: Body, *, log_format: str, shutdown_timeout_ms: int
 def raise_descriptor_limit() -> None:
     """Raise this process's soft limit of open files to its hard limit, at most to `DESCRIPTORS_WANTED`.
 
-    Many systems start programs with a soft limit of 1,024, which is for programs that use select(2); we do not.
+    Many systems start programs with a soft limit of 1,024, which is meant for programs that use select(2).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
@@ -169,7 +169,7 @@ def raise_descriptor_limit() -> None:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (ValueError, OSError) as error:  # macOS allows less than the hard limit that it names
+    except (ValueError, OSError) as error:  # macOS permits less than the hard limit that it reports
         log.warning("limit of open files not raised", soft=soft, wanted=wanted, cause=str(error))
 
 
@@ -187,7 +187,7 @@ async def _main(program: str, body: Body, log_format: str, shutdown_timeout_ms: 
     task = asyncio.ensure_future(_call(body, process))
 
     def on_signal(name: str) -> None:
-        if process.is_stopping:  # asked a second time: at once
+        if process.is_stopping:  # a second signal stops at once
             task.cancel()
             return
         process.stop(name)
@@ -199,14 +199,14 @@ async def _main(program: str, body: Body, log_format: str, shutdown_timeout_ms: 
     status, cause = await _ended(program, task, log_format, broken)
     if process.on_end is not None:
         await _note_end(process.on_end, status, cause)
-    loop.call_later(KILL_GRACE_S, _end_without_threads, status)  # closing the loop waits for its threads without end
+    loop.call_later(KILL_GRACE_S, _end_without_threads, status)  # closing the loop waits for its threads forever
     return status
 
 
 def _broken_invariants(
     loop: asyncio.AbstractEventLoop, task: asyncio.Future[None], log_format: str, program: str
 ) -> list[AssertionError]:
-    """Those that callbacks of the loop raise from now on; the first one cancels `task`."""
+    """Return the broken invariants that loop callbacks raise from now on; the first one cancels `task`."""
     broken: list[AssertionError] = []
 
     def end_with(error: AssertionError) -> None:
@@ -230,13 +230,13 @@ def _broken_invariants(
 async def _ended(
     program: str, task: asyncio.Future[None], log_format: str, broken: list[AssertionError]
 ) -> tuple[int, BaseException | None]:
-    """The exit status and its cause, once the body has ended; why, if it is not 0, has been said."""
+    """Wait for the body to end, report an error, and return the exit status and its cause."""
     failures: list[BaseException] = []
     try:
         await task
     except asyncio.CancelledError:
         if not broken:
-            failures.append(QuorumlogError("stopped before the graceful shutdown was through"))
+            failures.append(QuorumlogError("stopped before the graceful shutdown was complete"))
     except BaseException as error:
         failures.append(error)
     failures[:0] = broken
@@ -250,12 +250,12 @@ async def _ended(
 
 
 async def _note_end(on_end: OnEnd, status: int, cause: BaseException | None) -> None:
-    """Run the callback; its failure is logged and never changes the exit status."""
+    """Run the callback; a failure is logged and does not change the exit status."""
     try:
         async with asyncio.timeout(FAREWELL_S):
             await on_end(status, cause)
     except Exception as error:
-        log.debug("the cause was not saved everywhere", cause=repr(error))  # the last line says why it ends
+        log.debug("the cause was not saved everywhere", cause=repr(error))  # the last line names the cause anyway
 
 
 async def _call(body: Body, process: Process) -> None:
@@ -273,7 +273,7 @@ def _give_up(loop: asyncio.AbstractEventLoop, task: asyncio.Future[None], log_fo
 
 def _end_now(task: asyncio.Future[None], program: str, log_format: str, cause: BaseException) -> None:
     if task.done():
-        return  # only threads are left: `_end_without_threads`
+        return  # only threads remain: `_end_without_threads`
     report(program, cause, log_format)
     os._exit(EXIT_FAILED)
 
@@ -284,7 +284,7 @@ def _end_without_threads(status: int) -> None:
 
 
 def exit_status(error: BaseException) -> tuple[int, BaseException]:
-    """The exit status for a failure, and the cause that decided it: of several, the gravest."""
+    """Return the exit status for a failure, and the most severe of its causes, which determines the status."""
     graded = [(_grade(leaf), position, leaf) for position, leaf in enumerate(_leaves(error))]
     status, _, cause = max(graded, key=lambda entry: (entry[0], -entry[1]))
     return status, cause
@@ -307,7 +307,7 @@ def _grade(error: BaseException) -> int:
 
 
 def in_words(error: BaseException) -> tuple[str, str]:
-    """What happened and why, and what to do next, which may be empty."""
+    """Return the problem with its cause, and the next step, which may be empty."""
     message = str(error) or type(error).__name__
     if isinstance(error, QuorumlogError):
         return message, error.next_step
@@ -315,7 +315,7 @@ def in_words(error: BaseException) -> tuple[str, str]:
 
 
 def report(program: str, error: BaseException, log_format: str) -> None:
-    """One line on standard error: what, why, what next; one object with `json`."""
+    """Print an error as one line on standard error, or as one JSON object."""
     message, next_step = in_words(error)
     if log_format == "json":
         name = type(error).__name__

@@ -1,4 +1,4 @@
-"""What the command lines of `quorum-node` and `broker` share.  argparse, not click: it is the quicker to import."""
+"""Common parts of the command lines of `quorum-node` and `broker`.  Uses argparse, which imports faster than click."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Checks = Mapping[str, "Callable[[], Check]"]
 def make_parser(
     program: str, description: str
 ) -> tuple[argparse.ArgumentParser, argparse._SubParsersAction[argparse.ArgumentParser]]:
-    """A parser with `run` and `config`, which take every flag of this program."""
+    """Return a parser with `run` and `config`, which accept every flag of this program."""
     parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"{program}, version {quorumlog.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("run", "serve until asked to stop"),
-        ("config", "print each setting and where it came from, as a config file"),
+        ("config", "print each setting and its source, as a config file"),
     ):
         command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         configuration.add_arguments(command, program)
@@ -43,18 +43,18 @@ def make_parser(
 
 
 def print_config(program: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """The `config` command: prints what was understood, and then what is wrong with it."""
+    """The `config` command: print the settings, and then their problems."""
     settings, _ = configuration.gather(program, arguments, environ)
     lines = [render_toml(key, settings.values[key.name]) for key in configuration.KEYS if program in key.roles]
     try:
         print("\n".join(lines), flush=True)
-    except BrokenPipeError:  # `| head` has seen enough; nor may Python complain when it flushes at its end
+    except BrokenPipeError:  # the reader closed the pipe; keep Python silent when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return report_problems(program, ConfigError(*settings.problems)) if settings.problems else 0
 
 
 def report_problems(program: str, error: ConfigError) -> int:
-    """Each problem of a configuration on its own line."""
+    """Print each problem of a configuration on its own line."""
     for problem in error.problems:
         print(f"{program}: {problem}", file=sys.stderr)
     if error.next_step:
@@ -63,7 +63,7 @@ def report_problems(program: str, error: ConfigError) -> int:
 
 
 def prepare(program: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> NodeConfig | int:
-    """Load the configuration and set up logging; an exit status if it cannot be."""
+    """Load the configuration and set up logging; return an exit status if that fails."""
     try:
         config = configuration.load(program, arguments, environ)
     except ConfigError as error:
@@ -76,20 +76,20 @@ def prepare(program: str, arguments: argparse.Namespace, environ: Mapping[str, s
 
 
 def fail(program: str, error: QuorumlogError) -> int:
-    """Report `error` and give its exit status."""
+    """Report `error` and return its exit status."""
     report(program, error, "text")
     return error.exit_status
 
 
 @contextlib.asynccontextmanager
 async def observed(config: NodeConfig, checks: Checks, metrics: Metrics) -> AsyncIterator[str]:
-    """Serve `/metrics`, `/livez` and `/readyz` meanwhile; gives the address, or `off`.
+    """Serve `/metrics`, `/livez` and `/readyz` while the context is open; yield the address, or `off`.
 
-    To be entered before the server itself: a port that is taken is then refused before anything is written, and who
-    looks while a long log is being recovered, or at the end handed over, finds out that this is going on.
+    Enter it before the server itself.  Then a port in use is refused before anything is written, and the endpoints also
+    answer during the recovery of a long log and during the shutdown.
 
     Raises:
-        ConfigError: the address is taken, or not one of this machine.
+        ConfigError: the address is in use, or does not belong to this machine.
     """
     from quorumlog.runtime.http import HttpServer, health_routes
     from quorumlog.runtime.metrics import add_process_metrics
@@ -103,8 +103,11 @@ async def observed(config: NodeConfig, checks: Checks, metrics: Metrics) -> Asyn
 
 
 def leave(status: int) -> NoReturn:
-    """End the process, also when threads are left: stopped in the middle of stopping, a database may still be open, and
-    the interpreter would wait for its thread for ever."""
+    """End the process even if threads remain.
+
+    If it was stopped during its shutdown, a database may still be open, and the interpreter would wait forever for the
+    database's thread.
+    """
     if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()

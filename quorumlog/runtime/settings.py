@@ -1,8 +1,8 @@
-"""Settings by dotted key: where a value may come from, how it is read, and what is said when it is wrong.
+"""Settings by dotted key: their sources, their parsing, and the messages for invalid values.
 
-A value comes from, weakest first: the default, a TOML file, the environment, `--set key=value`, a flag.  Each stronger
-source replaces the weaker one's value whole (lists are not merged).  Every value that was given is checked, also one
-that a stronger source replaces, and all problems are reported together.
+The sources are, weakest first: the default, a TOML file, the environment, `--set key=value`, a flag.  A stronger source
+replaces the whole value of a weaker one (lists are not merged).  Every given value is checked, even if a stronger
+source replaces it, and all problems are reported together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quorumlog.errors import ConfigError
 ENV_PREFIX = "QUORUMLOG_"
 
 _SERVICE_LINK = re.compile(r"QUORUMLOG_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
-"""What Kubernetes puts into every container's environment for a service that is called quorumlog…; not ours."""
+"""Variables that Kubernetes sets in every container for a service named quorumlog…; not ours."""
 
 MAX_FILE_BYTES = 1 << 20
 _NEAR_MIN = 0.6
@@ -36,14 +36,14 @@ _OF_KAFKA = {
     "log.dir": "data.dirs",
     "log.dirs": "data.dirs",
 }
-"""What Kafka's brokers call some of these settings."""
+"""Kafka's names of some of these settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a value is written.  `parse` takes the text of a flag or variable and raises ValueError saying what is wrong.
+    """A type of value.  `parse` takes the text of a flag or variable, and raises ValueError with the problem.
 
-    toml: the TOML type of the value; text that needs parsing is `str`, a list may be given as text or as an array.
+    toml: the TOML type of the value; text that needs parsing is `str`; a list may be given as text or as an array.
     """
 
     name: str
@@ -54,13 +54,13 @@ class Kind:
 
     @property
     def shown(self) -> str:
-        """What stands for a value in a usage line."""
+        """Return the placeholder for a value in a usage line."""
         return self.metavar or self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting.  `roles` are the programs it belongs to; `flags` the command line flag in each of them."""
+    """One setting.  roles: the programs that have it.  flags: its command line flag in each of them."""
 
     name: str
     kind: Kind
@@ -81,7 +81,7 @@ class Key:
 
     @property
     def allowed(self) -> str:
-        """The values it may take, for messages."""
+        """Return the permitted values, for messages."""
         if self.minimum is None:
             return self.kind.name
         return f"{self.kind.name} {self.minimum}..{self.maximum}"
@@ -89,7 +89,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value and where it came from."""
+    """A value and its source."""
 
     value: Any
     source: str
@@ -122,7 +122,7 @@ TEXT = Kind("text", _parse_text, str, metavar="NAME")
 
 
 def choice(*words: str) -> Kind:
-    """One of `words`."""
+    """Return the kind of a value that is one of `words`."""
 
     def parse(text: str) -> str:
         if text.strip() not in words:
@@ -133,24 +133,24 @@ def choice(*words: str) -> Kind:
 
 
 def text_kind(name: str, parse: Callable[[str], Any], metavar: str = "") -> Kind:
-    """Text of a form of its own."""
+    """Return the kind of a text with its own syntax."""
     return Kind(name, parse, str, metavar=metavar)
 
 
 def list_kind(name: str, parse: Callable[[Iterable[str]], Any]) -> Kind:
-    """A list, given as text with commas or as a TOML array of strings."""
+    """Return the kind of a list, given as text with commas or as a TOML array of strings."""
     return Kind(name, lambda text: parse([text]), str, is_list=True)
 
 
 class Settings:
-    """Collects values and problems for one program's keys."""
+    """Collects the values and problems of one program's keys."""
 
     def __init__(self, keys: Sequence[Key], role: str, record_keys: Collection[str]) -> None:
         self._keys = {key.name: key for key in keys}
         self._role = role
         self._record_keys = record_keys
         self.problems: list[str] = []
-        self.refused: set[str] = set()  # keys that were given, but wrongly
+        self.refused: set[str] = set()  # keys with an invalid value
         self.values: dict[str, Setting] = {
             key.name: Setting(key.default, "default") for key in keys if role in key.roles
         }
@@ -173,13 +173,13 @@ class Settings:
         seen: set[str] = set()
         for name, value in _flatten(document, ""):
             if name in seen:
-                self.problems.append(f"{source}: {name} is given twice")
+                self.problems.append(f"{source}: {name} is set twice")
             seen.add(name)
             if (key := self._known(name, source)) is not None:
                 self._set_typed(key, value, source)
 
     def add_environment(self, environ: Mapping[str, str]) -> None:
-        """Take every QUORUMLOG_… variable."""
+        """Read every QUORUMLOG_… variable."""
         names = {key.environment: key.name for key in self._keys.values()}
         names |= {ENV_PREFIX + name.upper().replace(".", "_"): name for name in self._record_keys}
         for variable in sorted(environ):
@@ -190,12 +190,12 @@ class Settings:
                 key_name = variable.removeprefix(ENV_PREFIX).lower().replace("_", ".")
                 near = self._nearest(key_name)
                 shown = near and ENV_PREFIX + near.upper().replace(".", "_")
-                self.problems.append(f"{source}: unknown setting{f'; the nearest is {shown}' if shown else ''}")
+                self.problems.append(f"{source}: unknown setting{f'; did you mean {shown}?' if shown else ''}")
             elif (key := self._known(names[variable], source)) is not None:
                 self._set_text(key, environ[variable], source)
 
     def add_assignments(self, assignments: Iterable[str]) -> None:
-        """Take `key=value` of each `--set`."""
+        """Read the `key=value` of each `--set`."""
         for assignment in assignments:
             name, equals, text = assignment.partition("=")
             if not equals:
@@ -204,7 +204,7 @@ class Settings:
                 self._set_text(key, text, "--set")
 
     def add_flag(self, key: Key, flag: str, texts: Sequence[str]) -> None:
-        """Take the values of a flag; only a list's flag may be repeated."""
+        """Read the values of a flag; only the flag of a list may be repeated."""
         if len(texts) > 1 and not key.kind.is_list:
             self.problems.append(f"{flag} is given {len(texts)} times")
         self._set_text(key, ",".join(texts) if key.kind.is_list else texts[-1], flag)
@@ -217,16 +217,16 @@ class Settings:
             self.problems.append(f"{source}: {name} is a setting of {' and '.join(key.roles)}, not of {self._role}")
         elif name in self._record_keys:
             self.problems.append(
-                f"{source}: {name} belongs to topics or the whole cluster, not to one node: it is a record in the "
+                f"{source}: {name} is a config of topics or the whole cluster, not of a node: it is a record in the "
                 f"metadata log (kctl topics create --config {name}=…)"
             )
         else:
             near = self._nearest(name)
-            self.problems.append(f"{source}: unknown key {name!r}{f'; the nearest is {near}' if near else ''}")
+            self.problems.append(f"{source}: unknown key {name!r}{f'; did you mean {near}?' if near else ''}")
         return None
 
     def _nearest(self, name: str) -> str | None:
-        """The key that was probably meant; None when nothing is like it."""
+        """Return the most similar key; None if no key is similar."""
         known = {key.name for key in self._keys.values() if self._role in key.roles}
         if _OF_KAFKA.get(name) in known:
             return _OF_KAFKA[name]
@@ -241,7 +241,7 @@ class Settings:
                 self.values[key.name] = Setting((), source)
         elif type(value) is not key.kind.toml:
             self.refused.add(key.name)
-            self.problems.append(f"{source}: {key.name} = {value!r} has the wrong type, it takes {key.allowed}")
+            self.problems.append(f"{source}: {key.name} = {value!r} has the wrong type; expected: {key.allowed}")
         elif isinstance(value, str):
             self._set_text(key, value, source)
         else:
@@ -252,7 +252,7 @@ class Settings:
             value = key.kind.parse(text)
         except ValueError as error:
             self.refused.add(key.name)
-            self.problems.append(f"{source}: {key.name}: {error}; it takes {key.allowed}")
+            self.problems.append(f"{source}: {key.name}: {error}; expected: {key.allowed}")
             return
         self._set_value(key, value, source)
 
@@ -264,7 +264,7 @@ class Settings:
         self.values[key.name] = Setting(value, source)
 
     def check(self) -> None:
-        """Raise everything that was wrong so far, in one error.
+        """Raise all problems so far in one error.
 
         Raises:
             ConfigError: with all problems.
@@ -284,7 +284,7 @@ def _flatten(table: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]
 
 
 def render(value: Any) -> str:
-    """A value as one writes it on a command line."""
+    """Return a value as it is written on a command line."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -295,7 +295,7 @@ def render(value: Any) -> str:
 
 
 def render_toml(key: Key, setting: Setting) -> str:
-    """A line that a config file may hold, with its source as a comment; commented out when there is no value."""
+    """Return a line of a config file, with its source as a comment; commented out if there is no value."""
     if setting.value is None and key.kind.name.endswith(" or off"):
         text = '"off"'
     elif setting.value is None:

@@ -1,8 +1,8 @@
-"""How much room directories have, without waiting for their file systems.
+"""The free space of directories, without waiting for their file systems.
 
-`statvfs` of a mount that hangs (NFS, CIFS, FUSE) does not return.  So a task samples the directories in a thread, one
-after the other, and everybody else reads the latest samples.  A mount that hangs holds one thread and the later
-samples; the ages of the samples show that.
+`statvfs` does not return if the mount hangs (NFS, CIFS, FUSE).  So a task samples the directories in a thread, one
+after the other, and readers get the latest samples.  A mount that hangs blocks one thread and the later samples; the
+ages of the samples show that.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 SAMPLE_S = 10.0
-"""Between two rounds of samples."""
+"""Time between two rounds of samples."""
 
 
 class Space(NamedTuple):
-    """free_bytes: for this process, on the file system of `path`."""
+    """free_bytes: available to this process, on the file system of `path`."""
 
     path: str
     free_bytes: int
@@ -27,24 +27,24 @@ class Space(NamedTuple):
 class SpaceSamples:
     """The latest sample of each directory.
 
-    paths: asked for in each round.  A directory of which the system says nothing has no sample.
+    paths: called in each round.  A directory that the system cannot examine has no sample.
     """
 
     def __init__(self, paths: Callable[[], Sequence[str]]) -> None:
         self._paths = paths
-        self._latest: dict[str, tuple[Space, float]] = {}  # with the loop's time at which it was asked for
+        self._latest: dict[str, tuple[Space, float]] = {}  # with the loop's time of the request
 
     def latest(self) -> list[Space]:
-        """In the order of the paths.  Never waits."""
+        """Return the samples in the order of the paths.  Never waits."""
         return [self._latest[path][0] for path in self._paths() if path in self._latest]
 
     def ages_s(self) -> dict[str, float]:
-        """By path, how long ago each sample of `latest` was taken."""
+        """Return the age of each sample of `latest`, by path."""
         now = asyncio.get_running_loop().time()
         return {path: now - self._latest[path][1] for path in self._paths() if path in self._latest}
 
     async def run(self) -> None:
-        """Sample without end.  A cancel leaves a sample that hangs in its thread."""
+        """Sample forever.  A cancel leaves a hanging sample in its thread."""
         loop = asyncio.get_running_loop()
         while True:
             for path in self._paths():
@@ -58,7 +58,7 @@ class SpaceSamples:
 
 
 def space_of(path: str) -> Space | None:
-    """Ask the system; this may take as long as the mount hangs."""
+    """Return the system's answer, which may take as long as the mount hangs."""
     try:
         stat = os.statvfs(path)
     except OSError:

@@ -1,9 +1,9 @@
-"""Ending with a SQLite database without closing it.
+"""Ends the use of a SQLite database without closing it.
 
 Closing the last connection to a database with a write-ahead log syncs that log, copies it into the database and
 deletes it.  After a failed sync this destroys the better copy: Linux reports a failed write-back once, so the next sync
-succeeds although pages may be missing.  SQLite's own option against it (SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE) can be set
-from Python 3.12 on; what is done here works with every version.
+succeeds although pages may be missing.  SQLite's own option against this (SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE) needs
+Python 3.12; this module works with every version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _add_reference.restype = None
 def abandon(connection: sqlite3.Connection) -> None:
     """Keep `connection` open until the process ends; the kernel then closes its files, and SQLite writes nothing.
 
-    Its locks are held until then.  The reference added here is never given back, because the interpreter closes a
-    connection when it destroys it, at its own end at the latest.
+    Its locks are held until then.  The extra reference is never released, because the interpreter closes a connection
+    when it destroys it, at its own exit at the latest.
     """
     _add_reference(connection)

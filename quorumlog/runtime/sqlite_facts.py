@@ -1,10 +1,10 @@
 """`Facts` in one SQLite file: write-ahead log, `synchronous=FULL`, a checksum in every row.
 
-SQLite drops a damaged frame of its write-ahead log, and all that follow it, without a word (design §4.1).  Facts change
-rarely, so each commit is carried over into the main file at once and the log is emptied: between two commits there is
-no frame that could be lost.  The main file has no checksums of its own, hence those in the rows.
+SQLite silently drops a damaged frame of its write-ahead log, and all frames after it.  Facts change rarely, so each
+commit is checkpointed into the main file at once, and the log is emptied: between two commits no frame can be lost.
+The main file has no checksums of its own, hence those in the rows.
 
-After a failed commit the file is not closed, because SQLite would sync and fold its log once more (`sqlite_end`).
+After a failed commit the file is not closed, because SQLite would sync and checkpoint its log once more (`sqlite_end`).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from quorumlog.runtime.stall import STALL_S, no_longer_than
 
 FACTS_VERSION = 1
 NEXT_STEP = (
-    "restore the whole directory from a copy, or move it away: the broker then begins with an empty one, "
+    "restore the whole directory from a copy, or move it away: the broker then starts with an empty one, "
     "and its replicas are copied from their leaders (docs/recovery.md)"
 )
-"""For a data directory that cannot be used."""
+"""Next step for a data directory that cannot be used."""
 CLOSE_WAIT_S = 1.0  # for a commit that was cancelled while it ran
 _CREATE = "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
 
 
 class SqliteFacts:
-    """The facts of one directory.  `on_failure` hears of the first failed commit, before `commit` raises."""
+    """The facts of one directory.  on_failure: called at the first failed commit, before `commit` raises."""
 
     def __init__(self, path: Path, on_failure: Callable[[DiskError], None], stall_s: float = STALL_S) -> None:
-        """Open the file at `path`, which `create` made.
+        """Open the file at `path`, which `create` created.
 
         Raises:
             CorruptStoreError: missing or damaged.
@@ -50,13 +50,13 @@ class SqliteFacts:
         self._failure: DiskError | None = None
         self._turn = asyncio.Lock()
         self._connection_lock = threading.Lock()  # a cancelled commit may still run in the executor
-        self._is_whole = True  # with the lock held: no commit has begun and not ended well, heard of or not
+        self._is_whole = True  # guarded by the lock: every commit that began has succeeded
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             damage = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             self._connection.execute("SELECT count(*), min(crc) FROM facts").fetchone()
-            if (damage, version) == ("ok", FACTS_VERSION):  # only now may anything be written
+            if (damage, version) == ("ok", FACTS_VERSION):  # the file is sound: writing is safe
                 _prepare(self._connection)
         except sqlite3.Error as error:
             abandon(self._connection)
@@ -66,11 +66,11 @@ class SqliteFacts:
             raise CorruptStoreError(f"{path} is damaged: {damage}", NEXT_STEP)
         if version != FACTS_VERSION:
             abandon(self._connection)
-            raise StoreRefusedError(f"{path} has format {version}, this program knows {FACTS_VERSION}")
+            raise StoreRefusedError(f"{path} has format {version}; this program supports {FACTS_VERSION}")
 
     @staticmethod
     def create(path: Path) -> None:
-        """Make an empty file of facts; an earlier attempt that did not get further is replaced."""
+        """Create an empty file of facts; replace the remains of an earlier attempt."""
         for leftover in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
             leftover.unlink(missing_ok=True)
         connection = sqlite3.connect(path, isolation_level=None)
@@ -101,7 +101,7 @@ class SqliteFacts:
         return facts
 
     async def commit(self, changes: dict[str, bytes | None]) -> None:
-        """See `Facts.commit`.  Cancelled: the transaction goes on, whole; that it failed, the next one says."""
+        """See `Facts.commit`.  After a cancel the transaction continues; the next commit raises its failure."""
         if self._failure is not None:
             raise self._failure
         if not changes:
@@ -128,7 +128,7 @@ class SqliteFacts:
         deletions = [(key,) for key, value in changes.items() if value is None]
         with self._connection_lock:
             if not self._is_whole:
-                raise sqlite3.OperationalError("a commit before this one failed, nothing more is written")
+                raise sqlite3.OperationalError("an earlier commit failed; nothing more is written")
             self._is_whole = False
             connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
@@ -139,10 +139,10 @@ class SqliteFacts:
             self._is_whole = True
 
     def close(self, *, leave_files: bool = False) -> bool:
-        """Close the file; returns whether it was closed.
+        """Close the file; return whether it was closed.
 
-        After a failed commit, while one hangs, or with `leave_files` (the disk is known to fail) no file changes any
-        more, and the connection stays open until the process ends.
+        After a failed commit, while one hangs, or with `leave_files` (the disk is known to fail), no file is changed
+        any more, and the connection stays open until the process ends.
         """
         if not leave_files and self._connection_lock.acquire(timeout=CLOSE_WAIT_S):
             try:
@@ -156,7 +156,7 @@ class SqliteFacts:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # the directory is locked; spares the shared-memory file
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # needs no shared-memory file; the directory is locked anyway
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
 

@@ -1,8 +1,8 @@
-"""A disk that hangs: what is asked of it ends in time, as a failure, so that somebody else takes over what is on it.
+"""Time limits for a disk that hangs, so that its operations fail and other nodes can take over.
 
-A process that was itself stopped, or swapped out, must not take that for its disk's fault: the time is counted in
-pulses, and one that comes late is one, however late it is.  The last one must come in time, so that what is done by
-then is heard of first.
+If the process itself was stopped or swapped out, the disk must not be blamed.  So the time is counted in pulses: a
+pulse that comes late counts once, however late it is.  The last pulse must be on time, so that results that have
+arrived are handled first.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ PULSES = 8
 
 @asynccontextmanager
 async def no_longer_than(stall_s: float) -> AsyncIterator[None]:
-    """Limit the body, which waits for a thread that writes; the thread itself cannot be stopped.
+    """Limit the time of the body, which waits for a thread that writes; the thread itself cannot be stopped.
 
     Raises:
-        TimeoutError: an `OSError`, as from a disk that says so itself.
+        TimeoutError: an `OSError`, as the disk itself would raise.
     """
     loop = asyncio.get_running_loop()
     pulse_s = stall_s / PULSES

@@ -70,7 +70,7 @@ def test_ready_in_json(start_server: StartServer, tmp_path: Path) -> None:
         ("quorum-node", ("--data-dir", "d", "--node-id", "1"), "--initial-voters ID@HOST:PORT"),
         ("quorum-node", ("--data-dir", "d", "--node-id", "1", "--initial-voters", "2@a:1"), "does not name this node"),
         ("broker", ("--standalone", "--listen", "0.0.0.0:9092"), "--advertise"),
-        ("broker", ("--standalone", "--set", "nod.id=1"), "the nearest is node.id"),
+        ("broker", ("--standalone", "--set", "nod.id=1"), "did you mean node.id?"),
         ("broker", ("--standalone", "--nonsense"), "--nonsense"),
         ("broker", (), "give one of --standalone"),
     ],

@@ -43,7 +43,7 @@ def test_a_foreign_package_is_named(tmp_path: Path, program: str, name: str, for
     assert finished.returncode == 2
     assert finished.stderr == (
         f"{program}: {theirs} shadows quorumlog's package {name} ({ROOT / name}): it comes first on the module "
-        f"path (next: take {tmp_path} out of PYTHONPATH, start from another folder, or rename it)\n"
+        f"path (next: remove {tmp_path} from PYTHONPATH, start from another folder, or rename it)\n"
     )
     assert not (tmp_path / "data").exists()
 

@@ -77,7 +77,7 @@ def test_nested_and_dotted_tables_are_the_same_and_twice_is_refused(tmp_path: Pa
     assert [listener.name for listener in config.kafka_listeners] == ["in", "out"]
     assert config.inter_broker_listener == "in"
     file.write_text('"node.id" = 4\nnode.id = 5\ndata.dirs = "d"\nquorum.standalone = true\n')
-    assert any("node.id is given twice" in line for line in problems(BROKER, "--config", str(file)))
+    assert any("node.id is set twice" in line for line in problems(BROKER, "--config", str(file)))
 
 
 def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
     )  # fmt: skip
     text = "\n".join(found)
     for expected in (
-        f"file {file}: min.insync.replicas belongs to topics or the whole cluster",
-        f"file {file}: quorum.fetch.timeout.ms = 'soon' has the wrong type, it takes a whole number 100..60000",
-        f"file {file}: unknown key 'broker.rak'; the nearest is broker.rack",
-        "environment QUORUMLOG_LOG_LEVEL: unknown setting; the nearest is QUORUMLOG_LOGGING_LEVEL",
+        f"file {file}: min.insync.replicas is a config of topics or the whole cluster",
+        f"file {file}: quorum.fetch.timeout.ms = 'soon' has the wrong type; expected: a whole number 100..60000",
+        f"file {file}: unknown key 'broker.rak'; did you mean broker.rack?",
+        "environment QUORUMLOG_LOG_LEVEL: unknown setting; did you mean QUORUMLOG_LOGGING_LEVEL?",
         "--set nonsense: not key=value",
         "--node-id: node.id = -1 is out of range 0..2147483647",
         "--http: http.listen: 'here' is not HOST:PORT",
@@ -117,10 +117,10 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_is_suggested_only_where_one_is_like_it(name: str, near: str | None) -> None:
-    after = f"; the nearest is {near}" if near else ""
+    after = f"; did you mean {near}?" if near else ""
     assert f"--set: unknown key {name!r}{after}" in problems(BROKER, "--standalone", "--set", f"{name}=1")
     variable = "QUORUMLOG_" + name.upper().replace(".", "_")
-    after = f"; the nearest is QUORUMLOG_{near.upper().replace('.', '_')}" if near else ""
+    after = f"; did you mean QUORUMLOG_{near.upper().replace('.', '_')}?" if near else ""
     found = problems(BROKER, "--standalone", environ={variable: "1", "HOME": "/h"})
     assert f"environment {variable}: unknown setting{after}" in found
 
@@ -128,20 +128,20 @@ def test_a_key_is_suggested_only_where_one_is_like_it(name: str, near: str | Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--listen", "0.0.0.0:9093"), "--listen 0.0.0.0:9093 listens on every interface; say what others shall use "
+        (("--listen", "0.0.0.0:9093"), "--listen 0.0.0.0:9093 listens on every interface; set the address for others "
                                        "with --advertise HOST:PORT"),
-        (("--advertise", "0.0.0.0:9093"), "--advertise 0.0.0.0:9093: a wildcard cannot be connected to"),
-        (("--advertise", "h:0"), "--advertise h:0: port 0 cannot be connected to"),
+        (("--advertise", "0.0.0.0:9093"), "--advertise 0.0.0.0:9093: a wildcard is not an address to connect to"),
+        (("--advertise", "h:0"), "--advertise h:0: port 0 is not a port to connect to"),
         (("--http", "127.0.0.1:9093"), "--http 127.0.0.1:9093 and --listen 127.0.0.1:9093 need the same port"),
         (("--listen", "127.0.0.1:70000"), "the port must be 0..65535"),
         (("--data-dir", "e"), "names 2 directories, quorum-node takes at most 1"),
         (("--data-dir", "d"), "names a directory twice"),
         (("--join", "127.0.0.1:1"), "give only one of --standalone, --initial-voters or --join"),
-        (("--advertise", "127.0.0.1:1111"), "--initial-voters says 127.0.0.1:9093 for this node, but it would "
+        (("--advertise", "127.0.0.1:1111"), "--initial-voters has 127.0.0.1:9093 for this node, but it would "
                                             "advertise 127.0.0.1:1111 (--advertise)"),
         (("--set", "broker.session.timeout.ms=1500"), "must be at least twice broker.heartbeat.interval.ms = 1000"),
         (("--set", "kafka.listen=a:1"), "kafka.listen is a setting of broker, not of quorum-node"),
-        (("--cluster-id", "no spaces"), "is no cluster id"),
+        (("--cluster-id", "no spaces"), "is not a cluster id"),
         (("--log-level", "loud"), "'loud' is not one of debug, info, warning, error"),
         (("--node-id", "1"), "--node-id is given 2 times"),
     ],
@@ -157,8 +157,8 @@ def test_what_a_voter_refuses(arguments: tuple[str, ...], said: str) -> None:
         ("1@127.0.0.1:9093,1@127.0.0.1:2", "names node id 1 twice"),
         ("1@127.0.0.1:9093,2@127.0.0.1:9093", "names address 127.0.0.1:9093 twice"),
         ("1@127.0.0.1:9093,2@far:1", "mixes loopback addresses (1@127.0.0.1:9093) with others"),
-        ("1@0.0.0.0:9093", "cannot be connected to"),
-        ("1@h:0", "cannot be connected to"),
+        ("1@0.0.0.0:9093", "to connect to"),
+        ("1@h:0", "to connect to"),
         ("1@h:1,", "empty item"),
         (",".join(f"{n}@h{n}:1" for n in range(1, 20)), "at most 15"),
     ],
@@ -193,8 +193,8 @@ def test_listeners_are_paired_by_name() -> None:
     said = "\n".join(
         problems(BROKER, *base, "--listen", "in=127.0.0.1:1", "--advertise", "x=h:1", "--inter-broker", "y")
     )
-    assert "kafka.advertise x=h:1 names no listener (in)" in said
-    assert "--inter-broker y names no listener (in)" in said
+    assert "kafka.advertise x=h:1 is not a listener (in)" in said
+    assert "--inter-broker y is not a listener (in)" in said
 
 
 def test_http_can_be_switched_off() -> None:

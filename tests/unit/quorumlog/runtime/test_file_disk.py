@@ -66,9 +66,9 @@ def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
 def test_another_nodes_or_clusters(tmp_path: Path) -> None:
     make(tmp_path)
     before = (tmp_path / "meta.json").read_bytes()
-    with pytest.raises(StoreRefusedError, match=r"meta.json belongs to node 1, this is node 2"):
+    with pytest.raises(StoreRefusedError, match=r"meta.json belongs to node 1; this is node 2"):
         acquire(tmp_path, node_id=2)
-    with pytest.raises(StoreRefusedError, match=r"belongs to cluster mine, this is cluster other"):
+    with pytest.raises(StoreRefusedError, match=r"belongs to cluster mine; this is cluster other"):
         acquire(tmp_path, cluster_id="other")
     assert (tmp_path / "meta.json").read_bytes() == before
 
@@ -108,7 +108,7 @@ def test_a_newer_format(tmp_path: Path) -> None:
     make(tmp_path)
     meta = json.loads((tmp_path / "meta.json").read_text())
     (tmp_path / "meta.json").write_text(json.dumps({**meta, "format_version": 2, "what": "new"}))
-    with pytest.raises(StoreRefusedError, match="has format 2, this program knows 1"):
+    with pytest.raises(StoreRefusedError, match="has format 2; this program supports 1"):
         acquire(tmp_path)
 
 

@@ -204,7 +204,7 @@ def test_what_does_not_stop_in_time_is_cancelled(capsys: pytest.CaptureFixture[s
         await asyncio.Event().wait()
 
     assert run(body, timeout_ms=20) == 1
-    assert "before the graceful shutdown was through" in capsys.readouterr().err
+    assert "before the graceful shutdown was complete" in capsys.readouterr().err
 
 
 def test_asked_twice_it_stops_at_once() -> None:
