@@ -351,7 +351,7 @@ class LogManager:
             with self._reported(disk):
                 await disk.facts.commit({_fact(log): empty, watermark_fact(log.key): None})
                 if (log.generation, log.end_offset, log.epochs.latest) != before:  # appended to, or made a leader's
-                    await disk.facts.commit({_fact(log): encode_state(log.take_state())})
+                    await self._commit_states(disk, [log], {_fact(log): encode_state(log.take_state())})
                     return False
                 log.restart_at(offset, epoch)
                 return True
@@ -422,8 +422,20 @@ class LogManager:
             if self._is_here(log):
                 with self._guarded(log):
                     states[_fact(log)] = encode_state(log.take_state())
-        with self._reported(disk):
-            await disk.facts.commit(states)
+        await self._commit_states(disk, logs, states)
+
+    async def _commit_states(self, disk: Disk, logs: Iterable[PartitionLog], facts: Mapping[str, bytes | None]) -> None:
+        """Write facts that hold the states of `logs`.  Cut off: the states are written again, at the latest by `close`.
+
+        Otherwise a clean stop would leave older states, and the next start would not look beyond their end offsets.
+        """
+        try:
+            with self._reported(disk):
+                await disk.facts.commit(dict(facts))
+        except BaseException:
+            for log in logs:
+                log.is_changed = True
+            raise
 
     def _is_here(self, log: PartitionLog) -> bool:
         """It may have been set aside, or gone offline, while somebody waited for his turn."""

@@ -371,6 +371,31 @@ async def test_a_start_that_moves_while_the_facts_are_written_takes_no_segment_t
     assert rig.log.start_offset == 10
 
 
+async def test_a_checkpoint_that_was_cut_off_is_made_again_by_a_clean_stop(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state that was never written must not be trusted by the next start: it lacks acknowledged records."""
+    log = rig.create()
+    fill(log, 30)
+    await rig.logs.checkpoint([log])
+    written = fill(log, 10)
+    await rig.settle(log)
+    waits = asyncio.Event()
+
+    async def wait_for_turn(changes: dict[str, bytes | None]) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(rig.disk.facts, "commit", wait_for_turn)
+        upkeep = asyncio.ensure_future(rig.logs.checkpoint([log]))
+        await waits.wait()
+        upkeep.cancel()
+        await asyncio.gather(upkeep, return_exceptions=True)
+    await rig.restart(clean=True)
+    assert batches_of(rig.log) == written
+
+
 async def test_reset(rig: Rig) -> None:
     log = rig.create()
     fill(log, 30, epoch=3)
