@@ -64,7 +64,9 @@ class Clients:
 
     async def _write_on(self, topic: TopicPlan, acks: int, random: Random) -> None:
         """Write until told to stop, by one producer if that is promised to last."""
-        promised = topic.keeps_all and acks == ACKS_ALL and self.world.plan.forgets_producers_s >= FOREVER_S
+        plan = self.world.plan
+        lasts = plan.forgets_producers_s >= FOREVER_S and not plan.rebuilds
+        promised = topic.keeps_all and acks == ACKS_ALL and lasts
         async with self._cluster() as cluster:
             while not self.stop_writing.is_set():
                 try:

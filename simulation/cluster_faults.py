@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from simulation.cluster_disaster import Disaster
 from simulation.cluster_metadata import Spot
 from simulation.cluster_orders import Orders
 from simulation.cluster_plan import CONTROLLER, FIRST_BROKER, FOLLOWER, LEADER
@@ -72,6 +73,7 @@ class ClusterHavoc(Havoc):
             **orders.deeds,
             **world.releases.deeds(orders),
             **self.voters.deeds,
+            **Disaster(world, orders).deeds,
         }
 
     async def heal(self) -> None:

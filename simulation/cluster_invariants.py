@@ -29,8 +29,10 @@ from broker.replica.replica_manager import ReplicaManager
 from broker.server.process import BrokerProcess
 from metadata.control.election import min_isr_of
 from metadata.image import ClusterImage
+from quorum.core.types import Batch
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog_server.control_plane import ControlPlane
+from quorumlog_server.recover import EPOCH_JUMP
 from simulation.cluster_history import READ_BYTES, History, Mark, batches_in, batches_of
 from simulation.cluster_metadata import Election, Follower, MetadataWatch, Proposed, Spot
 from simulation.cluster_retention import Retention
@@ -74,6 +76,7 @@ class ClusterWatch:
         self.metadata.on_unclean = self._unclean
         self.metadata.on_epoch = self._epoch_begins
         self.metadata.on_change = lambda line: None if self.note is None else self.note(line)
+        self.generations = [self.metadata]
         self.histories: dict[LogKey, History] = {}
         self.latest: dict[tuple[str, Spot], int] = {}
         """By client: what is the least that ListOffsets may answer it."""
@@ -109,21 +112,59 @@ class ClusterWatch:
             return None
         return self.history(LogKey(topic.origin, spot.index, partition.created))
 
+    # A quorum that is rebuilt
+
+    def rebuilt(self, survivor: Sequence[Batch], start: int) -> int:
+        """The quorum goes on from this log, which begins at `start`; from where on committed metadata is lost.
+
+        Processes of the generation before still apply what was committed in it.
+        """
+        old = self.metadata
+        offset = old.first_lacking(survivor, start)
+        kept, *later = old.images_from(offset)
+        self.seen["metadata batches lost with the voters"] += len(later)
+        for image in later:
+            self._unseen(kept, image)
+        old.on_image = lambda image: self._unseen(kept, image)
+        self.metadata = old.rebuilt(offset)
+        self.generations.append(self.metadata)
+        return offset
+
+    def _unseen(self, kept: ClusterImage, lost: ClusterImage) -> None:
+        """Partitions of which a replica may be elected by the metadata that is kept, and not by that which is lost, may
+        lose records."""
+        for topic in kept.topics.values():
+            after = lost.topics.get(topic.topic_id)
+            for partition in topic.partitions:
+                assert partition is not None
+                now = None if after is None else after.partition(partition.index)
+                sound = set() if now is None else {*now.isr, *now.elr}
+                history = self.history(LogKey(topic.origin, partition.index, partition.created))
+                if history is not None and not {*partition.isr, *partition.elr} <= sound:
+                    self.seen["partition may lose records with the voters"] += history.unclean_epoch < 0
+                    history.unclean_epoch = max(history.unclean_epoch, partition.leader_epoch + EPOCH_JUMP)
+
     # Processes
 
-    def opening(self, node_id: int, plane: ControlPlane, broker: BrokerProcess | None) -> None:
-        """A process is about to run: see to it that everything is heard of."""
+    def opening(
+        self, node_id: int, plane: ControlPlane, broker: BrokerProcess | None, generation: int | None = None
+    ) -> None:
+        """A process is about to run: see to it that everything is heard of.
+
+        generation: of its quorum's log; None when that is empty.
+        """
         replay = plane.replay
+        metadata = self.metadata if generation is None else self.generations[generation]
         follower = Follower(node_id, lambda: plane.node.high_watermark)
         apply, load = replay.apply, replay.load_snapshot
 
         def applied(batch: Any) -> None:
             apply(batch)
-            self.metadata.applied(follower, batch, replay.image)
+            metadata.applied(follower, batch, replay.image)
 
         def loaded(image: ClusterImage) -> None:
             load(image)
-            self.metadata.loaded(follower, image)
+            metadata.loaded(follower, image)
 
         replay.apply = applied  # type: ignore[method-assign]
         replay.load_snapshot = loaded  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ first node applies it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -88,6 +88,8 @@ class MetadataWatch:
     """The highest feature level that the release on a node understands."""
     proposals: set[Proposed] = field(default_factory=set)
     """Every ISR that a leader has asked for."""
+    on_image: Callable[[ClusterImage], None] = lambda _: None
+    """Told of the image after each committed batch."""
     voters: VotersWatch = field(init=False)
     _digests: dict[int, str] = field(default_factory=dict)
     _batches: dict[int, Batch] = field(default_factory=dict)
@@ -160,6 +162,49 @@ class MetadataWatch:
         self._digests[new.end_offset] = new.digest()
         if records:
             self._judge(old, new, records)
+        self.on_image(new)
+
+    # A quorum that is rebuilt
+
+    def first_lacking(self, survivor: Sequence[Batch], start: int) -> int:
+        """Where what is committed begins to differ from the survivor's log, which begins at `start`."""
+        held = {batch.base_offset: batch for batch in survivor}
+        lacking = (offset for offset, batch in self._batches.items() if offset >= start and held.get(offset) != batch)
+        return min(lacking, default=self.image.end_offset)
+
+    def images_from(self, offset: int) -> Iterator[ClusterImage]:
+        """The image at this offset, and after each later batch that is committed."""
+        image = ClusterImage()
+        for base, batch in sorted(self._batches.items()):
+            if base == offset:
+                yield image
+            image = _after(image, batch)
+            if base >= offset:
+                yield image
+        if offset == self.image.end_offset:
+            yield image
+
+    def rebuilt(self, offset: int) -> MetadataWatch:
+        """The watch of the next generation of the quorum, which has only what is committed below `offset`."""
+        watch = MetadataWatch(self.check, self.unclean, self.seen, identities=self.identities, names=self.names)
+        watch.on_unclean, watch.on_epoch, watch.on_change = self.on_unclean, self.on_epoch, self.on_change
+        watch.understood_by, watch.proposals = self.understood_by, self.proposals
+        for base, batch in sorted(self._batches.items()):
+            if base < offset:
+                watch._take_over(batch, self._digests[batch.end_offset])
+        return watch
+
+    def _take_over(self, batch: Batch, digest: str) -> None:
+        """What was judged before is not judged again."""
+        self.voters.committed(batch)
+        self.image = image = _after(self.image, batch)
+        self._batches[batch.base_offset], self._digests[batch.end_offset] = batch, digest
+        self.topic_ids.update(image.topics)
+        self._broker_epochs.update({broker.broker_id: broker.epoch for broker in image.brokers.values()})
+        for topic in image.topics.values():
+            for partition in topic.partitions:
+                if partition is not None:
+                    self._epochs[Spot(topic.name, partition.index)] = partition.leader_epoch
 
     # What a batch did
 
@@ -300,6 +345,12 @@ class MetadataWatch:
         self.check(new.leader in sound, lambda: f"I20: {new.leader}, not in sync, is elected in {name}: {old} to {new}")
         if new.leader not in old.isr and new.leader in old.elr:
             self.seen["elected out of the elr"] += 1
+
+
+def _after(image: ClusterImage, batch: Batch) -> ClusterImage:
+    if batch.control is not None:
+        return image.advance(batch.end_offset, batch.epoch)
+    return image.apply(batch.base_offset, decode(batch.payload, batch.base_offset), batch.epoch)
 
 
 def _shown(partition: PartitionImage) -> str:

@@ -27,6 +27,8 @@ from metadata.image import BrokerImage, ClusterImage, PartitionImage
 from metadata.records import Feature, RegisterBroker
 from quorum.core.types import Batch, Voters
 from quorum.core.voters import VoterHistory
+from quorumlog_server import recover
+from simulation import cluster_disaster
 from simulation.mutants import Mutant, mutant_of
 from simulation.world import EPOCH_MS
 
@@ -364,6 +366,25 @@ def _voters_never_change() -> list[Any]:
         return append(self, batch)
 
     return [patch.object(VoterHistory, "append", first_only)]
+
+
+# A quorum that is rebuilt
+
+
+@_mutant("a rebuilt quorum keeps the generation")
+def _same_generation() -> list[Any]:
+    plan_rebuild = recover.plan_rebuild
+
+    def same(*about: Any) -> Any:
+        plan = plan_rebuild(*about)
+        state = replace(plan.write.state, generation=plan.generation - 1)
+        first = plan.write.batches[0]
+        assert isinstance(first.control, Voters)
+        control = replace(first.control, generation=plan.generation - 1)
+        batches = (replace(first, control=control), *plan.write.batches[1:])
+        return replace(plan, write=replace(plan.write, state=state, batches=batches))
+
+    return [patch.object(cluster_disaster, "plan_rebuild", same)]
 
 
 # Feature levels

@@ -100,13 +100,14 @@ class Orders:
         while True:
             host = random.choice(list(self.world.hosts.values()))
             request.header.timeout_ms = TIMEOUT_MS
-            promised = self.world.promised_offset
+            promised, generation = self.world.promised_offset, self.world.generation
             try:
                 reply = await self._transport.call(str(host.config.control_listen), rpc, request, TIMEOUT_MS + 500)
             except UnreachableError:
                 reply = None
             if reply is not None and not reply.result.retriable:
-                self._answered(rpc, reply, promised)
+                if generation == self.world.generation:
+                    self._answered(rpc, reply, promised)
                 return reply
             if loop.time() >= deadline:
                 return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from quorumlog.wire.record_batch import Codec
-from simulation import cluster_releases, cluster_voters
+from simulation import cluster_disaster, cluster_releases, cluster_voters
 from simulation.plan import ALL_LINKS, REAL_STORE_SHARE, Fault, with_all_links, with_more, without
 
 FIRST_BROKER = 11
@@ -66,7 +66,7 @@ ORDERS = (
 )
 MIXED = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
 """Kinds of which any run may have some."""
-KINDS = (*MIXED, ALL_LINKS, *cluster_releases.KINDS, *cluster_voters.KINDS)
+KINDS = (*MIXED, ALL_LINKS, *cluster_releases.KINDS, *cluster_voters.KINDS, cluster_disaster.KIND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,11 @@ class ClusterPlan:
         return any(fault.kind in ("wipe", "last disk") for fault in self.faults)
 
     @property
+    def rebuilds(self) -> bool:
+        """The quorum is rebuilt in it, and with its newest metadata a partition may lose records."""
+        return any(fault.kind == cluster_disaster.KIND for fault in self.faults)
+
+    @property
     def forgets_producers_s(self) -> float:
         """After how long a silence."""
         return DAY_MS / 1000 if self.upkeep is None else self.upkeep.producers_ms / 1000
@@ -221,9 +226,9 @@ def draw(seed: int) -> ClusterPlan:
     plan = replace(plan, older_releases=older, faults=with_more(faults, more))
     spares, changes = cluster_voters.drawn(Random(f"cluster voters {seed}"), plan)
     plan = replace(plan, spares=spares, faults=with_more(plan.faults, changes))
-    if Random(f"cluster real store {seed}").random() >= REAL_STORE_SHARE:
-        return plan
-    return replace(plan, real_store=True, faults=without(plan.faults, ("quorum disk",)))
+    if Random(f"cluster real store {seed}").random() < REAL_STORE_SHARE:
+        plan = replace(plan, real_store=True, faults=without(plan.faults, ("quorum disk",)))
+    return cluster_disaster.drawn(Random(f"cluster disaster {seed}"), plan)
 
 
 def _with_real_files(random: Random, plan: ClusterPlan) -> ClusterPlan:

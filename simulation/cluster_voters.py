@@ -63,15 +63,17 @@ class VotersWatch:
     def __init__(self, check: Callable[[bool, Callable[[], str]], None], seen: Counter[str]) -> None:
         self._check = check
         self._seen = seen
+        self.generation = 0
         self.voters = VoterSet()
         self.target: VoterSet | None = None
 
     def committed(self, batch: Batch) -> None:
         match batch.control:
-            case Voters(_, _, voters):
+            case Voters(_, generation, voters):
                 before = {voter.key for voter in self.voters}
                 after = {voter.key for voter in voters}
-                if before:
+                is_rebuilt, self.generation = generation > self.generation, generation
+                if before and not is_rebuilt:
                     self._seen["voters changed"] += before != after
                     self._check(
                         len(before ^ after) <= 1,
@@ -110,7 +112,7 @@ class VoterOrders:
         hosts = [self._world.hosts[node] for node in fault.nodes]
         match fault.kind:
             case "add voter":
-                return _add(hosts[0], replace=False)
+                return add_request(hosts[0], replace=False)
             case "remove voter":
                 return pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=hosts[0].config.node_id))
             case "target voters":
@@ -134,7 +136,7 @@ class VoterOrders:
         await asyncio.sleep(min(fault.length_s, 1.0))
         host.down -= 1
         world.bring_up(node_id)
-        await self._ask(_add(host, replace=True), REPLACED_S, self._random(fault))
+        await self._ask(add_request(host, replace=True), REPLACED_S, self._random(fault))
 
     def _may_lose(self, amount: float) -> Host | None:
         """A quorum node whose disk the others can do without, whichever of the sets that are known anywhere holds."""
@@ -184,7 +186,7 @@ def _address(host: Host) -> str:
     return str(host.config.control_listen)
 
 
-def _add(host: Host, *, replace: bool) -> pb.ChangeVotersRequest:
+def add_request(host: Host, *, replace: bool) -> pb.ChangeVotersRequest:
     add = pb.AddVoter(node_id=host.config.node_id, address=_address(host), replace=replace)
     return pb.ChangeVotersRequest(add=add)
 

@@ -32,6 +32,7 @@ from quorumlog.errors import FatalError, QuorumlogError
 from quorumlog_server.control_plane import ControlPlane
 from simulation import real_store
 from simulation.cluster_clients import Clients
+from simulation.cluster_disaster import outlived
 from simulation.cluster_history import Mark
 from simulation.cluster_invariants import ClusterWatch
 from simulation.cluster_metadata import Spot
@@ -137,6 +138,10 @@ class ClusterWorld(World):
             self.at_usual_speed(host)
             for disk in host.disks:
                 self._strays.attach(disk)
+        self.generation = 0
+        """How often the quorum was rebuilt."""
+        self.refused: set[str] = set()
+        """Hosts whose disks were voters' of an earlier generation."""
         self.clients = Clients(self)
         self.releases = Releases(self, plan.older_releases)
         self.watch.metadata.understood_by = lambda node_id: self.releases.understood_by(self.hosts[node_id].name)
@@ -153,7 +158,9 @@ class ClusterWorld(World):
     # Life and death
 
     def opening(self, host: Host, plane: ControlPlane, broker: BrokerProcess | None) -> None:
-        self.watch.opening(host.config.node_id, plane, broker)
+        disk = host.quorum_disk
+        generation = disk.state.generation if disk.log_end > 0 else None
+        self.watch.opening(host.config.node_id, plane, broker, generation)
 
     def bring_up(self, node_id: int) -> None:
         """Start the node's process, unless it runs or a fault keeps it down."""
@@ -214,12 +221,14 @@ class ClusterWorld(World):
         await super()._main(host)
         failure, host.failure = host.failure, None
         is_known = isinstance(failure, QuorumlogError) and self.releases.explains(host, failure)
-        if failure is not None and not is_known and not isinstance(failure, (FatalError, Violation)):
+        is_outlived = outlived(self, host, failure)
+        is_foreseen = is_known or is_outlived or isinstance(failure, (FatalError, Violation))
+        if failure is not None and not is_foreseen:
             self._break(f"{host.name} fails: {_described(failure)}")
         if process is not None and host.process is process:
             process.kill()
             self._gone(host, power=False)
-            if self.healed:  # what failed it came at the very end
+            if self.healed or (is_outlived and host.name not in self.refused):  # what failed it came at the very end
                 self.loop.call_soon(self.bring_up, host.config.node_id, context=Context())
 
     def start_client(self, name: str, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
