@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any
 
-from quorum.core.events import Answer, Answered, Ask, Asked, Event, Unanswered
+from quorum.core.events import Event, ReplyReceived, RequestFailed, RequestReceived, SendReply, SendRequest
 from quorum.core.messages import EndQuorumEpoch, ErrorCode, FetchReply, Reply, Request
 from quorum.ports import Transport, UnreachableError
 from quorumlog.runtime.logging import get_logger
@@ -41,7 +41,7 @@ class Exchange:
         self._spawn = spawn
         self._heard = heard
         self._durable_write = 0
-        self._held: dict[int, list[Ask | Answer]] = {}
+        self._held: dict[int, list[SendRequest | SendReply]] = {}
         self._call_numbers = count(1)
         self._requests: dict[int, asyncio.Future[Reply]] = {}
         self._asks: dict[int, asyncio.Task[None]] = {}
@@ -56,7 +56,7 @@ class Exchange:
 
     # Out
 
-    def submit(self, effect: Ask | Answer) -> None:
+    def submit(self, effect: SendRequest | SendReply) -> None:
         """Send it, as soon as the write that it waits for is durable."""
         if effect.after is not None and effect.after > self._durable_write:
             self._held.setdefault(effect.after, []).append(effect)
@@ -70,30 +70,30 @@ class Exchange:
             for effect in self._held.pop(after):
                 self._send(effect)
 
-    def _send(self, effect: Ask | Answer) -> None:
-        if isinstance(effect, Answer):
+    def _send(self, effect: SendRequest | SendReply) -> None:
+        if isinstance(effect, SendReply):
             future = self._requests.pop(effect.call, None)
             if future is not None and not future.done():
                 future.set_result(effect.reply)
             return
         if len(self._asks) >= ASKS_MAX:
             self.failed_requests += 1
-            self._post(Unanswered(effect.call, f"{ASKS_MAX} requests are in progress"))
+            self._post(RequestFailed(effect.call, f"{ASKS_MAX} requests are in progress"))
             return
         self._farewells += isinstance(effect.request, EndQuorumEpoch)
         self._asks[effect.call] = self._spawn(self._ask(effect))
 
-    async def _ask(self, ask: Ask) -> None:
+    async def _ask(self, ask: SendRequest) -> None:
         try:
             reply = await self._transport.ask(ask.to, ask.request, ask.timeout_ms)
         except UnreachableError as error:
             self.failed_requests += 1
             _log.debug("no answer", request=type(ask.request).__name__, reason=str(error))
-            self._post(Unanswered(ask.call, str(error)))
+            self._post(RequestFailed(ask.call, str(error)))
         else:
             if isinstance(reply, FetchReply) and reply.error is ErrorCode.NONE:
                 self._heard(reply)
-            self._post(Answered(ask.call, reply))
+            self._post(ReplyReceived(ask.call, reply))
         finally:
             del self._asks[ask.call]
             if isinstance(ask.request, EndQuorumEpoch):
@@ -129,7 +129,7 @@ class Exchange:
         call = next(self._call_numbers)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._requests[call] = future
-        self._post(Asked(call, request))
+        self._post(RequestReceived(call, request))
         try:
             async with asyncio.timeout(REQUEST_MAX_S):
                 return await future

@@ -31,26 +31,26 @@ from quorum.core.config import RaftConfig
 from quorum.core.core import RaftCore
 from quorum.core.events import (
     AdvanceHighWatermark,
-    Answer,
-    Appended,
-    Ask,
+    Anomaly,
     ControlApplied,
     Effect,
     Event,
     Joined,
     LoadSnapshot,
-    NotAppended,
-    Odd,
+    NodeRefused,
+    ProposalAppended,
+    ProposalRefused,
     Propose,
     ReadConfirmed,
     ReadLog,
     ReadRefused,
     ReadSnapshot,
     ReceiveSnapshot,
-    Refused,
     ResetConnections,
     Resign,
     RoleChanged,
+    SendReply,
+    SendRequest,
     StoreSnapshotPart,
     Tick,
     Transferred,
@@ -138,7 +138,7 @@ class QuorumNode(Inquirer):
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._outcome: Appended | NotAppended | None = None
+        self._outcome: ProposalAppended | ProposalRefused | None = None
 
         self._exchange = Exchange(transport, self._post, self._group.create_task, self._heard)
         self._reset: asyncio.Task[None] | None = None
@@ -340,9 +340,9 @@ class QuorumNode(Inquirer):
         match effect:
             case Write() | ReadLog():
                 self._disk.submit(effect)
-            case Ask() | Answer():
+            case SendRequest() | SendReply():
                 self._exchange.submit(effect)
-            case Appended() | NotAppended():
+            case ProposalAppended() | ProposalRefused():
                 self._outcome = effect
             case AdvanceHighWatermark(offset):
                 self._on_high_watermark(offset)
@@ -368,14 +368,14 @@ class QuorumNode(Inquirer):
                     )
                 self._joined.set()
                 self._tell_changed()
-            case Refused(message, newer_generation):
+            case NodeRefused(message, newer_generation):
                 if newer_generation is not None:
                     core = self.core
                     raise OutlivedError(message, core.generation, newer_generation, core.log.end, core.is_voter)
                 raise ConfigError(message)
             case VotersChanged() | Transferred() | ReadConfirmed() | ReadRefused():
                 self._questions.answer(effect)
-            case Odd(message):
+            case Anomaly(message):
                 _log.warning("odd", node_id=self.node_id, what=message)
             case ResetConnections():
                 self._reset_connections()
@@ -489,11 +489,11 @@ class QuorumNode(Inquirer):
         outcome, self._outcome = self._outcome, None
         self._wake.set()  # the step may have moved the deadline
         match outcome:
-            case Appended(base_offset, end_offset):
+            case ProposalAppended(base_offset, end_offset):
                 self._appends += 1
                 self._appended_at.append((end_offset, asyncio.get_running_loop().time()))
                 return base_offset
-            case NotAppended(reason, leads):
+            case ProposalRefused(reason, leads):
                 raise CannotAppendNowError(reason) if leads else NotLeaderError(reason)
             case None:
                 raise AssertionError("the core has not said what became of a proposal")

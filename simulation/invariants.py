@@ -19,14 +19,14 @@ from uuid import UUID
 from quorum.core.core import RaftCore
 from quorum.core.events import (
     AdvanceHighWatermark,
-    Answer,
-    Appended,
-    Asked,
     ConfirmRead,
     Effect,
     Event,
+    ProposalAppended,
     ReadConfirmed,
+    RequestReceived,
     RoleChanged,
+    SendReply,
     Tick,
     Write,
 )
@@ -102,7 +102,7 @@ def _progress(core: RaftCore, key: ReplicaKey) -> tuple[int, int | None] | None:
 
 
 def _is_accepted(effects: list[Effect]) -> bool:
-    replies = [effect.reply for effect in effects if isinstance(effect, Answer)]
+    replies = [effect.reply for effect in effects if isinstance(effect, SendReply)]
     return any(isinstance(reply, EndQuorumEpochReply) and reply.error is ErrorCode.NONE for reply in replies)
 
 
@@ -219,7 +219,7 @@ class Watch:
 
     def before(self, run: Run, event: Event) -> Stale | None:
         """Before a step: what a request of an older epoch must leave as it is, if the event is one."""
-        if not isinstance(event, Asked) or not isinstance(event.request, _OF_AN_EPOCH):
+        if not isinstance(event, RequestReceived) or not isinstance(event.request, _OF_AN_EPOCH):
             return None
         core = run.core
         if event.request.epoch >= core.epoch:
@@ -250,7 +250,7 @@ class Watch:
         self.steps += 1
         if stale is not None:
             self._is_fenced(run, stale)
-        elif isinstance(event, Asked) and isinstance(event.request, EndQuorumEpoch) and _is_accepted(effects):
+        elif isinstance(event, RequestReceived) and isinstance(event.request, EndQuorumEpoch) and _is_accepted(effects):
             run.ended = max(run.ended, event.request.epoch)
         if isinstance(event, ConfirmRead):
             run.asked[event.call] = self.committed_end
@@ -267,7 +267,7 @@ class Watch:
                     self._role(run, effect, now_ms)
                 case AdvanceHighWatermark(offset):
                     self._watermark(run, offset)
-                case Appended():
+                case ProposalAppended():
                     self._decided(run, now_ms, "decides")
                 case ReadConfirmed(call, offset):
                     self._decided(run, now_ms, "confirms a read")

@@ -213,15 +213,15 @@ def _no_pre_vote() -> list[Any]:
     return [patch.object(Elections, "stand", stand)]
 
 
-@_mutant("counts a reply of an earlier ballot")
+@_mutant("counts a reply of an earlier vote")
 def _old_replies_count() -> list[Any]:
     original = RaftCore._on_reply
 
     def on_reply(self: Any, number: int, call: Any, reply: Any, now_ms: int) -> None:
         standing, granted = self._state.role, isinstance(reply, VoteReply) and reply.granted
         late = call.purpose is Purpose.VOTE and call.role is not standing
-        if granted and late and isinstance(standing, Prospective | Candidate) and call.voter in standing.ballots:
-            standing.ballots[call.voter].granted = True
+        if granted and late and isinstance(standing, Prospective | Candidate) and call.voter in standing.votes:
+            standing.votes[call.voter].granted = True
             self._elections.count_votes(now_ms)
         original(self, number, call, reply, now_ms)
 

@@ -28,7 +28,7 @@ from quorum.core.events import (
 )
 from quorum.core.messages import IntroduceReply
 from quorum.core.replication import Replication
-from quorum.core.roles import Change, Leader, Probe
+from quorum.core.roles import Leader, Measured, PendingChange, Probe
 from quorum.core.state import CoreState
 from quorum.core.types import ControlRecord, ReplicaKey, TargetVoters, Voter, Voters, VoterSet
 
@@ -44,7 +44,7 @@ class ChangeGate:
         self._contacts = contacts
         self._replication = replication
 
-    def decide(self, leader: Leader, work: Change, now_ms: int) -> Verdict | ControlRecord | None:
+    def decide(self, leader: Leader, work: PendingChange, now_ms: int) -> Verdict | ControlRecord | None:
         match work.change:
             case AddVoter() as change:
                 return self._decide_add(leader, work, change, now_ms)
@@ -60,7 +60,7 @@ class ChangeGate:
                 return TargetVoters(None)
 
     def _decide_add(
-        self, leader: Leader, work: Change, change: AddVoter, now_ms: int
+        self, leader: Leader, work: PendingChange, change: AddVoter, now_ms: int
     ) -> Verdict | ControlRecord | None:
         current = self._state.history.current
         present = current.by_id(change.node_id)
@@ -127,7 +127,7 @@ class ChangeGate:
             after
         )
 
-    def _decide_update(self, work: Change, change: UpdateVoter, now_ms: int) -> Verdict | ControlRecord | None:
+    def _decide_update(self, work: PendingChange, change: UpdateVoter, now_ms: int) -> Verdict | ControlRecord | None:
         current = self._state.history.current
         voter = current.by_id(change.key.node_id)
         if voter is None or voter.key != change.key:
@@ -142,7 +142,7 @@ class ChangeGate:
         return self._voters(with_voter(current, Voter(voter.key, change.address)))
 
     def _decide_target(
-        self, leader: Leader, work: Change, change: SetTarget, now_ms: int
+        self, leader: Leader, work: PendingChange, change: SetTarget, now_ms: int
     ) -> Verdict | ControlRecord | None:
         state = self._state
         if (wrong := _refuse_target(change)) is not None:
@@ -187,7 +187,7 @@ class ChangeGate:
         return None
 
     def _identify(
-        self, work: Change, node_id: int, address: str, directory_id: UUID | None, now_ms: int
+        self, work: PendingChange, node_id: int, address: str, directory_id: UUID | None, now_ms: int
     ) -> ReplicaKey | Verdict | None:
         """Which disk answers at `address`; None while that is being asked."""
         state = self._state
@@ -229,7 +229,7 @@ class ChangeGate:
             )
         return None
 
-    def _measure(self, leader: Leader, work: Change, key: ReplicaKey, now_ms: int) -> Verdict | None:
+    def _measure(self, leader: Leader, work: PendingChange, key: ReplicaKey, now_ms: int) -> Verdict | None:
         """None once the newcomer has caught up; else a verdict, of which NONE means: wait.
 
         A fetch that was parked before says nothing about now, so it is answered, to make the newcomer fetch again.
@@ -237,7 +237,7 @@ class ChangeGate:
         state = self._state
         progress = leader.replicas.get(key)
         if work.measured_from is None:
-            work.measured_from = (now_ms, progress.fetches if progress is not None else 0)
+            work.measured_from = Measured(now_ms, progress.fetches if progress is not None else 0)
             self._replication.answer_parked(leader, key)
         from_ms, fetches = work.measured_from
         if progress is not None and progress.caught_up_fetch > fetches:

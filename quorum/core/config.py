@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """Checked by the edge that builds it; `RaftCore` still refuses a voter list that is wrong (`Refused`).
+    """Checked by the edge that builds it; `RaftCore` still refuses a voter list that is wrong (`NodeRefused`).
 
     address: control address (HOST:PORT) that this node advertises.
     bootstrap: control addresses of any nodes of the cluster, to find the quorum by.

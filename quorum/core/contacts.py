@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from quorum.core.latency import STALL_TIMEOUTS_MAX
 from quorum.core.messages import Fetch, FetchSnapshot
-from quorum.core.roles import Errand, Leader, Progress
+from quorum.core.roles import Leader, PendingRequest, ReplicaProgress
 from quorum.core.state import CoreState
 from quorum.core.types import ReplicaKey, VoterSet
 
@@ -25,7 +25,7 @@ class Contacts:
     def __init__(self, state: CoreState) -> None:
         self._state = state
 
-    def hear(self, leader: Leader, progress: Progress, request: Fetch | FetchSnapshot, now_ms: int) -> bool:
+    def hear(self, leader: Leader, progress: ReplicaProgress, request: Fetch | FetchSnapshot, now_ms: int) -> bool:
         """Count a valid request of a replica as contact; False if it may be older than a hold-up of this node."""
         is_current = request.round >= leader.trusted_round
         if is_current:
@@ -54,11 +54,11 @@ class Contacts:
 
     # Replicas
 
-    def progress_of(self, leader: Leader, key: ReplicaKey, address: str) -> Progress:
+    def progress_of(self, leader: Leader, key: ReplicaKey, address: str) -> ReplicaProgress:
         progress = leader.replicas.get(key)
         if progress is None:
             self._forget_silent_observers(leader)
-            progress = leader.replicas[key] = Progress(address)
+            progress = leader.replicas[key] = ReplicaProgress(address)
         progress.address = address
         return progress
 
@@ -152,5 +152,5 @@ class Contacts:
         contact = self.majority_contact_ms(leader)
         before, leader.paused = leader.paused, contact is not None and now_ms - contact >= state.config.fetch_timeout_ms
         if before != leader.paused:
-            state.seek = Errand(now_ms)  # a pause begins by asking at once
+            state.seek = PendingRequest(now_ms)  # a pause begins by asking at once
             leader.unreached.clear()

@@ -43,20 +43,21 @@ from quorum.core.contacts import Contacts
 from quorum.core.downloads import Downloads
 from quorum.core.election import Elections
 from quorum.core.events import (
-    Answered,
-    Asked,
+    Anomaly,
     ChangeVoters,
     ConfirmRead,
     Effect,
     Event,
     Joined,
     LogRead,
-    NotAppended,
-    Odd,
     Peer,
     Prefer,
+    ProposalRefused,
     Propose,
     ReadRefused,
+    ReplyReceived,
+    RequestFailed,
+    RequestReceived,
     Resign,
     SnapshotFailed,
     SnapshotLoaded,
@@ -67,7 +68,6 @@ from quorum.core.events import (
     Transfer,
     Transferred,
     TrimLog,
-    Unanswered,
     VoterChangeError,
     Written,
 )
@@ -97,14 +97,14 @@ from quorum.core.messages import (
     Vote,
     VoteReply,
 )
-from quorum.core.reads import Reads
+from quorum.core.reads import ReadIndex
 from quorum.core.replication import Replication
 from quorum.core.roles import (
     Candidate,
-    Errand,
     Follower,
     Leader,
     Newborn,
+    PendingRequest,
     Prospective,
     Resigned,
     RoleState,
@@ -140,7 +140,7 @@ class RaftCore:
         self._downloads = Downloads(state, self._timeouts)
         self._replication = Replication(state, self._contacts, self._snapshots)
         self._following = Following(state, self._timeouts, self._downloads)
-        self._reads = Reads(state, self._contacts)
+        self._reads = ReadIndex(state, self._contacts)
         self._handovers = Handovers(state, self._contacts, self._leaders, self._elections)
         self._gate = ChangeGate(state, self._contacts, self._replication)
         self._membership = Membership(state, self._timeouts, self._contacts, self._gate)
@@ -212,7 +212,7 @@ class RaftCore:
         state = self._state
         match event:
             case Propose():
-                state.effects.append(NotAppended(reason, leads=False))
+                state.effects.append(ProposalRefused(reason, leads=False))
             case ConfirmRead(call):
                 state.effects.append(ReadRefused(call, reason))
             case Transfer(call):
@@ -225,12 +225,12 @@ class RaftCore:
         match event:
             case Tick():
                 self._on_tick(now_ms)
-            case Asked(call, request):
+            case RequestReceived(call, request):
                 self._on_request(call, request, now_ms)
-            case Answered(number, reply):
+            case ReplyReceived(number, reply):
                 if (call_ := state.calls.pop(number, None)) is not None:
                     self._on_reply(number, call_, reply, now_ms)
-            case Unanswered(number):
+            case RequestFailed(number):
                 if (call_ := state.calls.pop(number, None)) is not None:
                     self._on_no_reply(number, call_, now_ms)
             case Written(write_id):
@@ -300,9 +300,9 @@ class RaftCore:
         if isinstance(state.role, Leader):
             self._replication.commit(state.role)
 
-    # Replies.  An errand takes only the reply to its latest request, in the same stay in the same role.
+    # Replies.  An pending takes only the reply to its latest request, in the same stay in the same role.
 
-    def _errand_of(self, call: Call) -> Errand | None:
+    def _pending_of(self, call: Call) -> PendingRequest | None:
         state = self._state
         if call.purpose is Purpose.INTRODUCE:
             return self._founding.introduction(state.newborn, call.to.address) if state.newborn is not None else None
@@ -314,7 +314,7 @@ class RaftCore:
             case Follower() as follower:
                 return follower.fetch
             case Prospective() | Candidate() as standing:
-                return standing.ballots.get(call.voter) if call.voter is not None else None
+                return standing.votes.get(call.voter) if call.voter is not None else None
             case Leader() as leader:
                 return leader.announcements.get(call.voter) if call.voter is not None else None
             case Resigned() as resigned:
@@ -328,8 +328,8 @@ class RaftCore:
             self._note_stranger(call.to.address, reply.known.cluster_id)
         if call.purpose is Purpose.PROBE and state.refused is None:
             return self._membership.on_probe_reply(number, call, reply, now_ms)
-        errand = self._errand_of(call)
-        if state.refused is not None or errand is None or errand.call != number:
+        pending = self._pending_of(call)
+        if state.refused is not None or pending is None or pending.call != number:
             return None
         role = state.role
         match reply, role:
@@ -359,15 +359,17 @@ class RaftCore:
             return
         self._strangers.add(address)
         state.effects.append(
-            Odd(f"{address} belongs to cluster {cluster_id}, this node to {state.cluster_id}: it follows nobody there")
+            Anomaly(
+                f"{address} belongs to cluster {cluster_id}, this node to {state.cluster_id}: it follows nobody there"
+            )
         )
 
     def _on_no_reply(self, number: int, call: Call, now_ms: int) -> None:
         state = self._state
         if call.purpose is Purpose.PROBE:
             return self._membership.on_probe_reply(number, call, None, now_ms)
-        errand = self._errand_of(call)
-        if errand is None or errand.call != number:
+        pending = self._pending_of(call)
+        if pending is None or pending.call != number:
             return None
         role = state.role
         if call.purpose is Purpose.SEEK:
@@ -440,7 +442,7 @@ class RaftCore:
             times.append(state.seek.wakes_ms)
         match state.role:
             case Leader() as leader:
-                times += [errand.wakes_ms for errand in leader.announcements.values()]
+                times += [pending.wakes_ms for pending in leader.announcements.values()]
                 times += [leader.expiry_ms, leader.owed_ms]
                 times += self._membership.timers(leader, self._now_ms)
                 times += self._handovers.timers(leader, self._now_ms)
@@ -455,10 +457,10 @@ class RaftCore:
                     times.append(follower.fetch.wakes_ms)
             case Prospective() | Candidate() as standing:
                 times.append(standing.deadline_ms)
-                times += [ballot.wakes_ms for ballot in standing.ballots.values()]
+                times += [vote.wakes_ms for vote in standing.votes.values()]
             case Resigned() as resigned:
                 times.append(resigned.deadline_ms)
-                times += [errand.wakes_ms for errand in resigned.farewells.values()]
+                times += [pending.wakes_ms for pending in resigned.farewells.values()]
             case Unattached() as unattached:
                 times.append(unattached.deadline_ms)
         return times

@@ -6,23 +6,23 @@ from typing import assert_never
 
 from quorum.core.events import (
     AdvanceHighWatermark,
-    Answer,
-    Appended,
-    Ask,
+    Anomaly,
     ControlApplied,
     Effect,
     Joined,
     LoadSnapshot,
-    NotAppended,
-    Odd,
+    NodeRefused,
+    ProposalAppended,
+    ProposalRefused,
     ReadConfirmed,
     ReadLog,
     ReadRefused,
     ReadSnapshot,
     ReceiveSnapshot,
-    Refused,
     ResetConnections,
     RoleChanged,
+    SendReply,
+    SendRequest,
     StoreSnapshotPart,
     Transferred,
     VoterChangeError,
@@ -109,10 +109,10 @@ def describe_reply(reply: Reply) -> str:
 
 def describe(effect: Effect) -> str:
     match effect:
-        case Ask():
+        case SendRequest():
             to = effect.to.node_id if effect.to.node_id is not None else effect.to.address
             return f"ask {to}: {describe_request(effect.request)}{_after(effect.after)}"
-        case Answer():
+        case SendReply():
             return f"answer: {describe_reply(effect.reply)}{_after(effect.after)}"
         case Write():
             cut = f" truncate={effect.truncate_to}" if effect.truncate_to is not None else ""
@@ -121,9 +121,9 @@ def describe(effect: Effect) -> str:
             return f"write {effect.id}: {_state(effect.state)}{cut}{base}{batches}"
         case ReadLog():
             return f"read {effect.start}..{effect.end}"
-        case Appended():
+        case ProposalAppended():
             return f"appended {effect.base_offset}..{effect.end_offset}"
-        case NotAppended():
+        case ProposalRefused():
             return f"not appended: {effect.reason}"
         case AdvanceHighWatermark():
             return f"high watermark {effect.offset}"
@@ -134,7 +134,7 @@ def describe(effect: Effect) -> str:
         case Joined():
             replaced = f", in place of {effect.replaced}" if effect.replaced is not None else ""
             return f"joined {effect.cluster_id}{replaced}"
-        case Refused():
+        case NodeRefused():
             return f"refused: {effect.message}"
         case VotersChanged():
             return f"change {effect.call}: {_result(effect)}"
@@ -155,7 +155,7 @@ def describe(effect: Effect) -> str:
             return f"load snapshot {_end(effect.snapshot)}"
         case ResetConnections():
             return "reset connections"
-        case Odd():
+        case Anomaly():
             return f"odd: {effect.message}"
         case _:
             assert_never(effect)

@@ -28,7 +28,7 @@ from quorum.core.events import (
     StoreSnapshotPart,
 )
 from quorum.core.messages import ErrorCode, FetchSnapshot, FetchSnapshotReply
-from quorum.core.roles import Download, Errand, Follower
+from quorum.core.roles import Download, Follower, PendingRequest
 from quorum.core.state import CoreState, Purpose
 from quorum.core.timeouts import Timeouts
 from quorum.core.types import LogEnd, TargetVoters
@@ -86,7 +86,7 @@ class Downloads:
         follower.fetch.call = None
         if reply.error is ErrorCode.NOT_LEADER and reply.known.epoch == state.epoch:
             follower.gone = True
-            state.seek = Errand(now_ms)
+            state.seek = PendingRequest(now_ms)
             return None
         download = follower.download
         if download is None or download.snapshot != request.snapshot or download.position != request.position:

@@ -35,11 +35,11 @@ from quorum.core.messages import (
     VoteReply,
 )
 from quorum.core.roles import (
-    Ballot,
     Candidate,
-    Errand,
     Follower,
     Leader,
+    PendingRequest,
+    PendingVote,
     Prospective,
     Resigned,
     Unattached,
@@ -181,9 +181,9 @@ class Elections:
                 case _:
                     granted = True
         if not granted and isinstance(state.role, Prospective):
-            ballot = state.role.ballots.get(candidate)
-            if ballot is not None and not ballot.granted:
-                state.role.ballots[candidate] = Ballot(now_ms)  # it stands, too, and is behind: now it will agree
+            vote = state.role.votes.get(candidate)
+            if vote is not None and not vote.granted:
+                state.role.votes[candidate] = PendingVote(now_ms)  # it stands, too, and is behind: now it will agree
         return granted
 
     def _grants_vote(self, request: Vote, now_ms: int) -> bool:
@@ -237,28 +237,28 @@ class Elections:
     def ask_for_votes(self, standing: Prospective | Candidate, now_ms: int) -> None:
         state = self._state
         pre_vote = isinstance(standing, Prospective)
-        for voter, ballot in standing.ballots.items():
-            if ballot.is_due(now_ms):
+        for voter, vote in standing.votes.items():
+            if vote.is_due(now_ms):
                 request = Vote(state.sender, voter, state.epoch, state.log.last, pre_vote, state.config.address)
-                to = self._where(voter, ballot.failures)
-                state.ask(ballot, Purpose.VOTE, to, request, now_ms, voter=voter, after=state.after_election)
+                to = self._where(voter, vote.failures)
+                state.ask(vote, Purpose.VOTE, to, request, now_ms, voter=voter, after=state.after_election)
 
     def on_vote_reply(
         self, standing: Prospective | Candidate, voter: ReplicaKey, reply: VoteReply, now_ms: int
     ) -> None:
-        ballot = standing.ballots[voter]
-        ballot.call = None
+        vote = standing.votes[voter]
+        vote.call = None
         if reply.error is not ErrorCode.NONE:
             return self.vote_failed(standing, voter, now_ms)
-        ballot.due_ms, ballot.granted = None, reply.granted
+        vote.due_ms, vote.granted = None, reply.granted
         return self.count_votes(now_ms)
 
     def vote_failed(self, standing: Prospective | Candidate, voter: ReplicaKey, now_ms: int) -> None:
         """No answer says nothing: ask again while the election lasts."""
-        ballot = standing.ballots[voter]
-        ballot.call = None
-        ballot.failures += 1
-        ballot.due_ms = now_ms + self._timeouts.backoff_ms(ballot.failures)
+        vote = standing.votes[voter]
+        vote.call = None
+        vote.failures += 1
+        vote.due_ms = now_ms + self._timeouts.backoff_ms(vote.failures)
 
     def count_votes(self, now_ms: int) -> None:
         state = self._state
@@ -266,15 +266,15 @@ class Elections:
         if not isinstance(standing, Prospective | Candidate):
             return
         majority = state.history.current.majority
-        granting = [voter for voter, ballot in standing.ballots.items() if ballot.granted]
-        against = sum(ballot.granted is False for ballot in standing.ballots.values())
+        granting = [voter for voter, vote in standing.votes.items() if vote.granted]
+        against = sum(vote.granted is False for vote in standing.votes.values())
         own = int(state.is_voter)
         if isinstance(standing, Prospective):
             if len(granting) + own >= majority:
                 self._transitions.become_candidate(
-                    now_ms, f"{len(granting) + own} of {len(standing.ballots) + own} would vote for it"
+                    now_ms, f"{len(granting) + own} of {len(standing.votes) + own} would vote for it"
                 )
-            elif len(standing.ballots) + own - against < majority:
+            elif len(standing.votes) + own - against < majority:
                 self._lose_pre_vote(standing, now_ms, "a majority would not vote for it")
             return
         if own and state.durable_write >= standing.vote_write:
@@ -305,17 +305,17 @@ class Elections:
 
     def announce(self, leader: Leader, now_ms: int) -> None:
         state = self._state
-        for voter, errand in leader.announcements.items():
-            if errand.is_due(now_ms):
+        for voter, pending in leader.announcements.items():
+            if pending.is_due(now_ms):
                 request = BeginQuorumEpoch(state.sender, voter, state.epoch, state.config.address)
                 after = state.after_election
-                state.ask(errand, Purpose.BEGIN, state.peer(voter), request, now_ms, voter=voter, after=after)
+                state.ask(pending, Purpose.BEGIN, state.peer(voter), request, now_ms, voter=voter, after=after)
 
     def announcement_ended(self, leader: Leader, voter: ReplicaKey, sent_ms: int) -> None:
         """Answered or not, say it again every half fetch timeout, unless the voter fetches meanwhile."""
-        errand = leader.announcements[voter]
-        errand.call = None
-        errand.due_ms = max(errand.due_ms or 0, sent_ms + self._state.config.fetch_timeout_ms // 2)
+        pending = leader.announcements[voter]
+        pending.call = None
+        pending.due_ms = max(pending.due_ms or 0, sent_ms + self._state.config.fetch_timeout_ms // 2)
 
     def on_begin(self, call: int, request: BeginQuorumEpoch, now_ms: int) -> None:
         state = self._state
@@ -344,16 +344,16 @@ class Elections:
 
     def say_farewell(self, resigned: Resigned, now_ms: int) -> None:
         state = self._state
-        for voter, errand in resigned.farewells.items():
-            if errand.is_due(now_ms):
+        for voter, pending in resigned.farewells.items():
+            if pending.is_due(now_ms):
                 request = EndQuorumEpoch(state.sender, voter, state.epoch, resigned.successors, resigned.reason)
-                state.ask(errand, Purpose.END, state.peer(voter), request, now_ms, voter=voter)
+                state.ask(pending, Purpose.END, state.peer(voter), request, now_ms, voter=voter)
 
     def farewell_ended(self, resigned: Resigned, voter: ReplicaKey, heard: bool, now_ms: int) -> None:
-        errand = resigned.farewells[voter]
-        errand.call = None
-        errand.failures += 1
-        errand.due_ms = None if heard else now_ms + self._timeouts.backoff_ms(errand.failures)
+        pending = resigned.farewells[voter]
+        pending.call = None
+        pending.failures += 1
+        pending.due_ms = None if heard else now_ms + self._timeouts.backoff_ms(pending.failures)
 
     def on_end(self, call: int, request: EndQuorumEpoch, now_ms: int) -> None:
         state = self._state
@@ -387,7 +387,7 @@ class Elections:
         if isinstance(state.role, Follower):
             if not state.role.gone:
                 state.role.gone = True
-                state.seek = Errand(now_ms)
+                state.seek = PendingRequest(now_ms)
         elif isinstance(state.role, Prospective):
             state.role.lost_leader_id = state.role.lost_leader = None
         if not state.may_stand or not isinstance(state.role, Follower | Unattached):

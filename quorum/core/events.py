@@ -1,4 +1,4 @@
-"""What the core hears (events) and what it wants done (effects).
+"""The input of the core (events) and its output (effects).
 
 The shell carries out effects in the order given; it may merge neighbouring `Write`s into one transaction, never swap
 them.  Anything with `after=id` leaves only once `Write` number `id` is durable.
@@ -24,33 +24,30 @@ from quorum.core.types import (
     VoterSet,
 )
 
-# What may be asked of the voter set (design §4.8)
+# Changes of the voter set (design §4.8)
 
 
 @dataclass(frozen=True, slots=True)
 class AddVoter:
-    """Make the observer `node_id` at `address` a voter.  Its directory id is found by asking it; given, it must match.
-
-    replace: take the voter of the same id with another directory id out first.
-    """
+    """Make the observer `node_id` at `address` a voter."""
 
     node_id: int
     address: str
-    directory_id: UUID | None = None
-    replace: bool = False
+    directory_id: UUID | None = None  # None: the one that answers at `address`; else that must be this one
+    replace: bool = False  # first remove the voter of the same id that has another directory id
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveVoter:
-    """Take a voter out; with a directory id only if it is that one."""
+    """Remove a voter."""
 
     node_id: int
-    directory_id: UUID | None = None
+    directory_id: UUID | None = None  # remove it only if it has this one
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateVoter:
-    """A voter advertises another address from now on."""
+    """Change the address of a voter."""
 
     key: ReplicaKey
     address: str
@@ -58,24 +55,24 @@ class UpdateVoter:
 
 @dataclass(frozen=True, slots=True)
 class SetTarget:
-    """Work towards these voters (id, address), one step at a time; takes the place of an earlier target.
+    """Work towards these voters, one step at a time, instead of towards an earlier target.
 
-    Answered once the target itself is committed: the work goes on after that, under whichever leader.
+    The result is reported once the target itself is committed.  The work goes on after that, under any leader.
     """
 
-    voters: tuple[tuple[int, str], ...]
+    voters: tuple[tuple[int, str], ...]  # (id, address)
 
 
 @dataclass(frozen=True, slots=True)
 class CancelTarget:
-    """Stop working towards a target; what was done stays done."""
+    """Stop working towards a target.  Steps that were taken are not undone."""
 
 
 VoterChange = AddVoter | RemoveVoter | UpdateVoter | SetTarget | CancelTarget
 
 
 class VoterChangeError(Enum):
-    """Why a change of the voters, or a transfer of leadership, was refused or did not end well."""
+    """Why a change of the voters, or a transfer of leadership, was refused or failed."""
 
     NONE = "NONE"
     NOT_LEADER = "NOT_LEADER"
@@ -98,21 +95,15 @@ class VoterChangeError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class VoterChangeResult:
-    """How a `ChangeVoters` ended.
-
-    message: what is so, or what is in the way.  next_step: what the operator can do about it; empty when nothing.
-    changed: false when it was so already, was refused, or was only tried (`dry_run`).
-    offset: end offset of what was appended for it; 0 if nothing was.
-    voters, target: in force when this was decided; for a dry run, those that it would lead to.
-    """
+    """How a `ChangeVoters` ended."""
 
     error: VoterChangeError
-    message: str
-    next_step: str
-    changed: bool
-    offset: int
-    voters: VoterSet
-    target: VoterSet | None
+    message: str  # the outcome, or the obstacle
+    next_step: str  # what the operator can do about it; empty when nothing
+    changed: bool  # false for a change that was refused, was already so, or was a dry run
+    offset: int  # end offset of the record that was appended for it; 0 if none was
+    voters: VoterSet  # in force when this was decided; for a dry run, those that it would lead to
+    target: VoterSet | None  # likewise
 
 
 # Events
@@ -120,29 +111,28 @@ class VoterChangeResult:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; sent no later than `RaftCore.deadline_ms`, after all waiting messages."""
+    """Time has passed.  The shell sends this no later than `RaftCore.deadline_ms`, after all waiting messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A peer's request has arrived.  `call` is this node's number for it; exactly one `Answer` follows, or none if the
-    node stops."""
+class RequestReceived:
+    """A peer's request has arrived.  Exactly one `SendReply` follows, or none if the node stops."""
 
-    call: int
+    call: int  # this node's number for the request
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The reply to `Ask` number `call`."""
+class ReplyReceived:
+    """The reply to `SendRequest` number `call`."""
 
     call: int
     reply: Reply
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
-    """`Ask` number `call` failed: unreachable, deadline passed, or a reply that made no sense."""
+class RequestFailed:
+    """`SendRequest` number `call` failed: unreachable, deadline passed, or an invalid reply."""
 
     call: int
     reason: str
@@ -157,7 +147,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """The batches asked for by `ReadLog`: contiguous from its start offset, possibly fewer than wanted, never torn."""
+    """The batches for a `ReadLog`: contiguous from its start offset, possibly fewer than it asked for, all complete."""
 
     read_id: int
     batches: tuple[Batch, ...]
@@ -165,7 +155,10 @@ class LogRead:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Append data to the log, if still leader of `epoch`.  Answered in the same step by `Appended` or `NotAppended`."""
+    """Append data to the log, if still leader of `epoch`.
+
+    `ProposalAppended` or `ProposalRefused` follows in the same step.
+    """
 
     epoch: int
     payload: bytes
@@ -175,15 +168,17 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Give leadership up on purpose (shutdown, handover)."""
+    """Give up leadership on purpose (shutdown, handover)."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeVoters:
-    """Change the voters.  Exactly one `VotersChanged(call)` follows, within about `timeout_ms`, or none if the node
-    stops."""
+    """Change the voters.
+
+    Exactly one `VotersChanged(call)` follows, within about `timeout_ms`, or none if the node stops.
+    """
 
     call: int
     change: VoterChange
@@ -202,46 +197,48 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Prefer:
-    """Ids of the voters that should lead if they can (the PreferredControllers record), most wanted first."""
+    """The ids of the preferred leaders (the PreferredControllers record), most wanted first."""
 
     node_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmRead:
-    """Find the offset that a current read must have applied (design §4.7).  Exactly one `ReadConfirmed` or
-    `ReadRefused` with this `call` follows; as long as the leader is connected, within a round trip."""
+    """Find the offset that a current read must have applied (design §4.7).
+
+    Exactly one `ReadConfirmed` or `ReadRefused` with this `call` follows; as long as the leader is connected, within a
+    round trip.
+    """
 
     call: int
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """A snapshot of ours, of everything below `snapshot.offset`, is durable: the log may start there."""
+    """A snapshot on this disk, of everything below `snapshot.offset`, is durable: the log may start there."""
 
     snapshot: LogEnd
 
 
 @dataclass(frozen=True, slots=True)
 class TrimLog:
-    """The log may start at the end of this snapshot of ours; nothing below is wanted any more."""
+    """The log may start at the end of this snapshot; the shell needs nothing below any more."""
 
     snapshot: LogEnd
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRead:
-    """The bytes asked for by `ReadSnapshot`; none at or past the end, and `data` is None when there is no such
-    snapshot."""
+    """The bytes for a `ReadSnapshot`."""
 
     read_id: int
-    size: int
-    data: bytes | None
+    size: int  # of the whole snapshot
+    data: bytes | None  # empty at or past the end; None when there is no such snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
-    """Of the snapshot that is being received, the bytes below `position` are stored here."""
+    """The bytes below `position` of the snapshot that is being received are stored."""
 
     snapshot: LogEnd
     position: int
@@ -249,14 +246,14 @@ class SnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLoaded:
-    """The snapshot asked for by `LoadSnapshot` is whole, understood and durable."""
+    """The snapshot of a `LoadSnapshot` is complete, valid and durable."""
 
     base: LogBase
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """The snapshot asked for by `LoadSnapshot` is damaged; what was stored of it is gone."""
+    """The snapshot of a `LoadSnapshot` is damaged; its stored bytes are deleted."""
 
     snapshot: LogEnd
     reason: str
@@ -264,9 +261,9 @@ class SnapshotFailed:
 
 Event = (
     Tick
-    | Asked
-    | Answered
-    | Unanswered
+    | RequestReceived
+    | ReplyReceived
+    | RequestFailed
     | Written
     | LogRead
     | Propose
@@ -287,15 +284,15 @@ Event = (
 
 
 class Peer(NamedTuple):
-    """Where to send: a node at its control address.  `node_id` is None for a bootstrap address not met yet."""
+    """A node at its control address."""
 
-    node_id: int | None
+    node_id: int | None  # None for a bootstrap address whose node is not known yet
     address: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Send a request; `Answered(call)` or `Unanswered(call)` comes back within `timeout_ms`."""
+class SendRequest:
+    """Send a request; `ReplyReceived(call)` or `RequestFailed(call)` comes back within `timeout_ms`."""
 
     call: int
     to: Peer
@@ -305,8 +302,8 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Send the reply to `Asked(call)`."""
+class SendReply:
+    """Send the reply to `RequestReceived(call)`."""
 
     call: int
     reply: Reply
@@ -315,10 +312,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Durable as one unit; `Written(id)` answers.  Neighbours may be merged, never swapped.
+    """Make this durable as one unit; `Written(id)` answers.  Neighbours may be merged, never swapped.
 
-    Order inside: truncate, then drop what is below the base's end, then append, then the quorum state as it is after
-    all of that.  A log that ends before the base's end is empty from there on.
+    The order is: truncate, then drop everything below the base's end, then append, then store the quorum state as it is
+    after all of that.  A log that ends before the base's end is empty from there on.
     """
 
     id: int
@@ -339,32 +336,31 @@ class ReadLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class ProposalAppended:
+    """A proposal is in the leader's log, not yet durable or committed."""
+
     base_offset: int
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class NotAppended:
-    """A proposal was refused; nothing was changed.
-
-    leads: this node leads the epoch of the proposal, so the same proposal may be accepted later in that epoch.
-    """
+class ProposalRefused:
+    """A proposal was refused; nothing was changed."""
 
     reason: str
-    leads: bool
+    leads: bool  # this node leads the proposal's epoch, so it may accept the same proposal later in that epoch
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
-    """Everything below `offset` is committed: it may be applied, and those who wait for it answered."""
+    """Everything below `offset` is committed: the shell applies it and answers those who wait for it."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """For logs, metrics and the state machine; `reason` says in plain words why."""
+    """This node has another role now, or the same role anew; for logs, metrics and the state machine."""
 
     role: Role
     epoch: int
@@ -375,29 +371,28 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class ControlApplied:
-    """A control record took effect (or, after a truncation, an earlier one again)."""
+    """A control record is in force now; after a truncation this may be an earlier one again."""
 
     record: ControlRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The node has its place: `cluster_id` is known and durable.  `replaced` names the listed voter whose disk this one
-    replaces, when a newborn found its cluster already founded (design §4.2)."""
+    """The node has its place in its cluster, whose id is durable here."""
 
     cluster_id: str
-    replaced: ReplicaKey | None = None
+    replaced: ReplicaKey | None = None  # the listed voter whose disk this one replaces (design §4.2)
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """This node cannot take part, for a reason that waiting will not mend (another cluster's id, an older generation,
-    another voter list).  The shell ends the process with this message.
+class NodeRefused:
+    """This node cannot take part, for a lasting reason: another cluster's id, an older generation, another voter list.
 
-    newer_generation: that of the quorum, when the reason is that it was rebuilt."""
+    The shell ends the process with this message.
+    """
 
     message: str
-    newer_generation: int | None = None
+    newer_generation: int | None = None  # the quorum's, when the reason is that the quorum was rebuilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +405,7 @@ class VotersChanged:
 
 @dataclass(frozen=True, slots=True)
 class Transferred:
-    """The end of `Transfer(call)`: another node leads (NONE), or why not."""
+    """The end of `Transfer(call)`: another node leads (NONE), or the reason why none does."""
 
     call: int
     error: VoterChangeError
@@ -419,7 +414,7 @@ class Transferred:
 
 @dataclass(frozen=True, slots=True)
 class ReadConfirmed:
-    """`ConfirmRead(call)`: what has applied everything below `offset` is current as of the asking."""
+    """`ConfirmRead(call)`: a state that includes everything below `offset` was current when the read was requested."""
 
     call: int
     offset: int
@@ -427,7 +422,7 @@ class ReadConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class ReadRefused:
-    """`ConfirmRead(call)`: this node cannot say what is current."""
+    """`ConfirmRead(call)`: this node does not know which state is current."""
 
     call: int
     reason: str
@@ -435,7 +430,7 @@ class ReadRefused:
 
 @dataclass(frozen=True, slots=True)
 class ReadSnapshot:
-    """Read at most `max_bytes` of one of our snapshots, from byte `position` on; `SnapshotRead` answers."""
+    """Read at most `max_bytes` of a snapshot on this disk, from byte `position` on; `SnapshotRead` answers."""
 
     read_id: int
     snapshot: LogEnd
@@ -445,14 +440,14 @@ class ReadSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ReceiveSnapshot:
-    """The leader offers this snapshot.  Say how much of it is here already, by `SnapshotPart`."""
+    """The leader offers this snapshot.  `SnapshotPart` answers how much of it is on this disk already."""
 
     snapshot: LogEnd
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSnapshotPart:
-    """Keep these bytes of the snapshot that is being received; `SnapshotPart` answers."""
+    """Store these bytes of the snapshot that is being received; `SnapshotPart` answers."""
 
     snapshot: LogEnd
     position: int
@@ -461,8 +456,10 @@ class StoreSnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class LoadSnapshot:
-    """All bytes are here: check them, read the state from them, make the snapshot durable.  `SnapshotLoaded` or
-    `SnapshotFailed` answers; the state takes effect once this node is told that all below its end is committed."""
+    """All bytes are stored: check them, read the state from them, make the snapshot durable.
+
+    `SnapshotLoaded` or `SnapshotFailed` answers.  The state takes effect with the `AdvanceHighWatermark` to its end.
+    """
 
     snapshot: LogEnd
 
@@ -473,24 +470,24 @@ class ResetConnections:
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
-    """Something was handled that no correct peer and disk bring about: a person should look at it."""
+class Anomaly:
+    """This node has handled something that no correct peer or disk causes: a person should look at it."""
 
     message: str
 
 
 Effect = (
-    Ask
-    | Answer
+    SendRequest
+    | SendReply
     | Write
     | ReadLog
-    | Appended
-    | NotAppended
+    | ProposalAppended
+    | ProposalRefused
     | AdvanceHighWatermark
     | RoleChanged
     | ControlApplied
     | Joined
-    | Refused
+    | NodeRefused
     | VotersChanged
     | Transferred
     | ReadConfirmed
@@ -500,17 +497,13 @@ Effect = (
     | StoreSnapshotPart
     | LoadSnapshot
     | ResetConnections
-    | Odd
+    | Anomaly
 )
 
 __all__ = [
     "AddVoter",
     "AdvanceHighWatermark",
-    "Answer",
-    "Answered",
-    "Appended",
-    "Ask",
-    "Asked",
+    "Anomaly",
     "CancelTarget",
     "ChangeVoters",
     "ConfirmRead",
@@ -521,21 +514,26 @@ __all__ = [
     "Joined",
     "LoadSnapshot",
     "LogRead",
-    "NotAppended",
-    "Odd",
+    "NodeRefused",
     "Peer",
     "Prefer",
+    "ProposalAppended",
+    "ProposalRefused",
     "Propose",
     "ReadConfirmed",
     "ReadLog",
     "ReadRefused",
     "ReadSnapshot",
     "ReceiveSnapshot",
-    "Refused",
     "RemoveVoter",
+    "ReplyReceived",
+    "RequestFailed",
+    "RequestReceived",
     "ResetConnections",
     "Resign",
     "RoleChanged",
+    "SendReply",
+    "SendRequest",
     "SetTarget",
     "SnapshotFailed",
     "SnapshotLoaded",
@@ -547,7 +545,6 @@ __all__ = [
     "Transfer",
     "Transferred",
     "TrimLog",
-    "Unanswered",
     "UpdateVoter",
     "VoterChange",
     "VoterChangeError",

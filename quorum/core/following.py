@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from quorum.core.downloads import Downloads
 from quorum.core.messages import ErrorCode, Fetch, FetchReply
-from quorum.core.roles import Errand, Follower
+from quorum.core.roles import Follower, PendingRequest
 from quorum.core.state import CoreState, Purpose
 from quorum.core.timeouts import Timeouts
 from quorum.core.types import LogEnd, Voters
@@ -56,7 +56,7 @@ class Following:
         follower.fetch.call = None
         if reply.error is ErrorCode.NOT_LEADER and reply.known.epoch == state.epoch:
             follower.gone = True
-            state.seek = Errand(now_ms)
+            state.seek = PendingRequest(now_ms)
             return None
         usable = reply.error is ErrorCode.NONE and reply.known.epoch == state.epoch
         if not usable or not self._take(follower, request, reply, now_ms):

@@ -22,7 +22,7 @@ from __future__ import annotations
 from quorum.core.contacts import Contacts
 from quorum.core.events import Joined, Peer
 from quorum.core.messages import ErrorCode, Introduce, IntroduceReply
-from quorum.core.roles import Errand, Leader, Newborn, Unattached
+from quorum.core.roles import Leader, Newborn, PendingRequest, Unattached
 from quorum.core.search import LeaderSearch
 from quorum.core.state import CoreState, Purpose
 from quorum.core.timeouts import Timeouts
@@ -54,7 +54,7 @@ class Founding:
         if founders and (len(set(ids)) < len(ids) or state.key.node_id not in ids):
             return state.refuse(f"node {state.key.node_id} must be in its voter list exactly once: {_names(founders)}")
         addresses = [address for node_id, address in founders if node_id != state.key.node_id]
-        state.newborn = Newborn({address: Errand(now_ms) for address in addresses})
+        state.newborn = Newborn({address: PendingRequest(now_ms) for address in addresses})
         return None
 
     def introduce(self, newborn: Newborn, now_ms: int) -> None:
@@ -71,9 +71,9 @@ class Founding:
                 state.seek.due_ms = None
             return
         for node_id, address in founders:
-            errand = newborn.errands.get(address)
-            if errand is not None and errand.is_due(now_ms):
-                state.ask(errand, Purpose.INTRODUCE, Peer(node_id, address), request, now_ms)
+            pending = newborn.introductions.get(address)
+            if pending is not None and pending.is_due(now_ms):
+                state.ask(pending, Purpose.INTRODUCE, Peer(node_id, address), request, now_ms)
         self._found(newborn, founders, now_ms)
 
     def timers(self, newborn: Newborn) -> list[int | None]:
@@ -82,18 +82,18 @@ class Founding:
             return []
         if not state.config.founders:
             return [state.seek.wakes_ms]
-        return [errand.wakes_ms for errand in newborn.errands.values()]
+        return [pending.wakes_ms for pending in newborn.introductions.values()]
 
-    def introduction(self, newborn: Newborn, address: str) -> Errand:
-        """The errand that a request to `address` belongs to."""
-        return newborn.errands.get(address, self._state.seek)
+    def introduction(self, newborn: Newborn, address: str) -> PendingRequest:
+        """The pending that a request to `address` belongs to."""
+        return newborn.introductions.get(address, self._state.seek)
 
     def on_introduce_reply(self, newborn: Newborn, to: Peer, reply: IntroduceReply, now_ms: int) -> None:
         state = self._state
-        errand = self.introduction(newborn, to.address)
-        errand.call = None
-        errand.failures = 0
-        errand.due_ms = now_ms + state.config.retry_backoff_max_ms // 2
+        pending = self.introduction(newborn, to.address)
+        pending.call = None
+        pending.failures = 0
+        pending.due_ms = now_ms + state.config.retry_backoff_max_ms // 2
         newborn.answers.pop(to.address, None)
         if newborn.write is not None:
             return None
@@ -120,10 +120,10 @@ class Founding:
         return None
 
     def introduce_failed(self, newborn: Newborn, to: Peer, now_ms: int) -> None:
-        errand = self.introduction(newborn, to.address)
-        errand.call = None
-        errand.failures += 1
-        errand.due_ms = now_ms + self._timeouts.backoff_ms(errand.failures)
+        pending = self.introduction(newborn, to.address)
+        pending.call = None
+        pending.failures += 1
+        pending.due_ms = now_ms + self._timeouts.backoff_ms(pending.failures)
         newborn.answers.pop(to.address, None)
 
     def _found(self, newborn: Newborn, founders: tuple[tuple[int, str], ...], now_ms: int) -> None:
@@ -131,7 +131,7 @@ class Founding:
         state = self._state
         if newborn.write is not None or state.refused is not None or state.key.node_id != founders[0][0]:
             return None
-        if newborn.answers.keys() != newborn.errands.keys():
+        if newborn.answers.keys() != newborn.introductions.keys():
             return None
         expected = {reply.known.cluster_id for reply in newborn.answers.values()} | {state.expected_cluster_id}
         named = sorted(cluster_id for cluster_id in expected if cluster_id is not None)
@@ -229,9 +229,9 @@ class Founding:
         Only after a failure when it has merely introduced itself, or two newborns would ask each other without end.
         """
         address = dict(self._state.config.founders).get(key.node_id)
-        errand = newborn.errands.get(address) if address is not None else None
-        if errand is not None and (errand.failures > 0 or not failed_only):
-            errand.due_ms = now_ms
+        pending = newborn.introductions.get(address) if address is not None else None
+        if pending is not None and (pending.failures > 0 or not failed_only):
+            pending.due_ms = now_ms
 
 
 def _names(founders: tuple[tuple[int, str], ...]) -> str:

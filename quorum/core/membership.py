@@ -28,7 +28,7 @@ from quorum.core.events import (
     VotersChanged,
 )
 from quorum.core.messages import Introduce, IntroduceReply, Reply
-from quorum.core.roles import Change, Errand, Leader
+from quorum.core.roles import Leader, PendingChange, PendingRequest
 from quorum.core.state import Call, CoreState, Purpose
 from quorum.core.timeouts import Timeouts
 from quorum.core.types import Batch, ControlRecord, TargetVoters, Voters
@@ -55,7 +55,7 @@ class Membership:
             overridden = Verdict(VoterChangeError.OUTCOME_UNKNOWN, "another target was set before this one was reached")
             self._end_change(leader, leader.change, overridden, now_ms)
         deadline = now_ms + max(event.timeout_ms, 1)
-        leader.change = Change(event.call, event.change, event.dry_run, deadline)
+        leader.change = PendingChange(event.call, event.change, event.dry_run, deadline)
         return None
 
     def _refuse_change(self, event: ChangeVoters, now_ms: int) -> Verdict | None:
@@ -120,7 +120,7 @@ class Membership:
         """Whether this leader has removed itself from the voters, and that is committed: then it resigns."""
         return not self._state.is_voter and not self._is_uncommitted
 
-    def _advance_change(self, leader: Leader, work: Change, now_ms: int) -> None:
+    def _advance_change(self, leader: Leader, work: PendingChange, now_ms: int) -> None:
         state = self._state
         if work.end is not None:
             reached = not work.sets_target or state.history.target is None
@@ -167,9 +167,9 @@ class Membership:
         if isinstance(record, Voters):
             known = leader.announcements
             later = now_ms + state.config.fetch_timeout_ms // 2  # a newcomer fetches already
-            leader.announcements = {key: known.get(key) or Errand(later) for key in state.other_voters}
+            leader.announcements = {key: known.get(key) or PendingRequest(later) for key in state.other_voters}
 
-    def _tell_dry_run(self, leader: Leader, work: Change, record: ControlRecord) -> None:
+    def _tell_dry_run(self, leader: Leader, work: PendingChange, record: ControlRecord) -> None:
         state = self._state
         leader.change = None
         voters, target = state.history.current, state.history.target
@@ -182,7 +182,7 @@ class Membership:
         result = VoterChangeResult(VoterChangeError.NONE, message, "", False, 0, voters, target)
         state.effects.append(VotersChanged(work.call, result))
 
-    def _end_change(self, leader: Leader, work: Change, verdict: Verdict | None, now_ms: int) -> None:
+    def _end_change(self, leader: Leader, work: PendingChange, verdict: Verdict | None, now_ms: int) -> None:
         """The work is over: with a verdict, or committed."""
         state = self._state
         if work is leader.step:
@@ -229,7 +229,7 @@ class Membership:
         else:
             change = self._moved_voter(leader, now_ms)
         if change is not None:
-            leader.step = Change(None, change, False, now_ms + state.config.step_timeout_ms)
+            leader.step = PendingChange(None, change, False, now_ms + state.config.step_timeout_ms)
             self._advance_change(leader, leader.step, now_ms)
         return None
 
@@ -252,7 +252,7 @@ class Membership:
 
     # Asking addresses
 
-    def _ask_probes(self, work: Change, now_ms: int) -> None:
+    def _ask_probes(self, work: PendingChange, now_ms: int) -> None:
         state = self._state
         for address, probe in work.probes.items():
             if probe.is_due(now_ms):

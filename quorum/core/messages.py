@@ -1,8 +1,8 @@
-"""What nodes say to each other: requests and replies of the `Quorum` service, as plain values.
+"""Requests and replies of the `Quorum` service, as plain values.
 
-Every request carries the cluster id and generation of its sender, and every reply what its sender knows of the quorum
-(`epoch`, `leader_id`, `leader_address`): any reply may teach the asker about a newer epoch.  Requests are tied to
-replies by the `call` number of `events.py`, so a late or repeated reply is recognised.
+Every request carries the cluster id and generation of its sender.  Every reply carries the epoch and leader that its
+sender knows, so that stale nodes learn from any reply.  Requests are tied to replies by the `call` number of
+`events.py`, so a late or repeated reply is recognised.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ErrorCode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who asks, from which cluster."""
+    """The node that sends a request, and its cluster."""
 
     cluster_id: str | None
     generation: int
@@ -42,7 +42,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What the answering node knows of the quorum; in every reply."""
+    """The quorum as the replying node knows it; in every reply."""
 
     cluster_id: str | None
     generation: int
@@ -53,17 +53,14 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """A vote or pre-vote (KIP-996) for `sender.key` in `epoch`, which for a pre-vote is the epoch it has now.
-
-    address: where the sender is, which the log may not know yet; empty if it does not say.
-    """
+    """A request for a vote or pre-vote (KIP-996) for `sender.key`."""
 
     sender: Sender
     target: ReplicaKey
-    epoch: int
+    epoch: int  # for a pre-vote the sender's present one
     log_end: LogEnd
     pre_vote: bool
-    address: str = ""
+    address: str = ""  # the sender's, which the log may not have yet; empty if it does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +88,13 @@ class BeginQuorumEpochReply:
 
 @dataclass(frozen=True, slots=True)
 class EndQuorumEpoch:
-    """A leader gives its epoch up.
-
-    `successors`: voters with fast disks before slow ones, then by descending log end; `reason` is for people.
-    """
+    """A leader has given up its epoch."""
 
     sender: Sender
     target: ReplicaKey
     epoch: int
-    successors: tuple[ReplicaKey, ...]
-    reason: str = ""
+    successors: tuple[ReplicaKey, ...]  # voters with fast disks before slow ones, then by descending log end
+    reason: str = ""  # for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,41 +105,32 @@ class EndQuorumEpochReply:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Pull of the log from `offset`.  By asking from `offset` the sender says that all below it is durable there.
-
-    `epoch` is the leader epoch that the sender knows, `last_fetched_epoch` that of its last batch,
-    `high_watermark` its own, `round` the last round seen in a reply (design §4.7), `address` its control address.
-    `write_ms` is how long its disk's writes took lately (`latency.py`); 0 if it does not say.
-    """
+    """A request for the log from `offset` on.  It acknowledges that everything below is durable at the sender."""
 
     sender: Sender
-    target_id: int | None  # node id that the sender takes for the leader; None when asking a bootstrap address
-    epoch: int
+    target_id: int | None  # node id of the leader, as the sender knows it; None to a bootstrap address
+    epoch: int  # the leader epoch that the sender knows
     offset: int
-    last_fetched_epoch: int
-    high_watermark: int
-    round: int
+    last_fetched_epoch: int  # of the sender's last batch
+    high_watermark: int  # the sender's
+    round: int  # the last one seen in a reply (design §4.7)
     max_wait_ms: int
     max_bytes: int
-    address: str
-    write_ms: int = 0
+    address: str  # the sender's control address
+    write_ms: int = 0  # how long its disk's writes took lately (`latency.py`); 0 if it does not say
 
 
 @dataclass(frozen=True, slots=True)
 class FetchReply:
-    """At most one of `diverging` and `snapshot` is set, and then `batches` is empty.
-
-    diverging: the leader's end of the largest epoch not above the fetcher's; truncate to it and ask again.
-    snapshot: (end offset, epoch) of a snapshot to load, when the offset is below the log start.
-    """
+    """Batches of the log; or, with `batches` empty, at most one of `diverging` and `snapshot`."""
 
     error: ErrorCode
     known: Knowledge
     high_watermark: int = 0
     log_start_offset: int = 0
     round: int = 0
-    diverging: LogEnd | None = None
-    snapshot: LogEnd | None = None
+    diverging: LogEnd | None = None  # the leader's end of its largest epoch not above the fetcher's: truncate to it
+    snapshot: LogEnd | None = None  # to load instead, because the log does not help
     batches: tuple[Batch, ...] = ()
 
 
@@ -164,48 +149,41 @@ class FetchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FetchSnapshotReply:
-    """`data` are the bytes at `position` of a snapshot of `size` bytes; at most what was asked for, at least one."""
+    """Part of a snapshot: at least one byte, at most as many as requested."""
 
     error: ErrorCode
     known: Knowledge
     snapshot: LogEnd
-    size: int = 0
-    position: int = 0
+    size: int = 0  # of the whole snapshot
+    position: int = 0  # of the first byte of `data`
     data: bytes = b""
     round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Introduce:
-    """Who are you, and which cluster do you know?  Asked while founding, and by a node that knows no cluster yet.
-
-    `initial_voters` is the list (id, address) that the asker was started with; empty for an observer.
-    """
+    """A request for the identity of a node and its cluster; sent by newborns, and to the address of a new voter."""
 
     sender: Sender
-    initial_voters: tuple[tuple[int, str], ...]
+    initial_voters: tuple[tuple[int, str], ...]  # (id, address) that the sender was started with; empty for an observer
 
 
 @dataclass(frozen=True, slots=True)
 class IntroduceReply:
-    """`newborn` is true while the answering node has no founding record.
-
-    `founding` is the batch at offset 0, in the answer of a node that has it: it lets a listed voter that is still
-    newborn take its place, if it holds that voter's own key (design §4.2).
-    """
+    """The identity of the replying node, and how its cluster was founded."""
 
     error: ErrorCode
     known: Knowledge
     key: ReplicaKey
-    newborn: bool
+    newborn: bool  # true while the node has no place in a cluster
     initial_voters: tuple[tuple[int, str], ...]
-    founding: Batch | None
+    founding: Batch | None  # at offset 0: a listed newborn whose key is in it takes its place by it (design §4.2)
     voters: VoterSet
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One line of DescribeQuorum.  Ages in ms before the answer; None when never."""
+    """One replica in DescribeQuorum.  Ages in ms before the reply; None when never."""
 
     replica: Voter
     log_end_offset: int
@@ -216,19 +194,16 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class DescribeQuorum:
-    """address: where the sender is, if it is a node in search of its leader; else empty.
-
-    epoch: the sender's, if it follows nobody; else 0.
-    """
+    """A request for the quorum as the receiving node knows it; also sent by nodes that search for their leader."""
 
     sender: Sender
-    address: str = ""
-    epoch: int = 0
+    address: str = ""  # of a node that searches for its leader; else empty
+    epoch: int = 0  # the sender's, if it follows nobody; else 0
 
 
 @dataclass(frozen=True, slots=True)
 class LeadershipEnd:
-    """How the leadership before the present one ended, as the answering node saw it."""
+    """How the leadership before the present one ended, as the replying node saw it."""
 
     leader_id: int
     epoch: int
@@ -238,10 +213,7 @@ class LeadershipEnd:
 
 @dataclass(frozen=True, slots=True)
 class DescribeQuorumReply:
-    """What the answering node knows; complete (lags, observers, progress towards a target) only from the leader.
-
-    target_step: what is being done towards the target just now.  target_problem: why the last step was not possible.
-    """
+    """The quorum as the replying node knows it; only the leader knows lags, observers and progress towards a target."""
 
     error: ErrorCode
     known: Knowledge
@@ -254,8 +226,8 @@ class DescribeQuorumReply:
     target_voters: VoterSet | None
     last_leader_change_reason: str | None
     last_leader_change_ms: int | None
-    target_step: str | None = None
-    target_problem: str | None = None
+    target_step: str | None = None  # what the leader is doing towards the target now
+    target_problem: str | None = None  # why the last step was not possible
     last_leadership_end: LeadershipEnd | None = None
 
 

@@ -21,7 +21,7 @@ from quorum.core.roles import Leader, WaitingRead
 from quorum.core.state import CoreState
 
 
-class Reads:
+class ReadIndex:
     """Confirms reads as leader."""
 
     def __init__(self, state: CoreState, contacts: Contacts) -> None:

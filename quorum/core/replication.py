@@ -20,9 +20,17 @@ A fetch that overtakes another of the same replica takes its place."""
 from __future__ import annotations
 
 from quorum.core.contacts import Contacts
-from quorum.core.events import AdvanceHighWatermark, Appended, LogRead, NotAppended, Odd, Propose, ReadLog
+from quorum.core.events import (
+    AdvanceHighWatermark,
+    Anomaly,
+    LogRead,
+    ProposalAppended,
+    ProposalRefused,
+    Propose,
+    ReadLog,
+)
 from quorum.core.messages import ErrorCode, Fetch, FetchReply
-from quorum.core.roles import Leader, Parked, Progress, Served
+from quorum.core.roles import Leader, Parked, ReplicaProgress, Served
 from quorum.core.snapshots import Snapshots
 from quorum.core.state import CoreState
 from quorum.core.types import Batch, LogEnd, ReplicaKey
@@ -51,21 +59,21 @@ class Replication:
             return
         batch = Batch(state.log.end, event.epoch, event.count, event.timestamp_ms, event.payload)
         state.append(batch)
-        state.effects.append(Appended(batch.base_offset, batch.end_offset))
+        state.effects.append(ProposalAppended(batch.base_offset, batch.end_offset))
 
-    def _refuse_proposal(self, event: Propose, now_ms: int) -> NotAppended | None:
+    def _refuse_proposal(self, event: Propose, now_ms: int) -> ProposalRefused | None:
         state = self._state
         if not isinstance(state.role, Leader) or event.epoch != state.epoch:
-            return NotAppended(f"not leader of epoch {event.epoch}", leads=False)
+            return ProposalRefused(f"not leader of epoch {event.epoch}", leads=False)
         self._contacts.update_pause(state.role, now_ms)
         if state.role.paused:
             reason = f"paused: no majority has fetched within {state.config.fetch_timeout_ms} ms"
-            return NotAppended(reason, leads=True)
+            return ProposalRefused(reason, leads=True)
         if state.role.handover is not None:
             reason = f"leadership is being handed over to node {state.role.handover.to.node_id}"
-            return NotAppended(reason, leads=True)
+            return ProposalRefused(reason, leads=True)
         if state.log.unwritten_bytes >= state.config.unwritten_max_bytes:
-            return NotAppended(f"{state.log.unwritten_bytes} bytes wait for the disk", leads=True)
+            return ProposalRefused(f"{state.log.unwritten_bytes} bytes wait for the disk", leads=True)
         assert event.count >= 1, f"proposal of {event.count} records"
         return None
 
@@ -128,7 +136,7 @@ class Replication:
             return None
         return end
 
-    def _note_lag(self, progress: Progress, previous_ms: int | None, now_ms: int) -> None:
+    def _note_lag(self, progress: ReplicaProgress, previous_ms: int | None, now_ms: int) -> None:
         """Note by a valid fetch, and the one at `previous_ms` before it, when the replica was caught up last."""
         state = self._state
         if progress.end >= state.log.end:
@@ -140,12 +148,12 @@ class Replication:
         progress.fetches += 1
         progress.log_end_at_fetch = state.log.end
 
-    def _note_fall(self, progress: Progress, key: ReplicaKey, offset: int) -> None:
+    def _note_fall(self, progress: ReplicaProgress, key: ReplicaKey, offset: int) -> None:
         """A voter fetches from below what it has acknowledged.  Said once; a late fetch looks the same."""
         if not progress.fell_back:
             progress.fell_back = True
             self._state.effects.append(
-                Odd(
+                Anomaly(
                     f"voter {key} fetches from {offset}, but has acknowledged {progress.end}: a fetch that came late, "
                     f"or its disk was put back to an earlier state.  Such a disk may vote twice: replace it"
                 )

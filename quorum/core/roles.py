@@ -1,7 +1,8 @@
 """One small class per role, with the fields that only that role has.
 
-A role object is never reused: entering a role makes a new one, so `call.role is core.role` tells whether a reply
-belongs to the present stay in a role.  All `..._ms` fields are points in time, as given to `step`.
+A role object is never reused: entering a role makes a new one, so `call.role is core.role` holds if a reply belongs to
+the present stay in a role.  All `..._ms` fields are points in time, as given to `step`.  `check` asserts what must hold
+after every step in that role.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from quorum.core.types import Election, LogEnd, ReplicaKey, Role
 
 
 @dataclass(slots=True, eq=False)
-class Errand:
-    """Requests owed to one peer: at most one in flight, the next one due at `due_ms` (None: nothing more is owed)."""
+class PendingRequest:
+    """A request to one peer that is in flight, or due at some time, and is repeated until it is not needed any more."""
 
-    due_ms: int | None
-    call: int | None = None
+    due_ms: int | None  # when to send the next one; None when none is needed
+    call: int | None = None  # the one in flight
     failures: int = 0  # in a row
 
     def is_due(self, now_ms: int) -> bool:
@@ -28,56 +29,48 @@ class Errand:
 
     @property
     def wakes_ms(self) -> int | None:
-        """When a tick is needed for it."""
+        """When to send the next one; None while one is in flight."""
         return self.due_ms if self.call is None else None
 
 
 @dataclass(slots=True, eq=False)
 class Unattached:
-    """Knows an epoch, follows nobody.  `deadline_ms`: when a voter stands; None for observers and newborns."""
+    """Knows an epoch and follows nobody."""
 
-    deadline_ms: int | None
+    deadline_ms: int | None  # when a voter begins an election; None for observers and newborns
     role = Role.UNATTACHED
 
     def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:
-        """Assert nothing: any epoch, vote and log will do."""
+        """Allow any epoch, vote and log."""
 
 
 @dataclass(slots=True, eq=False)
 class Download:
-    """A snapshot of the leader's on its way here.
-
-    position: bytes stored, from where to go on; None while the shell stores or loads.  size: 0 until it is known.
-    """
+    """A snapshot of the leader that this follower downloads."""
 
     snapshot: LogEnd
-    position: int | None = None
-    size: int = 0
+    position: int | None = None  # bytes stored, where to go on; None while the shell stores or loads
+    size: int = 0  # 0 until it is known
     loading: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Follower:
-    """Fetches from `leader`.
-
-    deadline_ms: when it gives the leader up.  heard: it has fetched from this leader within the fetch timeout, so it
-    refuses pre-votes.  patient: it hears the leader no more, but lets others stand first.  gone: the leader has said
-    that it leads no more.
-    """
+    """Fetches from `leader`."""
 
     leader_id: int
     leader: Peer
-    deadline_ms: int
-    fetch: Errand
-    heard: bool = False
-    patient: bool = False
-    gone: bool = False
-    round: int = 0
+    deadline_ms: int  # when to give up the leader
+    fetch: PendingRequest
+    heard: bool = False  # has fetched from this leader within the fetch timeout, so it refuses pre-votes
+    patient: bool = False  # does not hear the leader any more, but lets others stand first
+    gone: bool = False  # the leader has said that it leads no more
+    round: int = 0  # the leader's last, see `reads.py`
     download: Download | None = None  # instead of fetching the log
     role = Role.FOLLOWER
 
     def move(self, address: str, now_ms: int) -> None:
-        """Fetch from the same leader at another address, at once."""
+        """Fetch from the same leader at another address, now."""
         self.leader = Peer(self.leader_id, address)
         self.fetch.due_ms = now_ms
         self.fetch.failures = 0
@@ -87,33 +80,33 @@ class Follower:
 
 
 @dataclass(slots=True, eq=False)
-class Ballot(Errand):
-    """One voter's answer in a pre-vote or vote; `granted` is None until it has answered."""
+class PendingVote(PendingRequest):
+    """A request for one voter's vote or pre-vote."""
 
-    granted: bool | None = None
+    granted: bool | None = None  # None until the voter has answered
 
 
 @dataclass(slots=True, eq=False)
 class Prospective:
-    """Asks whether it could win (KIP-996).  `lost_leader` is whom it followed before and could not reach."""
+    """Asks in a pre-vote whether it could win (KIP-996)."""
 
-    deadline_ms: int
-    ballots: dict[ReplicaKey, Ballot]
-    lost_leader_id: int | None = None
+    deadline_ms: int  # when to give up
+    votes: dict[ReplicaKey, PendingVote]
+    lost_leader_id: int | None = None  # the leader that it followed before and could not reach
     lost_leader: Peer | None = None
     role = Role.PROSPECTIVE
 
     def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:
-        assert key not in self.ballots, f"{key} asks itself for a vote"
+        assert key not in self.votes, f"{key} asks itself for a vote"
 
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """Asks for votes in its own epoch.  Its own vote counts once `vote_write` is durable."""
+    """Asks for votes in its own epoch."""
 
-    deadline_ms: int
-    ballots: dict[ReplicaKey, Ballot]
-    vote_write: int
+    deadline_ms: int  # when to give up
+    votes: dict[ReplicaKey, PendingVote]
+    vote_write: int  # its own vote counts once this write is durable
     role = Role.CANDIDATE
 
     def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:
@@ -122,8 +115,8 @@ class Candidate:
 
 
 @dataclass(slots=True, eq=False)
-class Progress:
-    """What a leader knows of one fetching replica, voter or observer."""
+class ReplicaProgress:
+    """The progress of one fetching replica, voter or observer, as its leader sees it."""
 
     address: str
     end: int = 0  # durable there, by its last valid fetch
@@ -139,12 +132,12 @@ class Progress:
 
 @dataclass(slots=True, eq=False)
 class Parked:
-    """A fetch that waits for news, or for the disk (`read_id`)."""
+    """A fetch that waits for news."""
 
     call: int
     request: Fetch
     deadline_ms: int
-    read_id: int | None = None
+    read_id: int | None = None  # set while it waits for the disk instead
 
 
 class Served(NamedTuple):
@@ -166,7 +159,7 @@ class WaitingRead:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The leader takes no proposals any more, and resigns in favour of `to` once that has the whole log."""
+    """The leader takes no proposals any more, and resigns in favour of `to` once that node has the whole log."""
 
     to: ReplicaKey
     deadline_ms: int
@@ -174,64 +167,60 @@ class Handover:
 
 
 @dataclass(slots=True, eq=False)
-class Probe(Errand):
-    """Introduce, asked of a voter's or newcomer's address: `reply` is its answer."""
+class Probe(PendingRequest):
+    """An Introduce sent to the address of a voter or newcomer."""
 
     reply: IntroduceReply | None = None
 
 
+class Measured(NamedTuple):
+    """Where measuring a newcomer began: only later fetches count."""
+
+    since_ms: int
+    fetches: int  # valid ones that the newcomer had sent by then
+
+
 @dataclass(slots=True, eq=False)
-class Change:
-    """A change of the voters that this leader works on (see `membership.py`).
+class PendingChange:
+    """A change of the voters that this leader works on (see `membership.py`)."""
 
-    call: whom to tell; None for the leader's own steps.  probes: by address.  measured_from: when, and at which of its
-    fetches, measuring a newcomer began.  expiry_ms: when to give up measuring.  end: end offset of the record, once
-    appended.  sets_target: the record is a target, and the change is done when that is reached.
-    """
-
-    call: int | None
+    call: int | None  # the `ChangeVoters` to answer; None for the leader's own steps
     change: VoterChange
     dry_run: bool
     deadline_ms: int
-    probes: dict[str, Probe] = field(default_factory=dict)
-    measured_from: tuple[int, int] | None = None
-    expiry_ms: int | None = None
-    end: int | None = None
-    sets_target: bool = False
+    probes: dict[str, Probe] = field(default_factory=dict)  # by address
+    measured_from: Measured | None = None
+    expiry_ms: int | None = None  # when to give up measuring
+    end: int | None = None  # end offset of the record, once appended
+    sets_target: bool = False  # the record is a target, and the change is done when the target is reached
 
 
 @dataclass(slots=True, eq=False)
 class Leader:
-    """Leads `epoch`, whose first record is at `epoch_start`.
-
-    since_ms: when it won.  expiry_ms: no parked fetch expires before.  owed_ms: when voters are told of a new watermark
-    if no record comes before.  paused: no majority fetches (design §4.6).
-    round: raised by reads that want to be current; reported_round: the highest that a reply has carried (`reads.py`).
-    trusted_round: a request of an older one does not show that its sender is alive (`contacts.py`).
-    """
+    """Leads an epoch, whose first record is at `epoch_start`."""
 
     epoch_start: int
-    since_ms: int
-    replicas: dict[ReplicaKey, Progress] = field(default_factory=dict)
+    since_ms: int  # when it won
+    replicas: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
     displaced: dict[ReplicaKey, int] = field(default_factory=dict)  # since when another disk runs at a voter's address
-    announcements: dict[ReplicaKey, Errand] = field(default_factory=dict)  # BeginQuorumEpoch, by voter
+    announcements: dict[ReplicaKey, PendingRequest] = field(default_factory=dict)  # BeginQuorumEpoch, by voter
     parked: dict[ReplicaKey, Parked] = field(default_factory=dict)
-    reads: dict[int, ReplicaKey] = field(default_factory=dict)
+    reads: dict[int, ReplicaKey] = field(default_factory=dict)  # of the log, for parked fetches, by read id
     served: Served = field(default_factory=Served)
-    expiry_ms: int | None = None
-    owed_ms: int | None = None
-    paused: bool = False
+    expiry_ms: int | None = None  # no parked fetch expires before
+    owed_ms: int | None = None  # when to report a new watermark to voters if no record comes before
+    paused: bool = False  # no majority fetches (design §4.6)
     unreached: set[int] = field(default_factory=set)  # ids of voters that a paused leader has asked in vain
     reset: bool = False  # the connections were reset: ask a bootstrap address next
     reset_due_ms: int = 0  # no further reset before
-    round: int = 0
-    reported_round: int = 0
-    trusted_round: int = 0
+    round: int = 0  # raised by reads that must be current (`reads.py`)
+    reported_round: int = 0  # the highest that a reply has carried
+    trusted_round: int = 0  # a request of an older one does not show that its sender is alive (`contacts.py`)
     outrun_ms: int | None = None  # since when a node that is no voter is known to be in a later epoch
     waiting_reads: list[WaitingRead] = field(default_factory=list)
     handover: Handover | None = None
-    change: Change | None = None  # asked for
-    step: Change | None = None  # of the leader's own: towards the target, or to a new address
+    change: PendingChange | None = None  # requested
+    step: PendingChange | None = None  # of the leader's own: towards the target, or to a new address
     step_failures: int = 0
     step_due_ms: int | None = None  # no own step before
     target_problem: str | None = None  # why the last step towards the target was not taken; None when it was
@@ -263,10 +252,10 @@ class Leader:
 
 @dataclass(slots=True, eq=False)
 class Resigned:
-    """Led this epoch and does no more; tells the other voters until they know.  It can neither vote nor lead here."""
+    """Led this epoch before, and says so to the other voters until they know.  It can neither vote nor lead in it."""
 
     deadline_ms: int | None
-    farewells: dict[ReplicaKey, Errand]
+    farewells: dict[ReplicaKey, PendingRequest]
     successors: tuple[ReplicaKey, ...]
     reason: str
     role = Role.RESIGNED
@@ -277,17 +266,13 @@ class Resigned:
 
 @dataclass(slots=True, eq=False)
 class Newborn:
-    """Beside the role Unattached: the way of an empty disk into its cluster (see `founding.py`).
+    """Beside the role Unattached: the way of an empty disk into its cluster (see `founding.py`)."""
 
-    errands: Introduce, by founder's address.  answers: the newborn founders' replies.  write: what makes its place
-    durable; with it done, the node takes part, and says so with `replaced`.
-    """
-
-    errands: dict[str, Errand]
-    answers: dict[str, IntroduceReply] = field(default_factory=dict)
-    write: int | None = None
+    introductions: dict[str, PendingRequest]  # by founder's address
+    answers: dict[str, IntroduceReply] = field(default_factory=dict)  # of founders that are newborn, too
+    write: int | None = None  # makes its place durable; then the node takes part
     founded: bool = False
-    replaced: ReplicaKey | None = None
+    replaced: ReplicaKey | None = None  # the listed voter whose disk this one replaces
 
 
 RoleState = Unattached | Follower | Prospective | Candidate | Leader | Resigned

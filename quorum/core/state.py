@@ -3,9 +3,9 @@
 Theory of operation.  A step changes the state first and speaks last.  The parts only note what has to become durable
 (`save_election`, `append`, `truncate`).  All of it leaves as one `Write`, first among the step's effects, with the
 quorum state as it is at the end of the step.  A reply that promises something carries the number of the write that
-holds the promise.  Requests are not sent by transitions either: a role holds `Errand`s, and the end of every step asks
-each part to send those that are due.  So there is one place that decides when a request leaves, one that computes when
-the next tick is needed, and a transition cannot forget or repeat a message.
+holds the promise.  Requests are not sent by transitions either: a role holds `PendingRequest`s, and the end of every
+step asks each part to send those that are due.  So there is one place that decides when a request leaves, one that
+computes when the next tick is needed, and a transition cannot forget or repeat a message.
 
 Three rules make this safe across crashes:
 - A vote and an epoch leave this node (in a reply, or in a candidate's requests) only after their write.
@@ -23,11 +23,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from quorum.core.config import RaftConfig
-from quorum.core.events import Answer, Ask, ControlApplied, Effect, Peer, Refused, Write
+from quorum.core.events import ControlApplied, Effect, NodeRefused, Peer, SendReply, SendRequest, Write
 from quorum.core.latency import WriteLatency
 from quorum.core.log_index import LogIndex
 from quorum.core.messages import ErrorCode, Knowledge, Reply, Request, Sender
-from quorum.core.roles import Candidate, Errand, Follower, Leader, Newborn, Prospective, RoleState, Unattached
+from quorum.core.roles import Candidate, Follower, Leader, Newborn, PendingRequest, Prospective, RoleState, Unattached
 from quorum.core.types import (
     Batch,
     ControlRecord,
@@ -124,7 +124,7 @@ class CoreState:
         self.last_change_reason: str | None = None  # of the leader that this node follows or is
         self.last_change_ms: int | None = None
         self.role: RoleState = Unattached(None)
-        self.seek = Errand(now_ms)  # the search for the leader
+        self.seek = PendingRequest(now_ms)  # the search for the leader
         self.effects: list[Effect] = []  # of the present step
         self.calls: dict[int, Call] = {}
         self.latency = WriteLatency(now_ms)
@@ -236,7 +236,7 @@ class CoreState:
         """Report once that this node cannot take part; it does nothing more."""
         if self.refused is None:
             self.refused = message
-            self.effects.append(Refused(message, newer_generation))
+            self.effects.append(NodeRefused(message, newer_generation))
 
     def enter_epoch(self, epoch: int, leader_id: int | None = None) -> None:
         """Adopt `epoch` and, if it is known, its leader, once and for all."""
@@ -371,7 +371,7 @@ class CoreState:
 
     def ask(
         self,
-        errand: Errand,
+        pending: PendingRequest,
         purpose: Purpose,
         to: Peer,
         request: Request,
@@ -381,14 +381,14 @@ class CoreState:
         timeout_ms: int | None = None,
         after: int | None = None,
     ) -> None:
-        """Send the errand's next request, after write `after` if there is one."""
+        """Send the next request of `pending`, after write `after` if there is one."""
         self._last_call += 1
-        call = errand.call = self._last_call
+        call = pending.call = self._last_call
         self.calls[call] = Call(purpose, to, self.role, voter, now_ms, request)
-        self.effects.append(Ask(call, to, request, timeout_ms or self.config.request_timeout_ms, after))
+        self.effects.append(SendRequest(call, to, request, timeout_ms or self.config.request_timeout_ms, after))
 
     def answer(self, call: int, reply: Reply, after: int | None = None) -> None:
         """Send the reply to a peer's request, after write `after` if there is one."""
         if after is None and (before := self.epoch_to_report) is not None:
             reply = replace(reply, known=replace(reply.known, epoch=before, leader_id=None, leader_address=None))
-        self.effects.append(Answer(call, reply, after))
+        self.effects.append(SendReply(call, reply, after))

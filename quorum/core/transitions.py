@@ -12,7 +12,17 @@ from quorum.core.leader_history import LeaderHistory
 from quorum.core.membership import fail_change
 from quorum.core.messages import ErrorCode, FetchReply
 from quorum.core.reads import refuse_reads
-from quorum.core.roles import Ballot, Candidate, Errand, Follower, Leader, Prospective, Resigned, RoleState, Unattached
+from quorum.core.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    PendingRequest,
+    PendingVote,
+    Prospective,
+    Resigned,
+    RoleState,
+    Unattached,
+)
 from quorum.core.state import CoreState
 from quorum.core.timeouts import Timeouts
 from quorum.core.types import Batch, Election, LeaderChange, ReplicaKey, Role
@@ -76,7 +86,7 @@ class Transitions:
         assert step in _LEGAL, f"{step} is no legal transition: {reason}"
         self._has_begun = True
         before, state.role = state.role, role
-        state.seek = Errand(now_ms)
+        state.seek = PendingRequest(now_ms)
         leader = state.leader
         if leader != leader_before:
             state.last_change_reason, state.last_change_ms = reason, now_ms
@@ -117,7 +127,7 @@ class Transitions:
         state.enter_epoch(epoch, leader_id)
         leader = Peer(leader_id, address)
         self.become(
-            Follower(leader_id, leader, self._timeouts.fetch_deadline(now_ms), Errand(now_ms)),
+            Follower(leader_id, leader, self._timeouts.fetch_deadline(now_ms), PendingRequest(now_ms)),
             now_ms,
             reason,
         )
@@ -130,8 +140,8 @@ class Transitions:
         lost: Peer | None = None
         if isinstance(state.role, Follower) and not state.role.gone:
             lost_id, lost = state.role.leader_id, state.role.leader
-        ballots = {voter: Ballot(now_ms) for voter in state.other_voters}
-        self.become(Prospective(self._timeouts.standing_deadline(now_ms), ballots, lost_id, lost), now_ms, reason)
+        votes = {voter: PendingVote(now_ms) for voter in state.other_voters}
+        self.become(Prospective(self._timeouts.standing_deadline(now_ms), votes, lost_id, lost), now_ms, reason)
 
     def become_candidate(self, now_ms: int, reason: str, above: int = 0) -> None:
         """Take the next epoch, and one past `above`, vote for itself in it, and ask the others once that is durable."""
@@ -141,8 +151,8 @@ class Transitions:
         state.election = Election(max(before, above) + 1, None, state.key)
         state.save_election()
         state.note_new_epoch(before)
-        ballots = {voter: Ballot(now_ms) for voter in state.other_voters}
-        self.become(Candidate(self._timeouts.standing_deadline(now_ms), ballots, state.election_write), now_ms, reason)
+        votes = {voter: PendingVote(now_ms) for voter in state.other_voters}
+        self.become(Candidate(self._timeouts.standing_deadline(now_ms), votes, state.election_write), now_ms, reason)
 
     def become_leader(self, granting: tuple[ReplicaKey, ...], now_ms: int, reason: str) -> None:
         """Lead the epoch that was voted for; its first record is the LeaderChange."""
@@ -151,7 +161,7 @@ class Transitions:
         assert state.election.voted_for == state.key, f"leader of {state.election} did not vote for itself"
         state.enter_epoch(state.epoch, state.key.node_id)
         leader = Leader(epoch_start=state.log.end, since_ms=now_ms)
-        leader.announcements = {voter: Errand(now_ms) for voter in state.other_voters}
+        leader.announcements = {voter: PendingRequest(now_ms) for voter in state.other_voters}
         self.become(leader, now_ms, reason)
         voters = tuple(voter.key for voter in state.history.current)
         state.append(
@@ -170,5 +180,5 @@ class Transitions:
         """Lead no more, in the same epoch; until `deadline_ms`, tell the others."""
         state = self._state
         assert state.election.leader_id == state.key.node_id, f"resigns from {state.election}"
-        farewells = {voter: Errand(now_ms) for voter in state.other_voters}
+        farewells = {voter: PendingRequest(now_ms) for voter in state.other_voters}
         self.become(Resigned(deadline_ms, farewells, successors, reason), now_ms, reason)

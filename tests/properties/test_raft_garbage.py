@@ -13,10 +13,6 @@ import pytest
 from quorum.core import RaftConfig
 from quorum.core.events import (
     AddVoter,
-    Answer,
-    Answered,
-    Ask,
-    Asked,
     CancelTarget,
     ChangeVoters,
     ConfirmRead,
@@ -24,14 +20,19 @@ from quorum.core.events import (
     Event,
     LoadSnapshot,
     LogRead,
+    NodeRefused,
     Prefer,
     Propose,
     ReadLog,
     ReadSnapshot,
     ReceiveSnapshot,
-    Refused,
     RemoveVoter,
+    ReplyReceived,
+    RequestFailed,
+    RequestReceived,
     Resign,
+    SendReply,
+    SendRequest,
     SetTarget,
     SnapshotFailed,
     SnapshotLoaded,
@@ -42,7 +43,6 @@ from quorum.core.events import (
     Tick,
     Transfer,
     TrimLog,
-    Unanswered,
     UpdateVoter,
     Written,
 )
@@ -308,13 +308,13 @@ def run(seed: int) -> set[str]:
             case 10:
                 event = noise.work()
             case 0 | 1 | 2:
-                event = Asked(random.randrange(10**9), noise.request())
+                event = RequestReceived(random.randrange(10**9), noise.request())
             case 3 | 4 | 5 if waiting:
                 call, request = waiting.pop(random.randrange(len(waiting)))
-                event = Answered(call, noise.reply(request))
+                event = ReplyReceived(call, noise.reply(request))
             case 6:
                 call = waiting.pop()[0] if waiting and random.random() < 0.7 else random.randrange(100)
-                event = Unanswered(call, "noise")
+                event = RequestFailed(call, "noise")
             case 7:
                 lab.now_ms = max(lab.now_ms, core.deadline_ms)
                 event = Tick()
@@ -325,10 +325,10 @@ def run(seed: int) -> set[str]:
             case _:
                 continue
         effects = step(lab, event)
-        if isinstance(event, Asked):
-            assert not any(isinstance(effect, Refused) for effect in effects), f"{event} stops the node"
+        if isinstance(event, RequestReceived):
+            assert not any(isinstance(effect, NodeRefused) for effect in effects), f"{event} stops the node"
         for effect in effects:
-            if isinstance(effect, Ask):
+            if isinstance(effect, SendRequest):
                 waiting.append((effect.call, effect.request))
             elif isinstance(effect, ReadLog) and random.random() < 0.7:
                 effects += step(lab, node.disk.read(effect))
@@ -345,7 +345,7 @@ def step(lab: Lab, event: Event) -> list[Effect]:
     assert node.core is not None
     effects = node.core.step(event, lab.now_ms)
     for effect in effects:
-        if not isinstance(effect, Ask | Answer | ReadLog | ReadSnapshot):
+        if not isinstance(effect, SendRequest | SendReply | ReadLog | ReadSnapshot):
             lab.carry_out(node, effect)
     lab.wire.clear()
     return effects

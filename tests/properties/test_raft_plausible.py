@@ -13,20 +13,20 @@ from random import Random
 import pytest
 
 from quorum.core.events import (
-    Answered,
-    Ask,
-    Asked,
     Effect,
     Event,
     Peer,
     Propose,
     ReadLog,
     ReadSnapshot,
+    ReplyReceived,
+    RequestFailed,
+    RequestReceived,
     Resign,
     RoleChanged,
+    SendRequest,
     SnapshotRead,
     Tick,
-    Unanswered,
     VotersChanged,
     Written,
 )
@@ -167,11 +167,11 @@ class Run:
         assert node.core is not None
         match random.choices(range(7), (30, 25, 15, 8, 6, 4, 12))[0]:
             case 0:
-                return Asked(random.randrange(10**9), self.peers.request())
+                return RequestReceived(random.randrange(10**9), self.peers.request())
             case 1 if self.waiting:
                 call, to, request = self.waiting.pop(random.randrange(len(self.waiting)))
                 is_heard = random.random() < 0.9
-                return Answered(call, self.peers.answer(to, request)) if is_heard else Unanswered(call, "lost")
+                return ReplyReceived(call, self.peers.answer(to, request)) if is_heard else RequestFailed(call, "lost")
             case 2:
                 due_ms = max(self.lab.now_ms, node.core.deadline_ms)
                 later_ms = self.lab.now_ms + random.choice([1, 10, 100, 1000])
@@ -192,7 +192,7 @@ class Run:
         """What comes of it for the disk, the peers and whoever asked."""
         for effect in effects:
             match effect:
-                case Ask():
+                case SendRequest():
                     self.waiting.append((effect.call, effect.to, effect.request))
                 case ReadLog():
                     effects += step(self.lab, self.lab.nodes[1].disk.read(effect))

@@ -26,10 +26,10 @@ from quorum.core.events import (
     ReadLog,
     ReadSnapshot,
     RemoveVoter,
+    RequestFailed,
     Resign,
     SetTarget,
     Transfer,
-    Unanswered,
     UpdateVoter,
     VoterChange,
 )
@@ -210,7 +210,7 @@ class World:
     def time_out(self, message: Message) -> None:
         node = self.lab.nodes[message.source]
         if node.core is not None and node.incarnation == message.incarnation:
-            self.lab.step(node.id, Unanswered(message.call, "timeout"))
+            self.lab.step(node.id, RequestFailed(message.call, "timeout"))
             self.wrote(node.id)
 
     def wrote(self, node_id: int) -> None:

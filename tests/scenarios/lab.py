@@ -18,10 +18,6 @@ from uuid import UUID
 from quorum.core import RaftConfig, RaftCore
 from quorum.core.events import (
     AdvanceHighWatermark,
-    Answer,
-    Answered,
-    Ask,
-    Asked,
     Effect,
     Event,
     LoadSnapshot,
@@ -29,6 +25,11 @@ from quorum.core.events import (
     ReadLog,
     ReadSnapshot,
     ReceiveSnapshot,
+    ReplyReceived,
+    RequestFailed,
+    RequestReceived,
+    SendReply,
+    SendRequest,
     SnapshotFailed,
     SnapshotLoaded,
     SnapshotPart,
@@ -37,7 +38,6 @@ from quorum.core.events import (
     StoreSnapshotPart,
     Tick,
     TrimLog,
-    Unanswered,
     Write,
     Written,
 )
@@ -333,15 +333,15 @@ class Lab:
             call = node.next_call
             node.next_call += 1
             node.calls[call] = message
-            self.step(node.id, Asked(call, message.request))
+            self.step(node.id, RequestReceived(call, message.request))
         elif node.incarnation == message.incarnation:
-            self.step(node.id, Answered(message.call, message.reply))
+            self.step(node.id, ReplyReceived(message.call, message.reply))
 
     def fail(self, message: Message) -> None:
         """The asker gives the request up."""
         node = self.nodes[message.source]
         if node.core is not None and node.incarnation == message.incarnation:
-            self.step(node.id, Unanswered(message.call, "unreachable"))
+            self.step(node.id, RequestFailed(message.call, "unreachable"))
 
     # Effects
 
@@ -350,12 +350,12 @@ class Lab:
             case Write():
                 assert all(effect.id > write.id for write in node.disk.pending), f"write {effect.id} out of order"
                 node.disk.pending.append(effect)
-            case Ask():
+            case SendRequest():
                 target = self.node_at(effect.to.address) or self._absent(effect.to.node_id)
                 call, request, timeout_ms = effect.call, effect.request, effect.timeout_ms
                 message = Message(node.id, node.incarnation, target, call, request, timeout_ms)
                 self._send(node, message, effect.after)
-            case Answer():
+            case SendReply():
                 message = node.calls.pop(effect.call)
                 self._send(node, replace(message, reply=effect.reply), effect.after)
             case ReadLog() | ReadSnapshot():

@@ -65,8 +65,6 @@ from quorum.core import RaftConfig, RaftCore
 from quorum.core.describe import describe, describe_reply, describe_request
 from quorum.core.events import (
     AddVoter,
-    Answer,
-    Ask,
     CancelTarget,
     ChangeVoters,
     ConfirmRead,
@@ -75,6 +73,8 @@ from quorum.core.events import (
     Propose,
     RemoveVoter,
     Resign,
+    SendReply,
+    SendRequest,
     SetTarget,
     Transfer,
     UpdateVoter,
@@ -114,9 +114,9 @@ class Scenario:
     def trace(self, node_id: int, effect: Effect) -> None:
         self.checker.effect(node_id, effect)
         match effect:
-            case Ask(request=DescribeQuorum()) | Answer(reply=DescribeQuorumReply()) if not self.looking:
+            case SendRequest(request=DescribeQuorum()) | SendReply(reply=DescribeQuorumReply()) if not self.looking:
                 return
-            case Answer(call, reply, after):
+            case SendReply(call, reply, after):
                 to = self.lab.nodes[node_id].calls[call].source
                 waits = f" (after write {after})" if after is not None else ""
                 self.lines.append(f"{node_id}: answer {to}: {describe_reply(reply)}{waits}")

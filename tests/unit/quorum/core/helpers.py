@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from quorum.core import RaftConfig, RaftCore
-from quorum.core.events import Answer, Answered, Ask, Asked, Effect, Tick, Write, Written
+from quorum.core.events import Effect, ReplyReceived, RequestReceived, SendReply, SendRequest, Tick, Write, Written
 from quorum.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -45,14 +45,14 @@ class Bench:
         self.now_ms = 0
         self.slow_disk = False
         self.core = RaftCore(self.config, self.disk.load(), self.random, 0)
-        self.sent: list[Ask] = []
+        self.sent: list[SendRequest] = []
         self.calls = 0
         self.do(Tick())
 
     def do(self, event: object) -> list[Effect]:
         effects = self.core.step(event, self.now_ms)  # type: ignore[arg-type]
         for effect in list(effects):
-            if isinstance(effect, Ask):
+            if isinstance(effect, SendRequest):
                 self.sent.append(effect)
             if isinstance(effect, Write):
                 self.disk.pending.append(effect)
@@ -63,11 +63,11 @@ class Bench:
     def ask(self, request: Request) -> Reply | None:
         """The core's reply, if there is one in the same step."""
         self.calls += 1
-        answers = [effect for effect in self.do(Asked(self.calls, request)) if isinstance(effect, Answer)]
+        answers = [effect for effect in self.do(RequestReceived(self.calls, request)) if isinstance(effect, SendReply)]
         return next((answer.reply for answer in answers if answer.call == self.calls), None)
 
     def do_all(self, requests: list[Request]) -> list[Effect]:
-        return [effect for request in requests for effect in self.do(Asked(0, request))]
+        return [effect for request in requests for effect in self.do(RequestReceived(0, request))]
 
     def until(self, at_ms: int) -> list[Effect]:
         """Let time pass, with a tick at each deadline."""
@@ -78,7 +78,7 @@ class Bench:
         self.now_ms = at_ms
         return effects
 
-    def take(self, kind: type[Request]) -> list[Ask]:
+    def take(self, kind: type[Request]) -> list[SendRequest]:
         """The requests of this kind that were sent and not taken yet."""
         found = [ask for ask in self.sent if isinstance(ask.request, kind)]
         self.sent = [ask for ask in self.sent if not isinstance(ask.request, kind)]
@@ -92,10 +92,10 @@ class Bench:
             while votes := self.take(Vote):
                 for ask in votes:
                     known = replace(KNOWN, epoch=self.core.epoch)
-                    self.do(Answered(ask.call, VoteReply(ErrorCode.NONE, known, True)))
+                    self.do(ReplyReceived(ask.call, VoteReply(ErrorCode.NONE, known, True)))
         for ask in self.take(BeginQuorumEpoch):
             known = replace(KNOWN, epoch=self.core.epoch)
-            self.do(Answered(ask.call, BeginQuorumEpochReply(ErrorCode.NONE, known)))
+            self.do(ReplyReceived(ask.call, BeginQuorumEpochReply(ErrorCode.NONE, known)))
 
     def follow(self, leader_id: int = 2, epoch: int = 1) -> None:
         self.ask(BeginQuorumEpoch(sender(leader_id), self.core.key, epoch, f"n{leader_id}:1"))

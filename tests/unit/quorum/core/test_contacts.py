@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from quorum.core.events import AddVoter, Answered, ChangeVoters, Prefer, Tick, VoterChangeError, VotersChanged
+from quorum.core.events import AddVoter, ChangeVoters, Prefer, ReplyReceived, Tick, VoterChangeError, VotersChanged
 from quorum.core.messages import DescribeQuorum, ErrorCode, FetchReply, Introduce, IntroduceReply
 from quorum.core.types import Role, VoterSet
 from tests.unit.quorum.core.helpers import KNOWN, Bench, key, sender
@@ -37,7 +37,9 @@ def add_voter(bench: Bench) -> list[VotersChanged]:
     effects = bench.do(ChangeVoters(1, AddVoter(4, "n4:1")))
     (ask,) = bench.take(Introduce)
     known = replace(KNOWN, epoch=bench.core.epoch)
-    effects += bench.do(Answered(ask.call, IntroduceReply(ErrorCode.NONE, known, key(4), False, (), None, VoterSet())))
+    effects += bench.do(
+        ReplyReceived(ask.call, IntroduceReply(ErrorCode.NONE, known, key(4), False, (), None, VoterSet()))
+    )
     return [effect for effect in effects if isinstance(effect, VotersChanged)]
 
 
@@ -66,7 +68,7 @@ def test_a_question_asked_before_a_hold_up_is_asked_again() -> None:
         bench.fetch(node_id, bench.core.log.end, round=1)
     known = replace(KNOWN, epoch=bench.core.epoch)
     late = IntroduceReply(ErrorCode.NONE, known, key(4), False, (), None, VoterSet())
-    bench.do(Answered(ask.call, late))
+    bench.do(ReplyReceived(ask.call, late))
     bench.fetch(4, bench.core.log.end, round=1)
     assert 4 not in {voter.key.node_id for voter in bench.core.history.current}
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from quorum.core import RaftConfig, RaftCore
-from quorum.core.events import AdvanceHighWatermark, Answered, Ask, Refused, Tick, Unanswered, Write
+from quorum.core.events import AdvanceHighWatermark, NodeRefused, ReplyReceived, RequestFailed, SendRequest, Tick, Write
 from quorum.core.messages import (
     DescribeQuorum,
     DescribeQuorumReply,
@@ -25,7 +25,7 @@ from tests.unit.quorum.core.helpers import KNOWN, Bench, key, sender
 LED_BY_2 = replace(KNOWN, epoch=1, leader_id=2, leader_address="n2:1")
 
 
-def following(**settings: object) -> tuple[Bench, Ask]:
+def following(**settings: object) -> tuple[Bench, SendRequest]:
     """Node 1 follows node 2 in epoch 1; its first fetch is under way."""
     addresses = tuple((i, f"n{i}:1") for i in (1, 2, 3))
     bench = Bench(3, RaftConfig(1, "n1:1", initial_voters=addresses, **settings))  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def batch(offset: int, epoch: int = 1, count: int = 1, control: Voters | None = 
 
 def test_it_takes_what_follows_its_log() -> None:
     bench, fetch = following()
-    effects = bench.do(Answered(fetch.call, reply(batch(1), batch(2, count=3), hw=4)))
+    effects = bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2, count=3), hw=4)))
     assert bench.core.log.last == LogEnd(1, 5)
     assert [e.offset for e in effects if isinstance(e, AdvanceHighWatermark)] == [1, 4]  # as far as it is durable
     (again,) = bench.take(Fetch)
@@ -67,7 +67,7 @@ def test_it_takes_what_follows_its_log() -> None:
 )
 def test_it_takes_nothing_else(batches: tuple[Batch, ...]) -> None:
     bench, fetch = following()
-    bench.do(Answered(fetch.call, reply(*batches, hw=9)))
+    bench.do(ReplyReceived(fetch.call, reply(*batches, hw=9)))
     assert (bench.core.log.end, bench.core.high_watermark) == (1, 0)
     assert isinstance(bench.core.role, Follower)
     assert bench.core.role.fetch.failures == 1
@@ -75,14 +75,14 @@ def test_it_takes_nothing_else(batches: tuple[Batch, ...]) -> None:
 
 def test_its_watermark_is_within_its_log() -> None:
     bench, fetch = following()
-    bench.do(Answered(fetch.call, reply(batch(1), hw=99)))
+    bench.do(ReplyReceived(fetch.call, reply(batch(1), hw=99)))
     assert bench.core.high_watermark == 2
 
 
 def test_the_next_fetch_waits_for_the_disk() -> None:
     bench, fetch = following()
     bench.slow_disk = True
-    effects = bench.do(Answered(fetch.call, reply(batch(1), hw=2)))
+    effects = bench.do(ReplyReceived(fetch.call, reply(batch(1), hw=2)))
     assert AdvanceHighWatermark(2) not in effects
     assert bench.take(Fetch) == []
     bench.slow_disk = False
@@ -93,13 +93,13 @@ def test_the_next_fetch_waits_for_the_disk() -> None:
 
 def test_a_late_or_repeated_reply_counts_for_nothing() -> None:
     bench, fetch = following()
-    bench.do(Answered(fetch.call, reply(batch(1))))
-    bench.do(Answered(fetch.call, reply(batch(2))))
-    bench.do(Unanswered(fetch.call, "late"))
+    bench.do(ReplyReceived(fetch.call, reply(batch(1))))
+    bench.do(ReplyReceived(fetch.call, reply(batch(2))))
+    bench.do(RequestFailed(fetch.call, "late"))
     assert bench.core.log.end == 2
     (second,) = bench.take(Fetch)
     bench.follow(3, epoch=2)
-    bench.do(Answered(second.call, reply(batch(2))))
+    bench.do(ReplyReceived(second.call, reply(batch(2))))
     assert bench.core.log.end == 2
     assert bench.core.leader is not None
     assert bench.core.leader.node_id == 3
@@ -107,10 +107,10 @@ def test_a_late_or_repeated_reply_counts_for_nothing() -> None:
 
 def test_truncation_below_what_is_committed_stops_the_node() -> None:
     bench, fetch = following()
-    bench.do(Answered(fetch.call, reply(batch(1), batch(2), hw=2)))
+    bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2), hw=2)))
     (second,) = bench.take(Fetch)
-    effects = bench.do(Answered(second.call, reply(diverging=LogEnd(0, 1))))
-    (refused,) = [effect for effect in effects if isinstance(effect, Refused)]
+    effects = bench.do(ReplyReceived(second.call, reply(diverging=LogEnd(0, 1))))
+    (refused,) = [effect for effect in effects if isinstance(effect, NodeRefused)]
     assert "committed" in refused.message
     assert bench.core.log.end == 3
     assert not any(isinstance(effect, Write) for effect in effects)
@@ -119,20 +119,20 @@ def test_truncation_below_what_is_committed_stops_the_node() -> None:
 def test_an_epoch_that_it_does_not_have() -> None:
     """The leader's largest epoch is one that this log lacks: cut back to the end of the one below, and ask again."""
     bench, fetch = following()
-    bench.do(Answered(fetch.call, reply(batch(1), batch(2))))
+    bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2))))
     bench.follow(3, epoch=4)
     led_by_3 = replace(KNOWN, epoch=4, leader_id=3, leader_address="n3:1")
     fetch = bench.take(Fetch)[-1]
-    bench.do(Answered(fetch.call, reply(diverging=LogEnd(0, 7), known=led_by_3)))
+    bench.do(ReplyReceived(fetch.call, reply(diverging=LogEnd(0, 7), known=led_by_3)))
     assert bench.core.log.last == LogEnd(0, 1)
 
 
 @pytest.mark.parametrize("diverging", [LogEnd(1, 3), LogEnd(5, 9), LogEnd(1, -4), LogEnd(-1, 0)])
 def test_a_divergence_that_cuts_nothing_or_everything_is_no_reply(diverging: LogEnd) -> None:
     bench, fetch = following()
-    bench.do(Answered(fetch.call, reply(batch(1), batch(2))))
+    bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2))))
     (second,) = bench.take(Fetch)
-    bench.do(Answered(second.call, reply(diverging=diverging)))
+    bench.do(ReplyReceived(second.call, reply(diverging=diverging)))
     if diverging == LogEnd(-1, 0):  # an epoch below all: back to the start is what the rule says
         assert bench.core.log.end == 0
     else:
@@ -143,7 +143,7 @@ def test_a_divergence_that_cuts_nothing_or_everything_is_no_reply(diverging: Log
 
 def test_an_empty_reply_at_once_is_not_asked_for_again_at_once() -> None:
     bench, fetch = following()
-    bench.do(Answered(fetch.call, reply()))
+    bench.do(ReplyReceived(fetch.call, reply()))
     assert bench.take(Fetch) == []
     bench.until(bench.now_ms + 49)
     assert bench.take(Fetch) == []
@@ -170,7 +170,7 @@ def test_a_follower_that_hears_its_leader_refuses_pre_votes() -> None:
     before = bench.ask(request)
     assert isinstance(before, VoteReply)
     assert before.granted  # it has not fetched from this leader yet
-    bench.do(Answered(fetch.call, reply(hw=1)))
+    bench.do(ReplyReceived(fetch.call, reply(hw=1)))
     after = bench.ask(request)
     assert isinstance(after, VoteReply)
     assert (after.granted, after.known.leader_id) == (False, 2)
@@ -208,11 +208,11 @@ def test_a_follower_votes_for_nobody_in_the_epoch_of_its_leader() -> None:
 def test_failed_fetches_alone_are_no_reason_to_grant_a_pre_vote(failures: int) -> None:
     """One link may be down while the leader works: only the fetch timeout says that it is not heard."""
     bench, fetch = following()
-    bench.do(Answered(fetch.call, reply(batch(1), hw=2)))
+    bench.do(ReplyReceived(fetch.call, reply(batch(1), hw=2)))
     for _ in range(failures):
         bench.until(bench.now_ms + 600)
         (fetch,) = bench.take(Fetch)
-        bench.do(Unanswered(fetch.call, "unreachable"))
+        bench.do(RequestFailed(fetch.call, "unreachable"))
     assert isinstance(bench.core.role, Follower)
     ahead = bench.vote(3, epoch=1, end=LogEnd(1, 9), pre_vote=True)
     assert bench.ask(ahead) == VoteReply(ErrorCode.NONE, LED_BY_2, False)
@@ -224,7 +224,7 @@ def test_failed_fetches_alone_are_no_reason_to_grant_a_pre_vote(failures: int) -
 
 def test_a_longer_log_of_an_older_epoch_is_behind() -> None:
     bench, fetch = following()
-    bench.do(Answered(fetch.call, reply(batch(1), batch(2))))
+    bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2))))
     for pre_vote in (True, False):
         behind = bench.ask(bench.vote(3, epoch=2, end=LogEnd(0, 50), pre_vote=pre_vote))
         assert isinstance(behind, VoteReply)
@@ -237,42 +237,42 @@ def test_a_longer_log_of_an_older_epoch_is_behind() -> None:
 def test_a_refusal_from_before_it_was_asked_again() -> None:
     """2 refuses, then stands itself, behind this node; it is asked anew, and its old refusal comes late."""
     bench, fetch = following()
-    bench.do(Answered(fetch.call, reply(batch(1))))
+    bench.do(ReplyReceived(fetch.call, reply(batch(1))))
     bench.until(bench.now_ms + 2500)
     assert bench.core.role.role is Role.PROSPECTIVE
     first, third = bench.take(Vote)
     bench.ask(bench.vote(2, epoch=1, end=LogEnd(0, 1), pre_vote=True))
     (second,) = bench.take(Vote)
     refusal = VoteReply(ErrorCode.NONE, replace(KNOWN, epoch=1), False)
-    bench.do(Answered(third.call, refusal))
-    bench.do(Answered(first.call, refusal))
+    bench.do(ReplyReceived(third.call, refusal))
+    bench.do(ReplyReceived(first.call, refusal))
     assert bench.core.role.role is Role.PROSPECTIVE
-    bench.do(Answered(second.call, replace(refusal, granted=True)))
+    bench.do(ReplyReceived(second.call, replace(refusal, granted=True)))
     assert bench.core.role.role is Role.CANDIDATE
 
 
 def test_it_looks_around_when_the_leader_does_not_answer() -> None:
     bench, fetch = following(bootstrap=("b1:1", "b2:1"))
     assert bench.take(DescribeQuorum) != []  # from before it followed anyone
-    bench.do(Unanswered(fetch.call, "down"))
+    bench.do(RequestFailed(fetch.call, "down"))
     asked = set()
     for _ in range(60):
         for ask in bench.take(DescribeQuorum):
             asked.add(ask.to.address)
-            bench.do(Unanswered(ask.call, "down"))
+            bench.do(RequestFailed(ask.call, "down"))
         for ask in bench.take(Fetch) + bench.take(Vote):
-            bench.do(Unanswered(ask.call, "down"))
+            bench.do(RequestFailed(ask.call, "down"))
         bench.until(bench.now_ms + 200)
     assert asked == {"n2:1", "n3:1", "b1:1", "b2:1"}
 
 
 def test_it_is_told_of_a_new_leader() -> None:
     bench, fetch = following()
-    bench.do(Unanswered(fetch.call, "down"))
+    bench.do(RequestFailed(fetch.call, "down"))
     ask = bench.take(DescribeQuorum)[-1]
     known = replace(KNOWN, epoch=3, leader_id=3, leader_address="moved:1")
     answer = DescribeQuorumReply(ErrorCode.NONE, known, key(3), 0, 0, False, (), (), None, None, None)
-    bench.do(Answered(ask.call, answer))
+    bench.do(ReplyReceived(ask.call, answer))
     (again,) = bench.take(Fetch)
     assert again.to.address == "moved:1"
     assert bench.core.election == Election(3, 3)
@@ -283,9 +283,9 @@ def test_the_same_leader_at_another_address() -> None:
     bench, fetch = following()
     moved = replace(LED_BY_2, leader_address="moved:1")
     answer = DescribeQuorumReply(ErrorCode.NONE, moved, key(3), 0, 0, False, (), (), None, None, None)
-    bench.do(Unanswered(fetch.call, "down"))
+    bench.do(RequestFailed(fetch.call, "down"))
     ask = bench.take(DescribeQuorum)[-1]
-    bench.do(Answered(ask.call, answer))
+    bench.do(ReplyReceived(ask.call, answer))
     (again,) = bench.take(Fetch)
     assert again.to.address == "moved:1"
 
@@ -293,8 +293,8 @@ def test_the_same_leader_at_another_address() -> None:
 def test_a_newer_generation_stops_the_node() -> None:
     bench, fetch = following()
     rebuilt = replace(LED_BY_2, generation=1)
-    effects = bench.do(Answered(fetch.call, FetchReply(ErrorCode.OLD_GENERATION, rebuilt)))
-    (refused,) = [effect for effect in effects if isinstance(effect, Refused)]
+    effects = bench.do(ReplyReceived(fetch.call, FetchReply(ErrorCode.OLD_GENERATION, rebuilt)))
+    (refused,) = [effect for effect in effects if isinstance(effect, NodeRefused)]
     assert "rebuilt" in refused.message
     assert refused.newer_generation == 1
 
@@ -302,7 +302,7 @@ def test_a_newer_generation_stops_the_node() -> None:
 def test_a_reply_from_another_cluster_teaches_nothing() -> None:
     bench, fetch = following()
     other = replace(LED_BY_2, cluster_id="other", epoch=9, leader_id=3)
-    bench.do(Answered(fetch.call, FetchReply(ErrorCode.INCONSISTENT_CLUSTER_ID, other)))
+    bench.do(ReplyReceived(fetch.call, FetchReply(ErrorCode.INCONSISTENT_CLUSTER_ID, other)))
     assert bench.core.epoch == 1
 
 
@@ -315,7 +315,7 @@ def test_k19605_an_idle_node_hardly_ticks() -> None:
         bench.do(Tick())
         ticks += 1
         for ask in bench.sent:
-            bench.do(Unanswered(ask.call, "down"))
+            bench.do(RequestFailed(ask.call, "down"))
         bench.sent.clear()
     assert ticks < 600 * 25
 
@@ -331,7 +331,7 @@ def test_a_directory_of_someone_else(changes: dict[str, object], message: str) -
     bench = Bench()
     core = RaftCore(replace(bench.config, **changes), bench.disk.load(), bench.random, 0)  # type: ignore[arg-type]
     (refused,) = core.step(Tick(), 0)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, NodeRefused)
     assert message in refused.message
 
 
@@ -340,7 +340,7 @@ def test_a_state_that_contradicts_the_log() -> None:
     stored = bench.disk.load()
     wrong = replace(stored, state=replace(stored.state, voters=VoterSet(stored.state.voters.voters[:2])))
     (refused,) = RaftCore(bench.config, wrong, bench.random, 0).step(Tick(), 0)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, NodeRefused)
     assert "quorum state" in refused.message
 
 
@@ -358,7 +358,7 @@ def test_a_voter_list_without_itself_or_with_one_id_twice() -> None:
         config = RaftConfig(1, "n1:1", initial_voters=listed)
         stored = replace(Bench().disk.load(), log_end=0, epochs=(), controls=())
         (refused,) = RaftCore(config, stored, Bench().random, 0).step(Tick(), 0)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, NodeRefused)
         assert "voter list" in refused.message
 
 
@@ -370,6 +370,6 @@ def test_it_asks_for_a_vote_where_the_voter_says_that_it_is() -> None:
     bench.until(2000)
     asked = {ask.to.node_id: ask for ask in bench.take(Vote)}
     assert {node_id: ask.to.address for node_id, ask in asked.items()} == {2: "n22:1", 3: "n3:1"}
-    bench.do(Unanswered(asked[2].call, "nobody"))
+    bench.do(RequestFailed(asked[2].call, "nobody"))
     bench.until(bench.core.deadline_ms)
     assert [ask.to.address for ask in bench.take(Vote)] == ["n2:1"]

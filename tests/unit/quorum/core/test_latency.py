@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from quorum.core.events import Answered, Propose, SnapshotPart, Tick, Written
+from quorum.core.events import Propose, ReplyReceived, SnapshotPart, Tick, Written
 from quorum.core.latency import HALVING_MS, STALL_TIMEOUTS_MAX, WriteLatency
 from quorum.core.messages import (
     ErrorCode,
@@ -150,7 +150,7 @@ def test_a_follower_that_hears_its_leader_again_waits_again_the_next_time() -> N
     bench = slow_follower(300)
     (ask,) = bench.take(Fetch)
     give_up_hope(bench)
-    bench.do(Answered(ask.call, FetchReply(ErrorCode.NONE, LED_BY_2, 0)))
+    bench.do(ReplyReceived(ask.call, FetchReply(ErrorCode.NONE, LED_BY_2, 0)))
     assert not ask_for_a_pre_vote(bench)
     give_up_hope(bench)
     assert ask_for_a_pre_vote(bench)
@@ -160,11 +160,11 @@ def test_a_part_of_a_snapshot_is_a_sign_of_the_leader() -> None:
     bench = slow_follower(300)
     (ask,) = bench.take(Fetch)
     snapshot = LogEnd(1, 50)
-    bench.do(Answered(ask.call, FetchReply(ErrorCode.NONE, LED_BY_2, 60, snapshot=snapshot)))
+    bench.do(ReplyReceived(ask.call, FetchReply(ErrorCode.NONE, LED_BY_2, 60, snapshot=snapshot)))
     bench.do(SnapshotPart(snapshot, 0))
     (ask,) = bench.take(FetchSnapshot)
     give_up_hope(bench)
-    bench.do(Answered(ask.call, FetchSnapshotReply(ErrorCode.NONE, LED_BY_2, snapshot, 30, 0, b"part")))
+    bench.do(ReplyReceived(ask.call, FetchSnapshotReply(ErrorCode.NONE, LED_BY_2, snapshot, 30, 0, b"part")))
     assert not ask_for_a_pre_vote(bench)
 
 
@@ -207,7 +207,9 @@ def test_a_candidate_gives_its_election_the_time_of_its_writes(write_ms: int, lo
         while bench.core.role.role is not Role.CANDIDATE:
             bench.until(max(bench.now_ms, bench.core.deadline_ms))
             for ask in bench.take(Vote):
-                bench.do(Answered(ask.call, VoteReply(ErrorCode.NONE, replace(KNOWN, epoch=bench.core.epoch), True)))
+                bench.do(
+                    ReplyReceived(ask.call, VoteReply(ErrorCode.NONE, replace(KNOWN, epoch=bench.core.epoch), True))
+                )
         assert isinstance(bench.core.role, Candidate)
         waits.add(bench.core.role.deadline_ms - bench.now_ms)
     assert longest_ms - 1000 - write_ms // 20 <= min(waits)

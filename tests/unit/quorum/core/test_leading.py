@@ -10,23 +10,23 @@ from quorum.core import RaftConfig
 from quorum.core.change_gate import PROBES_MAX
 from quorum.core.events import (
     AddVoter,
-    Answer,
-    Answered,
-    Appended,
-    Asked,
     ChangeVoters,
     LogRead,
-    NotAppended,
+    ProposalAppended,
+    ProposalRefused,
     Propose,
     ReadLog,
     RemoveVoter,
+    ReplyReceived,
+    RequestFailed,
+    RequestReceived,
     ResetConnections,
     Resign,
+    SendReply,
     SetTarget,
     Tick,
     Transfer,
     Transferred,
-    Unanswered,
     VoterChangeError,
     VotersChanged,
     Written,
@@ -55,15 +55,15 @@ def leading(voters: int = 3, **settings: object) -> Bench:
     return bench
 
 
-def propose(bench: Bench, payload: bytes = b"x", count: int = 1) -> Appended | NotAppended:
+def propose(bench: Bench, payload: bytes = b"x", count: int = 1) -> ProposalAppended | ProposalRefused:
     effects = bench.do(Propose(bench.core.epoch, payload, count, 0))
-    found = [effect for effect in effects if isinstance(effect, Appended | NotAppended)]
+    found = [effect for effect in effects if isinstance(effect, ProposalAppended | ProposalRefused)]
     assert len(found) == 1
     return found[0]
 
 
 def replies(effects: list[object]) -> list[FetchReply]:
-    return [e.reply for e in effects if isinstance(e, Answer) and isinstance(e.reply, FetchReply)]
+    return [e.reply for e in effects if isinstance(e, SendReply) and isinstance(e.reply, FetchReply)]
 
 
 def test_a_majority_commits() -> None:
@@ -78,7 +78,7 @@ def test_a_majority_commits() -> None:
 def test_k12_the_watermark_does_not_go_back() -> None:
     """A voter that lost the end of its disk, or a fetch that comes late, asks from below what it had acknowledged."""
     bench = leading()
-    assert propose(bench) == Appended(2, 3)
+    assert propose(bench) == ProposalAppended(2, 3)
     bench.fetch(2, 3)
     assert bench.core.high_watermark == 3
     bench.fetch(2, 1, 0)
@@ -155,7 +155,7 @@ def test_parked_fetches_of_many_observers_end_together_and_none_waits_much_longe
     looks = 0
     while parked:
         bench.now_ms = bench.core.deadline_ms
-        answered = [one.call for one in bench.do(Tick()) if isinstance(one, Answer) and one.call in parked]
+        answered = [one.call for one in bench.do(Tick()) if isinstance(one, SendReply) and one.call in parked]
         looks += bool(answered)
         for call in answered:
             assert 0 <= bench.now_ms - parked.pop(call) <= 50
@@ -167,8 +167,8 @@ def test_a_newer_fetch_takes_the_place_of_the_one_parked() -> None:
     bench.fetch(2, bench.core.log.end)
     assert bench.fetch(2, 2, high_watermark=2) is None
     first = bench.calls
-    effects = bench.do(Asked(first + 1, Fetch(sender(2), 1, 1, 2, 1, 2, 0, 500, 1 << 20, "n2:1")))
-    assert [effect.call for effect in effects if isinstance(effect, Answer)] == [first]
+    effects = bench.do(RequestReceived(first + 1, Fetch(sender(2), 1, 1, 2, 1, 2, 0, 500, 1 << 20, "n2:1")))
+    assert [effect.call for effect in effects if isinstance(effect, SendReply)] == [first]
     assert isinstance(bench.core.role, Leader)
     assert [parked.call for parked in bench.core.role.parked.values()] == [first + 1]
 
@@ -230,7 +230,7 @@ def test_what_is_not_in_memory_is_read_up_to_what_is() -> None:
     bench = leading(recent_max_bytes=100)
     for _ in range(5):
         propose(bench)
-    effects = bench.do(Asked(99, Fetch(sender(2), 1, 1, 1, 0, 0, 0, 500, 1 << 20, "n2:1")))
+    effects = bench.do(RequestReceived(99, Fetch(sender(2), 1, 1, 1, 0, 0, 0, 500, 1 << 20, "n2:1")))
     (read,) = [effect for effect in effects if isinstance(effect, ReadLog)]
     assert (read.start, read.end) == (1, bench.core.log.recent_start)
     assert 1 < read.end <= bench.core.log.end
@@ -242,16 +242,16 @@ def test_paused_when_no_majority_fetches() -> None:
     bench.until(start + 1500)
     bench.fetch(2, 2, max_wait_ms=0)
     bench.until(start + 1999)
-    assert isinstance(propose(bench), Appended)
+    assert isinstance(propose(bench), ProposalAppended)
     assert not bench.core.paused
     bench.until(start + 2000)  # one of four has fetched, two are needed
     assert bench.core.paused
     refusal = propose(bench)
-    assert isinstance(refusal, NotAppended)
+    assert isinstance(refusal, ProposalRefused)
     assert refusal.leads, "it may be accepted later in this epoch"
     bench.fetch(3, 2, max_wait_ms=0)
     assert not bench.core.paused
-    assert isinstance(propose(bench), Appended)
+    assert isinstance(propose(bench), ProposalAppended)
     assert bench.core.role.role is Role.LEADER
 
 
@@ -259,7 +259,7 @@ def test_k1_paused_without_a_tick() -> None:
     """A process that was stopped takes no proposal in the instant before its first tick."""
     bench = leading()
     bench.now_ms += 60_000
-    assert isinstance(propose(bench), NotAppended)
+    assert isinstance(propose(bench), ProposalRefused)
 
 
 def test_observers_do_not_end_a_pause() -> None:
@@ -282,15 +282,15 @@ def test_k16144_a_sole_voter_is_never_paused() -> None:
     bench = leading(1)
     bench.until(bench.now_ms + 100_000)
     assert not bench.core.paused
-    assert isinstance(propose(bench), Appended)
+    assert isinstance(propose(bench), ProposalAppended)
 
 
 def test_proposals_are_refused_when_too_much_waits_for_the_disk() -> None:
     bench = leading(unwritten_max_bytes=1000)
     bench.slow_disk = True
-    assert isinstance(propose(bench, bytes(2000)), Appended)
+    assert isinstance(propose(bench, bytes(2000)), ProposalAppended)
     refusal = propose(bench)
-    assert isinstance(refusal, NotAppended)
+    assert isinstance(refusal, ProposalRefused)
     assert refusal.leads
 
 
@@ -298,7 +298,7 @@ def test_proposals_of_another_epoch() -> None:
     bench = leading()
     for epoch in (bench.core.epoch - 1, bench.core.epoch + 1):
         (refusal,) = bench.do(Propose(epoch, b"x", 1, 0))
-        assert isinstance(refusal, NotAppended)
+        assert isinstance(refusal, ProposalRefused)
         assert not refusal.leads, "it is never accepted"
 
 
@@ -313,7 +313,7 @@ def test_announcements_keep_their_rhythm() -> None:
         for ask in bench.take(BeginQuorumEpoch):
             sent.append((bench.now_ms - start, ask.to.node_id))
             known = replace(KNOWN, epoch=bench.core.epoch)
-            bench.do(Answered(ask.call, BeginQuorumEpochReply(ErrorCode.NONE, known)))
+            bench.do(ReplyReceived(ask.call, BeginQuorumEpochReply(ErrorCode.NONE, known)))
     assert {node_id for _, node_id in sent} == {3}
     assert 9 <= len(sent) <= 10
 
@@ -381,11 +381,11 @@ def test_what_holds_a_target_up_is_described() -> None:
         for ask in bench.take(Introduce):
             node_id = int(ask.to.address[1])
             if node_id in silent:
-                bench.do(Unanswered(ask.call, "nobody there"))
+                bench.do(RequestFailed(ask.call, "nobody there"))
             else:
                 known = replace(KNOWN, epoch=bench.core.epoch)
                 reply = IntroduceReply(ErrorCode.NONE, known, key(node_id), False, (), None, VoterSet())
-                bench.do(Answered(ask.call, reply))
+                bench.do(ReplyReceived(ask.call, reply))
 
     bench.do(ChangeVoters(1, SetTarget(tuple((i, f"n{i}:1") for i in (1, 2, 3, 4))), False, 10_000))
     bench.until(bench.now_ms + 1)
@@ -439,7 +439,7 @@ def test_a_probe_that_meets_another_disk_counts_too() -> None:
     (ask,) = bench.take(Introduce)
     known = replace(KNOWN, epoch=bench.core.epoch)
     reply = IntroduceReply(ErrorCode.NONE, known, key(3, 33), False, (), None, VoterSet())
-    effects = bench.do(Answered(ask.call, reply))
+    effects = bench.do(ReplyReceived(ask.call, reply))
     (told,) = [effect for effect in effects if isinstance(effect, VotersChanged)]
     assert told.result.error is VoterChangeError.DUPLICATE_VOTER
     assert remove(bench, 2) is VoterChangeError.NO_MAJORITY
@@ -461,6 +461,6 @@ def test_a_paused_leader_has_its_connections_dropped_only_if_no_voter_answers(an
     while bench.now_ms < 30_000:
         effects += bench.until(bench.now_ms + 50)
         for ask in bench.take(DescribeQuorum):
-            effects += bench.do(Answered(ask.call, reply) if answers else Unanswered(ask.call, "nobody there"))
+            effects += bench.do(ReplyReceived(ask.call, reply) if answers else RequestFailed(ask.call, "nobody there"))
     assert bench.core.paused
     assert any(isinstance(effect, ResetConnections) for effect in effects) is not answers

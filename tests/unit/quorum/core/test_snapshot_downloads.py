@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 
 from quorum.core.events import (
-    Answered,
-    Ask,
     LoadSnapshot,
+    NodeRefused,
     ReceiveSnapshot,
-    Refused,
+    ReplyReceived,
+    SendRequest,
     SnapshotFailed,
     SnapshotLoaded,
     SnapshotPart,
@@ -39,21 +39,21 @@ def voters(bench: Bench) -> Voters:
     return record
 
 
-def downloading() -> tuple[Bench, Ask]:
+def downloading() -> tuple[Bench, SendRequest]:
     """The first part of the snapshot is asked for."""
     bench, fetch = following()
-    (receive,) = [one for one in bench.do(Answered(fetch.call, offer())) if isinstance(one, ReceiveSnapshot)]
+    (receive,) = [one for one in bench.do(ReplyReceived(fetch.call, offer())) if isinstance(one, ReceiveSnapshot)]
     assert receive.snapshot == END
     bench.do(SnapshotPart(END, 0))
     (part,) = bench.take(FetchSnapshot)
     return bench, part
 
 
-def part_of(ask: Ask, data: bytes = DATA, size: int = 30, **changes: object) -> Answered:
+def part_of(ask: SendRequest, data: bytes = DATA, size: int = 30, **changes: object) -> ReplyReceived:
     request = ask.request
     assert isinstance(request, FetchSnapshot)
     given = FetchSnapshotReply(ErrorCode.NONE, LED_BY_2, END, size, request.position, data)
-    return Answered(ask.call, replace(given, **changes))  # type: ignore[arg-type]
+    return ReplyReceived(ask.call, replace(given, **changes))  # type: ignore[arg-type]
 
 
 def is_downloading(bench: Bench) -> bool:
@@ -65,9 +65,9 @@ def is_downloading(bench: Bench) -> bool:
 def test_an_offer_that_no_leader_can_make(snapshot: LogEnd) -> None:
     """Of what is committed here already, or of an epoch after the leader's."""
     bench, fetch = following()
-    bench.do(Answered(fetch.call, reply(batch(1), batch(2, count=3), hw=5)))
+    bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2, count=3), hw=5)))
     (fetch,) = bench.take(Fetch)
-    effects = bench.do(Answered(fetch.call, offer(snapshot)))
+    effects = bench.do(ReplyReceived(fetch.call, offer(snapshot)))
     assert not any(isinstance(effect, ReceiveSnapshot) for effect in effects)
     assert (is_downloading(bench), bench.core.log.end, bench.core.high_watermark) == (False, 5, 5)
 
@@ -153,7 +153,7 @@ def test_the_log_begins_anew_at_its_end_with_its_voters() -> None:
 def test_a_snapshot_of_another_cluster_or_a_newer_generation_ends_the_node(record: Voters) -> None:
     bench = loading()
     effects = bench.do(SnapshotLoaded(LogBase(END, record)))
-    (refused,) = [one for one in effects if isinstance(one, Refused)]
+    (refused,) = [one for one in effects if isinstance(one, NodeRefused)]
     assert "snapshot is of cluster" in refused.message
     assert not any(isinstance(one, Write) for one in effects)
 
@@ -173,7 +173,7 @@ def test_one_that_arrives_damaged_is_downloaded_ever_less_often_and_the_leader_i
     while bench.now_ms - began < 300_000:
         bench.until(bench.now_ms + 50)
         for fetch in bench.take(Fetch):
-            if any(isinstance(one, ReceiveSnapshot) for one in bench.do(Answered(fetch.call, offer()))):
+            if any(isinstance(one, ReceiveSnapshot) for one in bench.do(ReplyReceived(fetch.call, offer()))):
                 bench.do(SnapshotPart(END, 10))
                 for part in bench.take(FetchSnapshot):
                     all_here = {"error": ErrorCode.POSITION_OUT_OF_RANGE, "data": b"", "size": 10}
@@ -191,7 +191,7 @@ def test_another_snapshot_is_taken_at_once_after_a_damaged_one() -> None:
     bench.until(bench.now_ms + 100)
     (fetch,) = bench.take(Fetch)
     later = LogEnd(1, 55)
-    assert ReceiveSnapshot(later) in bench.do(Answered(fetch.call, offer(later)))
+    assert ReceiveSnapshot(later) in bench.do(ReplyReceived(fetch.call, offer(later)))
 
 
 def test_the_leader_is_not_given_up_while_the_shell_works() -> None:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from quorum.core.events import (
-    Answer,
-    Asked,
     ConfirmRead,
     ReadConfirmed,
     ReadSnapshot,
+    RequestReceived,
     Resign,
+    SendReply,
     SnapshotRead,
     SnapshotTaken,
     TrimLog,
@@ -39,10 +39,10 @@ def leading() -> Bench:
 
 def reply_to(bench: Bench, request: FetchSnapshot, size: int, data: bytes | None) -> FetchSnapshotReply:
     """The answer, when the disk says this of the snapshot."""
-    effects = bench.do(Asked(900, request))
+    effects = bench.do(RequestReceived(900, request))
     (read,) = [effect for effect in effects if isinstance(effect, ReadSnapshot)]
     assert (read.snapshot, read.position) == (request.snapshot, request.position)
-    (answer,) = [one for one in bench.do(SnapshotRead(read.read_id, size, data)) if isinstance(one, Answer)]
+    (answer,) = [one for one in bench.do(SnapshotRead(read.read_id, size, data)) if isinstance(one, SendReply)]
     assert answer.call == 900
     assert isinstance(answer.reply, FetchSnapshotReply)
     return answer.reply
@@ -114,7 +114,7 @@ def test_a_download_confirms_a_read_by_its_round() -> None:
     bench.do(ConfirmRead(1))
     part = reply_to(bench, REQUEST, 50, b"bytes")
     assert part.round == 1
-    effects = bench.do(Asked(901, replace(REQUEST, position=5, round=part.round)))
+    effects = bench.do(RequestReceived(901, replace(REQUEST, position=5, round=part.round)))
     assert ReadConfirmed(1, TAKEN.offset) in effects
 
 
@@ -123,7 +123,7 @@ def test_a_read_after_a_part_was_sent_needs_a_later_round() -> None:
     bench.do(ConfirmRead(1))
     reply_to(bench, REQUEST, 50, b"bytes")
     bench.do(ConfirmRead(2))
-    effects = bench.do(Asked(901, replace(REQUEST, position=5, round=1)))
+    effects = bench.do(RequestReceived(901, replace(REQUEST, position=5, round=1)))
     assert [effect.call for effect in effects if isinstance(effect, ReadConfirmed)] == [1]
 
 
@@ -135,10 +135,10 @@ def replicas(bench: Bench) -> dict[int, int]:
 def test_a_read_that_ends_after_the_leadership_is_answered_all_the_same() -> None:
     """Once, and harmlessly: what a snapshot holds is committed, whoever leads."""
     bench = leading()
-    effects = bench.do(Asked(900, REQUEST))
+    effects = bench.do(RequestReceived(900, REQUEST))
     (read,) = [effect for effect in effects if isinstance(effect, ReadSnapshot)]
     bench.do(Resign("test"))
-    answers = [one for one in bench.do(SnapshotRead(read.read_id, 50, b"x")) if isinstance(one, Answer)]
+    answers = [one for one in bench.do(SnapshotRead(read.read_id, 50, b"x")) if isinstance(one, SendReply)]
     assert [answer.call for answer in answers] == [900]
 
 

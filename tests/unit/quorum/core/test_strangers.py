@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from quorum.core.events import Refused, Write
+from quorum.core.events import NodeRefused, Write
 from quorum.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -211,4 +211,4 @@ def test_a_refused_node_says_so_once_and_then_nothing() -> None:
     bench = Bench(config=replace(Bench().config, cluster_id="mine"))
     assert bench.core.refused is not None
     effects = bench.until(60_000) + bench.do_all([bench.vote(2)])
-    assert not any(isinstance(effect, Refused | Write) for effect in effects)
+    assert not any(isinstance(effect, NodeRefused | Write) for effect in effects)

@@ -11,9 +11,9 @@ from quorum import codec
 from quorum.core.changes import VOTERS_MAX
 from quorum.core.events import (
     AddVoter,
-    Answered,
     ChangeVoters,
     RemoveVoter,
+    ReplyReceived,
     UpdateVoter,
     VoterChange,
     VoterChangeError,
@@ -84,7 +84,7 @@ def test_no_more_voters_are_taken_in_than_the_wire_and_the_store_can_hold(there:
     for ask in bench.take(Introduce):
         known = replace(KNOWN, epoch=bench.core.epoch)
         reply = IntroduceReply(ErrorCode.NONE, known, key(newcomer), False, (), None, VoterSet())
-        effects += bench.do(Answered(ask.call, reply))
+        effects += bench.do(ReplyReceived(ask.call, reply))
     bench.fetch(newcomer, end)
     told = [one.result for one in effects if isinstance(one, VotersChanged)]
     added = [batch for batch in bench.disk.batches if batch.base_offset >= end]
