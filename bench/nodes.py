@@ -14,6 +14,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import dev_cluster, processes
 from quorumlog.kctl.dev_cluster import DevCluster, Node
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2 as records_pb
 
@@ -23,7 +24,7 @@ LOOK_S = 0.2
 PARTITIONS_A_TOPIC = 1_000
 PARTITIONS_A_REQUEST = 9_000
 FIRST_FAKE_ID = 1001
-NO_ERROR = "NONE"
+NO_ERROR = ApiError.NONE
 
 
 @contextlib.asynccontextmanager

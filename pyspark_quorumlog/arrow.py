@@ -16,6 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark_quorumlog import compiled
 from quorumlog.client.records import OpenBatch, new_header, open_batches, seal_batch, unreadable
 from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.record_batch import HEADER_SIZE, TIMESTAMP_TYPE_FLAG, Buffer, Codec, seal
 
 HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -285,7 +286,9 @@ def encode(
             if following == compiled.TOO_SMALL:
                 if size > RECORD_SIZE_MAX_BYTES:
                     where = f"{topic}-{partition}"
-                    raise ClusterError("MESSAGE_TOO_LARGE", f"{where}: a record of {size} bytes is beyond every limit")
+                    raise ClusterError(
+                        ApiError.MESSAGE_TOO_LARGE, f"{where}: a record of {size} bytes is beyond every limit"
+                    )
                 place = np.empty(HEADER_SIZE + size, np.uint8)
                 following, size = compiled.encode(
                     *(order, first, first + 1, *columns.key, *columns.value, *columns.headers, place, HEADER_SIZE)
@@ -311,7 +314,7 @@ def _no_such_partition(columns: Columns, row: int, counts: Int64s) -> ClusterErr
     topic = int(columns.topic[row]) if len(columns.topic) else 0
     partition = int(columns.partition[0][row])
     return ClusterError(
-        "UNKNOWN_TOPIC_OR_PARTITION",
+        ApiError.UNKNOWN_TOPIC_OR_PARTITION,
         f"a row names partition {partition} of topic {columns.topics[topic]}, which has {counts[topic]}",
     )
 
@@ -361,7 +364,7 @@ def _int_input(column: pa.Array) -> tuple[Int32s, Bytes]:
 def _topics(column: pa.Array) -> tuple[Int32s, tuple[str, ...]]:
     if column.null_count:
         raise ClusterError(
-            "INVALID_TOPIC", "a row has no topic", "fill the column topic, or set the option topic for all rows"
+            ApiError.INVALID_TOPIC, "a row has no topic", "fill the column topic, or set the option topic for all rows"
         )
     encoded = column.dictionary_encode()
     return _int_input(encoded.indices)[0], tuple(encoded.dictionary.to_pylist())
@@ -372,7 +375,7 @@ def _headers_input(column: pa.Array) -> tuple[Int32s, Bytes, Int32s, Bytes, Int3
     entries = column.values
     keys, values = entries.field(0), entries.field(1)  # `field` keeps offsets and leaves out the struct's own nulls
     if entries.null_count or keys.null_count:
-        raise ClusterError("INVALID_RECORD", "a header has no key", "give every header a key")
+        raise ClusterError(ApiError.INVALID_RECORD, "a header has no key", "give every header a key")
     counts = np.frombuffer(column.buffers()[1], np.int32) if len(column) else np.zeros(1, np.int32)
     key_offsets, key_data, _ = _binary_input(keys)
     return (

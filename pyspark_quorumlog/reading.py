@@ -26,6 +26,7 @@ from quorumlog.client.consumer import Consumer, Fetched, OffsetOutOfRangeError
 from quorumlog.client.records import UnreadableBatchError, end_offset
 from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ class _RangeFetcher:
             if now > deadline:
                 task = self._task
                 raise ClusterError(
-                    "TIMED_OUT",
+                    ApiError.TIMED_OUT,
                     f"{task.topic}-{task.partition}: nothing at offset {self._offset} within "
                     f"{self._options.poll_timeout_s:g} s; the range ends at {task.end}, "
                     f"the watermark is {fetched.high_watermark}",

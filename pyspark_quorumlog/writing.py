@@ -13,6 +13,7 @@ from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.compression import CODEC_NAMES
+from quorumlog.wire.errors import ApiError
 
 CHUNK_SIZE_MAX_BYTES = 16 << 20
 CHUNK_SIZE_PER_PARTITION_BYTES = 256 << 10
@@ -112,6 +113,6 @@ class _Write:
         counts = await self._cluster.partition_counts(new, self._options.delivery_timeout_s)
         if missing := sorted(set(new) - counts.keys()):
             raise ClusterError(
-                "UNKNOWN_TOPIC_OR_PARTITION", f"topic {', '.join(missing)} does not exist", "kctl topics create"
+                ApiError.UNKNOWN_TOPIC_OR_PARTITION, f"topic {', '.join(missing)} does not exist", "kctl topics create"
             )
         self._partition_counts.update(counts)

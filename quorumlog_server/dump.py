@@ -40,6 +40,7 @@ from quorum.store import SqliteQuorumStore
 from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, Identity, find_identity
 from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
+from quorumlog.wire.errors import ApiError
 
 QUORUM_FOLDER = "quorum"
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -66,15 +67,16 @@ def _emit(kind: bytes, content: bytes) -> None:
 
 
 def _error(error: QuorumlogError | OSError) -> dict[str, str]:
-    code, next_step = "IO_ERROR", ""
+    code: str = ApiError.IO_ERROR
+    next_step = ""
     match error:
         case ClusterError():
             code, next_step = error.code, error.next_step
         case QuorumlogError():
-            code = "CORRUPT_STORE" if isinstance(error, CorruptStoreError) else "STORE_REFUSED"
+            code = ApiError.CORRUPT_STORE if isinstance(error, CorruptStoreError) else ApiError.STORE_REFUSED
             next_step = error.next_step
         case FileNotFoundError():
-            code = "NO_SUCH_FILE"
+            code = ApiError.NO_SUCH_FILE
     if isinstance(error, QuorumlogError):
         text = error.message
     else:
@@ -94,7 +96,7 @@ def dump(path: str, topics: Sequence[str], emit: Emit) -> None:
             if os.path.exists(os.path.join(directory, DATABASE)) or os.path.exists(os.path.join(directory, IDENTITY)):
                 return asyncio.run(_dump_directory(os.path.abspath(directory), emit))
         raise ClusterError(
-            "NOT_METADATA", f"{path} holds no metadata", "give a node's data directory, or a .snapshot file"
+            ApiError.NOT_METADATA, f"{path} holds no metadata", "give a node's data directory, or a .snapshot file"
         )
     if os.path.basename(path) == DATABASE:
         return asyncio.run(_dump_directory(os.path.dirname(os.path.abspath(path)), emit))
@@ -114,7 +116,7 @@ async def _dump_snapshot(path: str, topics: Sequence[str], emit: Emit) -> None:
     }  # fmt: skip
     emit(b"I", json.dumps(about).encode())
     state = await describe_metadata(image, base.voters.cluster_id, topics)
-    if state.result.error != "NONE":
+    if state.result.error != ApiError.NONE:
         raise ClusterError(state.result.error, state.result.message, state.result.next)
     state.history_begins = base.end.offset
     state.voters.extend(addresses(base.voters.voters))
@@ -139,7 +141,9 @@ def load_snapshot(path: str) -> tuple[SnapshotHeader, ClusterImage]:
     except MalformedError as error:
         if parser.header is None:
             raise ClusterError(
-                "NOT_METADATA", f"{path} is no snapshot: {error}", "give a node's data directory, or a .snapshot file"
+                ApiError.NOT_METADATA,
+                f"{path} is no snapshot: {error}",
+                "give a node's data directory, or a .snapshot file",
             ) from error
         raise CorruptStoreError(f"{path}: {error}", next_step="another node's snapshot holds the same") from error
 

@@ -25,6 +25,7 @@ from uuid import UUID
 from quorum.core.core import RaftCore
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.standing import Standing, StandingStore
@@ -36,7 +37,9 @@ LOOK_S = 5.0
 WAIT_FIRST_S = 1.0
 WAIT_MAX_S = 60.0
 LEAVE_RETRY_S = 0.2
-LEAVE_PASSING = frozenset({"CHANGE_PENDING", "NOT_COMMITTED_YET", "NOT_CONTROLLER", "OVERLOADED", "PAUSED"})
+LEAVE_PASSING = frozenset(
+    {ApiError.CHANGE_PENDING, ApiError.NOT_COMMITTED_YET, ApiError.NOT_CONTROLLER, ApiError.OVERLOADED, ApiError.PAUSED}
+)
 """Refusals of a removal whose reason may pass within a second."""
 
 _log = get_logger("quorum")
@@ -135,13 +138,13 @@ class Volunteer:
             result = (await self._asking).result
         finally:
             self._asking = None
-        if result.error == "NONE":
+        if result.error == ApiError.NONE:
             _log.info("joined the voters", node_id=node.node_id, address=node.address)
             self._refusals, self._said = 0, ""
         else:
             self._say(f"not a voter yet: {result.error}: {result.message}", result.next)
         longest = min(WAIT_MAX_S, WAIT_FIRST_S * 2 ** min(self._refusals, 10))
-        self._refusals += result.error != "NONE"
+        self._refusals += result.error != ApiError.NONE
         self._ask_at = loop.time() + self._random.uniform(longest / 2, longest)
 
     @property
@@ -173,7 +176,7 @@ class Volunteer:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
             request = pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=node.node_id))
             result = (await self._call(rpcs.CHANGE_VOTERS, request, left_ms)).result
-            if result.error == "NONE":
+            if result.error == ApiError.NONE:
                 _log.info("left the voters", node_id=node.node_id)
                 return True
             if result.error not in LEAVE_PASSING or loop.time() + wait_s >= deadline:
@@ -187,7 +190,7 @@ class Volunteer:
             reason=result.message,
             next=result.next or f"kctl remove-voter {node.node_id}, if it is not to come back",
         )
-        if result.error not in ("OUTCOME_UNKNOWN", "REQUEST_TIMED_OUT"):
+        if result.error not in (ApiError.OUTCOME_UNKNOWN, ApiError.REQUEST_TIMED_OUT):
             await self._save(Standing.VOTER)
         return False
 
@@ -200,4 +203,4 @@ class Volunteer:
         if not asking.done():
             return True
         failed = asking.cancelled() or asking.exception() is not None
-        return not failed and asking.result().result.error == "NONE"
+        return not failed and asking.result().result.error == ApiError.NONE

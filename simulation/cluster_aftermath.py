@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRangeError
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.cluster_clients import CONNECT_S, REQUEST_S
 from simulation.cluster_history import History
@@ -53,7 +54,7 @@ class Aftermath:
                 new.configs.add(key=key, value=value)
             reply = await orders.ask(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[new]), READY_S, random)
             words = [] if reply is None else [each.result.error for each in reply.topics]
-            if words not in (["NONE"], ["TOPIC_ALREADY_EXISTS"]):
+            if words not in ([ApiError.NONE], [ApiError.TOPIC_ALREADY_EXISTS]):
                 raise Violation(f"L2: {topic.name} cannot be created: {reply}")
 
     async def follow(self) -> None:

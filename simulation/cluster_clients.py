@@ -16,6 +16,7 @@ from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRan
 from quorumlog.client.producer import ACKS_ALL, ACKS_LEADER, Producer
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
 from simulation.cluster_history import Mark, batches_in
 from simulation.cluster_metadata import Spot
 from simulation.cluster_plan import TopicPlan
@@ -31,7 +32,7 @@ FETCH_WAIT_MS = 200
 BATCH_RECORDS = 3
 IN_FLIGHT = 4
 PAUSE_S = 0.2
-OUT_OF_ORDER = ("OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID", "INVALID_PRODUCER_EPOCH")
+OUT_OF_ORDER = (ApiError.OUT_OF_ORDER_SEQUENCE_NUMBER, ApiError.UNKNOWN_PRODUCER_ID, ApiError.INVALID_PRODUCER_EPOCH)
 
 
 class Clients:

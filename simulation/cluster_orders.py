@@ -14,6 +14,7 @@ from uuid import UUID
 
 from quorum.ports import UnreachableError
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
@@ -27,36 +28,42 @@ if TYPE_CHECKING:
 
 EXPECTED = frozenset(
     {
-        "NONE",
-        "BROKER_ID_NOT_REGISTERED",
-        "BROKER_IN_USE",
-        "ELECTION_NOT_NEEDED",
-        "ELIGIBLE_LEADERS_NOT_AVAILABLE",
-        "INVALID_CONFIG",
-        "INVALID_PARTITIONS",
-        "INVALID_REPLICA_ASSIGNMENT",
-        "INVALID_REPLICATION_FACTOR",
-        "LAST_VOTER",
-        "NO_MAJORITY",
-        "NO_REASSIGNMENT_IN_PROGRESS",
-        "OPERATION_NOT_ATTEMPTED",
-        "PREFERRED_LEADER_NOT_AVAILABLE",
-        "REASSIGNMENT_IN_PROGRESS",
-        "TOPIC_ALREADY_EXISTS",
-        "UNKNOWN_TOPIC_OR_PARTITION",
-        "NOT_CAUGHT_UP",
-        "NOT_CONTROLLER",
-        "OUTCOME_UNKNOWN",
-        "REQUEST_TIMED_OUT",
-        "PAUSED",
+        ApiError.NONE,
+        ApiError.BROKER_ID_NOT_REGISTERED,
+        ApiError.BROKER_IN_USE,
+        ApiError.ELECTION_NOT_NEEDED,
+        ApiError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ApiError.INVALID_CONFIG,
+        ApiError.INVALID_PARTITIONS,
+        ApiError.INVALID_REPLICA_ASSIGNMENT,
+        ApiError.INVALID_REPLICATION_FACTOR,
+        ApiError.LAST_VOTER,
+        ApiError.NO_MAJORITY,
+        ApiError.NO_REASSIGNMENT_IN_PROGRESS,
+        ApiError.OPERATION_NOT_ATTEMPTED,
+        ApiError.PREFERRED_LEADER_NOT_AVAILABLE,
+        ApiError.REASSIGNMENT_IN_PROGRESS,
+        ApiError.TOPIC_ALREADY_EXISTS,
+        ApiError.UNKNOWN_TOPIC_OR_PARTITION,
+        ApiError.NOT_CAUGHT_UP,
+        ApiError.NOT_CONTROLLER,
+        ApiError.OUTCOME_UNKNOWN,
+        ApiError.REQUEST_TIMED_OUT,
+        ApiError.PAUSED,
     }
 )
 """Everything else says that the request, or the cluster, is not as it should be."""
 EXPECTED_OF: dict[AnyRpc, frozenset[str]] = {
     rpcs.CHANGE_VOTERS: frozenset(
-        {"DUPLICATE_VOTER", "TARGET_IN_PROGRESS", "UNREACHABLE", "VOTER_NOT_FOUND", "WRONG_NODE"}
+        {
+            ApiError.DUPLICATE_VOTER,
+            ApiError.TARGET_IN_PROGRESS,
+            ApiError.UNREACHABLE,
+            ApiError.VOTER_NOT_FOUND,
+            ApiError.WRONG_NODE,
+        }
     ),
-    rpcs.UPGRADE_FEATURE: frozenset({"INVALID_REQUEST", "UNSUPPORTED_VERSION"}),
+    rpcs.UPGRADE_FEATURE: frozenset({ApiError.INVALID_REQUEST, ApiError.UNSUPPORTED_VERSION}),
 }
 """What else only requests of one kind are answered with."""
 TIMEOUT_MS = 1500
@@ -118,7 +125,7 @@ class Orders:
         world = self.world
         parts = [each for items in ("topics", "resources", "partitions") for each in getattr(reply, items, ())]
         words = {reply.result.error, *(each.result.error for each in parts)}
-        if reply.result.error == "NONE" and hasattr(reply, "topic"):
+        if reply.result.error == ApiError.NONE and hasattr(reply, "topic"):
             words = {reply.topic.result.error}
         expected = EXPECTED | EXPECTED_OF.get(rpc, frozenset())
         for word in sorted(words):
@@ -131,7 +138,9 @@ class Orders:
             )
             world.promised_offset = max(world.promised_offset, offset)
         if rpc is rpcs.CREATE_TOPICS:
-            world.promised_topics.update(UUID(bytes=each.topic_id) for each in parts if each.result.error == "NONE")
+            world.promised_topics.update(
+                UUID(bytes=each.topic_id) for each in parts if each.result.error == ApiError.NONE
+            )
         world.note(f"ORDER {rpc}: {', '.join(sorted(words))}")
 
     def _random(self, fault: Fault) -> Random:
@@ -264,5 +273,5 @@ def _offsets_in(reply: Any, parts: list[Any]) -> Iterator[int]:
     if isinstance(reply, pb.ChangeVotersReply) and not reply.offset:
         return  # nothing was appended for it
     for answer in (reply, *parts):
-        if reply.result.error == "NONE" and hasattr(answer, "offset"):
+        if reply.result.error == ApiError.NONE and hasattr(answer, "offset"):
             yield answer.offset

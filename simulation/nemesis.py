@@ -9,7 +9,7 @@ from itertools import cycle
 from typing import Any
 
 from metadata.control.preferred import set_preferred
-from quorum.core.events import AddVoter, CancelTarget, RemoveVoter, SetTarget, VoterChange
+from quorum.core.events import AddVoter, CancelTarget, RemoveVoter, SetTarget, VoterChange, VoterChangeError
 from quorum.core.types import Role
 from quorum.node import QuorumNode
 from simulation.havoc import Havoc
@@ -279,7 +279,8 @@ class Nemesis(Havoc):
             world.watch.seen[f"order {outcome.error.value}"] += 1
             outcomes.append(outcome.error.value)
 
-        while not self._stop.is_set() and "NONE" not in outcomes and asyncio.get_running_loop().time() < end:
+        done = VoterChangeError.NONE.value
+        while not self._stop.is_set() and done not in outcomes and asyncio.get_running_loop().time() < end:
             leaders = [host for host in world.hosts.values() if host.node is not None and host.node.role is Role.LEADER]
             for host in leaders:
                 if host.process is not None and host.node is not None:

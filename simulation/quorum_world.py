@@ -25,7 +25,7 @@ from uuid import UUID
 import structlog
 
 from metadata.control.decision import Decision
-from metadata.control.errors import Outcome, Word
+from metadata.control.errors import Outcome
 from metadata.controller.active import ActiveController
 from metadata.controller.replay import MetadataReplay
 from metadata.controller.service import ControllerService
@@ -39,6 +39,7 @@ from quorum.ports import NotLeaderError, OutlivedError, UnreachableError
 from quorum.snapshots import SnapshotPolicy
 from quorumlog.errors import FatalError
 from quorumlog.runtime.clock import Sources, now_ms
+from quorumlog.wire.errors import ApiError
 from quorumlog_server.volunteer import Volunteer
 from simulation.coverage import Row
 from simulation.invariants import Run, Violation, Watch
@@ -368,7 +369,7 @@ class QuorumWorld:
             return await self._serve_current(host, wish)
         answer = await controller.carry_out(lambda image, again: _decide(image, wish), REQUEST_MS)
         if isinstance(answer, Outcome):
-            return ("unknown" if answer.word is Word.OUTCOME_UNKNOWN else "refused"), node.leader_id
+            return ("unknown" if answer.error is ApiError.OUTCOME_UNKNOWN else "refused"), node.leader_id
         self.watch.acknowledged(wish.number)
         return "done", answer[0]
 

@@ -21,6 +21,7 @@ from quorumlog.client.consumer import LATEST, Consumer
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch, decode_batches
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.world import EPOCH_MS, Host, World
 
@@ -78,7 +79,7 @@ async def create_topic(world: World) -> None:
     request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3)])
     reply = await host.plane.service.call(rpcs.CREATE_TOPICS, request, 10_000)
     assert isinstance(reply, pb.CreateTopicsReply)
-    assert [topic.result.error for topic in reply.topics] == ["NONE"], reply
+    assert [topic.result.error for topic in reply.topics] == [ApiError.NONE], reply
 
 
 def _value(number: int, place: int) -> bytes:

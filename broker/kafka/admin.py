@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import UUID
 
 from google.protobuf.message import Message
-from kio.schema.errors import ErrorCode
 
-from broker.core.errors import Code
 from metadata.image import ClusterImage
 from quorumlog.errors import ClusterError
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka.codec import milliseconds
 from quorumlog.wire.rpcs import ControllerCall, ReplyT, RequestT, Rpc, result_of
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-_WORDS: Final[Mapping[str, int]] = {
-    "OUTCOME_UNKNOWN": Code.REQUEST_TIMED_OUT,
-    "OVERLOADED": Code.REQUEST_TIMED_OUT,
-}
-"""Words of the controller that Kafka does not have."""
 
-
-def code_of(word: str) -> int:
-    """Kafka's number for an error word of the controller."""
-    if word in _WORDS:
-        return int(_WORDS[word])
-    code = ErrorCode.__members__.get(word.lower())
-    return int(code) if code is not None else int(Code.UNKNOWN_SERVER_ERROR)
+def code_of(name: str) -> int:
+    """Return Kafka's number for an error of the controller."""
+    error = ApiError.named(name) or ApiError.UNKNOWN_SERVER_ERROR
+    return int(error.kafka)
 
 
 def message_of(result: pb.Result) -> str | None:
@@ -63,7 +54,7 @@ class Forwarder:
                 return await self._call(rpc, request, timeout_ms)
         except TimeoutError:
             message = f"the controller did not answer within {timeout_ms} ms; the outcome is not known"
-            result = pb.Result(error="OUTCOME_UNKNOWN", message=message, retriable=True)
+            result = pb.Result(error=ApiError.OUTCOME_UNKNOWN, message=message, retriable=True)
         except ClusterError as error:
             result = pb.Result(error=error.code, message=error.message, retriable=error.retriable)
         return rpc.reply_of(result)
@@ -88,7 +79,7 @@ async def create_topics(forwarder: Forwarder, request: Any) -> dict[str, Any]:
     seen: set[str] = set()
     for topic in request.topics:
         if topic.name in seen:
-            refused[topic.name] = pb.Result(error="INVALID_REQUEST", message="the topic is in the request twice")
+            refused[topic.name] = pb.Result(error=ApiError.INVALID_REQUEST, message="the topic is in the request twice")
         seen.add(topic.name)
         new = message.topics.add(
             name=topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor
@@ -96,7 +87,7 @@ async def create_topics(forwarder: Forwarder, request: Any) -> dict[str, Any]:
         assignment = {item.partition_index: item.broker_ids for item in topic.assignments}
         if sorted(assignment) != list(range(len(topic.assignments))):
             reason = "the partitions of an assignment count from 0 without holes"
-            refused[topic.name] = pb.Result(error="INVALID_REPLICA_ASSIGNMENT", message=reason)
+            refused[topic.name] = pb.Result(error=ApiError.INVALID_REPLICA_ASSIGNMENT, message=reason)
         for index in sorted(assignment):
             new.assignment.add(values=assignment[index])
         for config in topic.configs:
@@ -120,7 +111,7 @@ async def create_topics(forwarder: Forwarder, request: Any) -> dict[str, Any]:
 
 
 def is_ok(result: pb.Result) -> bool:
-    return result.error in ("NONE", "")
+    return result.error in (ApiError.NONE, "")
 
 
 def whole_failure(reply: Message) -> pb.Result | None:

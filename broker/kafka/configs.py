@@ -15,6 +15,7 @@ from metadata.image import ClusterImage
 from metadata.image.topic_configs import Kind
 from metadata.records import ConfigScope
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 _CONFIG_TYPES: Final = {Kind.BOOLEAN: 1, Kind.CHOICE: 2, Kind.INT: 5}
@@ -44,7 +45,7 @@ def _described(resource: Any, image: ClusterImage) -> dict[str, Any]:
     asked = _resource(resource)
     found = described(image, asked)
     if isinstance(found, Outcome):
-        return {**common, "error_code": code_of(found.word.code), "error_message": found.message}
+        return {**common, "error_code": found.error.kafka, "error_message": found.message}
     assert asked.scope is not None, f"{asked} was found"
     table = TABLES[asked.scope]
     wanted = resource.configuration_keys
@@ -104,15 +105,17 @@ async def alter_configs(forwarder: Forwarder, request: Any, timeout_ms: int, *, 
 def _changes(resource: Any, incremental: bool) -> pb.ConfigChanges | pb.Result:
     asked = _resource(resource)
     if asked.scope is None:
-        return pb.Result(error="INVALID_REQUEST", message="configs are of topics (2) and brokers (4)")
+        return pb.Result(error=ApiError.INVALID_REQUEST, message="configs are of topics (2) and brokers (4)")
     changes = pb.ConfigChanges(replace_all=not incremental)
     changes.resource.scope = asked.scope.value  # type: ignore[assignment]
     changes.resource.name = asked.name
     for config in resource.configs:
         operation = getattr(config, "config_operation", _SET)
         if operation not in (_SET, _DELETE):
-            return pb.Result(error="INVALID_CONFIG", message=f"{config.name[:60]!a} is no list to add to or take from")
+            return pb.Result(
+                error=ApiError.INVALID_CONFIG, message=f"{config.name[:60]!a} is no list to add to or take from"
+            )
         if operation == _SET and config.value is None:
-            return pb.Result(error="INVALID_CONFIG", message=f"{config.name[:60]!a} is given no value")
+            return pb.Result(error=ApiError.INVALID_CONFIG, message=f"{config.name[:60]!a} is given no value")
         changes.changes.add(key=config.name, value=config.value if operation == _SET else None)
     return changes

@@ -7,6 +7,7 @@ from typing import Any
 from broker.kafka.admin import Forwarder, code_of, is_ok, message_of, whole_failure
 from metadata.image import ClusterImage
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka.codec import milliseconds
 from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -37,7 +38,9 @@ async def create_partitions(forwarder: Forwarder, request: Any, image: ClusterIm
         same = request.validate_only and known is not None and len(known.partitions) == topic.partitions
         result = topic.result
         if is_ok(result) and (same or not (topic.changed or request.validate_only)):
-            result = pb.Result(error="INVALID_PARTITIONS", message=f"the topic has {topic.partitions} partitions")
+            result = pb.Result(
+                error=ApiError.INVALID_PARTITIONS, message=f"the topic has {topic.partitions} partitions"
+            )
         results.append(_result(topic.topic, result))
     if any(topic.changed for topic in reply.topics):
         await forwarder.wait_for([reply.offset], deadline)
@@ -55,7 +58,9 @@ async def elect_leaders(forwarder: Forwarder, request: Any) -> dict[str, Any]:
     election_type = getattr(request, "election_type", 0)
     policy = _POLICIES.get(election_type)
     if policy is None:
-        refusal = pb.Result(error="INVALID_REQUEST", message=f"election type {election_type} is none that there is")
+        refusal = pb.Result(
+            error=ApiError.INVALID_REQUEST, message=f"election type {election_type} is none that there is"
+        )
         return _elections({(t.topic, index): refusal for t in request.topic_partitions or () for index in t.partitions})
     message = pb.ElectLeadersRequest(policy=policy)
     for topic in request.topic_partitions or ():

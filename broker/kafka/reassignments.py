@@ -10,12 +10,13 @@ from typing import Any
 
 from broker.kafka.admin import Forwarder, code_of, is_ok, message_of, whole_failure
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka.codec import milliseconds
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 Key = tuple[str, int]
 
-SPARED = "OPERATION_NOT_ATTEMPTED"
+SPARED = ApiError.OPERATION_NOT_ATTEMPTED
 """What the controller says of a partition that only others of the request have kept from being changed."""
 
 
@@ -30,9 +31,13 @@ async def alter(forwarder: Forwarder, request: Any) -> dict[str, Any]:
             key = (topic.name, each.partition_index)
             if key in wanted or key in results:
                 wanted.pop(key, None)
-                results[key] = pb.Result(error="INVALID_REQUEST", message="the partition is in the request twice")
+                results[key] = pb.Result(
+                    error=ApiError.INVALID_REQUEST, message="the partition is in the request twice"
+                )
             elif each.replicas is not None and not each.replicas:
-                results[key] = pb.Result(error="INVALID_REPLICA_ASSIGNMENT", message="a partition needs replicas")
+                results[key] = pb.Result(
+                    error=ApiError.INVALID_REPLICA_ASSIGNMENT, message="a partition needs replicas"
+                )
             else:
                 wanted[key] = tuple(each.replicas or ())
     failure = None

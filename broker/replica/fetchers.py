@@ -53,6 +53,7 @@ from quorumlog.errors import ClusterError, CorruptStoreError, RemoteProtocolErro
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka import fetch as wire
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import parse_header
@@ -422,7 +423,9 @@ class Fetcher:
     async def _connection(self, line: int) -> KafkaConnection:
         address = self._resolve(self.leader_id)
         if address is None:
-            raise ClusterError("BROKER_UNAVAILABLE", f"broker {self.leader_id} is not registered", retriable=True)
+            raise ClusterError(
+                ApiError.BROKER_UNAVAILABLE, f"broker {self.leader_id} is not registered", retriable=True
+            )
         if address != self._address:
             await self._drop_connections()
             self._address = address

@@ -23,6 +23,7 @@ from broker.replica.replica_manager import ReplicaManager
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -35,13 +36,13 @@ PENDING_ISR_MS = 250
 
 _OVERTAKEN = frozenset(
     {
-        "FENCED_LEADER_EPOCH",
-        "INVALID_UPDATE_VERSION",
-        "INVALID_REQUEST",
-        "STALE_BROKER_EPOCH",
-        "BROKER_ID_NOT_REGISTERED",
-        "UNKNOWN_TOPIC_ID",
-        "UNKNOWN_TOPIC_OR_PARTITION",
+        ApiError.FENCED_LEADER_EPOCH,
+        ApiError.INVALID_UPDATE_VERSION,
+        ApiError.INVALID_REQUEST,
+        ApiError.STALE_BROKER_EPOCH,
+        ApiError.BROKER_ID_NOT_REGISTERED,
+        ApiError.UNKNOWN_TOPIC_ID,
+        ApiError.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
 
@@ -51,9 +52,9 @@ Asked = tuple[Replica, LeaderState, Proposal, int]
 
 def answer_of(word: str) -> Answer:
     """What a refusal, or NONE, means for a proposal."""
-    if word == "NONE":
+    if word == ApiError.NONE:
         return Answer.ACCEPTED
-    if word == "INELIGIBLE_REPLICA":
+    if word == ApiError.INELIGIBLE_REPLICA:
         return Answer.REFUSED
     return Answer.OVERTAKEN if word in _OVERTAKEN else Answer.UNKNOWN
 
@@ -146,9 +147,11 @@ class IsrKeeper:
                 item.isr.add(broker_id=broker_id, broker_epoch=broker_epoch)
         reply = await self._call(rpcs.ALTER_PARTITION, request, REQUEST_TIMEOUT_MS)
         whole = reply.result.error
-        words = {(item.topic_id, item.index): item.result.error for item in reply.items} if whole == "NONE" else {}
+        words = (
+            {(item.topic_id, item.index): item.result.error for item in reply.items} if whole == ApiError.NONE else {}
+        )
         for hosted, leader, proposal, change in asked:
-            word = words.get((hosted.topic_id.bytes, hosted.key.index), "") if whole == "NONE" else whole
+            word = words.get((hosted.topic_id.bytes, hosted.key.index), "") if whole == ApiError.NONE else whole
             self._on_answer(hosted, leader, proposal, change, word)
 
     def _on_answer(self, hosted: Replica, leader: LeaderState, proposal: Proposal, change: int, word: str) -> None:

@@ -15,14 +15,15 @@ from quorumlog.errors import ConfigError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 
 log = get_logger("broker")
 
-_STALE = frozenset({"STALE_BROKER_EPOCH", "BROKER_ID_NOT_REGISTERED"})
-_FINAL = frozenset({"INVALID_REGISTRATION", "UNSUPPORTED_VERSION", "INCONSISTENT_CLUSTER_ID"})
+_STALE = frozenset({ApiError.STALE_BROKER_EPOCH, ApiError.BROKER_ID_NOT_REGISTERED})
+_FINAL = frozenset({ApiError.INVALID_REGISTRATION, ApiError.UNSUPPORTED_VERSION, ApiError.INCONSISTENT_CLUSTER_ID})
 """Refusals of a registration that trying again cannot change."""
 _REQUEST_TIMEOUT_MAX_MS = 3_000
 
@@ -158,7 +159,7 @@ class LifecycleRunner:
         )
         reply = await self._call(rpcs.REGISTER_BROKER, request, self._timeout_ms)
         error = reply.result.error
-        if error == "NONE":
+        if error == ApiError.NONE:
             log.info("registered", broker_epoch=reply.broker_epoch)
             self._duplicate_seen = False
             self._unfenced.clear()
@@ -167,7 +168,7 @@ class LifecycleRunner:
             return
         if error in _FINAL:
             raise ConfigError(f"the cluster refuses this broker: {reply.result.message}", next_step=reply.result.next)
-        if error == "DUPLICATE_BROKER_REGISTRATION" and not self._duplicate_seen:
+        if error == ApiError.DUPLICATE_BROKER_REGISTRATION and not self._duplicate_seen:
             self._duplicate_seen = True
             log.warning("broker id in use", cause=reply.result.message, next=reply.result.next)
         self.core.on_no_reply(now_ms())
@@ -188,7 +189,7 @@ class LifecycleRunner:
         reply: pb.BrokerHeartbeatReply = await self._call(rpcs.BROKER_HEARTBEAT, request, self._timeout_ms)
         error = reply.result.error
         now = now_ms()
-        if error == "NONE":
+        if error == ApiError.NONE:
             was = self.core.stage
             self.core.on_beat(reply.fenced, reply.should_shutdown, reply.leaders_left, now)
             if reply.fenced and progress.applied_offset > sent_offset:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -86,7 +87,7 @@ class ProducerIdPool:
             return False
         request = pb.AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=broker_epoch)
         reply = await self._call(rpcs.ALLOCATE_PRODUCER_IDS, request, self._timeout_ms)
-        if reply.result.error != "NONE" or reply.count <= 0:
+        if reply.result.error != ApiError.NONE or reply.count <= 0:
             return False
         self._blocks.append(range(reply.first_producer_id, reply.first_producer_id + reply.count))
         self._arrived.set()

@@ -37,6 +37,7 @@ from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.disk import Disk, DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -323,7 +324,7 @@ class BrokerRole:
                         topic_id=key.topic_id.bytes, index=key.partition_index, directory_id=directory_id.bytes
                     )
                 reply = await self._call(rpcs.ASSIGN_DIRECTORIES, request, ASSIGN_TIMEOUT_MS)
-                if reply.result.error == "NONE":
+                if reply.result.error == ApiError.NONE:
                     for key, directory_id in batch:
                         if self._unassigned.get(key) == directory_id:
                             del self._unassigned[key]

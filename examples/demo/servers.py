@@ -17,6 +17,7 @@ from quorumlog.errors import ClusterError, QuorumlogError
 from quorumlog.kctl import dev_cluster, processes
 from quorumlog.kctl.dev_cluster import DevCluster, Node
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2
 
 Say = Callable[[str], None]
@@ -140,7 +141,9 @@ async def _create(control: ControllerClient, topic: controller_pb2.NewTopic, tim
     request = controller_pb2.CreateTopicsRequest(topics=[topic])
     (created,) = (await control.call(rpcs.CREATE_TOPICS, request, timeout_s)).topics
     result = created.result
-    if result.error not in ("", "NONE") and not (result.error == "TOPIC_ALREADY_EXISTS" and created.identical):
+    if result.error not in ("", ApiError.NONE) and not (
+        result.error == ApiError.TOPIC_ALREADY_EXISTS and created.identical
+    ):
         raise ClusterError(result.error, result.message, retriable=result.retriable)
 
 

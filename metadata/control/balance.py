@@ -15,9 +15,10 @@ from uuid import UUID
 
 from metadata.control.decision import Decision
 from metadata.control.election import Eligibility, Eligible, Policy, change_to, elect, min_isr_of
-from metadata.control.errors import OK, Outcome, Word, no_topic
+from metadata.control.errors import OK, Outcome, no_topic
 from metadata.image import ClusterImage, PartitionImage, TopicImage, indexes
 from metadata.records import MAX_RECORDS_PER_BATCH, NO_LEADER, NO_OFFSET, PartitionChange, Reason, Record
+from quorumlog.wire.errors import ApiError
 
 BALANCE_BATCH = 1_000
 """Leaders that are moved back in one batch: whatever else the controller has to do goes between."""
@@ -59,7 +60,7 @@ def elect_leaders(
             records.append(change)
     if len(records) > MAX_RECORDS_PER_BATCH:
         text = f"{len(records)} elections: one request makes at most {MAX_RECORDS_PER_BATCH}"
-        refusal = Outcome(Word.POLICY_VIOLATION, text, "ask for fewer at a time")
+        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "ask for fewer at a time")
         return Decision(tuple([Election(each.topic, each.index, refusal) for each in answers]))
     return Decision(tuple(answers), () if validate_only else tuple(records))
 
@@ -73,13 +74,13 @@ def _named(image: ClusterImage, partitions: Sequence[tuple[str, int]]) -> Iterat
     for name, index in partitions:
         topic = image.topic(name)
         if (name, index) in seen:
-            refusal = Outcome(Word.INVALID_REQUEST, f"partition {name[:60]}-{index} is named twice in one request")
+            refusal = Outcome(ApiError.INVALID_REQUEST, f"partition {name[:60]}-{index} is named twice in one request")
             yield topic, index, Election(name, index, refusal)
         elif topic is None:
             yield None, index, Election(name, index, no_topic(name))
         elif topic.partition(index) is None:
             text = f"topic {name} has partitions 0 to {len(topic.partitions) - 1}, not {index}"
-            yield topic, index, Election(name, index, Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, text))
+            yield topic, index, Election(name, index, Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text))
         else:
             yield topic, index, None
         seen.add((name, index))
@@ -130,13 +131,13 @@ def _not_needed(topic: TopicImage, partition: PartitionImage, policy: Policy, el
     preferred = partition.replicas[0]
     if policy is Policy.UNCLEAN:
         if partition.leader != NO_LEADER:
-            return Outcome(Word.ELECTION_NOT_NEEDED, f"{name} has a leader, {partition.leader}")
+            return Outcome(ApiError.ELECTION_NOT_NEEDED, f"{name} has a leader, {partition.leader}")
         if not any(eligible(replica) for replica in partition.replicas):
             text = f"{name}: no broker of {list(partition.replica_ids)} is unfenced with a working directory"
-            return Outcome(Word.ELIGIBLE_LEADERS_NOT_AVAILABLE, text, "start one of them")
+            return Outcome(ApiError.ELIGIBLE_LEADERS_NOT_AVAILABLE, text, "start one of them")
         return None
     if partition.leader == preferred.broker_id:
-        return Outcome(Word.ELECTION_NOT_NEEDED, f"{name} is led by its preferred leader, {partition.leader}")
+        return Outcome(ApiError.ELECTION_NOT_NEEDED, f"{name} is led by its preferred leader, {partition.leader}")
     problem = None
     if preferred.broker_id not in partition.isr:
         problem = f"is not in sync; in sync are {list(partition.isr)}"
@@ -144,7 +145,7 @@ def _not_needed(topic: TopicImage, partition: PartitionImage, policy: Policy, el
         problem = "is fenced, shutting down, or has lost the directory"
     if problem is not None:
         text = f"{name}: its preferred leader {preferred.broker_id} {problem}"
-        return Outcome(Word.PREFERRED_LEADER_NOT_AVAILABLE, text)
+        return Outcome(ApiError.PREFERRED_LEADER_NOT_AVAILABLE, text)
     return None
 
 

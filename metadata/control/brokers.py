@@ -23,7 +23,7 @@ import msgspec
 
 from metadata.control.decision import Decision, batch_with_head
 from metadata.control.election import Lost, departures, elections
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from metadata.records import (
     LOST,
@@ -40,6 +40,7 @@ from metadata.records import (
     Replica,
     UnregisterBroker,
 )
+from quorumlog.wire.errors import ApiError
 
 PRODUCER_ID_BLOCK = 1000
 _INT64_MAX = 2**63 - 1
@@ -85,13 +86,14 @@ def check_broker(image: ClusterImage, broker_id: int, broker_epoch: int) -> Outc
     broker = image.brokers.get(broker_id)
     if broker_epoch >= image.end_offset:
         return Outcome(
-            Word.NOT_CONTROLLER, f"broker epoch {broker_epoch} is ahead of this controller's log, {image.end_offset}"
+            ApiError.NOT_CONTROLLER,
+            f"broker epoch {broker_epoch} is ahead of this controller's log, {image.end_offset}",
         )
     if broker is None:
-        return Outcome(Word.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered", "register first")
+        return Outcome(ApiError.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered", "register first")
     if broker_epoch != broker.epoch:
         return Outcome(
-            Word.STALE_BROKER_EPOCH,
+            ApiError.STALE_BROKER_EPOCH,
             f"broker {broker_id} has epoch {broker.epoch}, the request names {broker_epoch}",
             "another incarnation has registered since; register again",
         )
@@ -117,7 +119,7 @@ def register(image: ClusterImage, request: RegisterBroker, *, session_live: bool
         return Decision(
             Registered(
                 Outcome(
-                    Word.DUPLICATE_BROKER_REGISTRATION,
+                    ApiError.DUPLICATE_BROKER_REGISTRATION,
                     f"broker id {request.broker_id} is in use by a live broker with other data directories",
                     "stop the other broker, or give this one another id",
                 )
@@ -151,11 +153,11 @@ def _refuse_registration(image: ClusterImage, request: RegisterBroker) -> Outcom
                 problem = f"data directory {min(taken)} is registered by broker {broker_id}"
                 break
     if problem is not None:
-        return Outcome(Word.INVALID_REGISTRATION, f"broker {request.broker_id}: {problem}")
+        return Outcome(ApiError.INVALID_REGISTRATION, f"broker {request.broker_id}: {problem}")
     for name, level in sorted(image.features.items()):
         if not request.feature_min <= level <= request.feature_max:
             return Outcome(
-                Word.UNSUPPORTED_VERSION,
+                ApiError.UNSUPPORTED_VERSION,
                 f"the cluster runs at level {level} of {name}; broker {request.broker_id} supports"
                 f" {request.feature_min} to {request.feature_max}",
                 "start a release that supports that level",
@@ -169,7 +171,7 @@ def _amend(old: BrokerImage, request: RegisterBroker) -> Decision[Registered]:
         return Decision(
             Registered(
                 Outcome(
-                    Word.INVALID_REGISTRATION,
+                    ApiError.INVALID_REGISTRATION,
                     f"broker {old.broker_id}: data directories changed while it runs",
                     "a broker opens its data directories at start; report failed ones by heartbeat",
                 )
@@ -245,16 +247,18 @@ def unregister(image: ClusterImage, broker_id: int, *, validate_only: bool = Fal
     broker = image.brokers.get(broker_id)
     refusal = None
     if broker is None:
-        refusal = Outcome(Word.BROKER_ID_NOT_REGISTERED, f"no broker {broker_id} is registered", "kctl brokers list")
+        refusal = Outcome(
+            ApiError.BROKER_ID_NOT_REGISTERED, f"no broker {broker_id} is registered", "kctl brokers list"
+        )
     elif not broker.fenced:
         text = f"broker {broker_id} is unfenced"
-        refusal = Outcome(Word.BROKER_IN_USE, text, "stop it, and wait until it is fenced")
+        refusal = Outcome(ApiError.BROKER_IN_USE, text, "stop it, and wait until it is fenced")
     elif image.replica_count(broker_id):
         names = sorted(image.topics[topic_id].name for topic_id in image.hostings(broker_id))
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more topics" if len(names) > 3 else "")
         text = f"broker {broker_id} has {image.replica_count(broker_id)} replicas, of {shown}"
         step = f"kctl reassign generate --topic {names[0]} --brokers … (without {broker_id}), then start"
-        refusal = Outcome(Word.BROKER_IN_USE, text, step)
+        refusal = Outcome(ApiError.BROKER_IN_USE, text, step)
     if refusal is not None or broker is None or validate_only:
         return Decision(Unregistered(refusal or OK))
     records: list[Record] = [UnregisterBroker(broker_id, broker.epoch)]
@@ -281,7 +285,7 @@ def heartbeat(
     strange = set(request.directories_offline).difference(broker.directory_ids)
     if strange:
         text = f"directory {min(strange)} is not one of broker {broker.broker_id}"
-        return Decision(HeartbeatAnswer(Outcome(Word.INVALID_REQUEST, text)))
+        return Decision(HeartbeatAnswer(Outcome(ApiError.INVALID_REQUEST, text)))
     failed = tuple(sorted(set(request.directories_offline).difference(broker.directories_offline)))
     if failed:
         head = BrokerChange(broker.broker_id, broker.epoch, directories_offline=failed)
@@ -349,6 +353,6 @@ def allocate_producer_ids(image: ClusterImage, broker_id: int, broker_epoch: int
         return Decision(ProducerIdBlock(refusal))
     first = image.next_producer_id
     if first > _INT64_MAX - PRODUCER_ID_BLOCK:
-        return Decision(ProducerIdBlock(Outcome(Word.POLICY_VIOLATION, "all producer ids have been given away")))
+        return Decision(ProducerIdBlock(Outcome(ApiError.POLICY_VIOLATION, "all producer ids have been given away")))
     record = ProducerIds(broker_id, broker_epoch, first + PRODUCER_ID_BLOCK)
     return Decision(ProducerIdBlock(OK, first, PRODUCER_ID_BLOCK), (record,))

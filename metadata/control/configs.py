@@ -22,7 +22,7 @@ from uuid import UUID
 
 from metadata.control.decision import Decision
 from metadata.control.election import MIN_ISR
-from metadata.control.errors import OK, Outcome, Word, no_topic
+from metadata.control.errors import OK, Outcome, no_topic
 from metadata.control.topics import default_min_isr
 from metadata.image import (
     BROKER_CONFIGS,
@@ -34,6 +34,7 @@ from metadata.image import (
     unknown_key,
 )
 from metadata.records import MAX_RECORDS_PER_BATCH, NO_OFFSET, Config, ConfigScope, PartitionChange, Reason, Record
+from quorumlog.wire.errors import ApiError
 
 TABLES: Mapping[ConfigScope, Mapping[str, ConfigKey]] = {
     ConfigScope.TOPIC: TOPIC_CONFIGS,
@@ -96,10 +97,10 @@ def alter_configs(
     for each in wanted:
         if too_many:
             text = f"one request changes at most {MAX_CHANGES} configs"
-            answers.append(Altered(each.resource, Outcome(Word.POLICY_VIOLATION, text)))
+            answers.append(Altered(each.resource, Outcome(ApiError.POLICY_VIOLATION, text)))
         elif times[each.resource] > 1:
             text = f"{each.resource} is named {times[each.resource]} times in one request"
-            answers.append(Altered(each.resource, Outcome(Word.INVALID_REQUEST, text)))
+            answers.append(Altered(each.resource, Outcome(ApiError.INVALID_REQUEST, text)))
         else:
             found = _records(image, each)
             refused = isinstance(found, Outcome)
@@ -109,7 +110,7 @@ def alter_configs(
             configs += [] if isinstance(found, Outcome) else found
     if len(configs) > MAX_RECORDS_PER_BATCH:  # with replace_all there can be more than were named
         text = f"{len(configs)} changes: one request makes at most {MAX_RECORDS_PER_BATCH}"
-        return Decision(tuple([Altered(each.resource, Outcome(Word.POLICY_VIOLATION, text)) for each in wanted]))
+        return Decision(tuple([Altered(each.resource, Outcome(ApiError.POLICY_VIOLATION, text)) for each in wanted]))
     if validate_only:
         return Decision(tuple([Altered(each.resource, each.outcome) for each in answers]))
     return _with_clearings(image, tuple(answers), configs)
@@ -178,13 +179,13 @@ def _records(image: ClusterImage, wanted: Changes) -> list[Config] | Outcome:
     for config, value in wanted.values:
         known = TABLES[scope].get(config)
         if known is None:
-            return Outcome(Word.INVALID_CONFIG, unknown_key(config, TABLES[scope], scope.name.lower()))
+            return Outcome(ApiError.INVALID_CONFIG, unknown_key(config, TABLES[scope], scope.name.lower()))
         if times[config] > 1:
-            return Outcome(Word.INVALID_CONFIG, f"{config} is given {times[config]} times")
+            return Outcome(ApiError.INVALID_CONFIG, f"{config} is given {times[config]} times")
         problem = None if value is None else known.problem(value)
         problem = problem or _too_high(image, wanted.resource, config, value)
         if problem is not None:
-            return Outcome(Word.INVALID_CONFIG, problem)
+            return Outcome(ApiError.INVALID_CONFIG, problem)
     now = image.config(scope, name)
     target = dict(wanted.values)
     if wanted.replace_all:
@@ -221,15 +222,17 @@ def resource_key(image: ClusterImage, resource: Resource) -> tuple[ConfigScope, 
             return ConfigScope.TOPIC, topic.topic_id.hex
         case ConfigScope.BROKER:
             if not (name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name):
-                return Outcome(Word.INVALID_REQUEST, f"{name[:60]!a} is not a broker's id")
+                return Outcome(ApiError.INVALID_REQUEST, f"{name[:60]!a} is not a broker's id")
             if int(name) not in image.brokers:
-                return Outcome(Word.BROKER_ID_NOT_REGISTERED, f"no broker {name} is registered", "kctl brokers list")
+                return Outcome(
+                    ApiError.BROKER_ID_NOT_REGISTERED, f"no broker {name} is registered", "kctl brokers list"
+                )
             return ConfigScope.BROKER, name
         case ConfigScope.CLUSTER:
             if name:
-                return Outcome(Word.INVALID_REQUEST, f"the cluster's configs have no name, not {name[:60]!a}")
+                return Outcome(ApiError.INVALID_REQUEST, f"the cluster's configs have no name, not {name[:60]!a}")
             return ConfigScope.CLUSTER, ""
-    return Outcome(Word.INVALID_REQUEST, "the configs of neither a topic nor a broker nor the cluster")
+    return Outcome(ApiError.INVALID_REQUEST, "the configs of neither a topic nor a broker nor the cluster")
 
 
 # Look

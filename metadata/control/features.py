@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from metadata.control.decision import Decision
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.image import ClusterImage
 from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, METADATA_VERSION_MIN, Feature
+from quorumlog.wire.errors import ApiError
 
 SUPPORTED: Mapping[str, range] = {METADATA_VERSION: range(METADATA_VERSION_MIN, METADATA_VERSION_MAX + 1)}
 """Levels that this release understands, by feature."""
@@ -57,7 +58,7 @@ def upgrade_feature(image: ClusterImage, name: str, level: int | None, *, valida
     """Raise a feature to this level, or, with None, as far as all understand it."""
     if name not in SUPPORTED:
         text = f"there is no feature {name[:60]!a}; there are {', '.join(sorted(SUPPORTED))}"
-        return Decision(Upgraded(Outcome(Word.INVALID_REQUEST, text), 0))
+        return Decision(Upgraded(Outcome(ApiError.INVALID_REQUEST, text), 0))
     feature = _described(image, name)
     wanted = max(feature.level, feature.highest) if level is None else level
     if wanted == feature.level:
@@ -72,14 +73,14 @@ def upgrade_feature(image: ClusterImage, name: str, level: int | None, *, valida
 def _refuse(feature: DescribedFeature, wanted: int) -> Outcome | None:
     if wanted < feature.level:
         text = f"{feature.name} is at level {feature.level} and never goes down: records of that level may be there"
-        return Outcome(Word.INVALID_REQUEST, text)
+        return Outcome(ApiError.INVALID_REQUEST, text)
     ours = SUPPORTED[feature.name][-1]
     if wanted > ours:
         text = f"the active controller understands levels of {feature.name} up to {ours}, not {wanted}"
-        return Outcome(Word.UNSUPPORTED_VERSION, text, "start a newer release on every node first")
+        return Outcome(ApiError.UNSUPPORTED_VERSION, text, "start a newer release on every node first")
     if wanted > feature.highest:
         names = ", ".join(map(str, feature.limited_by))
         text = f"not every broker understands level {wanted} of {feature.name}: {names} at most {feature.highest}"
         advice = "start a newer release there; a broker that is gone for good: kctl brokers unregister"
-        return Outcome(Word.UNSUPPORTED_VERSION, text, advice)
+        return Outcome(ApiError.UNSUPPORTED_VERSION, text, advice)
     return None

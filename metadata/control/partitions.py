@@ -25,7 +25,7 @@ import msgspec
 from metadata.control.brokers import check_broker
 from metadata.control.decision import Decision
 from metadata.control.election import Eligibility, Eligible, Policy, change_to, elect, min_isr_of, policy_of
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.control.reassign import CHANGES_MAX, completed, ended
 from metadata.image import BrokerImage, ClusterImage, PartitionImage
 from metadata.records import (
@@ -38,6 +38,7 @@ from metadata.records import (
     Record,
     Replica,
 )
+from quorumlog.wire.errors import ApiError
 
 
 class Member(NamedTuple):
@@ -104,7 +105,7 @@ def alter_partition(
         key = (change.topic_id, change.index)
         partition = image.partition(*key)
         if key in seen:
-            outcome = Outcome(Word.INVALID_REQUEST, f"partition {change.index} is named twice in one request")
+            outcome = Outcome(ApiError.INVALID_REQUEST, f"partition {change.index} is named twice in one request")
         else:
             outcome = _check_change(image, broker_id, change, partition) or OK
         seen.add(key)
@@ -124,7 +125,7 @@ def alter_partition(
 
 
 def _too_many(count: int, most: int = CHANGES_MAX) -> Outcome:
-    return Outcome(Word.POLICY_VIOLATION, f"{count} partitions: one request changes at most {most}")
+    return Outcome(ApiError.POLICY_VIOLATION, f"{count} partitions: one request changes at most {most}")
 
 
 def _after(partition: PartitionImage, record: PartitionChange) -> PartitionImage:
@@ -166,24 +167,24 @@ def _check_change(
 ) -> Outcome | None:
     topic = image.topics.get(change.topic_id)
     if topic is None:
-        return Outcome(Word.UNKNOWN_TOPIC_ID, f"no topic has the id {change.topic_id}")
+        return Outcome(ApiError.UNKNOWN_TOPIC_ID, f"no topic has the id {change.topic_id}")
     name = f"{topic.name}-{change.index}"
     if partition is None:
-        return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, f"{name} does not exist")
+        return Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, f"{name} does not exist")
     if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
         return Outcome(
-            Word.NOT_CONTROLLER,
+            ApiError.NOT_CONTROLLER,
             f"{name}: leader epoch {change.leader_epoch}, partition epoch {change.partition_epoch} are ahead of this"
             f" controller's {partition.leader_epoch}, {partition.partition_epoch}",
         )
     if change.leader_epoch < partition.leader_epoch:
         text = f"{name}: leader epoch {change.leader_epoch} is over, it is {partition.leader_epoch}"
-        return Outcome(Word.FENCED_LEADER_EPOCH, text)
+        return Outcome(ApiError.FENCED_LEADER_EPOCH, text)
     if broker_id != partition.leader:
-        return Outcome(Word.INVALID_REQUEST, f"{name} is led by {partition.leader}, not by {broker_id}")
+        return Outcome(ApiError.INVALID_REQUEST, f"{name} is led by {partition.leader}, not by {broker_id}")
     if change.partition_epoch < partition.partition_epoch:
         text = f"{name}: partition epoch {change.partition_epoch} is over, it is {partition.partition_epoch}"
-        return Outcome(Word.INVALID_UPDATE_VERSION, text)
+        return Outcome(ApiError.INVALID_UPDATE_VERSION, text)
     return _check_members(image, name, change, partition)
 
 
@@ -191,7 +192,7 @@ def _check_members(image: ClusterImage, name: str, change: IsrChange, partition:
     ids = [member.broker_id for member in change.isr]
     if len(set(ids)) < len(ids) or not set(ids).issubset(partition.replica_ids) or partition.leader not in ids:
         text = f"{name}: isr {ids[:20]} is not a part of the replicas {partition.replica_ids} that holds the leader"
-        return Outcome(Word.INVALID_REQUEST, text)
+        return Outcome(ApiError.INVALID_REQUEST, text)
     for member in change.isr:
         broker = image.brokers.get(member.broker_id)
         replica = partition.replica(member.broker_id)
@@ -208,7 +209,7 @@ def _check_members(image: ClusterImage, name: str, change: IsrChange, partition:
         elif not broker.directory_online(replica.directory_id):
             problem = "has lost the directory"
         if problem is not None:
-            return Outcome(Word.INELIGIBLE_REPLICA, f"{name}: broker {member.broker_id} {problem}")
+            return Outcome(ApiError.INELIGIBLE_REPLICA, f"{name}: broker {member.broker_id} {problem}")
     return None
 
 
@@ -232,17 +233,17 @@ def assign_directories(
         topic_id, index, directory_id = assignment.topic_id, assignment.index, assignment.directory_id
         if directory_id != LOST and directory_id not in broker.directory_ids:
             text = f"directory {directory_id} is not one of broker {broker_id}"
-            return Decision(Outcome(Word.INVALID_REQUEST, text))
+            return Decision(Outcome(ApiError.INVALID_REQUEST, text))
         partition = image.partition(topic_id, index)
         if partition is None:
             continue
         replica = partition.replica(broker_id)
         if replica is None:
             text = f"broker {broker_id} has no replica of {image.topics[topic_id].name}-{index}"
-            return Decision(Outcome(Word.INVALID_REQUEST, text))
+            return Decision(Outcome(ApiError.INVALID_REQUEST, text))
         if (topic_id, index) in records:
             text = f"{image.topics[topic_id].name}-{index} is named twice in one request"
-            return Decision(Outcome(Word.INVALID_REQUEST, text))
+            return Decision(Outcome(ApiError.INVALID_REQUEST, text))
         records[topic_id, index] = _move(image, broker, eligible, assignment, partition, replica)
     return Decision(OK, tuple([record for record in records.values() if record is not None]))
 

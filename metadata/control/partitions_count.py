@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from metadata.control.decision import Decision
-from metadata.control.errors import OK, Outcome, Word, no_topic
+from metadata.control.errors import OK, Outcome, no_topic
 from metadata.control.placement import Placer
 from metadata.control.topics import MAX_REPLICAS_PER_REQUEST, check_rows, fresh_id, is_internal, new_partitions
 from metadata.image import ClusterImage, TopicImage
 from metadata.records import MAX_RECORDS_PER_BATCH, Record, RemovePartition, RenewTopic
+from quorumlog.wire.errors import ApiError
 
 MAX_PARTITIONS = 1_000_000
 """Of one topic."""
@@ -71,7 +72,7 @@ def add_partitions(
     answers: list[Resized] = []
     for each, refusal in zip(wanted, refusals, strict=True):
         if refusal is None and problem is not None:
-            refusal = Outcome(Word.POLICY_VIOLATION, problem, "add fewer at a time")
+            refusal = Outcome(ApiError.POLICY_VIOLATION, problem, "add fewer at a time")
         if refusal is not None:
             answers.append(_as_it_is(image, each.topic, refusal))
             continue
@@ -87,26 +88,30 @@ def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int, brokers
     """`brokers`: how many take replicas."""
     topic = image.topic(wanted.topic)
     if times > 1:
-        return Outcome(Word.INVALID_REQUEST, f"topic {wanted.topic[:60]!a} is named {times} times in one request")
+        return Outcome(ApiError.INVALID_REQUEST, f"topic {wanted.topic[:60]!a} is named {times} times in one request")
     if topic is None:
         return no_topic(wanted.topic)
     now, number = len(topic.partitions), wanted.count - len(topic.partitions)
     if wanted.count < 1 or wanted.count > MAX_PARTITIONS:
-        return Outcome(Word.INVALID_PARTITIONS, f"{wanted.count} partitions: there can be 1 to {MAX_PARTITIONS}")
+        return Outcome(ApiError.INVALID_PARTITIONS, f"{wanted.count} partitions: there can be 1 to {MAX_PARTITIONS}")
     if number < 0:
         text = f"topic {topic.name} has {now} partitions, {wanted.count} are fewer"
-        return Outcome(Word.INVALID_PARTITIONS, text, f"kctl topics remove-partitions {topic.name} --to {wanted.count}")
+        return Outcome(
+            ApiError.INVALID_PARTITIONS, text, f"kctl topics remove-partitions {topic.name} --to {wanted.count}"
+        )
     if number == 0 and _is_so(topic, wanted.assignment):
         return None
     if wanted.assignment and len(wanted.assignment) != number:
         text = f"topic {topic.name} has {now} partitions: for {wanted.count} there are {number} to place"
-        return Outcome(Word.INVALID_REPLICA_ASSIGNMENT, f"{text}, the assignment has {len(wanted.assignment)} of them")
+        return Outcome(
+            ApiError.INVALID_REPLICA_ASSIGNMENT, f"{text}, the assignment has {len(wanted.assignment)} of them"
+        )
     factor = _factor(image, topic.name)
     if wanted.assignment:
         return check_rows(image, wanted.assignment, now, factor)
     if number and factor > brokers:
         text = f"replication factor {factor}, unfenced brokers that take replicas: {brokers}"
-        return Outcome(Word.INVALID_REPLICATION_FACTOR, text, "start more brokers, or give an assignment")
+        return Outcome(ApiError.INVALID_REPLICATION_FACTOR, text, "start more brokers, or give an assignment")
     return None
 
 
@@ -169,20 +174,20 @@ def remove_partitions(
 def _refuse_fewer(topic: TopicImage, count: int) -> Outcome | None:
     now = len(topic.partitions)
     if is_internal(topic.name):
-        return Outcome(Word.POLICY_VIOLATION, f"topic {topic.name} belongs to the system")
+        return Outcome(ApiError.POLICY_VIOLATION, f"topic {topic.name} belongs to the system")
     if count < 1:
         text = f"{count} partitions: at least 1 must stay"
-        return Outcome(Word.INVALID_PARTITIONS, text, f"kctl topics delete {topic.name}, for all of them")
+        return Outcome(ApiError.INVALID_PARTITIONS, text, f"kctl topics delete {topic.name}, for all of them")
     if count > now:
         text = f"topic {topic.name} has {now} partitions, {count} are more"
-        return Outcome(Word.INVALID_PARTITIONS, text, f"kctl topics add-partitions {topic.name} --to {count}")
+        return Outcome(ApiError.INVALID_PARTITIONS, text, f"kctl topics add-partitions {topic.name} --to {count}")
     if now - count >= MAX_RECORDS_PER_BATCH:
         text = f"{now - count} partitions: at most {MAX_RECORDS_PER_BATCH - 1} are removed at a time"
-        return Outcome(Word.POLICY_VIOLATION, text, f"first --to {now - MAX_RECORDS_PER_BATCH + 1}")
+        return Outcome(ApiError.POLICY_VIOLATION, text, f"first --to {now - MAX_RECORDS_PER_BATCH + 1}")
     moving = [each.index for each in topic.partitions[count:] if each is not None and each.reassigning]
     if moving:
         text = f"{topic.name}-{moving[0]} is being reassigned"
-        return Outcome(Word.REASSIGNMENT_IN_PROGRESS, text, "let it end, or: kctl reassign cancel")
+        return Outcome(ApiError.REASSIGNMENT_IN_PROGRESS, text, "let it end, or: kctl reassign cancel")
     return None
 
 

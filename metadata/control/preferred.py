@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from metadata.control.decision import Decision
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.image import ClusterImage
 from metadata.records import PreferredControllers
+from quorumlog.wire.errors import ApiError
 
 MAX_PREFERRED = 15
 
@@ -30,14 +31,14 @@ def set_preferred(
     strangers = [node_id for node_id in wanted if node_id not in voter_ids]
     problem: Outcome | None = None
     if len(set(wanted)) != len(wanted):
-        problem = Outcome(Word.INVALID_REQUEST, f"a node is named twice: {_names(wanted)}")
+        problem = Outcome(ApiError.INVALID_REQUEST, f"a node is named twice: {_names(wanted)}")
     elif len(wanted) > MAX_PREFERRED:
         problem = Outcome(
-            Word.INVALID_REQUEST, f"{len(wanted)} nodes are named, at most {MAX_PREFERRED} may be preferred"
+            ApiError.INVALID_REQUEST, f"{len(wanted)} nodes are named, at most {MAX_PREFERRED} may be preferred"
         )
     elif strangers:
         text = f"not a voter: {_names(strangers)}; the voters are {_names(sorted(voter_ids))}"
-        problem = Outcome(Word.VOTER_NOT_FOUND, text, "kctl quorum status")
+        problem = Outcome(ApiError.VOTER_NOT_FOUND, text, "kctl quorum status")
     if problem is not None:
         return Decision(Preferred(problem, present, False))
     if wanted == present:

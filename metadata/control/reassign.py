@@ -46,7 +46,7 @@ import msgspec
 
 from metadata.control.decision import Decision
 from metadata.control.election import Elected, Eligibility, Eligible, Policy, change_to, elect, min_isr_of, policy_of
-from metadata.control.errors import OK, Outcome, Word, no_topic
+from metadata.control.errors import OK, Outcome, no_topic
 from metadata.image import ClusterImage, PartitionImage, TopicImage, indexes
 from metadata.records import (
     MAX_RECORDS_PER_BATCH,
@@ -59,6 +59,7 @@ from metadata.records import (
     Record,
     Replica,
 )
+from quorumlog.wire.errors import ApiError
 
 THROTTLE = "reassignment.throttle.bytes.per.second"
 NO_THROTTLE = -1
@@ -124,7 +125,7 @@ def alter_reassignments(
     for each in wanted:
         if (each.topic, each.index) in seen:
             text = f"{_name(each)} is named twice in one request"
-            found: Outcome | _Plan = Outcome(Word.INVALID_REQUEST, text)
+            found: Outcome | _Plan = Outcome(ApiError.INVALID_REQUEST, text)
         else:
             found = _plan(image, each, replace, keep_factor, eligible)
         seen.add((each.topic, each.index))
@@ -147,15 +148,17 @@ def alter_reassignments(
 def _refuse_request(image: ClusterImage, wanted: Sequence[Wanted], throttle: int | None) -> Outcome | None:
     if len(wanted) > CHANGES_MAX:
         text = f"{len(wanted)} partitions: one request reassigns at most {CHANGES_MAX}"
-        return Outcome(Word.POLICY_VIOLATION, text, "split the plan")
+        return Outcome(ApiError.POLICY_VIOLATION, text, "split the plan")
     if throttle is not None and throttle != NO_THROTTLE and not 0 < throttle < 2**63:
         text = f"a throttle of {throttle} bytes a second: it must be above 0, or {NO_THROTTLE} for none"
-        return Outcome(Word.INVALID_REQUEST, text)
+        return Outcome(ApiError.INVALID_REQUEST, text)
     if not wanted and throttle is None:
-        return Outcome(Word.INVALID_REQUEST, "no partition is named, and no throttle")
+        return Outcome(ApiError.INVALID_REQUEST, "no partition is named, and no throttle")
     if not wanted and not image.reassigning_count and throttle != NO_THROTTLE:
         text = "no reassignment is going on that could be throttled"
-        return Outcome(Word.NO_REASSIGNMENT_IN_PROGRESS, text, "give it with what is to be moved: --plan or --topic")
+        return Outcome(
+            ApiError.NO_REASSIGNMENT_IN_PROGRESS, text, "give it with what is to be moved: --plan or --topic"
+        )
     return None
 
 
@@ -165,10 +168,10 @@ def _refused(items: Sequence[Altered], problems: Sequence[Altered]) -> Reassigne
     texts = [each.outcome.message for each in problems[:PROBLEMS_SHOWN]]
     if len(problems) > PROBLEMS_SHOWN:
         texts.append(f"and {len(problems) - PROBLEMS_SHOWN} more")
-    spared = Outcome(Word.OPERATION_NOT_ATTEMPTED, "another partition of the request was refused")
+    spared = Outcome(ApiError.OPERATION_NOT_ATTEMPTED, "another partition of the request was refused")
     answers = [each if not each.outcome.ok else Altered(each.topic, each.index, spared) for each in items]
     text = "; ".join(texts) + ("" if len(items) == 1 else "; nothing was changed")
-    return Reassigned(Outcome(first.word, text, first.next_step), tuple(answers))
+    return Reassigned(Outcome(first.error, text, first.next_step), tuple(answers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +194,7 @@ def _plan(image: ClusterImage, wanted: Wanted, replace: bool, keep_factor: bool,
     partition = topic.partition(wanted.index)
     if partition is None:
         text = f"topic {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {wanted.index}"
-        return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, text)
+        return Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text)
     if not wanted.replicas:
         return _cancel(image, topic, partition, eligible)
     refusal = _refuse_target(image, partition, wanted)
@@ -200,15 +203,15 @@ def _plan(image: ClusterImage, wanted: Wanted, replace: bool, keep_factor: bool,
     count = len(original_of(partition))
     if keep_factor and len(wanted.replicas) != count:
         text = f"{_name(wanted)} has {count} replicas, the target {len(wanted.replicas)}"
-        return Outcome(Word.INVALID_REPLICATION_FACTOR, text)
+        return Outcome(ApiError.INVALID_REPLICATION_FACTOR, text)
     target = target_of(partition)
     if target == wanted.replicas:
         so_already = "is being moved there already" if partition.reassigning else "is there already"
-        return _Plan(Outcome(Word.NONE, f"{_name(wanted)} {so_already}"))
+        return _Plan(Outcome(ApiError.NONE, f"{_name(wanted)} {so_already}"))
     if partition.reassigning and not replace:
         text = f"{_name(wanted)} is being moved to {_ids(target)}, adding {_ids(partition.adding)}"
         return Outcome(
-            Word.REASSIGNMENT_IN_PROGRESS, text, "cancel that first, or ask for it to be replaced (--replace)"
+            ApiError.REASSIGNMENT_IN_PROGRESS, text, "cancel that first, or ask for it to be replaced (--replace)"
         )
     return _start(image, topic, partition, wanted.replicas, eligible)
 
@@ -231,7 +234,7 @@ def _refuse_target(image: ClusterImage, partition: PartitionImage, wanted: Wante
     elif down:
         state = "fenced" if image.brokers[down[0]].fenced else "shutting down"
         problem, next_step = f"broker {_ids(down)} is {state}, and could not get in sync", "start it first"
-    return Outcome(Word.INVALID_REPLICA_ASSIGNMENT, f"{name}: {problem}", next_step) if problem else None
+    return Outcome(ApiError.INVALID_REPLICA_ASSIGNMENT, f"{name}: {problem}", next_step) if problem else None
 
 
 def target_of(partition: PartitionImage) -> tuple[int, ...]:
@@ -268,7 +271,7 @@ def _start(
 def _cancel(image: ClusterImage, topic: TopicImage, partition: PartitionImage, eligible: Eligible) -> _Plan | Outcome:
     name = f"{topic.name}-{partition.index}"
     if not partition.reassigning:
-        return Outcome(Word.NO_REASSIGNMENT_IN_PROGRESS, f"{name} is not being reassigned")
+        return Outcome(ApiError.NO_REASSIGNMENT_IN_PROGRESS, f"{name} is not being reassigned")
     original = original_of(partition)
     back = msgspec.structs.replace(partition, replicas=_only(partition, original), adding=(), removing=())
     policy, min_isr = policy_of(image, topic.topic_id), min_isr_of(image, topic.topic_id)
@@ -281,7 +284,7 @@ def _cancel(image: ClusterImage, topic: TopicImage, partition: PartitionImage, e
             f" {_ids(partition.isr)}, so acknowledged records would be lost"
         )
         next_step = "start one of them and wait until it is in sync, or let the reassignment complete"
-        return Outcome(Word.ELIGIBLE_LEADERS_NOT_AVAILABLE, text, next_step)
+        return Outcome(ApiError.ELIGIBLE_LEADERS_NOT_AVAILABLE, text, next_step)
     return _Plan(OK, _change(topic.topic_id, partition, elected, Reason.REASSIGNMENT_CANCELLED, back), under_way=-1)
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from metadata.control.decision import Decision
 from metadata.control.election import MIN_ISR
-from metadata.control.errors import OK, Outcome, Word, no_topic
+from metadata.control.errors import OK, Outcome, no_topic
 from metadata.control.placement import Placer
 from metadata.control.reassign import ended
 from metadata.image import TOPIC_CONFIGS, ClusterImage, TopicImage, unknown_key
@@ -30,6 +30,7 @@ from metadata.records import (
     Replica,
     Topic,
 )
+from quorumlog.wire.errors import ApiError
 
 DEFAULT = -1
 MAX_NAME_LENGTH = 249
@@ -103,7 +104,7 @@ def create_topics(
     for topic in topics:
         if counts[topic.name] > 1:
             text = f"topic {topic.name[:40]!a} is named {counts[topic.name]} times in one request"
-            planned.append(CreatedTopic(topic.name, Outcome(Word.INVALID_REQUEST, text)))
+            planned.append(CreatedTopic(topic.name, Outcome(ApiError.INVALID_REQUEST, text)))
         else:
             planned.append(_plan(image, topic, placer.broker_count))
     wanted = [plan for plan in planned if isinstance(plan, NewTopic)]
@@ -133,7 +134,7 @@ def _check_size(wanted: Sequence[NewTopic]) -> Outcome | None:
         problem = f"the request makes {replicas} replicas, at most {MAX_REPLICAS_PER_REQUEST} are made at a time"
     else:
         return None
-    return Outcome(Word.POLICY_VIOLATION, problem, "create fewer topics or partitions at a time")
+    return Outcome(ApiError.POLICY_VIOLATION, problem, "create fewer topics or partitions at a time")
 
 
 def fresh_id(image: ClusterImage, new_id: Callable[[], UUID]) -> UUID:
@@ -147,7 +148,7 @@ def _plan(image: ClusterImage, topic: NewTopic, broker_count: int) -> NewTopic |
     """The topic with everything resolved (counts, all configs that are written), or why it is not created."""
     problem = name_problem(topic.name)
     if problem is not None:
-        return CreatedTopic(topic.name, Outcome(Word.INVALID_TOPIC_EXCEPTION, problem))
+        return CreatedTopic(topic.name, Outcome(ApiError.INVALID_TOPIC_EXCEPTION, problem))
     existing = image.topic(topic.name)
     if existing is not None:
         return _existing(image, existing, topic)
@@ -180,15 +181,15 @@ def _check_counts(image: ClusterImage, topic: NewTopic, broker_count: int) -> Ne
         if _FACTOR not in image.config(ConfigScope.CLUSTER, ""):
             factor = max(1, min(factor, broker_count))
     if partitions < 1:
-        return Outcome(Word.INVALID_PARTITIONS, f"{partitions} partitions: there must be at least 1")
+        return Outcome(ApiError.INVALID_PARTITIONS, f"{partitions} partitions: there must be at least 1")
     if partitions > MAX_RECORDS_PER_BATCH:
         text = f"{partitions} partitions: at most {MAX_RECORDS_PER_BATCH} records fit one request"
-        return Outcome(Word.INVALID_PARTITIONS, text)
+        return Outcome(ApiError.INVALID_PARTITIONS, text)
     if factor < 1:
-        return Outcome(Word.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: it must be at least 1")
+        return Outcome(ApiError.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: it must be at least 1")
     if factor > broker_count:
         return Outcome(
-            Word.INVALID_REPLICATION_FACTOR,
+            ApiError.INVALID_REPLICATION_FACTOR,
             f"replication factor {factor}, unfenced brokers that take replicas: {broker_count}",
             "start more brokers, or ask for fewer replicas",
         )
@@ -199,9 +200,11 @@ def _check_assignment(image: ClusterImage, topic: NewTopic) -> NewTopic | Outcom
     rows = topic.assignment
     factor = len(rows[0])
     if topic.partitions not in (DEFAULT, 0, len(rows)) or topic.replication_factor not in (DEFAULT, 0, factor):
-        return Outcome(Word.INVALID_REQUEST, "an assignment and other counts of partitions or replicas contradict")
+        return Outcome(ApiError.INVALID_REQUEST, "an assignment and other counts of partitions or replicas contradict")
     if len(rows) > MAX_RECORDS_PER_BATCH:
-        return Outcome(Word.INVALID_PARTITIONS, f"{len(rows)} partitions: at most {MAX_RECORDS_PER_BATCH} at a time")
+        return Outcome(
+            ApiError.INVALID_PARTITIONS, f"{len(rows)} partitions: at most {MAX_RECORDS_PER_BATCH} at a time"
+        )
     refusal = check_rows(image, rows, 0, factor)
     return refusal or replace(topic, partitions=len(rows), replication_factor=factor)
 
@@ -222,7 +225,7 @@ def check_rows(image: ClusterImage, rows: Sequence[Sequence[int]], first: int, f
         elif not any(image.brokers[broker_id].active for broker_id in row):
             problem = f"partition {index}: none of its brokers is unfenced"
         if problem is not None:
-            return Outcome(Word.INVALID_REPLICA_ASSIGNMENT, problem)
+            return Outcome(ApiError.INVALID_REPLICA_ASSIGNMENT, problem)
     return None
 
 
@@ -231,15 +234,15 @@ def _check_configs(configs: Sequence[tuple[str, str]], replication_factor: int) 
     for key, value in configs:
         known = TOPIC_CONFIGS.get(key)
         if known is None:
-            return Outcome(Word.INVALID_CONFIG, unknown_key(key, TOPIC_CONFIGS, "topic"))
+            return Outcome(ApiError.INVALID_CONFIG, unknown_key(key, TOPIC_CONFIGS, "topic"))
         if counts[key] > 1:
-            return Outcome(Word.INVALID_CONFIG, f"{key} is given {counts[key]} times")
+            return Outcome(ApiError.INVALID_CONFIG, f"{key} is given {counts[key]} times")
         problem = known.problem(value)
         if problem is not None:
-            return Outcome(Word.INVALID_CONFIG, problem)
+            return Outcome(ApiError.INVALID_CONFIG, problem)
         if key == MIN_ISR and int(value) > replication_factor:
             text = f"{key} {value} is above the replication factor, {replication_factor}: no write would be accepted"
-            return Outcome(Word.INVALID_CONFIG, text)
+            return Outcome(ApiError.INVALID_CONFIG, text)
     return None
 
 
@@ -264,7 +267,7 @@ def _existing(image: ClusterImage, existing: TopicImage, asked: NewTopic) -> Cre
     text += f" and differs: {'; '.join(differences)}" if differences else ", just as asked for"
     return CreatedTopic(
         existing.name,
-        Outcome(Word.TOPIC_ALREADY_EXISTS, text),
+        Outcome(ApiError.TOPIC_ALREADY_EXISTS, text),
         existing.topic_id,
         len(partitions),
         factor,
@@ -315,7 +318,7 @@ def delete_topics(
         if topic is None:
             answers.append(_missing(name, topic_id))
         elif topic.topic_id in seen:
-            outcome = Outcome(Word.INVALID_REQUEST, f"topic {topic.name} is named twice in one request")
+            outcome = Outcome(ApiError.INVALID_REQUEST, f"topic {topic.name} is named twice in one request")
             answers.append(DeletedTopic(outcome, topic.name, topic.topic_id))
         else:
             seen.add(topic.topic_id)
@@ -323,7 +326,7 @@ def delete_topics(
             answers.append(DeletedTopic(OK, topic.name, topic.topic_id))
     if len(records) > MAX_RECORDS_PER_BATCH:
         text = f"{len(records)} topics: one request deletes at most {MAX_RECORDS_PER_BATCH}"
-        refused = [replace(each, outcome=Outcome(Word.POLICY_VIOLATION, text)) for each in answers]
+        refused = [replace(each, outcome=Outcome(ApiError.POLICY_VIOLATION, text)) for each in answers]
         return Decision(tuple(refused))
     moving = sum(image.reassigning.get(topic_id, 0).bit_count() for topic_id in sorted(seen))
     records += ended(image, moving)[: MAX_RECORDS_PER_BATCH - len(records)]
@@ -346,5 +349,5 @@ def forget_topics(image: ClusterImage, names: Sequence[str]) -> Decision[None]:
 
 def _missing(name: str, topic_id: UUID | None) -> DeletedTopic:
     if topic_id is not None:
-        return DeletedTopic(Outcome(Word.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"), "", topic_id)
+        return DeletedTopic(Outcome(ApiError.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"), "", topic_id)
     return DeletedTopic(no_topic(name), name)

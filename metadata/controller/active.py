@@ -39,7 +39,7 @@ from metadata.codec import encode
 from metadata.control import brokers, reassign
 from metadata.control.brokers import Heartbeat, HeartbeatAnswer, Registered
 from metadata.control.decision import Decision
-from metadata.control.errors import Outcome, Word
+from metadata.control.errors import Outcome
 from metadata.control.topics import forget_topics, gone_names
 from metadata.controller.background import NEXT_TURN, Background, BatchTooLargeError, Job
 from metadata.controller.balance import LeaderBalance
@@ -53,6 +53,7 @@ from metadata.records import MAX_RECORDS_PER_BATCH, BrokerChange, Config, Record
 from quorum.core.types import Batch
 from quorum.ports import CannotAppendNowError, LeadershipLostError, NotLeaderError
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.errors import ApiError
 
 T = TypeVar("T")
 Decide = Callable[[ClusterImage, bool], Decision[T]]
@@ -61,18 +62,20 @@ Decide = Callable[[ClusterImage, bool], Decision[T]]
 log = get_logger("controller")
 
 NOT_CONTROLLER = Outcome(
-    Word.NOT_CONTROLLER, "this node is not the active controller; nothing was changed", "ask again, or another node"
+    ApiError.NOT_CONTROLLER, "this node is not the active controller; nothing was changed", "ask again, or another node"
 )
 OUTCOME_UNKNOWN = Outcome(
-    Word.OUTCOME_UNKNOWN,
+    ApiError.OUTCOME_UNKNOWN,
     "the controller stopped leading, or the time was up, before the change was committed; it may take effect yet",
     "look whether it did before you ask again",
 )
-TIMED_OUT = Outcome(Word.REQUEST_TIMED_OUT, "the quorum did not confirm in time; nothing was changed", "ask again")
+TIMED_OUT = Outcome(ApiError.REQUEST_TIMED_OUT, "the quorum did not confirm in time; nothing was changed", "ask again")
 
 
 TOO_LARGE = Outcome(
-    Word.POLICY_VIOLATION, "the request makes more bytes than one batch may have; nothing was changed", "ask for less"
+    ApiError.POLICY_VIOLATION,
+    "the request makes more bytes than one batch may have; nothing was changed",
+    "ask for less",
 )
 MAX_BATCH_BYTES = 8 << 20
 

@@ -23,8 +23,8 @@ MAX_ITEMS = 100_000
 
 
 def result(outcome: Outcome) -> pb.Result:
-    word = outcome.word
-    return pb.Result(error=word.code, message=outcome.message, next=outcome.next_step, retriable=word.retriable)
+    error = outcome.error
+    return pb.Result(error=error, message=outcome.message, next=outcome.next_step, retriable=error.retriable)
 
 
 def bounded(count: int, what: str) -> None:

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Sequence
 
 from metadata.codec import endpoint_to_wire, replicas_to_wire
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.control.explain import replica_state
 from metadata.control.topics import is_internal
 from metadata.controller.convert import result
 from metadata.controller.sessions import Session
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from metadata.records import ConfigScope
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2, node_pb2
 
@@ -36,14 +37,14 @@ async def describe_topics(
     size = sum(len(topic.partitions) for _, topic in topics if topic is not None)
     if size > MAX_PARTITIONS_IN_REPLY:
         text = f"{size} partitions, one answer describes at most {MAX_PARTITIONS_IN_REPLY}"
-        refusal = Outcome(Word.POLICY_VIOLATION, text, "ask for single topics by name")
+        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "ask for single topics by name")
         return pb.DescribeTopicsReply(result=result(refusal), offset=image.end_offset)
     reply = pb.DescribeTopicsReply(result=result(OK), offset=image.end_offset)
     built = 0
     for name, topic in topics:
         if topic is None:
             text = f"no topic is named {name[:60]!a}"
-            outcome = Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, text, "kctl topics list")
+            outcome = Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text, "kctl topics list")
             reply.topics.append(pb.TopicDescription(name=name, result=result(outcome)))
             continue
         reply.topics.append(_topic(image, topic))
@@ -59,9 +60,9 @@ async def describe_metadata(
 ) -> node_pb2.DescribeMetadataReply:
     """Everything that the image says of the cluster, of the named topics or of all."""
     described = await describe_topics(image, names, partitions=partitions)
-    if described.result.error != Word.NONE.code:
+    if described.result.error != ApiError.NONE:
         text = f"more than {MAX_PARTITIONS_IN_REPLY} partitions"
-        refusal = Outcome(Word.POLICY_VIOLATION, text, "name the topics that you want to see")
+        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "name the topics that you want to see")
         return node_pb2.DescribeMetadataReply(result=result(refusal))
     configs = sorted(image.configs.items(), key=lambda item: (item[0][0].value, item[0][1]))
     return node_pb2.DescribeMetadataReply(

@@ -6,11 +6,12 @@ from metadata.control.balance import Election
 from metadata.control.balance import elect_leaders as decide_elections
 from metadata.control.decision import Decision
 from metadata.control.election import Policy
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.controller import convert
 from metadata.controller.active import ActiveController
 from metadata.image import ClusterImage
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 log = get_logger("controller")
@@ -26,7 +27,7 @@ async def elect_leaders(
 ) -> pb.ElectLeadersReply | Outcome:
     policy = _POLICIES.get(request.policy)
     if policy is None:
-        return Outcome(Word.INVALID_REQUEST, f"election policy {request.policy} is none that there is")
+        return Outcome(ApiError.INVALID_REQUEST, f"election policy {request.policy} is none that there is")
     convert.bounded(len(request.partitions), "partitions")
     named = [(each.topic, each.index) for each in request.partitions]
 

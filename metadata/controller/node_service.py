@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.control.explain import cause_offset, explain, now_text, reason_word
 from metadata.controller import voters as voter_words
 from metadata.controller.convert import result
@@ -28,6 +28,7 @@ from quorum.core.types import Batch, LeaderChange, TargetVoters, Voters, VoterSe
 from quorumlog.errors import CorruptStoreError, RemoteProtocolError
 from quorumlog.runtime.space import Space
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc, ReplyT, RequestT, Rpc, header_of
 from quorumlog.wire.v1 import node_pb2 as pb
 
@@ -122,28 +123,30 @@ class NodeService:
         cluster_id = self._node.cluster_id
         if header.cluster_id and cluster_id is not None and header.cluster_id != cluster_id:
             text = f"this is cluster {cluster_id}, the request is for {header.cluster_id[:60]!a}"
-            return _refused(rpc, Outcome(Word.INCONSISTENT_CLUSTER_ID, text))
+            return _refused(rpc, Outcome(ApiError.INCONSISTENT_CLUSTER_ID, text))
         if self._in_progress >= MAX_IN_PROGRESS:
             text = f"{MAX_IN_PROGRESS} requests are in progress here"
-            return _refused(rpc, Outcome(Word.OVERLOADED, text, "ask again later"))
+            return _refused(rpc, Outcome(ApiError.OVERLOADED, text, "ask again later"))
         self._in_progress += 1
         try:
             answer: Message | Outcome = await handle(self, request)
         except GoneError:
             answer = self._gone()
         except CorruptStoreError as error:
-            answer = Outcome(Word.INVALID_REQUEST, f"the history here cannot be read: {error.message}", error.next_step)
+            answer = Outcome(
+                ApiError.INVALID_REQUEST, f"the history here cannot be read: {error.message}", error.next_step
+            )
         finally:
             self._in_progress -= 1
         return _refused(rpc, answer) if isinstance(answer, Outcome) else answer
 
     def _gone(self) -> Outcome:
         text = f"history on node {self._node.node_id} begins at offset {self._history.begins}"
-        return Outcome(Word.OFFSET_OUT_OF_RANGE, text, "ask for a later offset, or another node")
+        return Outcome(ApiError.OFFSET_OUT_OF_RANGE, text, "ask for a later offset, or another node")
 
     def _beyond(self, offset: int, end: int) -> Outcome:
         text = f"offset {offset}: history on node {self._node.node_id} goes from {self._history.begins} to {end}"
-        return Outcome(Word.OFFSET_OUT_OF_RANGE, text, "ask for an offset in between, or another node")
+        return Outcome(ApiError.OFFSET_OUT_OF_RANGE, text, "ask for an offset in between, or another node")
 
     # By method
 
@@ -204,7 +207,7 @@ class NodeService:
         reply = await describe_metadata(
             image, self._node.cluster_id or "", request.topics, partitions=not request.without_partitions
         )
-        if reply.result.error != Word.NONE.code:
+        if reply.result.error != ApiError.NONE:
             return reply
         reply.history_begins = self._history.begins
         reply.timestamp_ms = timestamp_ms
@@ -220,9 +223,9 @@ class NodeService:
         partition = None if topic is None else topic.partition(index)
         if topic is None or partition is None:
             what = f"no topic is named {name[:60]!a}" if topic is None else f"{name} has no partition {index}"
-            return Outcome(Word.UNKNOWN_TOPIC_OR_PARTITION, what, "kctl topics list")
+            return Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, what, "kctl topics list")
         if request.max_changes < 0:
-            return Outcome(Word.INVALID_REQUEST, f"max_changes {request.max_changes} is negative")
+            return Outcome(ApiError.INVALID_REQUEST, f"max_changes {request.max_changes} is negative")
         chain = await self._history.chain(image, topic.topic_id, index, request.max_changes or MAX_CHAIN)
         return pb.ExplainPartitionReply(
             result=result(OK),
@@ -255,7 +258,7 @@ class NodeService:
         replicas = await self.broker.describe_replicas(request.topics)
         if len(replicas) > MAX_PARTITIONS_IN_REPLY:
             text = f"{len(replicas)} replicas, one answer describes at most {MAX_PARTITIONS_IN_REPLY}"
-            return Outcome(Word.POLICY_VIOLATION, text, "name the topics that you want to see")
+            return Outcome(ApiError.POLICY_VIOLATION, text, "name the topics that you want to see")
         return pb.DescribeReplicasReply(result=result(OK), is_broker=True, replicas=replicas)
 
     async def _purge_strays(self, request: pb.PurgeStraysRequest) -> pb.PurgeStraysReply | Outcome:
@@ -264,7 +267,7 @@ class NodeService:
         strays = self.broker.strays()
         problem = "" if request.dry_run else await self.broker.purge_strays()
         if problem:
-            return Outcome(Word.STORAGE_ERROR, problem, "look at the disk of that broker")
+            return Outcome(ApiError.STORAGE_ERROR, problem, "look at the disk of that broker")
         return pb.PurgeStraysReply(result=result(OK), is_broker=True, strays=strays)
 
     async def _report_end(self, request: pb.ReportEndRequest) -> pb.ReportEndReply | Outcome:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from metadata.control.decision import Decision, with_end
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.control.reassign import NO_THROTTLE, THROTTLE, Ongoing, Reassigned, Wanted, list_reassignments
 from metadata.control.reassign import alter_reassignments as decide
 from metadata.controller import convert
 from metadata.controller.active import ActiveController
 from metadata.image import ClusterImage
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 log = get_logger("controller")
@@ -72,7 +73,7 @@ async def describe_reassignments(
     convert.bounded(len(request.partitions), "partitions")
     if not request.partitions and image.reassigning_count > MAX_IN_REPLY:
         text = f"{image.reassigning_count} reassignments, one answer describes at most {MAX_IN_REPLY}"
-        return Outcome(Word.POLICY_VIOLATION, text, "ask for single partitions by name")
+        return Outcome(ApiError.POLICY_VIOLATION, text, "ask for single partitions by name")
     reply = pb.ListReassignmentsReply(
         result=convert.result(OK),
         offset=image.end_offset,

@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.image import ClusterImage
 from quorum.core.messages import DescribeQuorumReply
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.logging import LineBudget, get_logger
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import node_pb2 as pb
 
 MAX_ENDS = 100
@@ -68,7 +69,7 @@ class ReportedEnds:
         node_id, end = request.node_id, request.end
         if node_id < 0 or not 0 <= end.at_ms <= MAX_TIME_MS or not 0 <= end.exit_status <= 255:
             text = f"node {node_id}, time {end.at_ms}, exit status {end.exit_status}"
-            return Outcome(Word.INVALID_REQUEST, f"no end of a node: {text}")
+            return Outcome(ApiError.INVALID_REQUEST, f"no end of a node: {text}")
         if not request.HasField("end"):
             self._reported.pop(node_id, None)
             return OK
@@ -76,7 +77,7 @@ class ReportedEnds:
         if node_id == own:
             return OK  # it runs: it answers
         if not self._is_known(node_id):
-            return Outcome(Word.INVALID_REQUEST, f"node {own} knows no voter, observer or broker with id {node_id}")
+            return Outcome(ApiError.INVALID_REQUEST, f"node {own} knows no voter, observer or broker with id {node_id}")
         self._forget_heard()
         self._reported.pop(node_id, None)
         if len(self._reported) >= MAX_ENDS:

@@ -25,7 +25,7 @@ from google.protobuf.message import Message
 
 from metadata.control.brokers import allocate_producer_ids
 from metadata.control.decision import Decision, with_end
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.control.partitions import alter_partition, assign_directories
 from metadata.control.preferred import Preferred, least_burdened, set_preferred
 from metadata.control.topics import CreatedTopic, DeletedTopic, create_topics, delete_topics
@@ -38,18 +38,19 @@ from quorum.core.events import VoterChangeError
 from quorum.ports import UnreachableError
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc, ReplyT, RequestT, Rpc, Sender, header_of, result_of
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 DEFAULT_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 600_000
 PAUSED = Outcome(
-    Word.NOT_CONTROLLER,
+    ApiError.NOT_CONTROLLER,
     "the controller is paused: no majority of the voters fetches from it; nothing was changed",
     "start the voters that are down, see `kctl quorum status`",
 )
 NOTHING_APPLIED = Outcome(
-    Word.NOT_CONTROLLER,
+    ApiError.NOT_CONTROLLER,
     "this node has just started and has not applied any metadata yet",
     "ask another node, or again once a controller is active",
 )
@@ -152,12 +153,14 @@ class ControllerService:
         load = _load(rpc)
         limit = IN_PROGRESS_MAX[load]
         if self._in_progress[load] >= limit:
-            return _refused(rpc, Outcome(Word.OVERLOADED, f"{limit} requests are in progress here", "ask again later"))
+            return _refused(
+                rpc, Outcome(ApiError.OVERLOADED, f"{limit} requests are in progress here", "ask again later")
+            )
         self._in_progress[load] += 1
         try:
             answer = await self._route(method, request)
         except RemoteProtocolError as error:
-            word = Word.INVALID_REGISTRATION if rpc is rpcs.REGISTER_BROKER else Word.INVALID_REQUEST
+            word = ApiError.INVALID_REGISTRATION if rpc is rpcs.REGISTER_BROKER else ApiError.INVALID_REQUEST
             answer = Outcome(word, error.message)
         finally:
             self._in_progress[load] -= 1
@@ -171,7 +174,7 @@ class ControllerService:
             cluster_id = self._node.cluster_id
             if header.cluster_id and cluster_id is not None and header.cluster_id != cluster_id:
                 text = f"this is cluster {cluster_id}, the request is for {header.cluster_id[:60]!a}"
-                return Outcome(Word.INCONSISTENT_CLUSTER_ID, text)
+                return Outcome(ApiError.INCONSISTENT_CLUSTER_ID, text)
             if header.unconfirmed and method.describe is not None:
                 return await self._unconfirmed(method.describe, request)
             if method.rpc.sender is Sender.CLIENT and self.controller.active:
@@ -343,7 +346,9 @@ class ControllerService:
         if to == self._node.node_id or (request.header.validate_only and known):
             return await self._confirmed(pb.TransferLeaderReply(result=convert.result(OK)), deadline)
         if not known:
-            unknown = Outcome(Word.VOTER_NOT_FOUND, f"node {to} is no voter", "see `kctl quorum status` for the voters")
+            unknown = Outcome(
+                ApiError.VOTER_NOT_FOUND, f"node {to} is no voter", "see `kctl quorum status` for the voters"
+            )
             return await self._confirmed(rpcs.TRANSFER_LEADER.reply_of(convert.result(unknown)), deadline)
         answer = await self._node.transfer_leader(to, int(timeout_ms))
         if answer.error is VoterChangeError.NONE or answer.error in voters.UNSETTLED:

@@ -5,7 +5,7 @@ The quorum itself decides (`quorum.core.membership`): this only converts.
 
 from __future__ import annotations
 
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.controller import convert
 from quorum.core.events import (
     AddVoter,
@@ -20,14 +20,15 @@ from quorum.core.events import (
 from quorum.core.types import VoterSet
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.addresses import MAX_NODE_ID, parse_target
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 MAX_TARGET_VOTERS = 15
 
 _WORDS = {
-    VoterChangeError.NONE: Word.NONE,
-    VoterChangeError.NOT_LEADER: Word.NOT_CONTROLLER,
-    VoterChangeError.TIMED_OUT: Word.REQUEST_TIMED_OUT,
+    VoterChangeError.NONE: ApiError.NONE,
+    VoterChangeError.NOT_LEADER: ApiError.NOT_CONTROLLER,
+    VoterChangeError.TIMED_OUT: ApiError.REQUEST_TIMED_OUT,
 }
 
 _TRANSFER_ADVICE = {
@@ -85,7 +86,7 @@ def transferred(answer: Transferred) -> pb.TransferLeaderReply:
 
 
 def _outcome(error: VoterChangeError, message: str, next_step: str) -> Outcome:
-    word = _WORDS[error] if error in _WORDS else Word[error.name]
+    word = _WORDS[error] if error in _WORDS else ApiError[error.name]
     return Outcome(word, message, next_step)
 
 

@@ -27,6 +27,7 @@ from kio.schema.errors import ErrorCode
 from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address, parse_list, parse_target
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka.codec import Api
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -108,9 +109,9 @@ class Cluster:
         try:
             self._bootstrap = parse_list(parse_target, texts)
         except ValueError as cause:
-            raise ClusterError("INVALID_REQUEST", f"bootstrap servers: {cause}") from cause
+            raise ClusterError(ApiError.INVALID_REQUEST, f"bootstrap servers: {cause}") from cause
         if not self._bootstrap:
-            raise ClusterError("INVALID_REQUEST", "bootstrap servers: none given")
+            raise ClusterError(ApiError.INVALID_REQUEST, "bootstrap servers: none given")
         self._client_id = client_id
         self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
@@ -197,7 +198,7 @@ class Cluster:
                 await self._refreshed(wanted, self._refreshes)
             view = self._view
             for name in wanted or ():
-                if name in view.missing and view.missing[name][1].code not in ("UNKNOWN_TOPIC_OR_PARTITION",):
+                if name in view.missing and view.missing[name][1].code not in (ApiError.UNKNOWN_TOPIC_OR_PARTITION,):
                     raise view.missing[name][1]
             names = sorted(view.topics) if wanted is None else sorted(wanted & view.topics.keys())
             return {name: len(view.topics[name].leaders) for name in names}
@@ -220,7 +221,7 @@ class Cluster:
                     raise
                 if loop.time() + pause_s >= deadline:
                     message = f"{what}: given up after {round(timeout_s, 2):g} s; the last answer was: {error.message}"
-                    raise ClusterError("TIMED_OUT", message, error.next_step, retriable=True) from error
+                    raise ClusterError(ApiError.TIMED_OUT, message, error.next_step, retriable=True) from error
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
@@ -275,7 +276,7 @@ class Cluster:
         view = self._view
         if view.cluster_id is not None and reply.cluster_id != view.cluster_id:
             message = f"{address} belongs to cluster {reply.cluster_id}, not to {view.cluster_id}"
-            raise ClusterError("INCONSISTENT_CLUSTER_ID", message, "check the bootstrap servers")
+            raise ClusterError(ApiError.INCONSISTENT_CLUSTER_ID, message, "check the bootstrap servers")
         view.cluster_id = reply.cluster_id
         view.controller_id = reply.controller_id
         if reply.brokers:  # a broker that is just starting knows of none
@@ -346,7 +347,7 @@ class Cluster:
             self._failed.pop(address, None)
             return address, answer
         raise ClusterError(
-            "BROKER_UNAVAILABLE",
+            ApiError.BROKER_UNAVAILABLE,
             f"no broker answers: {'; '.join(failures)}",
             "check the bootstrap servers and that brokers run",
             retriable=True,
@@ -459,11 +460,11 @@ class _Deadline:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError as cause:
             message = f"{self._what}: no answer within {self._timeout_s:g} s"
-            raise ClusterError("REQUEST_TIMED_OUT", message, retriable=True, refresh_metadata=True) from cause
+            raise ClusterError(ApiError.REQUEST_TIMED_OUT, message, retriable=True, refresh_metadata=True) from cause
 
 
 def _closed() -> ClusterError:
-    return ClusterError("CLIENT_CLOSED", "the client was closed")
+    return ClusterError(ApiError.CLIENT_CLOSED, "the client was closed")
 
 
 def _outcome(task: asyncio.Task[T]) -> T:

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.partitions import PAUSE_MIN_S, Leaders, PartitionCalls, refusal
 from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka import fetch
 from quorumlog.wire.kafka.codec import Api
 
@@ -53,7 +54,7 @@ class OffsetOutOfRangeError(ClusterError):
 
     def __init__(self, topic: str, index: int, offset: int, start: int, end: int) -> None:
         where = f"the log holds offsets from {start} to {end} (exclusive)"
-        super().__init__("OFFSET_OUT_OF_RANGE", f"{topic}-{index}: offset {offset} is out of range: {where}")
+        super().__init__(ApiError.OFFSET_OUT_OF_RANGE, f"{topic}-{index}: offset {offset} is out of range: {where}")
         self.offset = offset
         self.start = start
         self.end = end

@@ -22,18 +22,12 @@ from quorumlog.client.probe import Silence, why_silent
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.grpc import connect, make_channel, method_of
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc, Service, header_of, result_of
 from quorumlog.wire.v1 import controller_pb2, quorum_pb2
 
-NONE = "NONE"
-NOT_CONTROLLER = "NOT_CONTROLLER"
-UNAVAILABLE = "UNAVAILABLE"
-TIMED_OUT = "TIMED_OUT"
-OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
-UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"
-NOT_A_NODE = "NOT_A_NODE"
-_SILENT = (UNAVAILABLE, TIMED_OUT)
-_NOTHING_DONE = ("INVALID_REQUEST", UNSUPPORTED_VERSION, NOT_A_NODE)
+_SILENT = (ApiError.UNAVAILABLE, ApiError.TIMED_OUT)
+_NOTHING_DONE = (ApiError.INVALID_REQUEST, ApiError.UNSUPPORTED_VERSION, ApiError.NOT_A_NODE)
 
 CONNECT_TIMEOUT_S = 2.0
 READ_ATTEMPT_TIMEOUT_S = 5.0
@@ -107,7 +101,7 @@ class ControllerClient:
                     self._avoid(address)
                 if not rpc.reads_only and reason.code not in _NOTHING_DONE:
                     raise ClusterError(
-                        OUTCOME_UNKNOWN,
+                        ApiError.OUTCOME_UNKNOWN,
                         f"{address} took the request, then: {reason.message}",
                         "look whether it was done before trying again",
                         retriable=True,
@@ -118,11 +112,11 @@ class ControllerClient:
             self.prefer(address)
             attempts.answered()
             result = result_of(reply)
-            if result.error in (NONE, ""):
+            if result.error in (ApiError.NONE, ""):
                 return reply
             nobody = f"no active controller answered within {round(timeout_s, 2):g} s; {address}: "
-            reason = _refusal(result, nobody if result.error == NOT_CONTROLLER else "")
-            if not result.retriable or result.error == OUTCOME_UNKNOWN:
+            reason = _refusal(result, nobody if result.error == ApiError.NOT_CONTROLLER else "")
+            if not result.retriable or result.error == ApiError.OUTCOME_UNKNOWN:
                 raise reason
         raise reason or self._no_answer()
 
@@ -194,7 +188,7 @@ class ControllerClient:
     async def _ask_once(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
         deadline = _now() + timeout_s
         if not await connect(self._channel(address), min(timeout_s, CONNECT_TIMEOUT_S)):
-            raise ClusterError(UNAVAILABLE, f"no answer from {address}", retriable=True)
+            raise ClusterError(ApiError.UNAVAILABLE, f"no answer from {address}", retriable=True)
         return await self._ask(address, rpc, request, deadline)
 
     async def _ask(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, deadline: float) -> ReplyT:
@@ -205,7 +199,7 @@ class ControllerClient:
         except grpc.aio.AioRpcError as error:
             raise await self._meaning(error, address, deadline) from error
         result = result_of(reply)
-        if result.error not in (NONE, ""):
+        if result.error not in (ApiError.NONE, ""):
             raise _refusal(result)
         return reply
 
@@ -221,7 +215,7 @@ class ControllerClient:
         """
         deadline = _now() + timeout_s
         if not await connect(self._channel(address), min(timeout_s, CONNECT_TIMEOUT_S)):
-            raise ClusterError(UNAVAILABLE, f"no answer from {address}", retriable=True)
+            raise ClusterError(ApiError.UNAVAILABLE, f"no answer from {address}", retriable=True)
         try:
             return await self._describe(self._channel(address), deadline)
         except grpc.aio.AioRpcError as error:
@@ -283,9 +277,11 @@ class ControllerClient:
         if len(self._addresses) > SHOWN_MAX:
             text += ", …"
         if self._silences and all(silence.is_other_port for silence in self._silences.values()):
-            return ClusterError(NOT_A_NODE, text, "give the control address of a node (its port is 9093 by default)")
+            return ClusterError(
+                ApiError.NOT_A_NODE, text, "give the control address of a node (its port is 9093 by default)"
+            )
         return ClusterError(
-            UNAVAILABLE,
+            ApiError.UNAVAILABLE,
             text,
             "start a node there, or give the control address (its port is 9093 by default) of one that runs",
             retriable=True,
@@ -307,7 +303,7 @@ class ControllerClient:
         """Of a call that broke.  A request that nobody knows there may be newer than the node, or it is no node at all:
         then it does not describe a quorum either, which every version does."""
         reason = _from_rpc(error, address)
-        if reason.code == UNSUPPORTED_VERSION:
+        if reason.code == ApiError.UNSUPPORTED_VERSION:
             try:
                 await self._describe(self._channel(address), deadline)
             except grpc.aio.AioRpcError as second:
@@ -439,14 +435,16 @@ def _from_rpc(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
     details = (error.details() or "").strip() or error.code().name
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return ClusterError(TIMED_OUT, f"{address} did not answer in time", retriable=True)
+            return ClusterError(ApiError.TIMED_OUT, f"{address} did not answer in time", retriable=True)
         case grpc.StatusCode.UNIMPLEMENTED:
-            return ClusterError(UNSUPPORTED_VERSION, f"{address} does not know this request", "upgrade that node")
+            return ClusterError(
+                ApiError.UNSUPPORTED_VERSION, f"{address} does not know this request", "upgrade that node"
+            )
         case grpc.StatusCode.INVALID_ARGUMENT:
-            return ClusterError("INVALID_REQUEST", f"{address}: {details}")
+            return ClusterError(ApiError.INVALID_REQUEST, f"{address}: {details}")
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED | grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return ClusterError(UNAVAILABLE, f"{address}: {details}", retriable=True)
-    return ClusterError("UNKNOWN_SERVER_ERROR", f"{address}: {error.code().name}: {details}")
+            return ClusterError(ApiError.UNAVAILABLE, f"{address}: {details}", retriable=True)
+    return ClusterError(ApiError.UNKNOWN_SERVER_ERROR, f"{address}: {error.code().name}: {details}")
 
 
 def _from_describe(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
@@ -456,7 +454,7 @@ def _from_describe(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
 
 def _not_a_node(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
     text = f"what answers at {address} is no quorumlog node ({(error.details() or '').strip() or error.code().name})"
-    return ClusterError(NOT_A_NODE, text, "give the control address of a node (its port is 9093 by default)")
+    return ClusterError(ApiError.NOT_A_NODE, text, "give the control address of a node (its port is 9093 by default)")
 
 
 def _now() -> float:

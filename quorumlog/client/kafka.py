@@ -21,6 +21,7 @@ from typing import Any, Final, Self, cast
 from kio.schema.errors import ErrorCode
 
 from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.kafka.framing import FrameProtocol, write_parts
@@ -42,12 +43,12 @@ def error_word(code: int) -> tuple[str, bool]:
 
 
 def _unavailable(peer: str, why: str) -> ClusterError:
-    return ClusterError("BROKER_UNAVAILABLE", f"{peer}: {why}", retriable=True, refresh_metadata=True)
+    return ClusterError(ApiError.BROKER_UNAVAILABLE, f"{peer}: {why}", retriable=True, refresh_metadata=True)
 
 
 def _timed_out(peer: str, what: str, timeout_s: float) -> ClusterError:
     return ClusterError(
-        "REQUEST_TIMED_OUT",
+        ApiError.REQUEST_TIMED_OUT,
         f"{peer}: no answer to {what} within {timeout_s:g} s",
         retriable=True,
         refresh_metadata=True,

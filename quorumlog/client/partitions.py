@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
 
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 0.5
@@ -93,7 +94,7 @@ class PartitionCalls:
                 if not error.retriable:
                     raise
                 now = loop.time()
-                unknown = error.code in ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
+                unknown = error.code in (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID)
                 unknown_since = (unknown_since or now) if unknown else None
                 if unknown_since is not None and now - unknown_since > UNKNOWN_TOPIC_TIMEOUT_S:
                     raise ClusterError(
@@ -102,7 +103,7 @@ class PartitionCalls:
                 if now + pause_s >= deadline:
                     after = f"{round(timeout_s, 2):g} s"
                     raise ClusterError(
-                        "TIMED_OUT",
+                        ApiError.TIMED_OUT,
                         f"{topic}-{index}: given up after {after}; the last answer was: {error.message}",
                         "kctl topics describe " + topic,
                         retriable=True,
@@ -126,7 +127,7 @@ class PartitionCalls:
                     break
                 if look.result():
                     raise ClusterError(
-                        "NOT_LEADER_OR_FOLLOWER",
+                        ApiError.NOT_LEADER_OR_FOLLOWER,
                         f"{topic}-{index}: {connection.peer} does not answer, and leads no more",
                         retriable=True,
                     )

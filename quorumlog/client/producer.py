@@ -27,6 +27,7 @@ from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.partitions import PAUSE_MAX_S, Leaders, PartitionCalls, refusal
 from quorumlog.client.records import stamp
 from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka import produce
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import SEQUENCE_MAX, parse_header
@@ -118,7 +119,7 @@ class Producer:
             if error is None:
                 await self.flush()
         finally:
-            self._fail(ClusterError("PRODUCER_CLOSED", "the producer was closed"))
+            self._fail(ClusterError(ApiError.PRODUCER_CLOSED, "the producer was closed"))
             for task in self._running:
                 task.cancel()
             if isinstance(error, asyncio.CancelledError):  # perhaps the group's own doing, because a lane hit a bug

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.wire.compression import INFLATED_SIZE_MAX, compress, decompress
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.record_batch import (
     HEADER_SIZE,
     LENGTH_END,
@@ -167,7 +168,7 @@ class UnreadableBatchError(RemoteProtocolError):
 
     def of(self, topic: str, index: int, next_step: str) -> ClusterError:
         """The same for a user, who has to know the partition and how to read on."""
-        return ClusterError("CORRUPT_MESSAGE", f"{topic}-{index}: {self.message}", next_step)
+        return ClusterError(ApiError.CORRUPT_MESSAGE, f"{topic}-{index}: {self.message}", next_step)
 
 
 def _batch_named(base_offset: int | None, end_offset: int | None) -> str:

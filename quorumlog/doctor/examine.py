@@ -20,6 +20,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2, node_pb2
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class _Examination:
             if described.HasField("wall_ms"):  # compared with the middle of the request, which halves the error
                 node.clock_ahead_ms = described.wall_ms - (asked_ms + self._wall_ms()) // 2
         except ClusterError as error:
-            if error.code == "NOT_A_NODE":
+            if error.code == ApiError.NOT_A_NODE:
                 node.silence = NOT_A_NODE
             elif node.quorum is None:
                 node.silence = (await why_silent(address, self._limit(PROBE_S))).text
@@ -194,7 +195,7 @@ class _Examination:
         try:
             return await ask()
         except ClusterError as error:
-            if error.code != "POLICY_VIOLATION":
+            if error.code != ApiError.POLICY_VIOLATION:
                 raise
         whole = await ask(without_partitions=True)
         names = [topic.name for topic in whole.topics]
@@ -204,12 +205,12 @@ class _Examination:
             try:
                 part = await ask(topics=names[:size])
             except ClusterError as error:
-                if error.code != "POLICY_VIOLATION" or size == 1:
+                if error.code != ApiError.POLICY_VIOLATION or size == 1:
                     raise
                 size //= 2
                 continue
             # A topic that was deleted since the first request comes with an error.
-            whole.topics.extend(topic for topic in part.topics if topic.result.error in ("NONE", ""))
+            whole.topics.extend(topic for topic in part.topics if topic.result.error in (ApiError.NONE, ""))
             names = names[size:]
         return whole
 

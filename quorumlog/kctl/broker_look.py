@@ -16,6 +16,7 @@ from quorumlog.kctl.context import Context
 from quorumlog.kctl.nodes import ask_each, ask_freshest, known_addresses
 from quorumlog.kctl.output import Output, node_or_none
 from quorumlog.kctl.reads import Reads
+from quorumlog.wire.errors import ApiError
 
 if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
@@ -41,7 +42,7 @@ async def look(context: Context, client: ControllerClient, broker_id: int | None
     found = {broker.broker_id: document(broker) for broker in reply.brokers if broker_id in (None, broker.broker_id)}
     if not found and broker_id is not None:
         text = f"no broker {broker_id} is registered"
-        raise reads.refused(ClusterError("BROKER_ID_NOT_REGISTERED", text, "kctl brokers list"))
+        raise reads.refused(ClusterError(ApiError.BROKER_ID_NOT_REGISTERED, text, "kctl brokers list"))
     reads.tell()
     try:
         addresses = known_addresses(await client.describe_quorum(min(max(deadline - loop.time(), 0.001) / 2, QUORUM_S)))
@@ -97,7 +98,7 @@ async def replicas_of(
     try:
         described = await ask_freshest(client, rpcs.DESCRIBE_METADATA, request, max(deadline - loop.time(), 0.001))
     except ClusterError as error:
-        if error.code != "POLICY_VIOLATION":  # too many partitions for one answer
+        if error.code != ApiError.POLICY_VIOLATION:  # too many partitions for one answer
             raise
         names = sorted({topic for topic, _ in own})
         output.message(f"{error.message}: only topics that the broker itself names are shown")

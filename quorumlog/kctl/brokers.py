@@ -10,6 +10,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, so_on_return, wait_until_applied, with_loop
 from quorumlog.kctl.nodes import known_addresses
+from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ async def told_apart(
 
     The controller refuses an assignment to either with INVALID_REPLICA_ASSIGNMENT.  wanted: the assigned brokers.
     """
-    if refusal.code != "INVALID_REPLICA_ASSIGNMENT":
+    if refusal.code != ApiError.INVALID_REPLICA_ASSIGNMENT:
         return refusal
     try:
         states = {each["id"]: each["state"] for each in await fetch(context, client)}
@@ -53,9 +54,9 @@ async def told_apart(
         return refusal
     word = refusal.code
     if any(broker not in states for broker in wanted):
-        word = "BROKER_ID_NOT_REGISTERED"
+        word = ApiError.BROKER_ID_NOT_REGISTERED
     elif any(states[broker] != "unfenced" for broker in wanted):
-        word = "BROKER_NOT_AVAILABLE"
+        word = ApiError.BROKER_NOT_AVAILABLE
     return ClusterError(word, refusal.message, refusal.next_step or "kctl brokers list", retriable=refusal.retriable)
 
 
@@ -195,13 +196,15 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
         nodes = await node_addresses(client, context.left_s)
         wanted = [one["id"] for one in await fetch(context, client) if broker_id in (None, one["id"])]
         if not wanted and broker_id is not None:
-            raise ClusterError("BROKER_ID_NOT_REGISTERED", f"no broker {broker_id} is registered", "kctl brokers list")
+            raise ClusterError(
+                ApiError.BROKER_ID_NOT_REGISTERED, f"no broker {broker_id} is registered", "kctl brokers list"
+            )
         unreached = []
         for broker in wanted:
             try:
                 if broker not in nodes:
                     raise ClusterError(
-                        "UNAVAILABLE", f"the control address of broker {broker} is not known", retriable=True
+                        ApiError.UNAVAILABLE, f"the control address of broker {broker} is not known", retriable=True
                     )
                 request = node_pb2.PurgeStraysRequest(dry_run=dry_run)
                 reply = await client.ask_node(nodes[broker], rpcs.PURGE_STRAYS, request, context.left_s)
@@ -222,7 +225,7 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
         context.output.text("there are no strays")
     if unreached:
         named = ", ".join(map(str, unreached))
-        raise ClusterError("UNAVAILABLE", f"not done on brokers {named}", "retry when they run", retriable=True)
+        raise ClusterError(ApiError.UNAVAILABLE, f"not done on brokers {named}", "retry when they run", retriable=True)
 
 
 async def node_addresses(client: ControllerClient, timeout_s: float) -> dict[int, str]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import brokers, exits
+from quorumlog.kctl import brokers
 from quorumlog.kctl.context import LEFT_MIN_S, Context, Group, with_loop
 from quorumlog.kctl.quorum import status_document
 from quorumlog.kctl.reads import Reads
+from quorumlog.wire.errors import ApiError, ExitCode
 
 if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
@@ -54,12 +55,14 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
                 _show(context, document, stream=watch)
                 shown = document
             if exit_when_healthy and document["healthy"]:
-                return exits.DONE
+                return ExitCode.DONE
             if not watch and not exit_when_healthy:
-                return exits.DONE if document["healthy"] else exits.FAILED
+                return ExitCode.DONE if document["healthy"] else ExitCode.FAILED
             pause_s = WATCH_INTERVAL_S if is_endless else min(WATCH_INTERVAL_S, deadline - loop.time() - LOOK_MIN_S)
             if pause_s <= 0:
-                raise ClusterError("TIMED_OUT", f"not healthy: {'; '.join(document['problems'])}", retriable=True)
+                raise ClusterError(
+                    ApiError.TIMED_OUT, f"not healthy: {'; '.join(document['problems'])}", retriable=True
+                )
             await asyncio.sleep(pause_s)  # servers push nothing to kctl
 
 

@@ -11,6 +11,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.topics import dry_run_option, parse_configs, refusal
+from quorumlog.wire.errors import ApiError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,13 +69,13 @@ async def get(context: Context, key: str | None, topic: str | None, broker: int 
         reads = Reads(context, client)
         reply = await reads.ask(rpcs.DESCRIBE_CONFIGS, request)
     (described,) = reply.resources
-    if described.result.error != "NONE":
+    if described.result.error != ApiError.NONE:
         raise reads.refused(refusal(described.result))
     found = [config for config in described.configs if key in (None, config.key)]
     if not found:
         known = ", ".join(config.key for config in described.configs)
         raise ClusterError(
-            "CONFIG_NOT_FOUND", f"there is no config {key!a} here; there are {known}", "give one of these"
+            ApiError.CONFIG_NOT_FOUND, f"there is no config {key!a} here; there are {known}", "give one of these"
         )
     reads.tell()
     if context.output.is_json:
@@ -150,7 +151,7 @@ async def _alter(
         request = controller_pb2.AlterConfigsRequest(header=header, resources=[wanted])
         reply = await client.call(rpcs.ALTER_CONFIGS, request, context.left_s)
         (altered,) = reply.resources
-        if altered.result.error != "NONE":
+        if altered.result.error != ApiError.NONE:
             raise refusal(altered.result)
         if wait and altered.changed:
             await wait_until_applied(context, client, reply.offset)

@@ -14,6 +14,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.examples import EXAMPLES
 from quorumlog.kctl.output import Output
 from quorumlog.runtime.addresses import parse_list, parse_target
+from quorumlog.wire.errors import ApiError
 
 if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
@@ -90,7 +91,9 @@ class Context:
             if self._limit is None or not self._limit.expired():
                 raise
             text = f"not done within {self.deadline_s:g} s; the command may still take effect"
-            raise ClusterError("TIMED_OUT", text, "check whether it did before you retry", retriable=True) from None
+            raise ClusterError(
+                ApiError.TIMED_OUT, text, "check whether it did before you retry", retriable=True
+            ) from None
 
     @property
     def addresses(self) -> list[str]:
@@ -193,7 +196,7 @@ def with_loop(
         try:
             return asyncio.run(context.within_limit(function(context, *args, **kwargs)))
         except BrokenPipeError as error:  # a connection's; click would treat it as closed output
-            raise ClusterError("IO_ERROR", f"a connection broke: {error}", "retry", retriable=True) from error
+            raise ClusterError(ApiError.IO_ERROR, f"a connection broke: {error}", "retry", retriable=True) from error
         except KeyboardInterrupt:  # click would print an empty line, also into files
             raise click.Abort from None
 
@@ -213,7 +216,9 @@ async def wait_until(
     while not await condition():
         left = deadline - loop.time()
         if left <= 0:
-            raise ClusterError("TIMED_OUT", f"{what}: not within {timeout_s:g} s", "check again later", retriable=True)
+            raise ClusterError(
+                ApiError.TIMED_OUT, f"{what}: not within {timeout_s:g} s", "check again later", retriable=True
+            )
         await asyncio.sleep(min(interval_s, left))
 
 

@@ -19,6 +19,7 @@ from quorumlog.kctl.output import OutputClosedError, bytes_value
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.streams import standard_input
 from quorumlog.runtime.addresses import Address
+from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
 if TYPE_CHECKING:
@@ -65,14 +66,14 @@ async def _partition_count(reads: Reads, topic: str, partition: int | None) -> i
 
     request = controller_pb2.DescribeTopicsRequest(names=[topic])
     (described,) = (await reads.ask_anywhere(rpcs.DESCRIBE_TOPICS, request)).topics
-    if described.result.error not in ("NONE", "") or (partition or 0) >= len(described.partitions):
+    if described.result.error not in (ApiError.NONE, "") or (partition or 0) >= len(described.partitions):
         (described,) = (await reads.ask(rpcs.DESCRIBE_TOPICS, request)).topics
-    if described.result.error not in ("NONE", ""):
+    if described.result.error not in (ApiError.NONE, ""):
         raise reads.refused(refusal(described.result))
     count = len(described.partitions)
     if (partition or 0) >= count:
         text = f"{topic} has no partition {partition}; it has {count} partitions"
-        raise reads.refused(ClusterError("UNKNOWN_TOPIC_OR_PARTITION", text, f"kctl topics describe {topic}"))
+        raise reads.refused(ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text, f"kctl topics describe {topic}"))
     return count
 
 
@@ -88,7 +89,7 @@ async def _broker_addresses(reads: Reads) -> list[str]:
     brokers = sorted(reply.brokers, key=lambda broker: (broker.state != "unfenced", broker.broker_id))
     endpoints = [broker.endpoints[0] for broker in brokers if broker.endpoints]
     if not endpoints:
-        raise ClusterError("BROKER_UNAVAILABLE", "no broker is registered", "kctl brokers list", retriable=True)
+        raise ClusterError(ApiError.BROKER_UNAVAILABLE, "no broker is registered", "kctl brokers list", retriable=True)
     return [str(Address(endpoint.host, endpoint.port)) for endpoint in endpoints]
 
 
@@ -160,7 +161,7 @@ class MalformedLineError(ClusterError):
 
     def __init__(self, number: int, problem: str) -> None:
         super().__init__(
-            "INVALID_LINE",
+            ApiError.INVALID_LINE,
             f"line {number} {problem}; the lines before it were written",
             f"correct it, and continue from line {number}",
         )
@@ -326,7 +327,7 @@ async def consume(
             await _consume(context, topic, partition, start, max_messages, exit_at_end)
     except TimeoutError:
         raise ClusterError(
-            "TIMED_OUT", f"the requested records did not arrive within {context.deadline_s:g} s", retriable=True
+            ApiError.TIMED_OUT, f"the requested records did not arrive within {context.deadline_s:g} s", retriable=True
         ) from None
     except BaseExceptionGroup as failures:  # not `except*`, which raises a group again in Python 3.11.2
         if failures.split(OutputClosedError)[0] is not None:

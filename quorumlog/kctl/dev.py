@@ -13,6 +13,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context, Group, with_loop
 from quorumlog.runtime import paths
+from quorumlog.wire.errors import ApiError
 
 if TYPE_CHECKING:
     from quorumlog.kctl.dev_cluster import DevCluster, Node
@@ -125,7 +126,7 @@ def _existing(home: Path) -> DevCluster:
 
     cluster = dev_cluster.load(home)
     if cluster is None:
-        raise ClusterError("NO_CLUSTER", f"no cluster exists in {home}", "kctl dev up")
+        raise ClusterError(ApiError.NO_CLUSTER, f"no cluster exists in {home}", "kctl dev up")
     return cluster
 
 
@@ -133,7 +134,7 @@ def _other_ports(cluster: DevCluster, wanted: int | None) -> ClusterError:
     has = f"the cluster in {cluster.dir} keeps its ports, from {cluster.first_port} on"
     dir_ = shlex.quote(cluster.dir)
     return ClusterError(
-        "CLUSTER_EXISTS", f"{has}, and cannot move to {wanted}; nothing was changed",
+        ApiError.CLUSTER_EXISTS, f"{has}, and cannot move to {wanted}; nothing was changed",
         f"omit --port-base, give another --dir, or delete that cluster first: kctl dev down --dir {dir_}",
     )  # fmt: skip
 

@@ -28,6 +28,7 @@ from quorumlog.runtime import http
 from quorumlog.runtime.addresses import MAX_PORT, parse_address
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.cluster_id import new_cluster_id
+from quorumlog.wire.errors import ApiError
 
 HOST = "127.0.0.1"
 FIRST_VOTER_ID = 1
@@ -151,7 +152,7 @@ def locked(directory: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ClusterError(
-                "BUSY", f"another kctl dev command uses {directory}", "wait for it to finish", retriable=True
+                ApiError.BUSY, f"another kctl dev command uses {directory}", "wait for it to finish", retriable=True
             ) from error
         yield
 

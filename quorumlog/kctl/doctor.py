@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumlog.kctl import exits
 from quorumlog.kctl.context import Command, Context, with_loop
+from quorumlog.wire.errors import ExitCode
 
 if TYPE_CHECKING:
     from quorumlog.doctor.diagnosis import Diagnosis, Summary
@@ -36,8 +36,8 @@ async def command(context: Context) -> int:
     else:
         _print(context.output, diagnosis)
     if not diagnosis.is_reached:
-        return exits.UNAVAILABLE
-    return exits.DONE if diagnosis.is_healthy else exits.FAILED
+        return ExitCode.UNAVAILABLE
+    return ExitCode.DONE if diagnosis.is_healthy else ExitCode.FAILED
 
 
 def _document(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_applied, with_loop
 from quorumlog.kctl.output import node_or_none
 from quorumlog.kctl.topics import dry_run_option, refusal
+from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ async def _partitions(context: Context, client: ControllerClient, topic: str) ->
 
     reply = await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=[topic]), context.left_s)
     (described,) = reply.topics
-    if described.result.error != "NONE":
+    if described.result.error != ApiError.NONE:
         raise refusal(described.result)
     return [each.index for each in described.partitions]
 
@@ -88,7 +89,7 @@ async def _elect(context: Context, client: ControllerClient, request: Any) -> tu
 
 
 def _report(context: Context, elected: list[Any], changed: bool, offset: int, dry_run: bool, *, named: bool) -> None:
-    failed = [each for each in elected if each.result.error not in ("NONE", "ELECTION_NOT_NEEDED")]
+    failed = [each for each in elected if each.result.error not in (ApiError.NONE, ApiError.ELECTION_NOT_NEEDED)]
     if named and failed and len(failed) == len(elected):
         raise refusal(failed[0].result)
     if context.output.is_json:
@@ -99,7 +100,7 @@ def _report(context: Context, elected: list[Any], changed: bool, offset: int, dr
                 "leader": node_or_none(each.leader),
                 "leader_epoch": each.leader_epoch,
                 "unclean": each.unclean,
-                "error": None if each.result.error == "NONE" else each.result.error,
+                "error": None if each.result.error == ApiError.NONE else each.result.error,
             }
             for each in elected
         ]
@@ -110,9 +111,9 @@ def _report(context: Context, elected: list[Any], changed: bool, offset: int, dr
             text = f"{each.topic}-{each.index} {would} by {each.leader}{' (unclean)' if each.unclean else ''}"
             context.output.text(
                 text
-                if each.result.error == "NONE"
+                if each.result.error == ApiError.NONE
                 else f"not needed: {each.result.message}"
-                if each.result.error == "ELECTION_NOT_NEEDED"
+                if each.result.error == ApiError.ELECTION_NOT_NEEDED
                 else f"refused: {each.result.message}"
             )
         if not elected:

@@ -37,6 +37,7 @@ from quorumlog.kctl import (
 )
 from quorumlog.kctl.context import Context, Root
 from quorumlog.kctl.output import Output, OutputClosedError, dumps
+from quorumlog.wire.errors import ApiError, ExitCode
 
 
 @click.group(
@@ -92,28 +93,28 @@ def run(arguments: list[str], spent_s: float = 0.0) -> int:
     context = Context(spent_s=spent_s)
     try:
         result = cli.main(args=arguments, prog_name="kctl", standalone_mode=False, obj=context)
-        return result if isinstance(result, int) else exits.DONE
+        return result if isinstance(result, int) else ExitCode.DONE
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:  # before its parent class: its message is the whole help
         return _no_command(error, context, arguments)
     except click.ClickException as error:
         _usage(error, context, arguments)
-        return exits.USAGE
+        return ExitCode.USAGE
     except (KeyboardInterrupt, click.Abort):
         context.output.interrupted(context.interrupted)
-        return exits.INTERRUPTED
+        return ExitCode.INTERRUPTED
     except OutputClosedError:
         streams.discard(sys.stdout)
-        return exits.DONE
+        return ExitCode.DONE
     except SystemExit:  # click raises this when the reader of its help closes the pipe
         streams.discard(sys.stdout)
-        return exits.DONE
+        return ExitCode.DONE
     except UnicodeEncodeError as error:
         if not isinstance(error.object, str) or not any(map(_is_not_text, arguments)):
             return _failed(error, context)
         _usage(click.UsageError("an argument is not valid UTF-8"), context, arguments)
-        return exits.USAGE
+        return ExitCode.USAGE
     except Exception as error:
         return _failed(error, context)
 
@@ -135,7 +136,8 @@ def _failed(error: Exception, context: Context) -> int:
 def _to_doctor(error: Exception) -> Exception:
     """Return `error` with `kctl doctor` as its next step if the cause can only be found by asking several nodes."""
     if isinstance(error, ClusterError) and (
-        error.code == "NOT_CONTROLLER" or (error.code in ("UNAVAILABLE", "TIMED_OUT") and not error.next_step)
+        error.code == ApiError.NOT_CONTROLLER
+        or (error.code in (ApiError.UNAVAILABLE, ApiError.TIMED_OUT) and not error.next_step)
     ):
         return ClusterError(error.code, error.message, "kctl doctor", retriable=error.retriable)
     return error
@@ -148,7 +150,7 @@ def _no_command(error: click.exceptions.NoArgsIsHelpError, context: Context, arg
         _usage(click.UsageError("Missing command.", error.ctx), context, arguments)
     else:
         context.output.message(error.ctx.get_help())
-    return exits.USAGE
+    return ExitCode.USAGE
 
 
 def _wants_json(context: Context, arguments: list[str]) -> bool:

@@ -15,6 +15,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers, metadata_diff
 from quorumlog.kctl.context import Context, Group, with_loop
 from quorumlog.kctl.topics import refusal, topic_document
+from quorumlog.wire.errors import ApiError
 
 if TYPE_CHECKING:
     from quorumlog.kctl.metadata_history import History
@@ -67,7 +68,7 @@ async def tail(context: Context, start: int, max_records: int | None, exit_at_en
             await _tail(context, History(client, lambda: context.deadline_s), start, max_records, exit_at_end)
     except TimeoutError:
         raise ClusterError(
-            "TIMED_OUT", f"the requested records did not arrive within {context.deadline_s:g} s", retriable=True
+            ApiError.TIMED_OUT, f"the requested records did not arrive within {context.deadline_s:g} s", retriable=True
         ) from None
 
 
@@ -113,7 +114,7 @@ async def at(context: Context, offset: int, topics: tuple[str, ...]) -> None:
     document = state_document(reply)
     _tell_if_inside(context, offset, document)
     for topic in reply.topics:
-        if topic.result.error not in ("NONE", ""):
+        if topic.result.error not in (ApiError.NONE, ""):
             raise refusal(topic.result)
     if context.output.is_json:
         context.output.document(document)
@@ -214,7 +215,7 @@ def state_document(reply: Any) -> dict[str, Any]:
         "voters": [_voter(voter) for voter in reply.voters],
         "target_voters": [_voter(voter) for voter in reply.target_voters] or None,
         "brokers": [_broker(broker) for broker in reply.brokers],
-        "topics": [topic_document(topic) for topic in reply.topics if topic.result.error in ("NONE", "")],
+        "topics": [topic_document(topic) for topic in reply.topics if topic.result.error in (ApiError.NONE, "")],
         "configs": [_config(config) for config in reply.configs],
         "preferred_controllers": list(reply.preferred_controllers),
         "features": [{"name": feature.name, "level": feature.level} for feature in reply.features],

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.dev_cluster import environment
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import node_pb2
 
 _FRAME = struct.Struct(">cI")
@@ -67,7 +68,7 @@ class Dump:
             except asyncio.IncompleteReadError as error:
                 if error.partial or await self._process.wait() != 0:
                     raise ClusterError(
-                        "FAILED", "the reader ended before its output was complete", "see the messages above"
+                        ApiError.FAILED, "the reader ended before its output was complete", "see the messages above"
                     ) from error
                 return
             if kind == b"E":

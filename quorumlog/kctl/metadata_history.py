@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import node_pb2
 
 if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
     from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 
-OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+OUT_OF_RANGE = ApiError.OFFSET_OUT_OF_RANGE
 POLL_MS = 5_000
 ASK_S = 5.0
 AGAIN_S = 0.1
@@ -79,7 +80,7 @@ class History:
         while not (reply := await self.follow(offset, wait=False)).batches:
             if loop.time() >= deadline:
                 text = f"the nodes that answer have not reached offset {offset}, although it is committed"
-                raise ClusterError("TIMED_OUT", text, "kctl doctor", retriable=True)
+                raise ClusterError(ApiError.TIMED_OUT, text, "kctl doctor", retriable=True)
             for one in await self.ranges():
                 if one.begins <= offset < one.end:
                     self._client.prefer(one.address)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
 
 if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
@@ -72,7 +73,7 @@ async def ask_each(
     async def ask(node_id: int) -> ReplyT | ClusterError:
         if node_id not in addresses:
             text = "its control address is unknown: it does not fetch from the quorum's leader, or there is no leader"
-            return ClusterError("UNAVAILABLE", text, retriable=True)
+            return ClusterError(ApiError.UNAVAILABLE, text, retriable=True)
         async with free:
             limit = min(max(deadline - loop.time(), 0.001), EACH_TIMEOUT_S)
             try:

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from quorumlog.errors import ClusterError, QuorumlogError
-from quorumlog.kctl.next_steps import next_step_of
 from quorumlog.kctl.streams import discard, is_utf8, say
+from quorumlog.wire.errors import ApiError
 
 NO_NODE = -1
 UNTRUNCATED = 10_000
@@ -180,7 +180,8 @@ class Output:
             message = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
         code, retriable = error_word(error)
         next_step = error.next_step if isinstance(error, QuorumlogError) else ""
-        next_step = next_step or next_step_of(code)
+        if not next_step and (known := ApiError.named(code)) is not None:
+            next_step = known.next_step
         if self.is_json:
             return dumps({"error": code, "message": message, "next": next_step or None, "retriable": retriable})
         return " ".join(f"kctl: {code}: {message}{f' (next: {next_step})' if next_step else ''}".split())
@@ -194,10 +195,10 @@ def error_word(error: BaseException) -> tuple[str, bool]:
         case QuorumlogError():
             return type(error).__name__.removesuffix("Error").upper(), False
         case TimeoutError():
-            return "TIMED_OUT", True
+            return ApiError.TIMED_OUT, True
         case OSError():
-            return "IO_ERROR", isinstance(error, ConnectionError)
-    return "FAILED", False
+            return ApiError.IO_ERROR, isinstance(error, ConnectionError)
+    return ApiError.FAILED, False
 
 
 def _cell(value: object) -> str:
@@ -219,4 +220,4 @@ def _write(text: str) -> None:
     except OSError as error:
         discard(sys.stdout)
         text = f"standard output cannot be written: {error.strerror or error}; changes that the command made remain"
-        raise ClusterError("IO_ERROR", text, "check the destination of standard output") from error
+        raise ClusterError(ApiError.IO_ERROR, text, "check the destination of standard output") from error

@@ -13,6 +13,7 @@ from quorumlog.kctl.losses import ask, lost_records
 from quorumlog.kctl.output import uuid_text
 from quorumlog.kctl.streams import can_ask
 from quorumlog.kctl.topics import dry_run_option, parse_assignment, refusal, wait_for_leaders
+from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
 MAX_PARTITIONS = 1_000_000
@@ -50,7 +51,7 @@ async def add_partitions(
         request = controller_pb2.AddPartitionsRequest(header=header, topics=[wanted])
         reply = await client.call(rpcs.ADD_PARTITIONS, request, context.left_s)
         (topic,) = reply.topics
-        if topic.result.error != "NONE":
+        if topic.result.error != ApiError.NONE:
             brokers = {broker for row in assignment or () for broker in row}
             raise await told_apart(refusal(topic.result), client, context, brokers)
         if wait and not dry_run:
@@ -88,7 +89,7 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
             header=controller_pb2.RequestHeader(validate_only=True), topic=name, count=count
         )
         checked = await client.call(rpcs.REMOVE_PARTITIONS, request, context.left_s)
-        if checked.topic.result.error != "NONE":
+        if checked.topic.result.error != ApiError.NONE:
             raise refusal(checked.topic.result)
         described = await client.call(
             rpcs.DESCRIBE_TOPICS, controller_pb2.DescribeTopicsRequest(names=[name]), context.left_s
@@ -101,11 +102,11 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
             if not (yes or dry_run):
                 if not can_ask():
                     text = f"removing partitions of {name} loses records and is not confirmed"
-                    raise ClusterError("CONFIRMATION_NEEDED", text, "add --yes")
+                    raise ClusterError(ApiError.CONFIRMATION_NEEDED, text, "add --yes")
                 ask(context, "remove them?")
         request.header.validate_only = dry_run
         reply = await client.call(rpcs.REMOVE_PARTITIONS, request, context.left_s)
-        if reply.topic.result.error != "NONE":
+        if reply.topic.result.error != ApiError.NONE:
             raise refusal(reply.topic.result)
         if wait and reply.topic.changed:
             await wait_until_applied(context, client, reply.offset)

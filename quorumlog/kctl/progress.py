@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.nodes import is_leaders
+from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
 if TYPE_CHECKING:
@@ -24,7 +25,15 @@ ATTEMPT_S = 20.0
 ATTEMPT_MIN_S = 2.0
 """A request needs at least this time; with less its answer could be lost, and its outcome would be unknown."""
 
-PASSING = frozenset({"NOT_CAUGHT_UP", "UNREACHABLE", "CHANGE_PENDING", "NOT_COMMITTED_YET", "TARGET_IN_PROGRESS"})
+PASSING = frozenset(
+    {
+        ApiError.NOT_CAUGHT_UP,
+        ApiError.UNREACHABLE,
+        ApiError.CHANGE_PENDING,
+        ApiError.NOT_COMMITTED_YET,
+        ApiError.TARGET_IN_PROGRESS,
+    }
+)
 """Refusals that may pass while the command waits."""
 
 
@@ -62,7 +71,7 @@ class Progress:
                         await self._tell(lambda described: lag_line(described, node_id))
                 return await asking
             except ClusterError as error:
-                passing = error.code in PASSING or (error.retriable and error.code != "OUTCOME_UNKNOWN")
+                passing = error.code in PASSING or (error.retriable and error.code != ApiError.OUTCOME_UNKNOWN)
                 if not passing:
                     raise
                 if self.left_s <= LOOK_S + ATTEMPT_MIN_S:
@@ -74,7 +83,7 @@ class Progress:
 
     def _not_added(self, node_id: int, why: ClusterError) -> ClusterError:
         text = f"node {node_id} was not added within {self._timeout_s:g} s: {why.message}"
-        return ClusterError("TIMED_OUT", text, why.next_step, retriable=True)
+        return ClusterError(ApiError.TIMED_OUT, text, why.next_step, retriable=True)
 
     async def reached(self, wanted: Sequence[int] | None, offset: int) -> Any:
         """Wait until a target is reached, and return the last description of the quorum.
@@ -100,7 +109,7 @@ class Progress:
                     raise _changed(f"the target was cancelled; the voters are {join(now)}")
             if self.left_s <= 0:
                 raise ClusterError(
-                    "TIMED_OUT",
+                    ApiError.TIMED_OUT,
                     f"{names}: not reached within {self._timeout_s:g} s; {self._said}",
                     "the change continues; to watch it: kctl alter-quorum --wait",
                     retriable=True,
@@ -120,7 +129,7 @@ class Progress:
 
 
 def _changed(message: str) -> ClusterError:
-    return ClusterError("TARGET_CHANGED", message, "see `kctl quorum status`")
+    return ClusterError(ApiError.TARGET_CHANGED, message, "see `kctl quorum status`")
 
 
 def join(node_ids: Sequence[int]) -> str:

@@ -17,6 +17,7 @@ from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, docu
 from quorumlog.kctl.reassign_progress import Sizes, Watch, held_up, list_ongoing, state_of, waited_for
 from quorumlog.kctl.streams import standard_input
 from quorumlog.kctl.topics import dry_run_option
+from quorumlog.wire.errors import ApiError
 from quorumlog.words import Key, counted, listed, named
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ def _load(path: str | None) -> list[Move] | None:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else f"it is not text: {error}"
         next_step = f"name a file that holds {FORM}, or - for standard input"
-        raise ClusterError("INVALID_PLAN", f"the plan {path!a} cannot be read: {why}", next_step) from None
+        raise ClusterError(ApiError.INVALID_PLAN, f"the plan {path!a} cannot be read: {why}", next_step) from None
     name = "standard input" if path == "-" else ascii(path)
     if len(text) > PLAN_SIZE_MAX:
-        raise ClusterError("INVALID_PLAN", f"{name} is larger than {PLAN_SIZE_MAX} bytes", "split it")
+        raise ClusterError(ApiError.INVALID_PLAN, f"{name} is larger than {PLAN_SIZE_MAX} bytes", "split it")
     return parse(text, name)
 
 
@@ -169,7 +170,9 @@ def _named(current: Sequence[Move], plan: Sequence[Move]) -> list[Move]:
     missing = [move for move in plan if (move.topic, move.partition) not in known]
     if missing:
         name = f"{missing[0].topic}-{missing[0].partition}"
-        raise ClusterError("UNKNOWN_TOPIC_OR_PARTITION", f"partition {name} does not exist", "kctl topics describe")
+        raise ClusterError(
+            ApiError.UNKNOWN_TOPIC_OR_PARTITION, f"partition {name} does not exist", "kctl topics describe"
+        )
     return [known[move.topic, move.partition] for move in plan]
 
 
@@ -190,7 +193,7 @@ async def _described(client: Caller, context: Context, topics: Any) -> list[Any]
     request = pb.DescribeTopicsRequest(names=sorted(set(topics)))
     reply = await client.call(rpcs.DESCRIBE_TOPICS, request, context.left_s)
     for topic in reply.topics:
-        if topic.result.error not in ("NONE", ""):
+        if topic.result.error not in (ApiError.NONE, ""):
             raise refusal(topic.result)
     return list(reply.topics)
 
@@ -208,7 +211,7 @@ async def _proposed(
     missing = [id_ for id_ in ids if id_ not in known]
     if missing:
         text = f"broker {','.join(map(str, missing[:20]))} is not registered"
-        raise ClusterError("BROKER_ID_NOT_REGISTERED", text, "kctl brokers list")
+        raise ClusterError(ApiError.BROKER_ID_NOT_REGISTERED, text, "kctl brokers list")
     return propose(current, {id_: known[id_]["rack"] for id_ in ids}, factor)
 
 
@@ -452,7 +455,9 @@ async def cancel(context: Context, path: str | None, topics: tuple[str, ...], ev
             ongoing, _ = await list_ongoing(client, (), context.left_s)
             moves = [Move(each.topic, each.index, ()) for each in ongoing if everything or each.topic in topics]
         if not moves:
-            raise ClusterError("NO_REASSIGNMENT_IN_PROGRESS", "no reassignment is in progress", "kctl reassign status")
+            raise ClusterError(
+                ApiError.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is in progress", "kctl reassign status"
+            )
         reply = await _alter(client, context, moves, dry_run)
     _report(
         context,
@@ -536,9 +541,11 @@ def _judge(rows: Sequence[dict[str, Any]], cause: str = "") -> None:
         return shown + (f" and {len(by_state[state]) - 5} more" if len(by_state[state]) > 5 else "")
 
     if by_state["missing"]:
-        raise ClusterError("UNKNOWN_TOPIC_OR_PARTITION", f"missing: {names('missing')}", "kctl topics list")
+        raise ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, f"missing: {names('missing')}", "kctl topics list")
     if by_state["different"]:
-        raise ClusterError("VERIFICATION_FAILED", f"not as planned: {names('different')}{cause}", "kctl reassign start")
+        raise ClusterError(
+            ApiError.VERIFICATION_FAILED, f"not as planned: {names('different')}{cause}", "kctl reassign start"
+        )
     if by_state["in_progress"]:
         text = f"still being moved: {names('in_progress')}"
-        raise ClusterError("REASSIGNMENT_IN_PROGRESS", text, "kctl reassign status", retriable=True)
+        raise ClusterError(ApiError.REASSIGNMENT_IN_PROGRESS, text, "kctl reassign status", retriable=True)

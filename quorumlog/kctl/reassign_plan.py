@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
 ID_MAX = 2**31 - 1
@@ -51,7 +52,9 @@ def parse(text: str, name: str = "the plan") -> list[Move]:
     try:
         return _parsed(_json(text))
     except ValueError as error:
-        raise ClusterError("INVALID_PLAN", f"{name} is not a plan: {error}", f"expected: {FORM}; {_MAKE}") from None
+        raise ClusterError(
+            ApiError.INVALID_PLAN, f"{name} is not a plan: {error}", f"expected: {FORM}; {_MAKE}"
+        ) from None
 
 
 def _json(text: str) -> Any:
@@ -162,7 +165,7 @@ def propose(
     most = max(factors, default=0)
     if most > len(brokers):
         raise ClusterError(
-            "INVALID_REPLICATION_FACTOR",
+            ApiError.INVALID_REPLICATION_FACTOR,
             f"{counted(most, 'replica')} {'is' if most == 1 else 'are'} wanted on {counted(len(brokers), 'broker')}",
             "name more brokers, or ask for fewer replicas (--replication-factor)",
         )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import LEFT_MIN_S, Context
+from quorumlog.wire.errors import ApiError
 from quorumlog.words import Key, counted, listed, named
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ class Watch:
     def _late(self, left: int) -> ClusterError:
         after = f"{self._context.deadline_s:g} s"
         text = f"{self._moving(left)} after {after}; the reassignment continues"
-        return ClusterError("TIMED_OUT", text, "kctl reassign status", retriable=True)
+        return ClusterError(ApiError.TIMED_OUT, text, "kctl reassign status", retriable=True)
 
     async def _last_look(self) -> str:
         try:

@@ -20,6 +20,7 @@ from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.nodes import AT_ONCE_MAX, EACH_TIMEOUT_S, ask_each
 from quorumlog.kctl.output import Output, duration_text
+from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class _Reader:
         try:
             return self._take(await self._history.follow(self.offset))
         except ClusterError as error:
-            if error.code != "OFFSET_OUT_OF_RANGE":
+            if error.code != ApiError.OFFSET_OUT_OF_RANGE:
                 raise
         lowest = min((each.begins for each in await self._history.ranges()), default=self.offset)
         if lowest > self.offset:
@@ -307,7 +308,7 @@ class Brokers:
 def _is_behind(answer: Any, end_offset: int) -> bool:
     """Return whether a broker runs but has not applied everything below `end_offset`, or is slow to answer."""
     if isinstance(answer, ClusterError):
-        return answer.code == "TIMED_OUT"
+        return answer.code == ApiError.TIMED_OUT
     if not answer.is_broker or answer.kept_from >= end_offset:
         return False
     done = max((batch.end_offset for batch in answer.batches if batch.completed_ms), default=0)

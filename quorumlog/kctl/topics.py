@@ -12,6 +12,7 @@ from quorumlog.kctl.context import Context, Group, so_on_return, wait_until, wit
 from quorumlog.kctl.output import node_or_none, uuid_text
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.streams import can_ask
+from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ async def create(
     async with context.client() as client:
         request = controller_pb2.CreateTopicsRequest(header=header, topics=[topic])
         (created,) = (await client.call(rpcs.CREATE_TOPICS, request, context.left_s)).topics
-        is_new = created.result.error in ("NONE", "")
-        if not is_new and not (created.result.error == "TOPIC_ALREADY_EXISTS" and created.identical):
+        is_new = created.result.error in (ApiError.NONE, "")
+        if not is_new and not (created.result.error == ApiError.TOPIC_ALREADY_EXISTS and created.identical):
             brokers = {broker for row in assignment or () for broker in row}
             raise await told_apart(refusal(created.result), client, context, brokers)
         if wait and not dry_run:
@@ -138,7 +139,7 @@ async def wait_for_leaders(context: Context, client: ControllerClient, name: str
         request = controller_pb2.DescribeTopicsRequest(names=[name])
         reply = await client.call(rpcs.DESCRIBE_TOPICS, request, context.left_s)
         return all(
-            topic.result.error in ("NONE", "") and all(partition.leader >= 0 for partition in topic.partitions)
+            topic.result.error in (ApiError.NONE, "") and all(partition.leader >= 0 for partition in topic.partitions)
             for topic in reply.topics
         )
 
@@ -187,7 +188,7 @@ async def describe(context: Context, name: str | None) -> None:
         request = controller_pb2.DescribeTopicsRequest(names=[] if name is None else [name])
         reply = await reads.ask(rpcs.DESCRIBE_TOPICS, request)
     for topic in reply.topics:
-        if topic.result.error not in ("NONE", ""):
+        if topic.result.error not in (ApiError.NONE, ""):
             raise reads.refused(refusal(topic.result))
     reads.tell()
     documents = [
@@ -260,7 +261,7 @@ async def delete(context: Context, name: str, if_exists: bool, yes: bool, dry_ru
             await _confirm_deletion(context, client, name)
         request = controller_pb2.DeleteTopicsRequest(header=header, names=[name])
         (deleted,) = (await client.call(rpcs.DELETE_TOPICS, request, context.left_s)).topics
-    existed = deleted.result.error in ("NONE", "")
+    existed = deleted.result.error in (ApiError.NONE, "")
     if not existed and not (deleted.result.error.startswith("UNKNOWN_TOPIC") and if_exists):
         raise refusal(deleted.result)
     document = {
@@ -285,7 +286,7 @@ async def _confirm_deletion(context: Context, client: ControllerClient, name: st
 
     reply = await client.call(rpcs.DESCRIBE_TOPICS, controller_pb2.DescribeTopicsRequest(names=[name]), context.left_s)
     (described,) = reply.topics
-    if described.result.error not in ("NONE", ""):
+    if described.result.error not in (ApiError.NONE, ""):
         return  # DeleteTopics reports it, and --if-exists accepts it
     count = len(described.partitions)
     lost = await lost_records(context, name, range(count))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from metadata.control.errors import Word
 from metadata.control.reassign import Wanted, alter_reassignments, original_of, progress, target_of
 from metadata.records import NO_LEADER
+from quorumlog.wire.errors import ApiError
 from tests.properties.test_election import World, shared
 from tests.unit.metadata.builders import check_invariants, directory
 
@@ -51,17 +51,17 @@ class Moving(World):
         if self.has_replica(broker_id) and self.lives(broker_id) and not self.is_lost(broker_id):
             super().expand(broker_id)
 
-    def ask(self, *replicas: int, **options: Any) -> Word:
+    def ask(self, *replicas: int, **options: Any) -> ApiError:
         decision = alter_reassignments(self.cluster.image, [Wanted("t", 0, replicas)], **options)
         self.cluster.apply(decision.records)
-        return decision.reply.outcome.word
+        return decision.reply.outcome.error
 
     def reassign(self) -> None:
         before = self.now
         wanted = tuple(self.random.sample(ALL, self.random.randint(1, 4)))
         word = self.ask(*wanted, replace=self.random.random() < 0.5)
         self.counts[f"start {word.name}"] += 1
-        if word is not Word.NONE or self.now == before:
+        if word is not ApiError.NONE or self.now == before:
             assert self.now == before
             return
         self.target = wanted
@@ -77,7 +77,7 @@ class Moving(World):
         before = self.now
         word = self.ask()
         self.counts[f"cancel {word.name}"] += 1
-        if word is not Word.NONE:
+        if word is not ApiError.NONE:
             assert self.now == before
             return
         assert set(self.now.replica_ids) == self.origin

@@ -23,7 +23,7 @@ from broker.replica.replica_manager import ReplicaManager
 from broker.server.role import BrokerRole, RoleConfig
 from metadata.control import brokers as control_brokers
 from metadata.control.decision import Decision
-from metadata.control.errors import OK, Outcome, Word
+from metadata.control.errors import OK, Outcome
 from metadata.control.partitions import alter_partition, assign_directories
 from metadata.control.reassign import Reassigned, Wanted, alter_reassignments
 from metadata.control.topics import NewTopic, create_topics, delete_topics
@@ -33,6 +33,7 @@ from metadata.records import Endpoint, Record
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.file_disk import FileDisk
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -65,7 +66,7 @@ class Controller:
         self.replays: dict[int, Replay] = {}
         self.held: set[int] = set()
         self.cut: set[int] = set()
-        self.refusals: dict[str, Word] = {}
+        self.refusals: dict[str, ApiError] = {}
         """Method → what to say instead of deciding."""
         self.answers: list[tuple[str, str]] = []
         self._random = Random(7)
@@ -146,7 +147,7 @@ class Controller:
         await asyncio.sleep(0)
         if broker_id in self.cut:
             await asyncio.sleep(0.02)
-            return _REPLIES[rpc](result=convert.result(Outcome(Word.OUTCOME_UNKNOWN)))
+            return _REPLIES[rpc](result=convert.result(Outcome(ApiError.OUTCOME_UNKNOWN)))
         if rpc in self.refusals:
             return _REPLIES[rpc](result=convert.result(Outcome(self.refusals[rpc])))
         reply = self._handle(rpc, request)

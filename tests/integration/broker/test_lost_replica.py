@@ -13,13 +13,13 @@ from test_reassign import is_in_sync, replicas_are
 from test_replication import leading, written
 
 from broker.replica.limits import ReplicaLimits
-from metadata.control.errors import Word
 from metadata.control.partitions_count import remove_partitions
 from metadata.records import LOST, NO_LEADER
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ async def test_a_loss_is_told_although_the_topic_got_another_id_before_the_repor
     cluster.controller.create("t", (1, 2), (1, 2))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
-    cluster.controller.refusals[rpcs.ASSIGN_DIRECTORIES] = Word.NOT_CONTROLLER
+    cluster.controller.refusals[rpcs.ASSIGN_DIRECTORIES] = ApiError.NOT_CONTROLLER
     key = leader.hosted("t").key
     leader.role.logs.take_offline(key, CorruptStoreError("damaged for this test"))
     second = UUID(int=99)

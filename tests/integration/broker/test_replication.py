@@ -18,10 +18,10 @@ from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResu
 from broker.log import Appended
 from broker.replica import fetchers
 from broker.replica.limits import ReplicaLimits
-from metadata.control.errors import Word
 from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 
 ALL, LEADER, NONE = -1, 1, 0
 
@@ -323,7 +323,7 @@ async def test_an_isr_change_survives_a_controller_that_does_not_answer(tmp_path
     async with Cluster(tmp_path, lag_max_ms=300) as cluster:
         topic_id = cluster.controller.create("t", (1, 2, 3))
         leader = await leading(cluster, 1, "t")
-        cluster.controller.refusals[rpcs.ALTER_PARTITION] = Word.NOT_CONTROLLER
+        cluster.controller.refusals[rpcs.ALTER_PARTITION] = ApiError.NOT_CONTROLLER
         await cluster[3].role.fetchers.stop()
         state = leader.hosted("t").leader
         assert state is not None

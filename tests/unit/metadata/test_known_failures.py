@@ -35,7 +35,7 @@ def propose(cluster: Cluster, sender: int, change: IsrChange) -> str:
     decision = alter_partition(cluster.image, sender, cluster.epoch(sender), [change])
     cluster.apply(decision.records)
     check_invariants(cluster.image)
-    return decision.reply.items[0].outcome.word.code
+    return decision.reply.items[0].outcome.error
 
 
 def test_k29_a_stale_controller_does_not_refuse_a_leader_that_knows_more() -> None:
@@ -47,7 +47,7 @@ def test_k29_a_stale_controller_does_not_refuse_a_leader_that_knows_more() -> No
     assert propose(cluster, 1, isr_change(cluster, topic_id, 1)) == "NONE"
     ahead = isr_change(cluster, topic_id, 1, 2)
     answer = alter_partition(stale, 1, cluster.epoch(1), [ahead]).reply.items[0]
-    assert (answer.outcome.word.code, answer.outcome.word.retriable) == ("NOT_CONTROLLER", True)
+    assert (answer.outcome.error, answer.outcome.error.retriable) == ("NOT_CONTROLLER", True)
     assert propose(cluster, 1, ahead) == "NONE"
     assert cluster.partition(topic_id).isr == (1, 2)
 
@@ -237,7 +237,7 @@ def test_k37_a_topic_made_deleted_and_made_again_in_one_delta() -> None:
     assert loaded.digest() == cluster.image.digest() == ClusterImage().apply(0, cluster.log).digest()
     assert cluster.partition(second).leader_epoch == 2  # clients ignore lower ones of the same name
     [again] = create_topics(cluster.image, [NewTopic("t")], cluster.new_id).reply
-    assert again.outcome.word.code == "TOPIC_ALREADY_EXISTS"
+    assert again.outcome.error == "TOPIC_ALREADY_EXISTS"
 
 
 def test_k41_heartbeats_are_answered_while_a_large_change_is_carried_out() -> None:

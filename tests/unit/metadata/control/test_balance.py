@@ -36,7 +36,7 @@ def ask(case: Case, policy: Policy, *named: tuple[str, int], validate_only: bool
     decision = elect_leaders(case.cluster.image, policy, named, validate_only=validate_only)
     case.cluster.apply(decision.records)
     check_invariants(case.cluster.image)
-    return [(each.outcome.word.code, each.leader) for each in decision.reply]
+    return [(each.outcome.error, each.leader) for each in decision.reply]
 
 
 def test_a_leader_goes_back_to_the_preferred_replica() -> None:
@@ -126,7 +126,7 @@ def test_all_that_need_it_are_at_most_one_batch(monkeypatch: pytest.MonkeyPatch)
     assert len(elect_leaders(cluster.image, Policy.PREFERRED, []).records) == 2
     refused = elect_leaders(many(7)[0].image, Policy.PREFERRED, [("t", index) for index in range(7)])
     assert refused.records == ()
-    assert {each.outcome.word.code for each in refused.reply} == {"POLICY_VIOLATION"}
+    assert {each.outcome.error for each in refused.reply} == {"POLICY_VIOLATION"}
 
 
 # At the controller

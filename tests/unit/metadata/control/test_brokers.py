@@ -15,7 +15,6 @@ from metadata.control.brokers import (
     heartbeat,
     register,
 )
-from metadata.control.errors import Word
 from metadata.records import (
     NO_LEADER,
     UNASSIGNED,
@@ -27,6 +26,7 @@ from metadata.records import (
     RegisterBroker,
     Replica,
 )
+from quorumlog.wire.errors import ApiError
 from tests.unit.metadata.builders import Cluster, check_invariants, directory, registration
 
 
@@ -72,14 +72,14 @@ def test_the_same_incarnation_may_move_and_keeps_its_epoch(cluster: Cluster) -> 
 
 def test_the_same_incarnation_may_not_change_its_directories(cluster: Cluster) -> None:
     answer = cluster.register(1, directory_ids=(directory(1), directory(1, 1)))
-    assert answer.outcome.word is Word.INVALID_REGISTRATION
+    assert answer.outcome.error is ApiError.INVALID_REGISTRATION
 
 
 def test_an_id_that_is_live_elsewhere_is_refused(cluster: Cluster) -> None:
     end = cluster.image.end_offset
     answer = cluster.register(1, 1, directory_ids=(directory(1, 9),), session_live=True)
-    assert answer.outcome.word is Word.DUPLICATE_BROKER_REGISTRATION
-    assert answer.outcome.word.retriable
+    assert answer.outcome.error is ApiError.DUPLICATE_BROKER_REGISTRATION
+    assert answer.outcome.error.retriable
     assert cluster.image.end_offset == end
 
 
@@ -194,7 +194,7 @@ def test_a_sole_replica_stays_after_an_unclean_stop(cluster: Cluster) -> None:
 def test_registrations_that_cannot_be(cluster: Cluster, changes: dict[str, object], word: str) -> None:
     request = registration(**{"broker_id": 9, **changes})  # type: ignore[arg-type]
     decision = register(cluster.image, request, session_live=False)
-    assert decision.reply.outcome.word is Word.INVALID_REGISTRATION
+    assert decision.reply.outcome.error is ApiError.INVALID_REGISTRATION
     assert word in decision.reply.outcome.message
     assert decision.records == ()
 
@@ -202,18 +202,18 @@ def test_registrations_that_cannot_be(cluster: Cluster, changes: dict[str, objec
 def test_a_release_that_does_not_know_the_clusters_level_is_refused(cluster: Cluster) -> None:
     cluster.apply([Feature("metadata.version", 3)])
     decision = register(cluster.image, registration(9, feature_min=1, feature_max=2), session_live=False)
-    assert decision.reply.outcome.word is Word.UNSUPPORTED_VERSION
+    assert decision.reply.outcome.error is ApiError.UNSUPPORTED_VERSION
 
 
 # Heartbeats
 
 
 def test_an_unknown_broker_an_old_and_a_future_epoch_are_refused(cluster: Cluster) -> None:
-    assert cluster.beat(9).outcome.word is Word.BROKER_ID_NOT_REGISTERED
+    assert cluster.beat(9).outcome.error is ApiError.BROKER_ID_NOT_REGISTERED
     old = cluster.epoch(1)
     cluster.register(1, 1)
-    assert cluster.beat(1, broker_epoch=old).outcome.word is Word.STALE_BROKER_EPOCH
-    assert cluster.beat(1, broker_epoch=cluster.image.end_offset).outcome.word is Word.NOT_CONTROLLER
+    assert cluster.beat(1, broker_epoch=old).outcome.error is ApiError.STALE_BROKER_EPOCH
+    assert cluster.beat(1, broker_epoch=cluster.image.end_offset).outcome.error is ApiError.NOT_CONTROLLER
 
 
 def test_unfenced_at_the_heartbeat_that_has_applied_the_registration() -> None:
@@ -432,7 +432,7 @@ def test_replicas_on_a_failed_directory_go_and_the_others_stay() -> None:
 
 
 def test_a_strange_directory_is_refused(cluster: Cluster) -> None:
-    assert cluster.beat(1, directories_offline=(directory(2),)).outcome.word is Word.INVALID_REQUEST
+    assert cluster.beat(1, directories_offline=(directory(2),)).outcome.error is ApiError.INVALID_REQUEST
 
 
 def test_refused_heartbeats_make_no_records(cluster: Cluster) -> None:
@@ -454,10 +454,10 @@ def test_producer_ids_come_in_blocks_that_never_overlap(cluster: Cluster) -> Non
 
 
 def test_producer_ids_only_for_registered_brokers(cluster: Cluster) -> None:
-    assert allocate_producer_ids(cluster.image, 9, 0).reply.outcome.word is Word.BROKER_ID_NOT_REGISTERED
+    assert allocate_producer_ids(cluster.image, 9, 0).reply.outcome.error is ApiError.BROKER_ID_NOT_REGISTERED
     old = cluster.epoch(1)
     cluster.register(1, 1)
-    assert allocate_producer_ids(cluster.image, 1, old).reply.outcome.word is Word.STALE_BROKER_EPOCH
+    assert allocate_producer_ids(cluster.image, 1, old).reply.outcome.error is ApiError.STALE_BROKER_EPOCH
 
 
 def test_producer_ids_can_run_out() -> None:
@@ -465,5 +465,5 @@ def test_producer_ids_can_run_out() -> None:
     cluster.start(1)
     cluster.image = msgspec.structs.replace(cluster.image, next_producer_id=2**63 - 1000)
     decision = allocate_producer_ids(cluster.image, 1, cluster.epoch(1))
-    assert decision.reply.outcome.word is Word.POLICY_VIOLATION
+    assert decision.reply.outcome.error is ApiError.POLICY_VIOLATION
     assert decision.records == ()

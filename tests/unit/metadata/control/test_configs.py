@@ -39,7 +39,7 @@ def word(cluster: Cluster, resource: Resource, *values: tuple[str, str | None]) 
     [answer] = alter(cluster, Changes(resource, values))
     assert cluster.image is before
     assert "\n" not in answer.outcome.message
-    return answer.outcome.word.code
+    return answer.outcome.error
 
 
 def look(cluster: Cluster, resource: Resource) -> dict[str, Described]:
@@ -118,7 +118,7 @@ def test_refused_by_name(
     if not values:
         found = describe_configs(cluster.image, resource)
         assert isinstance(found, Outcome)
-        assert found.word.code == code
+        assert found.error == code
 
 
 def test_the_nearest_key_is_named(cluster: Cluster) -> None:
@@ -131,7 +131,7 @@ def test_the_nearest_key_is_named(cluster: Cluster) -> None:
 def test_each_resource_stands_for_itself_and_none_is_named_twice(cluster: Cluster) -> None:
     good = Changes(CLUSTER, (("retention.ms", "9"),))
     answers = alter(cluster, Changes(TOPIC, (("segment.ms", "9"),)), good, Changes(TOPIC, (("retention.ms", "9"),)))
-    assert [each.outcome.word.code for each in answers] == ["INVALID_REQUEST", "NONE", "INVALID_REQUEST"]
+    assert [each.outcome.error for each in answers] == ["INVALID_REQUEST", "NONE", "INVALID_REQUEST"]
     assert look(cluster, TOPIC)["segment.ms"].source == "default"
     assert look(cluster, CLUSTER)["retention.ms"].value == "9"
 
@@ -160,7 +160,7 @@ def test_counts_of_new_topics_are_configs(cluster: Cluster) -> None:
     assert (created.partitions, created.replication_factor) == (4, 2)
     alter(cluster, Changes(CLUSTER, (("default.replication.factor", "9"),)))
     [created] = create_topics(cluster.image, [NewTopic("u")], cluster.new_id).reply
-    assert created.outcome.word.code == "INVALID_REPLICATION_FACTOR"
+    assert created.outcome.error == "INVALID_REPLICATION_FACTOR"
 
 
 def test_a_cordoned_broker_is_given_no_new_replicas(cluster: Cluster) -> None:

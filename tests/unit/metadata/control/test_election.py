@@ -256,7 +256,7 @@ def test_a_lost_replica_cannot_be_brought_into_the_isr_before_it_is_healed() -> 
     members = tuple([Member(each, case.cluster.epoch(each)) for each in (1, 2, 3)])
     change = IsrChange(case.topic, 0, now.leader_epoch, now.partition_epoch, members)
     item = alter_partition(case.cluster.image, 1, case.cluster.epoch(1), [change]).reply.items[0]
-    assert item.outcome.word.code == "INELIGIBLE_REPLICA"
+    assert item.outcome.error == "INELIGIBLE_REPLICA"
 
 
 def test_the_last_replica_that_is_lost_leaves_nobody_and_is_not_elected_when_it_is_healed() -> None:
@@ -287,5 +287,5 @@ def test_a_replica_that_moved_away_from_a_failed_directory_begins_empty() -> Non
 @pytest.mark.parametrize("reserved", [UUID(int=0), LOST])
 def test_reserved_directory_ids_are_not_registered(reserved: UUID) -> None:
     answer = Cluster().register(1, directory_ids=(directory(1), reserved))
-    assert answer.outcome.word.code == "INVALID_REGISTRATION"
+    assert answer.outcome.error == "INVALID_REGISTRATION"
     assert "reserved" in answer.outcome.message

@@ -69,11 +69,11 @@ def test_who_does_not_understand_a_level_is_named(three_levels: None) -> None:
     cluster.start(1, 2, 3)
     image = understands(cluster, {1: (1, 3), 2: (1, 1), 3: (1, 2)})
     reply, records = upgraded(image, 3)
-    assert (reply.outcome.word.code, reply.level, records) == ("UNSUPPORTED_VERSION", 1, ())
+    assert (reply.outcome.error, reply.level, records) == ("UNSUPPORTED_VERSION", 1, ())
     assert "2, 3 at most 1" in reply.outcome.message
     assert "unregister" in reply.outcome.next_step
     reply, records = upgraded(ClusterImage(), 4)
-    assert (reply.outcome.word.code, records) == ("UNSUPPORTED_VERSION", ())
+    assert (reply.outcome.error, records) == ("UNSUPPORTED_VERSION", ())
     assert "up to 3, not 4" in reply.outcome.message
 
 
@@ -81,19 +81,19 @@ def test_a_broker_that_is_down_counts_too(three_levels: None) -> None:
     cluster = Cluster()
     cluster.start(1, 2)
     cluster.beat(2, want_fence=True)
-    assert upgraded(understands(cluster, {1: (1, 3), 2: (1, 1)}), 3)[0].outcome.word.code == "UNSUPPORTED_VERSION"
+    assert upgraded(understands(cluster, {1: (1, 3), 2: (1, 1)}), 3)[0].outcome.error == "UNSUPPORTED_VERSION"
 
 
 @pytest.mark.parametrize("level", [-1, 0, 1])
 def test_it_never_goes_down(three_levels: None, level: int) -> None:
     image = ClusterImage().apply(0, (Feature(METADATA_VERSION, 2),))
     reply, records = upgraded(image, level)
-    assert (reply.outcome.word.code, reply.level, records) == ("INVALID_REQUEST", 2, ())
+    assert (reply.outcome.error, reply.level, records) == ("INVALID_REQUEST", 2, ())
 
 
 def test_a_feature_that_there_is_not() -> None:
     reply = upgrade_feature(ClusterImage(), "flying\n", 2, validate_only=False).reply
-    assert reply.outcome.word.code == "INVALID_REQUEST"
+    assert reply.outcome.error == "INVALID_REQUEST"
     assert "'flying\\n'; there are metadata.version" in reply.outcome.message
 
 

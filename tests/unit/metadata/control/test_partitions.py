@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from metadata.control.brokers import fence
-from metadata.control.errors import Word
 from metadata.control.partitions import Assignment, IsrChange, IsrChanged, Member, alter_partition, assign_directories
 from metadata.records import NO_LEADER, BrokerChange, PartitionChange, Reason, Replica
+from quorumlog.wire.errors import ApiError
 from tests.unit.metadata.builders import Cluster, check_invariants, directory
 
 # ISR changes
@@ -45,11 +45,11 @@ class Case:
         check_invariants(self.cluster.image)
         return decision.reply.items
 
-    def word(self, change: IsrChange, sender: int = 1) -> Word:
+    def word(self, change: IsrChange, sender: int = 1) -> ApiError:
         before = self.cluster.partition(self.topic)
         item = self.ask(change, sender=sender)[0]
         assert self.cluster.partition(self.topic) == before
-        return item.outcome.word
+        return item.outcome.error
 
 
 def _fields(change: IsrChange) -> dict[str, object]:
@@ -79,31 +79,31 @@ def test_the_isr_as_it_is_moves_the_partition_epoch_past_earlier_proposals(case:
     lost = case.change(1, 2)
     item = case.ask(case.change(3, 1, 2))[0]
     assert (item.outcome.ok, item.isr, item.partition_epoch) == (True, (1, 2, 3), 1)
-    assert case.word(lost) is Word.INVALID_UPDATE_VERSION
+    assert case.word(lost) is ApiError.INVALID_UPDATE_VERSION
 
 
 def test_stale_unknown_and_future_brokers_are_refused_as_a_whole(case: Case) -> None:
     image = case.cluster.image
     for broker, epoch, word in [
-        (1, case.cluster.epoch(1) - 1, Word.STALE_BROKER_EPOCH),
-        (9, 0, Word.BROKER_ID_NOT_REGISTERED),
-        (1, image.end_offset, Word.NOT_CONTROLLER),
+        (1, case.cluster.epoch(1) - 1, ApiError.STALE_BROKER_EPOCH),
+        (9, 0, ApiError.BROKER_ID_NOT_REGISTERED),
+        (1, image.end_offset, ApiError.NOT_CONTROLLER),
     ]:
         decision = alter_partition(image, broker, epoch, [case.change(1)])
-        assert decision.reply.outcome.word is word
+        assert decision.reply.outcome.error is word
         assert decision.reply.items == ()
         assert decision.records == ()
 
 
 def test_unknown_topics_and_partitions(case: Case) -> None:
-    assert case.word(case.change(1, topic_id=UUID(int=5))) is Word.UNKNOWN_TOPIC_ID
-    assert case.word(case.change(1, index=1)) is Word.UNKNOWN_TOPIC_OR_PARTITION
-    assert case.word(case.change(1, index=-1)) is Word.UNKNOWN_TOPIC_OR_PARTITION
+    assert case.word(case.change(1, topic_id=UUID(int=5))) is ApiError.UNKNOWN_TOPIC_ID
+    assert case.word(case.change(1, index=1)) is ApiError.UNKNOWN_TOPIC_OR_PARTITION
+    assert case.word(case.change(1, index=-1)) is ApiError.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_epochs_ahead_of_this_controller(case: Case) -> None:
-    assert case.word(case.change(1, leader_epoch=1)) is Word.NOT_CONTROLLER
-    assert case.word(case.change(1, partition_epoch=1)) is Word.NOT_CONTROLLER
+    assert case.word(case.change(1, leader_epoch=1)) is ApiError.NOT_CONTROLLER
+    assert case.word(case.change(1, partition_epoch=1)) is ApiError.NOT_CONTROLLER
 
 
 def test_an_old_leader_epoch_comes_before_everything_that_depends_on_it(case: Case) -> None:
@@ -111,33 +111,33 @@ def test_an_old_leader_epoch_comes_before_everything_that_depends_on_it(case: Ca
     case.cluster.carry_out(lambda image, again: fence(image, 1))
     case.cluster.beat(1)
     assert case.cluster.partition(case.topic).leader == 2
-    assert case.word(proposal) is Word.FENCED_LEADER_EPOCH
+    assert case.word(proposal) is ApiError.FENCED_LEADER_EPOCH
 
 
 def test_only_the_leader_may_ask(case: Case) -> None:
-    assert case.word(case.change(1, 2), sender=2) is Word.INVALID_REQUEST
+    assert case.word(case.change(1, 2), sender=2) is ApiError.INVALID_REQUEST
 
 
 def test_an_old_partition_epoch_is_the_failed_comparison(case: Case) -> None:
     proposal = case.change(1, 2)
     case.ask(case.change(1, 3))
-    assert case.word(proposal) is Word.INVALID_UPDATE_VERSION
+    assert case.word(proposal) is ApiError.INVALID_UPDATE_VERSION
 
 
 @pytest.mark.parametrize("isr", [(), (2, 3), (1, 4), (1, 1), (1, 99)])
 def test_an_isr_must_be_replicas_with_the_leader(case: Case, isr: tuple[int, ...]) -> None:
-    assert case.word(case.change(*isr)) is Word.INVALID_REQUEST
+    assert case.word(case.change(*isr)) is ApiError.INVALID_REQUEST
 
 
 def test_a_fenced_member_is_ineligible(case: Case) -> None:
     case.cluster.carry_out(lambda image, again: fence(image, 3))
-    assert case.word(case.change(1, 2, 3)) is Word.INELIGIBLE_REPLICA
+    assert case.word(case.change(1, 2, 3)) is ApiError.INELIGIBLE_REPLICA
 
 
 def test_a_member_on_its_way_out_is_ineligible(case: Case) -> None:
     case.cluster.beat(3, want_shutdown=True, others_applied=-1)
     assert not case.cluster.image.brokers[3].fenced
-    assert case.word(case.change(1, 2, 3)) is Word.INELIGIBLE_REPLICA
+    assert case.word(case.change(1, 2, 3)) is ApiError.INELIGIBLE_REPLICA
 
 
 def test_a_rebooted_member_is_ineligible_under_its_old_epoch(case: Case) -> None:
@@ -145,14 +145,14 @@ def test_a_rebooted_member_is_ineligible_under_its_old_epoch(case: Case) -> None
     case.cluster.register(3, 1)
     case.cluster.beat(3)
     proposal = case.change(1, 2)
-    assert case.word(case.change(1, 2, isr=(*proposal.isr, old))) is Word.INELIGIBLE_REPLICA
+    assert case.word(case.change(1, 2, isr=(*proposal.isr, old))) is ApiError.INELIGIBLE_REPLICA
     assert case.ask(case.change(1, 2, 3))[0].outcome.ok
 
 
 def test_a_member_whose_directory_failed_is_ineligible(case: Case) -> None:
     case.cluster.beat(3, directories_offline=(directory(3),))
     assert case.cluster.partition(case.topic).isr == (1, 2)
-    assert case.word(case.change(1, 2, 3)) is Word.INELIGIBLE_REPLICA
+    assert case.word(case.change(1, 2, 3)) is ApiError.INELIGIBLE_REPLICA
 
 
 def test_each_refusal_is_told_apart(case: Case) -> None:
@@ -178,13 +178,18 @@ def test_each_refusal_is_told_apart(case: Case) -> None:
     cluster.beat(2, want_shutdown=True, others_applied=0)
     told["shutting down"] = case.ask(change(1, 2))[0]
     assert not any(item.outcome.ok for item in told.values())
-    said = {what: (item.outcome.word, item.outcome.message) for what, item in told.items()}
+    said = {what: (item.outcome.error, item.outcome.message) for what, item in told.items()}
     assert len(set(said.values())) == len(said), said
-    words = {item.outcome.word for item in told.values()}
+    words = {item.outcome.error for item in told.values()}
     assert words == {
-        Word.UNKNOWN_TOPIC_ID, Word.UNKNOWN_TOPIC_OR_PARTITION, Word.NOT_CONTROLLER, Word.FENCED_LEADER_EPOCH,
-        Word.INVALID_REQUEST, Word.INVALID_UPDATE_VERSION, Word.INELIGIBLE_REPLICA,
-    }  # fmt: skip
+        ApiError.UNKNOWN_TOPIC_ID,
+        ApiError.UNKNOWN_TOPIC_OR_PARTITION,
+        ApiError.NOT_CONTROLLER,
+        ApiError.FENCED_LEADER_EPOCH,
+        ApiError.INVALID_REQUEST,
+        ApiError.INVALID_UPDATE_VERSION,
+        ApiError.INELIGIBLE_REPLICA,
+    }
 
 
 def test_items_stand_for_themselves_and_none_twice(case: Case) -> None:
@@ -192,16 +197,20 @@ def test_items_stand_for_themselves_and_none_twice(case: Case) -> None:
     items = case.ask(
         case.change(1, 2), case.change(1, 4), case.change(1), case.change(1, topic_id=other), case.change(1, index=7)
     )
-    assert [item.outcome.word for item in items] == [
-        Word.NONE, Word.INVALID_REQUEST, Word.INVALID_REQUEST, Word.NONE, Word.UNKNOWN_TOPIC_OR_PARTITION,
-    ]  # fmt: skip
+    assert [item.outcome.error for item in items] == [
+        ApiError.NONE,
+        ApiError.INVALID_REQUEST,
+        ApiError.INVALID_REQUEST,
+        ApiError.NONE,
+        ApiError.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
     assert case.cluster.partition(case.topic).isr == (1, 2)
     assert case.cluster.partition(other).isr == (1,)
 
 
 def test_more_items_than_a_batch_holds_are_refused(case: Case) -> None:
     decision = alter_partition(case.cluster.image, 1, case.cluster.epoch(1), [case.change(1)] * 10_001)
-    assert decision.reply.outcome.word is Word.POLICY_VIOLATION
+    assert decision.reply.outcome.error is ApiError.POLICY_VIOLATION
 
 
 # Directories
@@ -240,12 +249,12 @@ def test_directories_that_cannot_be_assigned(disks: Case) -> None:
         [Assignment(topic, 0, directory(5)), Assignment(topic, 0, directory(5, 1))],
     ):
         decision = assign_directories(cluster.image, 5, cluster.epoch(5), wanted)
-        assert decision.reply.word is Word.INVALID_REQUEST
+        assert decision.reply.error is ApiError.INVALID_REQUEST
         assert decision.records == ()
     stale = assign_directories(cluster.image, 5, cluster.epoch(5) - 1, [])
-    assert stale.reply.word is Word.STALE_BROKER_EPOCH
+    assert stale.reply.error is ApiError.STALE_BROKER_EPOCH
     many = assign_directories(cluster.image, 5, cluster.epoch(5), [Assignment(topic, 0, directory(5))] * 10_001)
-    assert many.reply.word is Word.POLICY_VIOLATION
+    assert many.reply.error is ApiError.POLICY_VIOLATION
 
 
 @pytest.mark.parametrize(("failed", "isr", "leader"), [(True, (1,), 1), (False, (5, 1), 5)])

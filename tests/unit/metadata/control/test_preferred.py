@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from metadata.control.errors import Word
 from metadata.control.preferred import MAX_PREFERRED, least_burdened, set_preferred
 from metadata.image import ClusterImage
 from metadata.records import PreferredControllers
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import Cluster
 from tests.unit.metadata.controller.test_controller import new_topic, started
@@ -40,15 +40,15 @@ def test_trying_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("node_ids", "word"),
     [
-        ([1, 1], Word.INVALID_REQUEST),
-        ([9], Word.VOTER_NOT_FOUND),
-        ([1, -4], Word.VOTER_NOT_FOUND),
-        (list(range(MAX_PREFERRED + 1)), Word.INVALID_REQUEST),
+        ([1, 1], ApiError.INVALID_REQUEST),
+        ([9], ApiError.VOTER_NOT_FOUND),
+        ([1, -4], ApiError.VOTER_NOT_FOUND),
+        (list(range(MAX_PREFERRED + 1)), ApiError.INVALID_REQUEST),
     ],
 )
-def test_what_cannot_be_meant_is_refused(node_ids: list[int], word: Word) -> None:
+def test_what_cannot_be_meant_is_refused(node_ids: list[int], word: ApiError) -> None:
     decision = set_preferred(EMPTY, node_ids, VOTERS, validate_only=False)
-    assert (decision.reply.outcome.word, decision.records, decision.reply.changed) == (word, (), False)
+    assert (decision.reply.outcome.error, decision.records, decision.reply.changed) == (word, (), False)
     assert decision.reply.outcome.message
 
 

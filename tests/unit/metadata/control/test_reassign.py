@@ -7,7 +7,6 @@ import pytest
 from metadata.control.balance import elect_leaders
 from metadata.control.brokers import fence
 from metadata.control.election import Policy
-from metadata.control.errors import Word
 from metadata.control.partitions import AlterPartitionAnswer, IsrChange, Member, alter_partition
 from metadata.control.reassign import (
     CHANGES_MAX,
@@ -22,6 +21,7 @@ from metadata.control.reassign import (
 from metadata.control.topics import delete_topics
 from metadata.image import PartitionImage
 from metadata.records import NO_LEADER, Config, ConfigScope, PartitionChange, Reason
+from quorumlog.wire.errors import ApiError
 from tests.unit.metadata.builders import Cluster, check_invariants, directory
 
 
@@ -51,14 +51,14 @@ class Case:
     def move(self, *replicas: int, **options: object) -> Reassigned:
         return self.ask(Wanted("t", 0, replicas), **options)
 
-    def word(self, *replicas: int, **options: object) -> Word:
+    def word(self, *replicas: int, **options: object) -> ApiError:
         """Of a request that is refused, and changes nothing."""
         before = self.cluster.image
         answer = self.move(*replicas, **options)
         assert not answer.outcome.ok
         assert not answer.changed
         assert self.cluster.image is before
-        return answer.outcome.word
+        return answer.outcome.error
 
     def isr(self, *members: int) -> AlterPartitionAnswer:
         """The leader proposes an ISR."""
@@ -199,7 +199,7 @@ def test_validate_only_changes_nothing_and_says_what_would() -> None:
 def test_targets_that_are_refused(replicas: tuple[int, ...], part: str) -> None:
     case = Case(1, 2, 3)
     case.fence(6)
-    assert case.word(*replicas) is Word.INVALID_REPLICA_ASSIGNMENT
+    assert case.word(*replicas) is ApiError.INVALID_REPLICA_ASSIGNMENT
     assert part in case.move(*replicas).outcome.message
 
 
@@ -209,26 +209,26 @@ def test_a_replica_on_a_broker_that_is_down_may_stay_but_not_where_completing_ne
     assert case.move(4, 2, 3).outcome.ok
     case.isr(1, 2, 4)
     assert case.lists == ((4, 2, 3), (), (), (4, 2))
-    assert case.word(4, 3) is Word.INVALID_REPLICA_ASSIGNMENT  # a smaller set is complete once all of it is in sync
+    assert case.word(4, 3) is ApiError.INVALID_REPLICA_ASSIGNMENT  # a smaller set is complete once all of it is in sync
 
 
 def test_a_broker_that_is_shutting_down_takes_no_replica() -> None:
     case = Case(1, 2, 3)
     case.cluster.beat(4, want_shutdown=True, others_applied=0)
-    assert case.word(4, 2, 3) is Word.INVALID_REPLICA_ASSIGNMENT
+    assert case.word(4, 2, 3) is ApiError.INVALID_REPLICA_ASSIGNMENT
 
 
 def test_partitions_that_are_not_there() -> None:
     case = Case(1, 2, 3)
     for wanted in (Wanted("other", 0, (1,)), Wanted("t", 1, (1,)), Wanted("t", -1, (1,)), Wanted("", 0)):
         answer = case.ask(wanted)
-        assert answer.outcome.word is Word.UNKNOWN_TOPIC_OR_PARTITION
+        assert answer.outcome.error is ApiError.UNKNOWN_TOPIC_OR_PARTITION
         assert not answer.changed
 
 
 def test_another_replication_factor_is_refused_where_it_is_to_stay() -> None:
     case = Case(1, 2, 3)
-    assert case.word(1, 2, keep_factor=True) is Word.INVALID_REPLICATION_FACTOR
+    assert case.word(1, 2, keep_factor=True) is ApiError.INVALID_REPLICATION_FACTOR
     assert case.move(4, 5, 6, keep_factor=True).changed
     assert case.move(1, 2, 4, keep_factor=True, replace=True).changed
     assert case.move(keep_factor=True).changed
@@ -237,7 +237,7 @@ def test_another_replication_factor_is_refused_where_it_is_to_stay() -> None:
 def test_a_second_reassignment_is_refused_unless_it_replaces() -> None:
     case = Case(1, 2, 3)
     case.move(4, 2, 3)
-    assert case.word(5, 2, 3) is Word.REASSIGNMENT_IN_PROGRESS
+    assert case.word(5, 2, 3) is ApiError.REASSIGNMENT_IN_PROGRESS
     assert case.move(5, 2, 3, replace=True).changed
     assert case.lists == ((5, 2, 3, 1), (5,), (1,), (2, 3, 1))
 
@@ -250,15 +250,15 @@ def test_a_request_is_carried_out_whole_or_not_at_all() -> None:
         Wanted("u", 0, (3, 4)), Wanted("u", 7, (1, 2)), Wanted("t", 0, (1, 1)), Wanted("u", 1), Wanted("u", 0, (1, 4))
     )
     assert case.cluster.image is before
-    words = [each.outcome.word for each in answer.partitions]
+    words = [each.outcome.error for each in answer.partitions]
     assert words == [
-        Word.OPERATION_NOT_ATTEMPTED,
-        Word.UNKNOWN_TOPIC_OR_PARTITION,
-        Word.INVALID_REPLICA_ASSIGNMENT,
-        Word.NO_REASSIGNMENT_IN_PROGRESS,
-        Word.INVALID_REQUEST,
+        ApiError.OPERATION_NOT_ATTEMPTED,
+        ApiError.UNKNOWN_TOPIC_OR_PARTITION,
+        ApiError.INVALID_REPLICA_ASSIGNMENT,
+        ApiError.NO_REASSIGNMENT_IN_PROGRESS,
+        ApiError.INVALID_REQUEST,
     ]
-    assert answer.outcome.word is Word.UNKNOWN_TOPIC_OR_PARTITION
+    assert answer.outcome.error is ApiError.UNKNOWN_TOPIC_OR_PARTITION
     assert "nothing was changed" in answer.outcome.message
 
 
@@ -266,7 +266,7 @@ def test_more_than_one_batch_holds_is_refused() -> None:
     case = Case()
     wanted = [Wanted("t", index, (1, 2, 4)) for index in range(CHANGES_MAX + 1)]
     answer = case.ask(*wanted)
-    assert answer.outcome.word is Word.POLICY_VIOLATION
+    assert answer.outcome.error is ApiError.POLICY_VIOLATION
     assert not answer.partitions
 
 
@@ -405,7 +405,7 @@ def test_k36_cancelled_midway_and_twice() -> None:
     assert case.move().changed
     assert case.lists == ((3, 1, 2), (), (), (3, 1, 2))
     assert (case.now.leader, case.now.leader_epoch, case.last.reason) == (1, 1, Reason.REASSIGNMENT_CANCELLED)
-    assert case.word() is Word.NO_REASSIGNMENT_IN_PROGRESS
+    assert case.word() is ApiError.NO_REASSIGNMENT_IN_PROGRESS
 
 
 def test_k36_cancelled_after_the_leader_has_moved() -> None:
@@ -425,7 +425,7 @@ def test_cancelling_is_refused_when_only_new_replicas_hold_everything() -> None:
     case.isr(1, 4)
     case.fence(1)
     assert (case.now.leader, case.now.isr) == (4, (4,))
-    assert case.word() is Word.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert case.word() is ApiError.ELIGIBLE_LEADERS_NOT_AVAILABLE
     case.cluster.beat(1)
     case.isr(4, 1)
     assert case.move().changed
@@ -495,13 +495,13 @@ def test_the_throttle_goes_with_the_last_reassignment() -> None:
 
 def test_the_throttle_alone() -> None:
     case = Case(1, 2, 3)
-    assert case.ask(throttle=5).outcome.word is Word.NO_REASSIGNMENT_IN_PROGRESS
+    assert case.ask(throttle=5).outcome.error is ApiError.NO_REASSIGNMENT_IN_PROGRESS
     none = case.ask(throttle=NO_THROTTLE)
     assert (none.outcome.ok, none.changed) == (True, False), "so it is already"
-    assert case.ask().outcome.word is Word.INVALID_REQUEST
+    assert case.ask().outcome.error is ApiError.INVALID_REQUEST
     case.move(4, 2, 3, throttle=5)
     for bad in (0, -2, 2**63):
-        assert case.ask(throttle=bad).outcome.word is Word.INVALID_REQUEST
+        assert case.ask(throttle=bad).outcome.error is ApiError.INVALID_REQUEST
     assert case.ask(throttle=NO_THROTTLE).changed
     assert THROTTLE not in case.cluster.image.config(ConfigScope.CLUSTER, "")
 

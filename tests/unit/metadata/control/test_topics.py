@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from metadata.control.brokers import fence
-from metadata.control.errors import Word
 from metadata.control.topics import CreatedTopic, NewTopic, create_topics, delete_topics, forget_topics, gone_names
 from metadata.image import TOPIC_CONFIGS
 from metadata.records import Config, ConfigScope, ForgetTopics, Partition, RemoveTopic, Replica, Topic
+from quorumlog.wire.errors import ApiError
 from tests.unit.metadata.builders import Cluster, check_invariants, directory
 
 
@@ -29,13 +29,13 @@ def ask(cluster: Cluster, *topics: NewTopic, validate_only: bool = False) -> tup
     return decision.reply
 
 
-def refused(cluster: Cluster, topic: NewTopic) -> Word:
+def refused(cluster: Cluster, topic: NewTopic) -> ApiError:
     end = cluster.image.end_offset
     answer = ask(cluster, topic)[0]
     assert not answer.outcome.ok
     assert answer.outcome.message
     assert cluster.image.end_offset == end
-    return answer.outcome.word
+    return answer.outcome.error
 
 
 # What is refused
@@ -47,7 +47,7 @@ def refused(cluster: Cluster, topic: NewTopic) -> Word:
      "__cluster_metadata", "__consumer_offsets", "__mine"],
 )  # fmt: skip
 def test_names_that_are_refused(cluster: Cluster, name: str) -> None:
-    assert refused(cluster, NewTopic(name, 1, 1)) is Word.INVALID_TOPIC_EXCEPTION
+    assert refused(cluster, NewTopic(name, 1, 1)) is ApiError.INVALID_TOPIC_EXCEPTION
 
 
 def test_a_refused_name_cannot_forge_a_second_line(cluster: Cluster) -> None:
@@ -68,22 +68,22 @@ def test_dots_and_underscores_make_different_topics(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("partitions", [0, -2, 10_001, 10_000_000, 2**31 - 1])
 def test_partition_counts_that_are_refused(cluster: Cluster, partitions: int) -> None:
-    assert refused(cluster, NewTopic("t", partitions, 1)) is Word.INVALID_PARTITIONS
+    assert refused(cluster, NewTopic("t", partitions, 1)) is ApiError.INVALID_PARTITIONS
 
 
 @pytest.mark.parametrize("factor", [0, -2, 4, 32_768])
 def test_replication_factors_that_are_refused(cluster: Cluster, factor: int) -> None:
-    assert refused(cluster, NewTopic("t", 1, factor)) is Word.INVALID_REPLICATION_FACTOR
+    assert refused(cluster, NewTopic("t", 1, factor)) is ApiError.INVALID_REPLICATION_FACTOR
 
 
 def test_only_unfenced_brokers_count(cluster: Cluster) -> None:
     cluster.carry_out(lambda image, again: fence(image, 3))
-    assert refused(cluster, NewTopic("t", 1, 3)) is Word.INVALID_REPLICATION_FACTOR
+    assert refused(cluster, NewTopic("t", 1, 3)) is ApiError.INVALID_REPLICATION_FACTOR
     assert ask(cluster, NewTopic("t", 1, 2))[0].outcome.ok
 
 
 def test_without_brokers_nothing_can_be_created() -> None:
-    assert refused(Cluster(), NewTopic("t")) is Word.INVALID_REPLICATION_FACTOR
+    assert refused(Cluster(), NewTopic("t")) is ApiError.INVALID_REPLICATION_FACTOR
 
 
 @pytest.mark.parametrize(
@@ -91,19 +91,19 @@ def test_without_brokers_nothing_can_be_created() -> None:
     [((1, 1),), ((1, 9),), ((1, 2), (1,)), ((),), ((1, 2), ()), ((-1,),)],
 )
 def test_assignments_that_are_refused(cluster: Cluster, rows: tuple[tuple[int, ...], ...]) -> None:
-    assert refused(cluster, NewTopic("t", assignment=rows)) is Word.INVALID_REPLICA_ASSIGNMENT
+    assert refused(cluster, NewTopic("t", assignment=rows)) is ApiError.INVALID_REPLICA_ASSIGNMENT
 
 
 def test_an_assignment_to_fenced_brokers_alone_is_refused(cluster: Cluster) -> None:
     cluster.carry_out(lambda image, again: fence(image, 1))
-    assert refused(cluster, NewTopic("t", assignment=((1,),))) is Word.INVALID_REPLICA_ASSIGNMENT
+    assert refused(cluster, NewTopic("t", assignment=((1,),))) is ApiError.INVALID_REPLICA_ASSIGNMENT
     topic = cluster.create("t", (1, 2))
     assert (cluster.partition(topic).leader, cluster.partition(topic).isr) == (2, (2,))
 
 
 def test_an_assignment_and_other_counts_contradict(cluster: Cluster) -> None:
-    assert refused(cluster, NewTopic("t", 3, -1, assignment=((1,),))) is Word.INVALID_REQUEST
-    assert refused(cluster, NewTopic("t", -1, 2, assignment=((1,),))) is Word.INVALID_REQUEST
+    assert refused(cluster, NewTopic("t", 3, -1, assignment=((1,),))) is ApiError.INVALID_REQUEST
+    assert refused(cluster, NewTopic("t", -1, 2, assignment=((1,),))) is ApiError.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -130,19 +130,19 @@ def test_an_assignment_and_other_counts_contradict(cluster: Cluster) -> None:
 )
 def test_configs_that_are_refused_name_the_key_and_what_is_allowed(cluster: Cluster, key: str, value: str) -> None:
     answer = ask(cluster, NewTopic("t", 1, 3, configs=((key, value),)))[0]
-    assert answer.outcome.word is Word.INVALID_CONFIG
+    assert answer.outcome.error is ApiError.INVALID_CONFIG
     assert key in answer.outcome.message
     if key in TOPIC_CONFIGS and key != "min.insync.replicas":
         assert TOPIC_CONFIGS[key].allowed in answer.outcome.message
 
 
 def test_min_insync_replicas_above_the_replication_factor_is_refused(cluster: Cluster) -> None:
-    assert refused(cluster, NewTopic("t", 1, 2, configs=(("min.insync.replicas", "3"),))) is Word.INVALID_CONFIG
+    assert refused(cluster, NewTopic("t", 1, 2, configs=(("min.insync.replicas", "3"),))) is ApiError.INVALID_CONFIG
 
 
 def test_a_config_given_twice_is_refused(cluster: Cluster) -> None:
     twice = (("retention.ms", "1"), ("retention.ms", "2"))
-    assert refused(cluster, NewTopic("t", 1, 1, configs=twice)) is Word.INVALID_CONFIG
+    assert refused(cluster, NewTopic("t", 1, 1, configs=twice)) is ApiError.INVALID_CONFIG
 
 
 def test_every_default_is_itself_allowed() -> None:
@@ -210,7 +210,7 @@ def test_validating_makes_no_records(cluster: Cluster) -> None:
     end = cluster.image.end_offset
     good, bad = ask(cluster, NewTopic("good", 2, 2), NewTopic("bad", 0, 1), validate_only=True)
     assert (good.outcome.ok, good.topic_id, good.partitions) == (True, None, 2)
-    assert bad.outcome.word is Word.INVALID_PARTITIONS
+    assert bad.outcome.error is ApiError.INVALID_PARTITIONS
     assert cluster.image.end_offset == end
 
 
@@ -226,33 +226,41 @@ def test_an_id_that_exists_is_drawn_again(cluster: Cluster) -> None:
 
 def test_each_topic_of_a_request_has_its_own_outcome(cluster: Cluster) -> None:
     answers = ask(cluster, NewTopic("good", 1, 1), NewTopic("b d", 1, 1), NewTopic("also", 1, 1))
-    assert [answer.outcome.word for answer in answers] == [Word.NONE, Word.INVALID_TOPIC_EXCEPTION, Word.NONE]
+    assert [answer.outcome.error for answer in answers] == [
+        ApiError.NONE,
+        ApiError.INVALID_TOPIC_EXCEPTION,
+        ApiError.NONE,
+    ]
     assert sorted(cluster.image.topic_ids) == ["also", "good"]
 
 
 def test_a_name_twice_in_one_request_makes_neither(cluster: Cluster) -> None:
     answers = ask(cluster, NewTopic("t", 1, 1), NewTopic("t", 2, 1), NewTopic("u", 1, 1))
-    assert [answer.outcome.word for answer in answers] == [Word.INVALID_REQUEST, Word.INVALID_REQUEST, Word.NONE]
+    assert [answer.outcome.error for answer in answers] == [
+        ApiError.INVALID_REQUEST,
+        ApiError.INVALID_REQUEST,
+        ApiError.NONE,
+    ]
 
 
 def test_a_request_above_one_batch_changes_nothing(cluster: Cluster) -> None:
     end = cluster.image.end_offset
     answers = ask(cluster, NewTopic("a", 6000, 1), NewTopic("b", 6000, 1), NewTopic("", 1, 1))
-    assert [answer.outcome.word for answer in answers] == [
-        Word.POLICY_VIOLATION, Word.POLICY_VIOLATION, Word.INVALID_TOPIC_EXCEPTION,
+    assert [answer.outcome.error for answer in answers] == [
+        ApiError.POLICY_VIOLATION, ApiError.POLICY_VIOLATION, ApiError.INVALID_TOPIC_EXCEPTION,
     ]  # fmt: skip
     assert cluster.image.end_offset == end
 
 
 def test_the_largest_topic_fills_one_batch(cluster: Cluster) -> None:
     assert ask(cluster, NewTopic("t", 9998, 1))[0].outcome.ok
-    assert ask(cluster, NewTopic("u", 9999, 1))[0].outcome.word is Word.POLICY_VIOLATION
+    assert ask(cluster, NewTopic("u", 9999, 1))[0].outcome.error is ApiError.POLICY_VIOLATION
 
 
 def test_a_hundred_thousand_topics_get_a_hundred_thousand_answers(cluster: Cluster) -> None:
     answers = ask(cluster, *[NewTopic(f"t{number}", 1, 1) for number in range(100_000)])
     assert len(answers) == 100_000
-    assert {answer.outcome.word for answer in answers} == {Word.POLICY_VIOLATION}
+    assert {answer.outcome.error for answer in answers} == {ApiError.POLICY_VIOLATION}
 
 
 # Existing
@@ -261,7 +269,7 @@ def test_a_hundred_thousand_topics_get_a_hundred_thousand_answers(cluster: Clust
 def test_a_retried_creation_never_makes_a_second_topic(cluster: Cluster) -> None:
     first = ask(cluster, NewTopic("t", 2, 3, configs=(("retention.ms", "5"),)))[0]
     again = ask(cluster, NewTopic("t", 2, 3, configs=(("retention.ms", "5"),)))[0]
-    assert again.outcome.word is Word.TOPIC_ALREADY_EXISTS
+    assert again.outcome.error is ApiError.TOPIC_ALREADY_EXISTS
     assert (again.identical, again.topic_id) == (True, first.topic_id)
     assert (again.partitions, again.replication_factor) == (2, 3)
 
@@ -279,7 +287,7 @@ def test_a_retried_creation_never_makes_a_second_topic(cluster: Cluster) -> None
 def test_a_different_topic_says_in_what_it_differs(cluster: Cluster, topic: NewTopic, word: str) -> None:
     cluster.create("t", (1, 2, 3), (2, 3, 1))
     answer = ask(cluster, topic)[0]
-    assert answer.outcome.word is Word.TOPIC_ALREADY_EXISTS
+    assert answer.outcome.error is ApiError.TOPIC_ALREADY_EXISTS
     assert not answer.identical
     assert word in answer.outcome.message
 
@@ -308,8 +316,8 @@ def test_a_topic_is_deleted_by_name_or_id_with_its_configs(cluster: Cluster) -> 
 def test_deleting_what_is_not_there(cluster: Cluster) -> None:
     topic = cluster.create("t", (1,))
     decision = delete_topics(cluster.image, ["none", "t"], [UUID(int=99), topic])
-    assert [answer.outcome.word for answer in decision.reply] == [
-        Word.UNKNOWN_TOPIC_OR_PARTITION, Word.NONE, Word.UNKNOWN_TOPIC_ID, Word.INVALID_REQUEST,
+    assert [answer.outcome.error for answer in decision.reply] == [
+        ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.NONE, ApiError.UNKNOWN_TOPIC_ID, ApiError.INVALID_REQUEST,
     ]  # fmt: skip
     assert decision.records == (RemoveTopic(topic),)
 
@@ -388,8 +396,8 @@ def test_a_large_topic_repeats_rows_that_are_even() -> None:
 def test_a_request_for_too_many_replicas_changes_nothing() -> None:
     cluster = Cluster()
     cluster.start(*range(1, 21))
-    assert refused(cluster, NewTopic("t", 9000, 20)) is Word.POLICY_VIOLATION
-    assert refused(cluster, NewTopic("t", assignment=(tuple(range(1, 21)),) * 5001)) is Word.POLICY_VIOLATION
+    assert refused(cluster, NewTopic("t", 9000, 20)) is ApiError.POLICY_VIOLATION
+    assert refused(cluster, NewTopic("t", assignment=(tuple(range(1, 21)),) * 5001)) is ApiError.POLICY_VIOLATION
 
 
 def test_many_small_topics_are_even_over_the_cluster() -> None:

@@ -49,9 +49,9 @@ def test_only_a_fenced_broker_without_replicas_is_forgotten() -> None:
     for number in range(5):
         cluster.create(f"t{number}", (1, 2))
     cluster.apply([Config(ConfigScope.BROKER, "2", "cordoned", "true")])
-    assert unregister(cluster.image, 3).reply.outcome.word.code == "BROKER_ID_NOT_REGISTERED"
+    assert unregister(cluster.image, 3).reply.outcome.error == "BROKER_ID_NOT_REGISTERED"
     refused = unregister(cluster.image, 2).reply.outcome
-    assert (refused.word.code, refused.message) == ("BROKER_IN_USE", "broker 2 is unfenced")
+    assert (refused.error, refused.message) == ("BROKER_IN_USE", "broker 2 is unfenced")
     cluster.carry_out(lambda image, again: fence(image, 2))
     refused = unregister(cluster.image, 2).reply.outcome
     assert refused.message == "broker 2 has 5 replicas, of t0, t1, t2 and 2 more topics"

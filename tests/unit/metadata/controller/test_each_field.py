@@ -13,8 +13,8 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from metadata.control.errors import Word
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
@@ -25,7 +25,7 @@ from tests.unit.metadata.fake_node import Plane, run, settle
 
 HUGE = 70_000
 Change = Callable[[Message], None]
-WORDS = {word.code for word in Word}
+WORDS = {error.name for error in ApiError}
 
 
 def requests(plane: Plane) -> dict[str, Message]:

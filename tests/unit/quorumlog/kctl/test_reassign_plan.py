@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.exits import USAGE, exit_code
+from quorumlog.kctl.exits import exit_code
 from quorumlog.kctl.main import run
 from quorumlog.kctl.reassign_plan import FORM, Move, document, moved, parse, propose
+from quorumlog.wire.errors import ExitCode
 
 
 def plan(**changes: object) -> str:
@@ -76,7 +77,7 @@ def test_what_is_wrong_with_a_plan_is_named(text: str) -> None:
     assert raised.value.code == "INVALID_PLAN"
     assert BAD[text] in raised.value.message
     assert len(raised.value.message) < 300
-    assert exit_code(raised.value) == USAGE
+    assert exit_code(raised.value) == ExitCode.USAGE
 
 
 def test_the_file_of_a_bad_plan_is_named_with_what_one_looks_like(
@@ -84,7 +85,7 @@ def test_the_file_of_a_bad_plan_is_named_with_what_one_looks_like(
 ) -> None:
     file = tmp_path / "moves.json"
     file.write_text("t-0 to 1,2\n")
-    assert run(["reassign", "start", "--plan", str(file), "-o", "json"]) == USAGE
+    assert run(["reassign", "start", "--plan", str(file), "-o", "json"]) == ExitCode.USAGE
     error = json.loads(capsys.readouterr().err)
     assert (error["error"], error["message"]) == (
         "INVALID_PLAN",
@@ -94,11 +95,11 @@ def test_the_file_of_a_bad_plan_is_named_with_what_one_looks_like(
     assert parse(FORM.replace(", …", "")) == [Move("t", 0, (1, 2))]
     file.write_bytes(b"\xff\xfe")
     for path, why in ((file, "it is not text"), (tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
-        assert run(["reassign", "start", "--plan", str(path), "-o", "json"]) == USAGE
+        assert run(["reassign", "start", "--plan", str(path), "-o", "json"]) == ExitCode.USAGE
         error = json.loads(capsys.readouterr().err)
         assert error["message"].startswith(f"the plan '{path}' cannot be read: {why}")
     monkeypatch.setattr("sys.stdin", StringIO(""))
-    assert run(["reassign", "start", "--plan", "-", "-o", "json"]) == USAGE
+    assert run(["reassign", "start", "--plan", "-", "-o", "json"]) == ExitCode.USAGE
     assert json.loads(capsys.readouterr().err)["message"] == "standard input is not a plan: it is empty"
 
 
