@@ -184,6 +184,7 @@ class Aftermath:
     def _last_checks(self) -> None:
         world = self.world
         watch, image = world.watch, world.watch.metadata.image
+        watch.read_damaged()
         watch.check(
             image.end_offset >= world.promised_offset,
             lambda: f"I14: metadata up to {world.promised_offset} was promised, the log ends at {image.end_offset}",

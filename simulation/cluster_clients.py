@@ -78,6 +78,7 @@ class Clients:
 
     def _failed(self, topic: TopicPlan, error: ClusterError, promised: bool) -> None:
         watch = self.world.watch
+        promised = promised and not watch.has_lost(topic.name)
         watch.check(not promised, lambda: f"I22: a producer of {topic.name} is refused: {error.message}")
         watch.seen["loss told to a producer" if error.code in OUT_OF_ORDER else "producer given up"] += 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from simulation.cluster_bad_disks import BadDisks
 from simulation.cluster_disaster import Disaster
 from simulation.cluster_metadata import Spot
 from simulation.cluster_orders import Orders
@@ -74,6 +75,7 @@ class ClusterHavoc(Havoc):
             **world.releases.deeds(orders),
             **self.voters.deeds,
             **Disaster(world, orders).deeds,
+            **BadDisks(world, self).deeds,
         }
 
     async def heal(self) -> None:

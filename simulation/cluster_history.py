@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from broker.log import LogKey, PartitionLog
+from quorumlog.errors import CorruptStoreError
 from quorumlog.wire.compression import INFLATED_SIZE_MAX, decompress
 from quorumlog.wire.record_batch import HEADER_SIZE, iter_headers
 from simulation.cluster_metadata import Spot
@@ -50,11 +51,28 @@ def batches_in(data: bytes) -> Iterator[Committed]:
         yield Committed(header.base_offset, header.end_offset, header.leader_epoch, header.crc, marks)
 
 
+def peek(log: PartitionLog, offset: int, end: int) -> bytes:
+    """Read batches of `log`, and leave no trace: what only the judge has read counts as unread.
+
+    Raises: CorruptStoreError.
+    """
+    checked = [(segment, segment._checked) for segment in log.segments]
+    try:
+        return log.read(offset, READ_BYTES, end)
+    finally:
+        for segment, before in checked:
+            segment._checked = before
+
+
 def batches_of(log: PartitionLog, offset: int, end: int) -> Iterator[Committed]:
     """The batches of `log` from the one that holds `offset` up to `end`, from however many segments."""
     while offset < end:
         before = offset
-        for batch in batches_in(log.read(offset, READ_BYTES, end)):
+        try:
+            data = peek(log, offset, end)
+        except CorruptStoreError:  # `ClusterWatch` judges whether the log may be damaged
+            return
+        for batch in batches_in(data):
             yield batch
             offset = batch.end_offset
         if offset == before:

@@ -17,7 +17,7 @@ brokers said of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -27,13 +27,15 @@ from broker.log import LogKey, PartitionLog
 from broker.replica.replica import Replica
 from broker.replica.replica_manager import ReplicaManager
 from broker.server.process import BrokerProcess
+from broker.server.role import BrokerRole
 from metadata.control.election import min_isr_of
-from metadata.image import ClusterImage
+from metadata.image import ClusterImage, PartitionImage
 from quorum.core.types import Batch
+from quorumlog.errors import CorruptStoreError
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog_server.control_plane import ControlPlane
 from quorumlog_server.recover import EPOCH_JUMP
-from simulation.cluster_history import READ_BYTES, History, Mark, batches_in, batches_of
+from simulation.cluster_history import History, Mark, batches_in, batches_of, peek
 from simulation.cluster_metadata import Election, Follower, MetadataWatch, Proposed, Spot
 from simulation.cluster_retention import Retention
 from simulation.invariants import Violation
@@ -54,11 +56,15 @@ class BrokerRun:
     """One process of a broker, from its start to its end."""
 
     node_id: int
-    replicas: ReplicaManager
+    role: BrokerRole
     copies: dict[LogKey, Copy] = field(default_factory=dict)
     recovered: bool = False
     opened: frozenset[LogKey] = frozenset()
     """The logs that it found when it started."""
+
+    @property
+    def replicas(self) -> ReplicaManager:
+        return self.role.replicas
 
 
 class ClusterWatch:
@@ -89,6 +95,17 @@ class ClusterWatch:
         self._lost: dict[tuple[int, LogKey], int] = {}
         """What was durable on disks that are gone: leaders may count it until they hear of it."""
         self._leaders: dict[tuple[LogKey, int], BrokerRun] = {}
+        self.damaged: set[tuple[int, LogKey]] = set()
+        """Replicas, by broker, in which bytes have changed on the disk."""
+        self._crashed: set[UUID] = set()
+        """Incarnations of brokers that have ended without a clean stop."""
+        self._unsynced: set[tuple[int, LogKey]] = set()
+        """Replicas with write.caching that were not led again since a power failure."""
+        self._stale: set[tuple[int, LogKey]] = set()
+        """Replicas that a restored backup has put back, until they are in sync again."""
+        self.metadata.on_elected = self._elected
+        self.metadata.on_joined = self._joined
+        self.metadata.has_crashed = self._crashed.__contains__
 
     def check(self, holds: bool, message: Callable[[], str]) -> None:
         self.checks += 1
@@ -173,7 +190,7 @@ class ClusterWatch:
 
     def _watch_broker(self, node_id: int, broker: BrokerProcess) -> None:
         replicas = broker.role.replicas
-        run = self._runs[node_id] = BrokerRun(node_id, replicas)
+        run = self._runs[node_id] = BrokerRun(node_id, broker.role)
         on_watermark, on_role = replicas.on_watermark, replicas.on_role_changed
         open_logs = replicas.logs.open
         keeper = broker.role.isr
@@ -203,12 +220,25 @@ class ClusterWatch:
         replicas.on_role_changed = role_changed  # type: ignore[method-assign]
         replicas.logs.open = opened  # type: ignore[method-assign]
 
-    def ended(self, node_id: int) -> None:
-        """The process is gone: remember what was durable."""
+    def ended(self, node_id: int, *, clean: bool = False, power: bool = False) -> None:
+        """Remember what was durable when a process ended.
+
+        clean: it has left the mark of a clean stop.  power: what was not durable may be lost.
+        """
         run = self._runs.pop(node_id, None)
-        if run is None or not run.recovered:
+        if run is None:
             return
+        if not clean and (life := run.role.lifecycle) is not None:
+            self._crashed.add(life.identity.incarnation_id)
+        if not run.recovered:
+            return
+        self._judge_damage(run)
         logs, known = run.replicas.logs, self._durable.get(node_id, {})
+        for key, log in logs.logs.items():
+            if self._is_caching(key) and not clean:
+                self._lost[node_id, key] = max(log.end_offset, self._lost.get((node_id, key), 0))
+                if power:
+                    self._unsynced.add((node_id, key))
         # What it has not looked at; what it found and then set aside is forgotten.
         kept = {key: one for key, one in known.items() if one[1] in logs.failed_disks and key not in run.opened}
         found = {key: (self._durable_in(node_id, key, log), log.directory_id) for key, log in logs.logs.items()}
@@ -222,12 +252,52 @@ class ClusterWatch:
                 del kept[key]
                 self._lost[node_id, key] = end
 
+    def restored(self, node_id: int, directory_id: UUID, ends: Mapping[LogKey, int]) -> None:
+        """A disk is as it was some time ago.  ends: of what was durable on it then."""
+        now = self._durable.get(node_id, {})
+        here = {key: end for key, (end, where) in now.items() if where == directory_id}
+        for key, end in here.items():
+            self._lost[node_id, key] = max(end, self._lost.get((node_id, key), 0))
+            self._stale.add((node_id, key))
+        kept = {key: one for key, one in now.items() if one[1] != directory_id}
+        self._durable[node_id] = {**kept, **{key: (end, directory_id) for key, end in ends.items() if key not in kept}}
+
+    def durable_ends(self, node_id: int, directory_id: UUID) -> dict[LogKey, int]:
+        """Return the end of what is durable of each replica in a directory."""
+        run = self._runs.get(node_id)
+        if run is not None and run.recovered:
+            logs = [(key, one) for key, one in run.replicas.logs.logs.items() if one.directory_id == directory_id]
+            return {key: self._durable_in(node_id, key, one) for key, one in logs}
+        return {key: end for key, (end, where) in self._durable.get(node_id, {}).items() if where == directory_id}
+
+    def _is_caching(self, key: LogKey) -> bool:
+        spot = self.metadata.names.get(key)
+        return spot is not None and spot.topic in self.metadata.caching
+
+    def _judge_damage(self, run: BrokerRun) -> None:
+        """D2: only replicas whose bytes have changed count as damaged, and the error names the replica's files."""
+        for key, error in run.replicas.logs.failures.items():
+            text = f"{run.node_id} takes {key} for damaged: {error}"
+            self.check((run.node_id, key) in self.damaged, lambda text=text: f"D1: {text}")  # type: ignore[misc]
+            named = key.topic_id.hex in str(error)
+            self.check(named, lambda text=text: f"D2: no file is named: {text}")  # type: ignore[misc]
+            self.seen["damage found"] += 1
+
+    def read_damaged(self) -> None:
+        """D2: whoever reads a replica whose bytes have changed gets what was committed, or an error, nothing else."""
+        for run in self._runs.values():
+            for key, log in run.replicas.logs.logs.items():
+                history = self.history(key)
+                if (run.node_id, key) in self.damaged and history is not None:
+                    self._compare(run, history, Copy(log, log.start_offset), history.end)
+                    self.seen["damaged replica read to the end"] += 1
+
     def _recovered(self, run: BrokerRun) -> None:
         """D1: what was durable is there again, and no sound disk's replica is taken for damaged."""
         logs = run.replicas.logs
-        self.check(not logs.failures, lambda: f"D1: {run.node_id} takes replicas for damaged: {logs.failures}")
+        self._judge_damage(run)
         for key, (end, directory_id) in self._durable.get(run.node_id, {}).items():
-            if directory_id in logs.failed_disks:
+            if directory_id in logs.failed_disks or (key in logs.failures and (run.node_id, key) in self.damaged):
                 continue
             log = logs.get(key) or logs.doubles.get(key, {}).get(directory_id)
             aside = any(key.topic_id.hex in one.folder and f".{key.created}" in one.folder for one in logs.strays())
@@ -244,13 +314,18 @@ class ClusterWatch:
             self._copy(run, key, log)
 
     def durable_end(self, node_id: int, key: LogKey) -> int | None:
-        """Up to where the broker's disks hold the partition; None when that cannot be said."""
+        """Return up to where the broker's disks hold the partition; None when that cannot be said.
+
+        With write.caching, what the process has written counts.
+        """
         run = self._runs.get(node_id)
         kept = self._durable.get(node_id, {}).get(key)
         if run is not None and run.recovered:
             log = run.replicas.logs.get(key)
-            return None if log is None else self._durable_in(node_id, key, log)
-        return None if kept is None else kept[0]
+            if log is None:
+                return None
+            return log.end_offset if self._is_caching(key) else self._durable_in(node_id, key, log)
+        return None if kept is None or self._is_caching(key) else kept[0]
 
     def _durable_in(self, node_id: int, key: LogKey, log: PartitionLog) -> int:
         """After a start that was not clean, the broker itself takes less for durable than there is."""
@@ -415,7 +490,16 @@ class ClusterWatch:
         offset = max(copy.compared, log.start_offset)
         while offset < end:
             before = offset
-            for batch in batches_in(log.read(offset, READ_BYTES, end)):
+            try:
+                data = peek(log, offset, end)
+            except CorruptStoreError as error:
+                self.check(
+                    (run.node_id, history.key) in self.damaged,
+                    lambda error=error: f"D1: {run.node_id} finds damage: {error}",  # type: ignore[misc]
+                )
+                offset = end
+                break
+            for batch in batches_in(data):
                 if batch.base_offset >= history.end:
                     problem = history.add(batch, self.clock(), self.forgets_s)
                     self.check(problem is None, lambda problem=problem: str(problem))  # type: ignore[misc]
@@ -513,6 +597,59 @@ class ClusterWatch:
         history = self.history(election.key)
         assert history is not None, election
         history.ends[election.leader_epoch] = history.end
+        partition = self._partition(history.spot)
+        alone = None if partition is None or len(partition.replicas) > 1 else partition.replica_ids[0]
+        if (alone, election.key) in self._unsynced:
+            # With write.caching, the only replica leads with what a power failure has left.  D1 judges that.
+            self.seen["only replica led after a power failure"] += 1
+            self._unclean(election)
+
+    def _partition(self, spot: Spot) -> PartitionImage | None:
+        topic = self.metadata.image.topic(spot.topic)
+        return None if topic is None else topic.partition(spot.index)
+
+    # Restored backups
+
+    def _elected(self, election: Election, old: PartitionImage, new: PartitionImage) -> None:
+        """A replica that a backup has put back may lead only if no other member of the ISR or ELR can.
+
+        Nothing tells the cluster that it lacks records that it had acknowledged.
+        """
+        where = (new.leader, election.key)
+        if where not in self._stale or not self._is_registered(new.leader):
+            return  # who is elected before its new process has registered never leads in that epoch
+        others = [each for each in old.isr if each != new.leader and self._is_active(each)]
+        self.check(
+            not others,
+            lambda: f"I20: {new.leader} leads with what a backup had, {others} of the isr are active: {old} to {new}",
+        )
+        self.seen["leader from a restored backup"] += 1
+        self._unclean(election)
+
+    def _joined(self, key: LogKey, broker_ids: frozenset[int]) -> None:
+        """I19: who joins the ISR has everything that is committed."""
+        history = self.history(key)
+        committed = 0 if history is None or history.unclean_epoch >= 0 else history.end
+        for broker_id in sorted(broker_ids):
+            end = self.durable_end(broker_id, key) if self._is_registered(broker_id) else None
+            self.check(
+                end is None or end >= committed,
+                lambda broker_id=broker_id, end=end: (  # type: ignore[misc]
+                    f"I19: {broker_id} joins the isr of {history} with {end} records, {committed} are committed"
+                ),
+            )
+            self._stale.discard((broker_id, key))
+            self._unsynced.discard((broker_id, key))
+
+    def _is_registered(self, broker_id: int) -> bool:
+        """Return whether the registration in force is that of the process that runs."""
+        run, broker = self._runs.get(broker_id), self.metadata.image.brokers.get(broker_id)
+        life = None if run is None else run.role.lifecycle
+        return life is not None and broker is not None and broker.incarnation_id == life.identity.incarnation_id
+
+    def _is_active(self, broker_id: int) -> bool:
+        broker = self.metadata.image.brokers.get(broker_id)
+        return broker is not None and broker.active
 
     # Unclean elections
 
@@ -528,6 +665,7 @@ class ClusterWatch:
         if leader_epoch < history.unclean_epoch or history.begun_epoch >= history.unclean_epoch:
             return False
         history.begun_epoch = history.unclean_epoch
+        self._unsynced = {one for one in self._unsynced if one[1] != history.key}
         log = copy.log
         offset = log.start_offset
         for batch in batches_of(log, offset, log.end_offset):
@@ -600,6 +738,10 @@ class ClusterWatch:
     def _is_past(self, client: str, spot: Spot, offset: int) -> None:
         if not self._may_lose(spot):
             self.latest[client, spot] = max(self.latest.get((client, spot), 0), offset)
+
+    def has_lost(self, topic: str) -> bool:
+        """Return whether any partition of this name has lost records in an election."""
+        return any(one.unclean_epoch >= 0 for one in self.histories.values() if one.spot.topic == topic)
 
     def _may_lose(self, spot: Spot) -> bool:
         """What goes by this name has been another partition, or has lost records in an unclean election."""

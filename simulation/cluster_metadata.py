@@ -83,9 +83,17 @@ class MetadataWatch:
     on_unclean: Callable[[Election], None] = lambda _: None
     on_epoch: Callable[[Election], None] = lambda _: None
     """Told of each new leader epoch, when the first node applies it."""
+    on_elected: Callable[[Election, PartitionImage, PartitionImage], None] = lambda *_: None
+    """Told of each clean election, with the partition before and after it."""
     on_change: Callable[[str], None] = lambda _: None
     understood_by: Callable[[int], int] = lambda _: METADATA_VERSION_MAX
     """The highest feature level that the release on a node understands."""
+    on_joined: Callable[[LogKey, frozenset[int]], None] = lambda *_: None
+    """Told of the brokers that are in sync again because their leader said so."""
+    caching: frozenset[str] = frozenset()
+    """Topics with write.caching."""
+    has_crashed: Callable[[UUID], bool] = lambda _: False
+    """Whether this incarnation of a broker has ended without a clean stop."""
     proposals: set[Proposed] = field(default_factory=set)
     """Every ISR that a leader has asked for."""
     on_image: Callable[[ClusterImage], None] = lambda _: None
@@ -225,6 +233,7 @@ class MetadataWatch:
                 if former is not None and former.created == partition.created:
                     change = changes.get((topic.topic_id, index)) or changes.get((before.topic_id, index))  # type: ignore[union-attr]
                     self._judge_change(new, topic, former, partition, change, key)
+                    self._judge_last(old, new, topic, former, partition)
                 else:
                     self._judge_new(topic, partition, key)
                 self._epochs[Spot(topic.name, index)] = partition.leader_epoch
@@ -312,6 +321,8 @@ class MetadataWatch:
         reason = Reason(change.reason) if change is not None else None
         self.seen[f"{reason.name.lower() if reason else 'several changes'}"] += 1
         self.on_change(f"META {name} {reason.name if reason else None} {_shown(new)}")
+        if reason in (Reason.ISR_EXPAND, Reason.REASSIGNMENT_COMPLETED):
+            self.on_joined(key, frozenset(new.isr) - frozenset(old.isr))
         if new.leader not in (NO_LEADER, old.leader):
             self._judge_election(topic, old, new, reason, key)
         if reason is Reason.REASSIGNMENT_COMPLETED:
@@ -330,13 +341,36 @@ class MetadataWatch:
             lambda: f"I18: {name} loses replicas {gone} and its leader: {old} to {new}",
         )
 
+    def _judge_last(
+        self, before: ClusterImage, image: ClusterImage, topic: TopicImage, old: PartitionImage, new: PartitionImage
+    ) -> None:
+        """I18: the last that are sure to hold everything count until their disk is gone.
+
+        With write.caching, they count until they stop uncleanly.
+        """
+        if not old.isr or new.isr or new.elr:
+            return
+        for broker_id in old.isr:
+            was, now, replica = before.brokers.get(broker_id), image.brokers.get(broker_id), new.replica(broker_id)
+            here = now is not None and replica is not None and replica.directory_id in now.directory_ids
+            crashed = topic.name in self.caching and was is not None and self.has_crashed(was.incarnation_id)
+            self.check(
+                not here or crashed,
+                lambda broker_id=broker_id: (  # type: ignore[misc]
+                    f"I18: {topic.name}-{new.index} gives up {broker_id}, which holds everything: {old} to {new}"
+                ),
+            )
+            self.seen["last replica given up after a crash"] += crashed
+
     def _judge_election(
         self, topic: TopicImage, old: PartitionImage, new: PartitionImage, reason: Reason | None, key: LogKey
     ) -> None:
         name = f"{topic.name}-{new.index}"
         if reason is Reason.UNCLEAN_ELECTION:
             self.seen["unclean"] += 1
-            self.check(topic.name in self.unclean, lambda: f"I20: an unclean election of {name}: {old} to {new}")
+            # With write.caching, anybody may be elected once nobody is sure to hold everything.
+            allowed = topic.name in self.unclean or (topic.name in self.caching and not old.isr and not old.elr)
+            self.check(allowed, lambda: f"I20: an unclean election of {name}: {old} to {new}")
             self.on_unclean(Election(key, new.leader_epoch))
             return
         sound = {*old.isr, *old.elr}
@@ -345,6 +379,7 @@ class MetadataWatch:
         self.check(new.leader in sound, lambda: f"I20: {new.leader}, not in sync, is elected in {name}: {old} to {new}")
         if new.leader not in old.isr and new.leader in old.elr:
             self.seen["elected out of the elr"] += 1
+        self.on_elected(Election(key, new.leader_epoch), old, new)
 
 
 def _after(image: ClusterImage, batch: Batch) -> ClusterImage:

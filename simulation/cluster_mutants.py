@@ -14,7 +14,9 @@ import msgspec
 from broker.core.errors import Code
 from broker.core.partition import UNKNOWN_END, Answer, FollowerState, LeaderState
 from broker.core.producer_state import ACCEPT, ProducerState
-from broker.log import Appended, LogManager, PartitionLog
+from broker.log import Appended, LogConfig, LogManager, PartitionLog
+from broker.log.segment import Segment
+from broker.log.state import empty_state
 from broker.replica import fetch
 from broker.replica.fetch import FetchService
 from broker.replica.fetchers import Fetcher
@@ -27,6 +29,8 @@ from metadata.image import BrokerImage, ClusterImage, PartitionImage
 from metadata.records import Feature, RegisterBroker
 from quorum.core.types import Batch, Voters
 from quorum.core.voters import VoterHistory
+from quorumlog.errors import CorruptStoreError
+from quorumlog.wire.record_batch import BatchRefusal, check_batches
 from quorumlog_server import recover
 from simulation import cluster_disaster
 from simulation.mutants import Mutant, mutant_of
@@ -311,6 +315,52 @@ def _emptied_disks_are_trusted() -> list[Any]:
         patch.object(brokers, "_lost_by", lambda *_: lambda topic, partition, replica: False),
         patch.object(BrokerImage, "directory_online", lambda self, directory_id: True),
     ]
+
+
+@_mutant("an unclean stop loses nothing with write.caching")
+def _caches_survive() -> list[Any]:
+    lost_by = brokers._lost_by
+
+    def as_if_clean(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> Any:
+        return lost_by(image, old, msgspec.structs.replace(request, previous_broker_epoch=old.epoch))
+
+    return [patch.object(brokers, "_lost_by", as_if_clean)]
+
+
+@_mutant("a segment is read unchecked")
+def _reads_unchecked() -> list[Any]:
+    return [patch.object(Segment, "_check", lambda *_: None)]
+
+
+@_mutant("a read checks no more than checksums")
+def _reads_checksums_only() -> list[Any]:
+    def check(self: Segment, data: bytes, start: int, epoch_of: Any) -> None:
+        if isinstance(refusal := check_batches(data), BatchRefusal):
+            raise CorruptStoreError(f"{self.path} at position {start + refusal.position}: {refusal.reason}")
+
+    return [patch.object(Segment, "_check", check)]
+
+
+@_mutant("a damaged replica is made anew without being told")
+def _damage_is_dropped() -> list[Any]:
+    """An error while a log is recovered is taken for an empty folder."""
+
+    def offline(self: LogManager, disk: Any, key: Any, folder: str, error: Any) -> None:
+        self._adopt(PartitionLog(disk, key, "damaged", folder, LogConfig(), empty_state()))
+
+    return [patch.object(LogManager, "_offline", offline)]
+
+
+@_mutant("a follower is taken for as far as it once was")
+def _followers_never_go_back() -> list[Any]:
+    """Its disk may have been restored from a backup meanwhile."""
+    on_fetch = LeaderState.on_fetch
+
+    def furthest(self: LeaderState, broker_id: int, broker_epoch: int, end: int, *more: Any) -> bool:
+        follower = self.followers.get(broker_id)
+        return on_fetch(self, broker_id, broker_epoch, max(end, follower.end) if follower and end else end, *more)
+
+    return [patch.object(LeaderState, "on_fetch", furthest)]
 
 
 @_mutant("strays are set aside before the metadata has caught up")

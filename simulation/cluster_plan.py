@@ -23,8 +23,8 @@ LEADER = -1
 FOLLOWER = -2
 """Stands for a broker that follows some partition then."""
 
-SCRIPTS = ("wipe", "last disk", "deaf", "swap", "usurp")
-"""Kinds of which a run has at most one."""
+SCRIPTS = ("wipe", "last disk", "deaf", "swap", "usurp", "rot", "backup")
+"""Kinds that are drawn apart from the others.  A run has only one of them."""
 DEAF_S = 10.0
 SWAP_S = 9.0
 LAST_S = 9.0
@@ -47,7 +47,18 @@ NODE_FAULTS = (
     "deaf",
     "swap",
 )
-DISK_FAULTS = ("fsync fails", "slow disk", "disk hangs", "disk full", "wipe", "last disk", "usurp", "quorum disk")
+DISK_FAULTS = (
+    "fsync fails",
+    "slow disk",
+    "disk hangs",
+    "disk full",
+    "wipe",
+    "last disk",
+    "usurp",
+    "quorum disk",
+    "rot",
+    "backup",
+)
 ORDERS = (
     "create",
     "delete",
@@ -86,11 +97,12 @@ class TopicPlan:
     codec: Codec = Codec.NONE  # of the batches that are written to it
     retention_ms: int = -1
     retention_bytes: int = -1
+    caching: bool = False  # write.caching: what is acknowledged need not be on any disk
 
     @property
     def keeps_all(self) -> bool:
         """Nothing that was acknowledged may ever be missing under this name, but for what retention deletes."""
-        return not self.unclean and not self.passing
+        return not self.unclean and not self.passing and not self.caching
 
     @property
     def configs(self) -> dict[str, str]:
@@ -102,6 +114,8 @@ class TopicPlan:
             chosen["retention.ms"] = str(self.retention_ms)
         if self.retention_bytes >= 0:
             chosen["retention.bytes"] = str(self.retention_bytes)
+        if self.caching:
+            chosen["write.caching"] = "true"
         return chosen
 
 
@@ -159,8 +173,8 @@ class ClusterPlan:
 
     @property
     def wipes(self) -> bool:
-        """A disk is lost in it: then one replica alone must never be enough for an acknowledgement."""
-        return any(fault.kind in ("wipe", "last disk") for fault in self.faults)
+        """Return whether a broker loses what was on its disk: then one replica must not be enough to acknowledge."""
+        return any(fault.kind in ("wipe", "last disk", "rot", "backup") for fault in self.faults)
 
     @property
     def rebuilds(self) -> bool:
@@ -228,7 +242,41 @@ def draw(seed: int) -> ClusterPlan:
     plan = replace(plan, spares=spares, faults=with_more(plan.faults, changes))
     if Random(f"cluster real store {seed}").random() < REAL_STORE_SHARE:
         plan = replace(plan, real_store=True, faults=without(plan.faults, ("quorum disk",)))
-    return cluster_disaster.drawn(Random(f"cluster disaster {seed}"), plan)
+    plan = cluster_disaster.drawn(Random(f"cluster disaster {seed}"), plan)
+    plan = _with_caching(Random(f"cluster caching {seed}"), plan)
+    return _with_bad_disk(Random(f"cluster bad disk {seed}"), plan)
+
+
+def _with_caching(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """In some runs, some topics have write.caching.  Such a run has more crashes than others."""
+    if random.random() >= 0.15 or not _is_plain(plan):
+        return plan
+    topics = [replace(one, caching=random.random() < 0.7) for one in plan.topics]
+    topics[0] = replace(topics[0], caching=True)
+    kinds = ("power", "power", "power all", "kill", "bounce", "restart")
+    crashes = [_draw_fault(random, plan, random.choice(kinds)) for _ in range(random.choice((1, 2, 4)))]
+    return replace(plan, faults=with_more(plan.faults, crashes), topics=tuple(topics))
+
+
+def _with_bad_disk(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """In some runs, bytes on the disks of one broker change, or those disks become what they were some time ago.
+
+    All topics then need two replicas for an acknowledgement, so that another broker has what is lost.
+    """
+    chance = random.random()
+    if chance >= 0.27 or plan.brokers < 2 or not _is_plain(plan) or any(topic.caching for topic in plan.topics):
+        return plan
+    broker = random.choice(plan.broker_ids)
+    kind, count = ("rot", random.choice((1, 2, 3))) if chance < 0.14 else ("backup", 1)
+    drawn = [replace(_draw_fault(random, plan, kind), nodes=(broker,)) for _ in range(count)]
+    kept = [one for one in plan.topics if one.factor > 1 and not one.unclean]
+    topics = tuple(replace(one, min_isr=2) for one in kept)
+    return replace(plan, faults=with_more(plan.faults, drawn), topics=topics)
+
+
+def _is_plain(plan: ClusterPlan) -> bool:
+    """Return whether nothing else was drawn that decides what may be lost, and disks are simulated."""
+    return not plan.real_files and not plan.rebuilds and not any(fault.kind in SCRIPTS for fault in plan.faults)
 
 
 def _with_real_files(random: Random, plan: ClusterPlan) -> ClusterPlan:

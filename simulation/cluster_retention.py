@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from broker.log import PartitionLog
+from quorumlog.errors import CorruptStoreError
 from quorumlog.wire.record_batch import iter_headers
-from simulation.cluster_history import READ_BYTES
+from simulation.cluster_history import peek
 from simulation.cluster_metadata import Check
 from simulation.disk import SimulatedDisk
 
@@ -38,7 +39,10 @@ class Retention:
                 return f"offset {offset} is within the segment at {segment.base_offset}"
             if segment.end_offset <= log.start_offset or 0 <= kept.size <= remaining:
                 continue
-            newest_ms = _newest_ms(log, max(segment.base_offset, log.start_offset), segment.end_offset)
+            try:
+                newest_ms = _newest_ms(log, max(segment.base_offset, log.start_offset), segment.end_offset)
+            except CorruptStoreError:  # its age can no longer be told
+                continue
             if kept.for_ms < 0 or (self._exact_clocks and now_ms - newest_ms <= kept.for_ms):
                 age = f"its newest record is {now_ms - newest_ms} ms old"
                 return f"the segment at {segment.base_offset}: {age}, {remaining} bytes would be left, {kept}"
@@ -74,4 +78,4 @@ class StrayWatch:
 
 
 def _newest_ms(log: PartitionLog, offset: int, end: int) -> int:
-    return max(header.max_timestamp for _, header in iter_headers(log.read(offset, READ_BYTES, end)))
+    return max(header.max_timestamp for _, header in iter_headers(peek(log, offset, end)))

@@ -25,10 +25,11 @@ import structlog
 
 from broker.replica.limits import ReplicaLimits
 from broker.server.process import BrokerProcess
+from broker.server.role import CLEAN_EPOCH
 from metadata.controller.fencing import Fencing
 from metadata.controller.sessions import Session
 from metadata.image import PartitionImage
-from quorumlog.errors import FatalError, QuorumlogError
+from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError
 from quorumlog_server.control_plane import ControlPlane
 from simulation import real_store
 from simulation.cluster_clients import Clients
@@ -118,6 +119,7 @@ class ClusterWorld(World):
             plan.forgets_producers_s / CLOCK_RATE_MAX,
             Retention(retention, exact_clocks=all(fault.kind not in ("jump", "skew") for fault in plan.faults)),
         )
+        self.watch.metadata.caching = frozenset(topic.name for topic in plan.topics if topic.caching)
         self.watch.on_violation = self._break
         self.watch.note = self.show if traced else None
         self.healed = False
@@ -181,7 +183,8 @@ class ClusterWorld(World):
         self._gone(host, power=power)
 
     def _gone(self, host: Host, *, power: bool) -> None:
-        self.watch.ended(host.config.node_id)
+        clean = self._folders is None and all(disk.facts.load(CLEAN_EPOCH) for disk in host.disks)
+        self.watch.ended(host.config.node_id, clean=clean, power=power)
         host.process = host.plane = host.broker = None
         host.quorum_disk.crash()
         for disk in host.disks:
@@ -220,10 +223,10 @@ class ClusterWorld(World):
         process = host.process
         await super()._main(host)
         failure, host.failure = host.failure, None
+        foreseen = isinstance(failure, (FatalError, Violation)) and not isinstance(failure, CorruptStoreError)
         is_known = isinstance(failure, QuorumlogError) and self.releases.explains(host, failure)
         is_outlived = outlived(self, host, failure)
-        is_foreseen = is_known or is_outlived or isinstance(failure, (FatalError, Violation))
-        if failure is not None and not is_foreseen:
+        if failure is not None and not (is_known or is_outlived or foreseen):
             self._break(f"{host.name} fails: {_described(failure)}")
         if process is not None and host.process is process:
             process.kill()
@@ -290,8 +293,9 @@ class ClusterWorld(World):
     # The course of a run
 
     async def _play(self) -> None:
-        from simulation.cluster_aftermath import Aftermath, not_ready  # these two need this class
+        from simulation.cluster_aftermath import Aftermath, not_ready  # these need this class
         from simulation.cluster_faults import ClusterHavoc
+        from simulation.cluster_operator import Operator
 
         for node_id in sorted(self.hosts):
             self.bring_up(node_id)
@@ -300,6 +304,8 @@ class ClusterWorld(World):
         aftermath = Aftermath(self)
         await aftermath.create_topics()
         self.clients.start()
+        operator = Operator(self)
+        operator.start()
         await havoc.rage()
         await havoc.heal()
         if not havoc.voters.is_majority_left():

@@ -8,9 +8,10 @@ sometimes with zeros where its end would be.  A disk that has failed once refuse
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from posixpath import dirname
 from random import Random
+from typing import NamedTuple
 from uuid import UUID
 
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile, Facts
@@ -49,6 +50,13 @@ class SimulatedFile:
     def close(self) -> None:
         self.is_open = False
 
+    def rot(self, position: int, mask: int) -> None:
+        """Change the bits in `mask` of a byte, on the disk and in the page cache."""
+        durable = self.content[: position + 1] == self.flushed[: position + 1]
+        self.content[position] ^= mask
+        if durable:
+            self.flushed = bytes(self.content[: position + 1]) + self.flushed[position + 1 :]
+
     def lose_power(self, random: Random, torn: bool) -> None:
         """What is on the disk now is all that there is.  `torn`: by chance more than what was flushed."""
         content, flushed = bytes(self.content), self.flushed
@@ -62,6 +70,14 @@ class SimulatedFile:
                 flushed = content[:kept]
         self.content = bytearray(flushed)
         self.flushed = flushed
+
+
+class DiskImage(NamedTuple):
+    """What a backup of a disk holds."""
+
+    files: dict[str, bytes]
+    folders: frozenset[str]
+    facts: dict[str, bytes]
 
 
 class SimulatedFacts:
@@ -89,6 +105,10 @@ class SimulatedFacts:
             if changes in self._under_way:  # else the process has ended
                 self._under_way.remove(changes)
         self._apply(changes)
+
+    def replace(self, values: Mapping[str, bytes]) -> None:
+        """Hold just these values, for example those of a backup."""
+        self._values = dict(values)
 
     def _apply(self, changes: dict[str, bytes | None]) -> None:
         for key, value in changes.items():
@@ -158,6 +178,30 @@ class SimulatedDisk:
     def repaired(self) -> None:
         """A new process opens it: it is tried again."""
         self._broken = False
+
+    def image(self) -> DiskImage:
+        """Return a backup: what a snapshot of the file system has now."""
+        files = {path: bytes(file.content) for path, file in self._files.items()}
+        return DiskImage(files, frozenset(self._dirs), self._facts.load())
+
+    def restore(self, image: DiskImage) -> None:
+        """Hold what a backup holds, all of it durable.  No process uses the disk."""
+        self._files, self._dirs = {}, set(image.folders)
+        for path, content in image.files.items():
+            file = self._files[path] = SimulatedFile(path, self)
+            file.content, file.flushed = bytearray(content), content
+        self._facts.replace(image.facts)
+        self._durable_files, self._durable_dirs = dict(self._files), set(self._dirs)
+
+    def files_in(self, folder: str) -> list[SimulatedFile]:
+        """Return the files below a folder, by path."""
+        return [file for path, file in sorted(self._files.items()) if path.startswith(folder + "/")]
+
+    def rot_fact(self, key: str, position: int, mask: int) -> None:
+        """Change the bits in `mask` of a byte of a fact."""
+        value = bytearray(self._facts.load(key)[key])
+        value[position] ^= mask
+        self._facts.replace({**self._facts.load(), key: bytes(value)})
 
     # Disk
 

@@ -63,11 +63,11 @@ class GroupFlush:
             await self._disk.flush((), gone)
         folders = {folder: None for ticket in tickets for folder in ticket.folders if folder not in gone}
         await self._disk.flush([file for ticket in tickets for file in ticket.files], folders)
-        made = [ticket.log for ticket in tickets if ticket.new_folder and not ticket.log.is_closed]
-        if made:  # once in the life of a folder, all new ones in one transaction
-            await self._disk.facts.commit({folder_fact(log.folder): b"" for log in made})
-            for log in made:
-                log.folder_known = True
+        news = {one.log: one.folder_fact for one in tickets if one.folder_fact is not None and not one.log.is_closed}
+        if news:  # of new folders, and where write.caching was changed: all in one transaction
+            await self._disk.facts.commit({folder_fact(log.folder): value for log, value in news.items()})
+            for log, value in news.items():
+                log.folder_fact = value
 
     def _fail(self, error: DiskError) -> None:
         if self.failure is not None:

@@ -117,6 +117,10 @@ def _recover_tail(
             _discard(disk, file)
             continue
         if not is_first and base_offset != epochs.end_offset:
+            if config.write_caching:  # the end of the segment before, or a whole one, was never synced
+                for later in files[number:]:
+                    _discard(disk, later)
+                return TornTail(file.path, 0, file.size, epochs.end_offset, f"follows a gap at {epochs.end_offset}")
             raise CorruptStoreError(f"{file.path} does not go on at offset {epochs.end_offset}")
         start = Start(
             position=point.position if is_first else 0,
@@ -124,6 +128,7 @@ def _recover_tail(
             epoch=epochs.latest,
             index_interval=config.index_interval,
             committed=committed,
+            unsynced=config.write_caching,
         )
         segment = Segment(
             disk,
@@ -157,8 +162,8 @@ def _recover_tail(
 
 
 def _discard(disk: Disk, file: DiskFile) -> None:
-    """A segment file that holds nothing good."""
-    logger.info("empty segment removed file=%s", file.path)
+    """Remove a segment file that holds nothing to be kept."""
+    logger.info("segment without use removed file=%s", file.path)
     disk.remove(file.path)
     disk.remove(file.path.removesuffix("log") + "index")
 

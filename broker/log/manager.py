@@ -5,7 +5,7 @@
     opened                the directory has been used before, so that without `clean` the last stop was none
     clean                 the last stop was clean: every `log/` fact is exact, no file has to be looked at
     log/<folder>          the log's state (`state.py`), written at checkpoints
-    folder/<folder>       the folder exists
+    folder/<folder>       the folder exists, and whether its topic has write.caching
     damaged/<folder>      damage was found in it, and what: it is read in full before it is trusted again
     watermark/<log>       everything below it was durable and committed (written by `broker.replica.watermarks`)
     stray/<name>          a folder that was set aside: when, and whether it has been moved yet
@@ -37,6 +37,7 @@ from broker.log.partition_log import LOGS, PartitionLog
 from broker.log.retention_clock import RetentionClock
 from broker.log.state import (
     FOLDER,
+    UNSYNCED,
     WATERMARK,
     LogState,
     decode_state,
@@ -176,7 +177,7 @@ class LogManager:
         self.clean_start = self.clean_start and (was_clean or is_new)
         self._clock.load(disk)
         await self._finish_strays(disk)
-        known = {name.removeprefix(FOLDER) for name in disk.facts.load(FOLDER)}
+        known = {name.removeprefix(FOLDER): value for name, value in disk.facts.load(FOLDER).items()}
         watermarks = disk.facts.load(WATERMARK)
         damaged = {name.removeprefix(DAMAGED) for name in disk.facts.load(DAMAGED)}
         there = set(disk.list(LOGS))
@@ -197,14 +198,15 @@ class LogManager:
                     notes[DAMAGED + folder] = None
                 if key in self._failures:
                     raise CorruptStoreError(f"{folder} is in two data directories, and damaged in one")
+                config = LogConfig(write_caching=known.get(folder) == UNSYNCED)
                 if was_clean and state is not None and folder not in damaged:
-                    log = PartitionLog(disk, key, topic, folder, LogConfig(), state)
+                    log = PartitionLog(disk, key, topic, folder, config, state)
                     await turn.passed()
                 else:
                     watermark = watermarks.get(watermark_fact(key), b"")
                     committed = int(watermark) if watermark.isdigit() else 0
-                    log = await self._recover(disk, key, topic, folder, state, committed, turn)
-                log.folder_known = folder in known
+                    log = await self._recover(disk, key, topic, folder, config, state, committed, turn)
+                log.folder_fact = known.get(folder)
                 self._adopt(log)
             except CorruptStoreError as error:
                 self._offline(disk, key, folder, error)
@@ -213,9 +215,17 @@ class LogManager:
             await disk.facts.commit(notes)
 
     async def _recover(
-        self, disk: Disk, key: LogKey, topic: str, folder: str, state: LogState | None, committed: int, turn: Turn
+        self,
+        disk: Disk,
+        key: LogKey,
+        topic: str,
+        folder: str,
+        config: LogConfig,
+        state: LogState | None,
+        committed: int,
+        turn: Turn,
     ) -> PartitionLog:
-        log, torn = await turn.through(recover_log(disk, key, topic, folder, LogConfig(), state, committed))
+        log, torn = await turn.through(recover_log(disk, key, topic, folder, config, state, committed))
         if torn is not None:
             logger.warning(
                 "torn tail cut file=%s position=%d bytes=%d end_offset=%d reason=%s",
@@ -229,7 +239,7 @@ class LogManager:
 
     def _adopt(self, log: PartitionLog) -> None:
         flush = self._flushes[log.directory_id]
-        log.notify_dirty = lambda one: None if one.config.write_caching else flush.mark(one)
+        log.notify_dirty = lambda one: None if _is_unsynced(one) else flush.mark(one)
         if (first := self._logs.pop(log.key, None)) is not None:
             self._doubles[log.key] = {first.directory_id: first}
         if log.key in self._doubles:
@@ -670,6 +680,11 @@ def _stray(key: str, fact: bytes) -> StrayState:
         return msgspec.json.decode(fact, type=StrayState)
     except msgspec.DecodeError as error:
         raise CorruptStoreError(f"fact {key} is damaged: {error}") from error
+
+
+def _is_unsynced(log: PartitionLog) -> bool:
+    """Return whether nothing waits for flushes of `log`, and a recovery will know that."""
+    return log.config.write_caching and log.folder_fact == UNSYNCED
 
 
 def _fact(log: PartitionLog) -> str:

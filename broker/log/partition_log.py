@@ -24,7 +24,7 @@ from broker.core.producer_state import Duplicate, ProducerState, Refuse
 from broker.log.produced import Produced, check_produced, refused
 from broker.log.producer_snapshots import load_producers, remove_old_snapshots, remove_snapshots, write_snapshot
 from broker.log.segment import Segment
-from broker.log.state import STATE_VERSION, LogState, RecoveryPoint, SegmentState, epochs_before
+from broker.log.state import STATE_VERSION, UNSYNCED, LogState, RecoveryPoint, SegmentState, epochs_before
 from broker.log.timestamps import find_newest, find_timestamp
 from broker.log.types import Appended, LogConfig, LogKey, Refused, TimestampOffset
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
@@ -45,7 +45,7 @@ class FlushTicket(NamedTuple):
     folders: tuple[str, ...]
     folders_first: bool  # files were deleted: that is durable before what was appended since
     close: tuple[DiskFile, ...]
-    new_folder: bool  # whose existence is not among the facts
+    folder_fact: bytes | None  # what the facts are to say of the folder; None: they say it already
 
 
 class PartitionLog:
@@ -60,7 +60,7 @@ class PartitionLog:
         self.high_watermark = state.high_watermark
         self.epochs = EpochCache(state.epochs, state.end_offset)
         self.truncation_floor = state.recovery.offset
-        self.folder_known = False  # its existence is among the facts
+        self.folder_fact: bytes | None = None  # what the facts say of the folder; None: they do not know it
         self.is_closed = False
         self._written_watermark = 0  # among the facts
         self.generation = 0
@@ -274,6 +274,7 @@ class PartitionLog:
 
     def take_ticket(self) -> FlushTicket:
         """Everything that is not durable; counts as taken."""
+        wanted = UNSYNCED if self.config.write_caching else b""
         folders = [LOGS] if self._parent_dirty else []
         if self._folder_dirty:
             folders.append(self.folder)
@@ -285,7 +286,7 @@ class PartitionLog:
             folders=tuple(folders),
             folders_first=self._folders_first,
             close=tuple(self._files_to_close.values()),
-            new_folder=self._parent_dirty and not self.folder_known,
+            folder_fact=wanted if self._has_folder and wanted != self.folder_fact else None,
         )
         self._dirty_files, self._files_to_close = {}, {}
         self._folder_dirty = self._parent_dirty = self._folders_first = False
@@ -321,7 +322,7 @@ class PartitionLog:
         if limit - start > max_bytes:
             first_end = start + segment.header_at(start).size
             limit = min(limit, segment.boundary_before(start + max_bytes, first_end))
-        return segment.read(start, limit) if limit > start else b""
+        return segment.read(start, limit, self.epochs.epoch_of) if limit > start else b""
 
     def size_from(self, offset: int) -> int:
         """Bytes of the batches from the one that holds `offset` on.
@@ -357,11 +358,11 @@ class PartitionLog:
 
     async def offset_for_timestamp(self, timestamp_ms: int, up_to_offset: int) -> TimestampOffset | None:
         """The first record below `up_to_offset` that is as new as `timestamp_ms`."""
-        return await find_timestamp(self._segments, timestamp_ms, self.start_offset, up_to_offset)
+        return await find_timestamp(self._segments, timestamp_ms, self.start_offset, up_to_offset, self.epochs.epoch_of)
 
     async def max_timestamp_offset(self, up_to_offset: int) -> TimestampOffset | None:
         """The first of the newest records below `up_to_offset`."""
-        return await find_newest(self._segments, self.start_offset, up_to_offset)
+        return await find_newest(self._segments, self.start_offset, up_to_offset, self.epochs.epoch_of)
 
     # -- cutting
 

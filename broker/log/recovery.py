@@ -6,6 +6,9 @@ become bad: the middle is *damaged*, and cutting there would silently drop recor
 ends below its recovery point is damaged, too, and so is whatever would be cut off of what is known to have been durable
 and committed: that tells a flipped bit in the very last batch from an append that was cut short.
 
+With write.caching, nothing is synced in the order of its appends.  A good batch after a bad one shows nothing then, and
+the log is cut at the first bad batch, unless that was durable and committed.
+
 All are generators that yield between chunks, so that whoever drives them can let other work on.
 """
 
@@ -48,6 +51,7 @@ class Start(NamedTuple):
     """Where a walk begins: what is before `position` is good and durable; `epoch` is that of the batch before.
 
     committed: what is below this offset is known to have been durable; nothing of it is a torn tail.
+    unsynced: the log has write.caching, so what follows may have reached the disk in any order.
     """
 
     position: int
@@ -55,6 +59,7 @@ class Start(NamedTuple):
     epoch: int
     index_interval: int
     committed: int = 0
+    unsynced: bool = False
 
 
 class RecoveredSegment(NamedTuple):
@@ -130,7 +135,7 @@ def recover_segment(
     where = f"{segment.path} at position {walked.end}, offset {walked.end_offset}: {walked.problem}"
     if walked.end_offset < start.committed:
         raise CorruptStoreError(f"{where}, but all below offset {start.committed} was durable and committed")
-    for one, position in [(file, walked.end), *((one, 0) for one in later)]:
+    for one, position in () if start.unsynced else [(file, walked.end), *((one, 0) for one in later)]:
         good = yield from find_batch(one, position, walked.end_offset)
         if good is not None:
             raise CorruptStoreError(f"{where}, but a good batch follows in {one.path} at position {good}")

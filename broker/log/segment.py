@@ -265,8 +265,10 @@ class Segment:
 
     # -- reading
 
-    def read(self, start: int, end: int) -> bytes:
-        """The bytes of whole batches from position `start` to `end`.
+    def read(self, start: int, end: int, epoch_of: Callable[[int], int]) -> bytes:
+        """Return the bytes of whole batches from position `start` to `end`.
+
+        epoch_of: the leader epoch of the record at an offset, -1 if unknown.
 
         Raises:
             CorruptStoreError: the bytes were never checked by this process, and are damaged.
@@ -276,12 +278,28 @@ class Segment:
             raise CorruptStoreError(f"{self.path} ends at position {start + len(data)} instead of {self.size}")
         low, high = self._checked
         if start < self._appended_from and not (low <= start and end <= high):
-            if isinstance(refusal := check_batches(data), BatchRefusal):
-                place = start + refusal.position
-                raise CorruptStoreError(f"{self.path} at position {place}: {refusal.reason}")
+            self._check(data, start, epoch_of)
             adjacent = start <= high and low <= end
             self._checked = (min(start, low), max(end, high)) if adjacent and high > low else (start, end)
         return data
+
+    def _check(self, data: bytes, start: int, epoch_of: Callable[[int], int]) -> None:
+        """Check batches that were read at `start`: checksums, and what those do not cover, offsets and epochs."""
+        headers = check_batches(data)
+        if isinstance(headers, BatchRefusal):
+            raise CorruptStoreError(f"{self.path} at position {start + headers.position}: {headers.reason}")
+        end = start + len(data)
+        offset = self.header_at(end).base_offset if end < self.size else self.end_offset
+        for header in reversed(headers):
+            end -= header.size
+            problem = None
+            if header.end_offset != offset:
+                problem = f"ends at offset {header.end_offset}, {offset} follows"
+            elif epoch_of(header.base_offset) not in (-1, header.leader_epoch):
+                problem = f"leader epoch {header.leader_epoch} where {epoch_of(header.base_offset)} must be"
+            if problem is not None:
+                raise CorruptStoreError(f"{self.path} at position {end}: {problem}")
+            offset = header.base_offset
 
     # -- the index
 

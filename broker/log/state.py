@@ -55,6 +55,10 @@ class LogState(msgspec.Struct, frozen=True):
     producerless_offset: int
 
 
+UNSYNCED = b"write.caching"
+"""Value of a folder's fact if what is appended to its log need not become durable in order; empty otherwise."""
+
+
 def folder_fact(path: str) -> str:
     """The key of the fact that the folder of a log exists; `path` may be its path or only its name."""
     return FOLDER + path.rpartition("/")[2]

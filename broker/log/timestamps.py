@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.log.records import MalformedError, RecordPlace, first_at_or_after
 from broker.log.segment import Segment
@@ -21,11 +21,15 @@ log = logging.getLogger(__name__)
 
 
 async def find_timestamp(
-    segments: Sequence[Segment], timestamp: int, start_offset: int, up_to_offset: int
+    segments: Sequence[Segment],
+    timestamp: int,
+    start_offset: int,
+    up_to_offset: int,
+    epoch_of: Callable[[int], int],
 ) -> TimestampOffset | None:
     """The first record from `start_offset` to `up_to_offset` that is as new as `timestamp`.
 
-    segments: the log's own list, which changes while this waits.
+    segments: the log's own list, which changes while this waits.  epoch_of: see `Segment.read`.
     """
     opened = 0
     while (found := _candidate(segments, timestamp, start_offset, up_to_offset)) is not None:
@@ -33,14 +37,17 @@ async def find_timestamp(
         place: RecordPlace | None = RecordPlace(header.max_timestamp, max(header.base_offset, start_offset))
         if opened < OPENED_MAX and header.record_count:
             opened += 1
-            place = await _open(segment, position, header, timestamp, start_offset)
+            batch = segment.read(position, position + header.size, epoch_of)
+            place = await _open(segment, position, header, batch, timestamp, start_offset)
         if place is not None:
             return TimestampOffset(place.timestamp, place.offset, header.leader_epoch)
         start_offset = header.end_offset  # look again from here: while we opened a batch, segments may have gone
     return None
 
 
-async def find_newest(segments: Sequence[Segment], start_offset: int, up_to_offset: int) -> TimestampOffset | None:
+async def find_newest(
+    segments: Sequence[Segment], start_offset: int, up_to_offset: int, epoch_of: Callable[[int], int]
+) -> TimestampOffset | None:
     """The first of the newest records from `start_offset` to `up_to_offset`."""
     newest = -1
     for segment in segments:
@@ -50,7 +57,7 @@ async def find_newest(segments: Sequence[Segment], start_offset: int, up_to_offs
             newest = max(newest, segment.newest_timestamp)
         elif position := segment.position_of(up_to_offset):
             newest = max(newest, segment.newest_before(position))
-    return None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset)
+    return None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset, epoch_of)
 
 
 def _candidate(
@@ -72,9 +79,8 @@ def _candidate(
 
 
 async def _open(
-    segment: Segment, position: int, header: BatchHeader, timestamp: int, start_offset: int
+    segment: Segment, position: int, header: BatchHeader, batch: bytes, timestamp: int, start_offset: int
 ) -> RecordPlace | None:
-    batch = segment.read(position, position + header.size)
     loop = asyncio.get_running_loop()
     try:
         return await loop.run_in_executor(None, first_at_or_after, batch, header, timestamp, start_offset)

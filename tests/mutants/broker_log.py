@@ -165,4 +165,32 @@ MUTANTS = (
         "        if False:\n",
         (f"{UNIT}/test_recovery.py::test_a_tear_before_another_segment_is_damage",),
     ),
+    Mutant(
+        "with write.caching, a tear is damage when a good batch follows it",
+        RECOVERY,
+        "for one, position in () if start.unsynced else",
+        "for one, position in",
+        (f"{UNIT}/test_recovery.py::test_with_write_caching_a_tear_before_another_segment_ends_the_log",),
+    ),
+    Mutant(
+        "a log stays without order when its write.caching ends",
+        "broker/log/partition_log.py",
+        "wanted != self.folder_fact",
+        "self.folder_fact is None",
+        (f"{UNIT}/test_recovery.py::test_a_log_without_write_caching_again_is_synced_in_order",),
+    ),
+    Mutant(
+        "the leader epoch of a stored batch is not checked",
+        "broker/log/segment.py",
+        "elif epoch_of(header.base_offset) not in (-1, header.leader_epoch):",
+        "elif False:",
+        (f"{UNIT}/test_recovery.py::test_every_flipped_byte_is_found_when_it_is_read_after_a_clean_stop",),
+    ),
+    Mutant(
+        "the offset of a stored batch is not checked",
+        "broker/log/segment.py",
+        "if header.end_offset != offset:",
+        "if False:",
+        (f"{UNIT}/test_recovery.py::test_every_flipped_byte_is_found_when_it_is_read_after_a_clean_stop",),
+    ),
 )

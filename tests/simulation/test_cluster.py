@@ -33,6 +33,8 @@ QUICKLY_CAUGHT = {
     "retention deletes uncommitted records",
     "retention deletes one segment too many",
     "producers expire when the wall clock jumps",
+    "an unclean stop loses nothing with write.caching",
+    "a damaged replica is made anew without being told",
 }
 """The others take more seeds than a test has time for: `python -m simulation --cluster --mutants`."""
 MUTANT_SEEDS = 30
@@ -70,6 +72,11 @@ def test_the_faults_have_not_grown_tame() -> None:
         "records deleted by retention",
         "log restarted",
         "consumer out of range",
+        "last replica given up after a crash",
+        "damaged replica read to the end",
+        "leader from a restored backup",
+        "rot in a log",
+        "rot in a checkpoint",
     ):
         assert totals.seen[what] > 0, what
 

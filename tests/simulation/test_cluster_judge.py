@@ -62,7 +62,7 @@ class Log:
             data = build_batch([NewRecord(None, b"x", NOW_MS - age_ms, ())])
             patch(data, base, 0, 0)
             self._batches.append(bytes(data))
-            self.segments.append(SimpleNamespace(base_offset=base, end_offset=base + 1, size=len(data)))
+            self.segments.append(SimpleNamespace(base_offset=base, end_offset=base + 1, size=len(data), _checked=None))
         self.size = sum(map(len, self._batches))
 
     def read(self, offset: int, max_bytes: int, end: int) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.log import LogConfig, LogKey, PartitionLog
-from broker.log.state import watermark_fact
+from broker.log.state import UNSYNCED, folder_fact, watermark_fact
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.file_disk import FileDisk
 from quorumlog.wire.record_batch import LENGTH_END
@@ -18,6 +18,7 @@ from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import KEY, SMALL, Rig, append, batches_of, fill
 
 ONE_SEGMENT = LogConfig(index_interval=100)
+CACHING = LogConfig(segment_size_max=500, index_interval=100, write_caching=True)
 
 
 async def restart_with(rig: Rig, path: Path, content: bytes) -> None:
@@ -152,6 +153,55 @@ async def test_a_tear_before_another_segment_is_damage(rig: Rig) -> None:
     assert "but a good batch follows in" in str(rig.logs.failures[KEY])
 
 
+async def test_with_write_caching_a_tear_before_another_segment_ends_the_log(rig: Rig) -> None:
+    """Nothing makes one segment durable before the next, so a power failure may keep only the later one."""
+    log = rig.create(CACHING)
+    before = fill(log, 30)
+    paths = rig.files(log)
+    await rig.logs.flush_all([log])
+    kept = sum(1 for batch in before if int.from_bytes(batch[:8], "big") < int(paths[2].stem)) - 1
+    await restart_with(rig, paths[1], paths[1].read_bytes()[:-1])
+    assert batches_of(rig.log) == before[:kept]
+    assert rig.files(rig.log) == paths[:2]
+    assert rig.log.config.write_caching
+
+
+async def test_with_write_caching_a_missing_segment_ends_the_log(rig: Rig) -> None:
+    log = rig.create(CACHING)
+    before = fill(log, 30)
+    paths = rig.files(log)
+    await rig.logs.flush_all([log])
+    await rig.kill()
+    paths[1].unlink()
+    await rig.start()
+    assert batches_of(rig.log) == [batch for batch in before if int.from_bytes(batch[:8], "big") < int(paths[1].stem)]
+    assert rig.files(rig.log) == paths[:1]
+
+
+async def test_with_write_caching_damage_below_the_watermark_is_damage(rig: Rig) -> None:
+    log = rig.create(CACHING)
+    fill(log, 30)
+    await rig.settle(log)
+    await rig.disk.facts.commit({watermark_fact(KEY): b"%d" % log.take_watermark()})
+    paths = rig.files(log)
+    await restart_with(rig, paths[1], paths[1].read_bytes()[:-1])
+    assert "was durable and committed" in str(rig.logs.failures[KEY])
+
+
+async def test_a_log_without_write_caching_again_is_synced_in_order(rig: Rig) -> None:
+    log = rig.create(CACHING)
+    fill(log, 3)
+    await rig.logs.flush_all([log])
+    assert rig.disk.facts.load(folder_fact(log.folder)) == {folder_fact(log.folder): UNSYNCED}
+    log.config = SMALL
+    fill(log, 27)
+    await rig.logs.flush_all([log])
+    assert rig.disk.facts.load(folder_fact(log.folder)) == {folder_fact(log.folder): b""}
+    paths = rig.files(log)
+    await restart_with(rig, paths[1], paths[1].read_bytes()[:-1])
+    assert "but a good batch follows in" in str(rig.logs.failures[KEY])
+
+
 async def test_a_tear_before_a_segment_that_holds_nothing_good(rig: Rig) -> None:
     log = rig.create()
     fill(log, 30)
@@ -220,6 +270,24 @@ async def test_damage_after_a_clean_stop_is_found_when_it_is_read(rig: Rig) -> N
     path.write_bytes(good[:-1])
     with pytest.raises(CorruptStoreError, match=r"bytes instead of"):
         rig.log.read(0, 10_000, rig.log.end_offset)
+
+
+async def test_every_flipped_byte_is_found_when_it_is_read_after_a_clean_stop(rig: Rig) -> None:
+    """Also in the first 21 bytes of a batch, which its checksum does not cover."""
+    log = rig.create(ONE_SEGMENT)
+    batches = fill(log, 6)
+    (path,) = rig.files(log)
+    await rig.stop()
+    good = path.read_bytes()
+    start = len(batches[0]) + len(batches[1])
+    for position in range(start, start + len(batches[2])):
+        damaged = bytearray(good)
+        damaged[position] ^= 0x10
+        path.write_bytes(bytes(damaged))
+        await rig.start()
+        with pytest.raises(CorruptStoreError, match=path.name):
+            batches_of(rig.log)
+        await rig.stop()
 
 
 async def test_indexes_are_only_hints(rig: Rig) -> None:
