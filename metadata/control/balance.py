@@ -1,9 +1,9 @@
-"""Elections that somebody asks for, and the controller's own way back to the preferred leaders.
+"""Elections on request, and the controller's automatic return to the preferred leaders.
 
-Of a partition the first replica is preferred: placement made those even over the brokers, and each failure takes
-leaderships away that nobody brings back but this.  A leader is moved only to a replica that is in sync and eligible, so
-nothing is lost and clients just follow.  An unclean election that somebody asks for is for partitions without a leader
-only: where one can be had cleanly, that is what happens.
+The first replica of a partition is its preferred leader.  Placement spreads preferred leaders evenly over the brokers,
+but each failure moves leaderships away, and only this module moves them back.  A leader is moved only to an eligible
+replica that is in sync, so no record is lost and clients just follow.  An unclean election on request affects only
+partitions without a leader, and is clean where that is possible.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from metadata.records import MAX_RECORDS_PER_BATCH, NO_LEADER, NO_OFFSET, Partit
 from quorumlog.wire.errors import ApiError
 
 BALANCE_BATCH = 1_000
-"""Leaders that are moved back in one batch: whatever else the controller has to do goes between."""
+"""Leaders that one batch moves back, so that the controller can do other work between batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """Of one partition; leader and epoch as they are afterwards, -1 where there is no such partition."""
+    """The election of one partition; leader and epoch are those after it, -1 if the partition does not exist."""
 
     topic: str
     index: int
@@ -39,13 +39,13 @@ class Election:
 def elect_leaders(
     image: ClusterImage, policy: Policy, partitions: Sequence[tuple[str, int]], *, validate_only: bool = False
 ) -> Decision[tuple[Election, ...]]:
-    """Decide elections that were asked for; each partition stands for itself.
+    """Decide elections on request, each partition independently.
 
     policy: PREFERRED or UNCLEAN.
-    partitions: (topic name, index) each; none: all that need it, at most one batch of them, and the answer names only
-    those that were elected.
+    partitions: (topic name, index) each; empty: all that need an election, at most one batch; the answer then contains
+    only the elected ones.
     """
-    assert policy in (Policy.PREFERRED, Policy.UNCLEAN), f"nobody asks for {policy}"
+    assert policy in (Policy.PREFERRED, Policy.UNCLEAN), f"{policy} cannot be requested"
     eligible = Eligibility(image)
     answers: list[Election] = []
     records: list[Record] = []
@@ -59,14 +59,14 @@ def elect_leaders(
         if change is not None:
             records.append(change)
     if len(records) > MAX_RECORDS_PER_BATCH:
-        text = f"{len(records)} elections: one request makes at most {MAX_RECORDS_PER_BATCH}"
-        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "ask for fewer at a time")
+        text = f"{len(records)} elections: one request can hold at most {MAX_RECORDS_PER_BATCH}"
+        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request fewer at a time")
         return Decision(tuple([Election(each.topic, each.index, refusal) for each in answers]))
     return Decision(tuple(answers), () if validate_only else tuple(records))
 
 
 _Asked = tuple[TopicImage | None, int, Election | None]
-"""(topic, index, the answer if there is nothing to decide)."""
+"""(topic, index, the answer if no election is needed)."""
 
 
 def _named(image: ClusterImage, partitions: Sequence[tuple[str, int]]) -> Iterator[_Asked]:
@@ -87,7 +87,7 @@ def _named(image: ClusterImage, partitions: Sequence[tuple[str, int]]) -> Iterat
 
 
 def _needing(image: ClusterImage, policy: Policy, eligible: Eligible) -> Iterator[_Asked]:
-    """All partitions that such an election changes, at most one batch."""
+    """Yield the partitions that such an election changes, at most one batch."""
     found = _misplaced(image, sorted(image.topics), eligible)
     if policy is Policy.UNCLEAN:
         found = _leaderless(image, eligible)
@@ -101,7 +101,7 @@ def _leaderless(image: ClusterImage, eligible: Eligible) -> Iterator[tuple[Topic
         topic = image.topics[topic_id]
         for index in indexes(leaderless[topic_id]):
             partition = topic.partitions[index]
-            assert partition is not None, f"{topic.name}-{index} has no leader but is not there"
+            assert partition is not None, f"{topic.name}-{index} has no leader but does not exist"
             if any(eligible(replica) for replica in partition.replicas):
                 yield topic, partition
 
@@ -110,13 +110,13 @@ def _ask(
     image: ClusterImage, topic: TopicImage, index: int, policy: Policy, eligible: Eligible
 ) -> tuple[Election, PartitionChange | None]:
     partition = topic.partition(index)
-    assert partition is not None, f"{topic.name}-{index} is not there"
+    assert partition is not None, f"{topic.name}-{index} does not exist"
     refusal = _not_needed(topic, partition, policy, eligible)
     if refusal is not None:
         return Election(topic.name, index, refusal, partition.leader, partition.leader_epoch), None
     min_isr = min_isr_of(image, topic.topic_id)
     elected = elect(partition, partition.isr, eligible, policy, min_isr=min_isr)
-    if policy is Policy.UNCLEAN and elected.leader == NO_LEADER:  # only one that is being added is left to take
+    if policy is Policy.UNCLEAN and elected.leader == NO_LEADER:  # only a replica that is being added remains
         elected = elect(partition, partition.isr, eligible, policy, min_isr=min_isr, adding=())
     assert elected.leader not in (NO_LEADER, partition.leader), f"{topic.name}-{index}: {partition} gave {elected}"
     reason = Reason.PREFERRED_ELECTION if policy is Policy.PREFERRED else Reason.BROKER_UNFENCED
@@ -126,7 +126,7 @@ def _ask(
 
 
 def _not_needed(topic: TopicImage, partition: PartitionImage, policy: Policy, eligible: Eligible) -> Outcome | None:
-    """Why nothing is elected, or None."""
+    """Return why no election takes place, or None."""
     name = f"{topic.name}-{partition.index}"
     preferred = partition.replicas[0]
     if policy is Policy.UNCLEAN:
@@ -140,21 +140,21 @@ def _not_needed(topic: TopicImage, partition: PartitionImage, policy: Policy, el
         return Outcome(ApiError.ELECTION_NOT_NEEDED, f"{name} is led by its preferred leader, {partition.leader}")
     problem = None
     if preferred.broker_id not in partition.isr:
-        problem = f"is not in sync; in sync are {list(partition.isr)}"
+        problem = f"is not in sync; the ISR is {list(partition.isr)}"
     elif not eligible(preferred):
-        problem = "is fenced, shutting down, or has lost the directory"
+        problem = "is fenced, is shutting down, or has lost the directory"
     if problem is not None:
         text = f"{name}: its preferred leader {preferred.broker_id} {problem}"
         return Outcome(ApiError.PREFERRED_LEADER_NOT_AVAILABLE, text)
     return None
 
 
-# By itself
+# Automatic balance
 
 
 def balance(image: ClusterImage, topic_ids: Sequence[UUID]) -> Decision[None]:
-    """Move leaders of these topics back to their preferred replicas: at most `BALANCE_BATCH`, `more` if there may be
-    others.  Topics that are gone are passed over."""
+    """Move leaders of these topics back to their preferred replicas: at most `BALANCE_BATCH`, with `more` if others may
+    remain.  Deleted topics are skipped."""
     eligible = Eligibility(image)
     changes = []
     for topic, partition in islice(_misplaced(image, topic_ids, eligible), BALANCE_BATCH):
@@ -169,7 +169,7 @@ def balance(image: ClusterImage, topic_ids: Sequence[UUID]) -> Decision[None]:
 def _misplaced(
     image: ClusterImage, topic_ids: Sequence[UUID], eligible: Eligible
 ) -> Iterator[tuple[TopicImage, PartitionImage]]:
-    """Partitions that are not led by their preferred replica, though it is in sync and eligible."""
+    """Yield partitions whose preferred replica is in sync and eligible but does not lead."""
     for topic_id in topic_ids:
         topic = image.topics.get(topic_id)
         for partition in () if topic is None else topic.partitions:

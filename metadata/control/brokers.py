@@ -1,17 +1,17 @@
 """The life of a broker: registration, heartbeat, fencing, controlled shutdown, failed directories, producer ids.
 
-Theory of operation.  A broker epoch is the offset of a registration; a request that names an older one is refused, so
-whatever an earlier incarnation still sends changes nothing.  A registration by a new incarnation is the failure of the
-old one: the batch that registers it, fenced, also takes it out of every ISR and leadership, so that a broker that came
-back with less data than it had is never taken for in sync (reliability_facts I18, kraft_facts §7 no. 31).  It is
-unfenced by the heartbeat that says that it has applied its own registration (and, after a fencing, that).
+Theory of operation.  A broker epoch is the offset of a registration.  A request with an older epoch is refused, so late
+requests of an earlier incarnation change nothing.  A registration by a new incarnation fails the old one: the batch
+that registers it, fenced, also removes it from every ISR and leadership.  So a broker that restarts with less data than
+before is never treated as in sync.  A broker is unfenced by the heartbeat that reports that it has applied its own
+registration (and, after a fencing, the fencing).
 
-Of a duplicate id: a data directory is locked by the process that uses it, so a registration that brings a directory of
-the registered broker is that broker, restarted; it is accepted at once.  One that brings none of them, while heartbeats
-of the registered one arrive, is another broker with the same id and is refused.
+Duplicate ids: a data directory is locked by the process that uses it.  So a registration that brings a directory of the
+registered broker comes from that broker after a restart, and is accepted at once.  A registration that brings none of
+them, while heartbeats of the registered broker arrive, comes from another broker with the same id and is refused.
 
-A heartbeat is decided again and again on the image that its own records made, until nothing is left to change; each
-step is one valid batch.  The times of heartbeats are soft state of the shell, never in the image.
+A heartbeat is decided repeatedly, each time on the image that includes its own earlier records, until nothing changes;
+each step is one valid batch.  The times of heartbeats are soft state of the shell, never in the image.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """`applied_offset` is the (exclusive) end of the metadata that the broker has applied."""
+    """applied_offset: the (exclusive) end of the metadata that the broker has applied."""
 
     broker_id: int
     broker_epoch: int
@@ -82,20 +82,20 @@ class ProducerIdBlock:
 
 
 def check_broker(image: ClusterImage, broker_id: int, broker_epoch: int) -> Outcome | None:
-    """Why a request of this broker is refused, or None."""
+    """Return why a request of this broker is refused, or None."""
     broker = image.brokers.get(broker_id)
     if broker_epoch >= image.end_offset:
         return Outcome(
             ApiError.NOT_CONTROLLER,
-            f"broker epoch {broker_epoch} is ahead of this controller's log, {image.end_offset}",
+            f"broker epoch {broker_epoch} is ahead of this controller's log, which ends at {image.end_offset}",
         )
     if broker is None:
         return Outcome(ApiError.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered", "register first")
     if broker_epoch != broker.epoch:
         return Outcome(
             ApiError.STALE_BROKER_EPOCH,
-            f"broker {broker_id} has epoch {broker.epoch}, the request names {broker_epoch}",
-            "another incarnation has registered since; register again",
+            f"broker {broker_id} has epoch {broker.epoch}; the request has {broker_epoch}",
+            "another incarnation has registered since then; register again",
         )
     return None
 
@@ -104,7 +104,7 @@ def check_broker(image: ClusterImage, broker_id: int, broker_epoch: int) -> Outc
 
 
 def register(image: ClusterImage, request: RegisterBroker, *, session_live: bool) -> Decision[Registered]:
-    """Decide a registration.  `session_live`: the incarnation that is registered was heard from within its session."""
+    """Decide a registration.  session_live: the registered incarnation sent a heartbeat within its session timeout."""
     refusal = _refuse_registration(image, request)
     if refusal is not None:
         return Decision(Registered(refusal))
@@ -158,7 +158,7 @@ def _refuse_registration(image: ClusterImage, request: RegisterBroker) -> Outcom
         if not request.feature_min <= level <= request.feature_max:
             return Outcome(
                 ApiError.UNSUPPORTED_VERSION,
-                f"the cluster runs at level {level} of {name}; broker {request.broker_id} supports"
+                f"the cluster is at level {level} of {name}; broker {request.broker_id} supports"
                 f" {request.feature_min} to {request.feature_max}",
                 "start a release that supports that level",
             )
@@ -166,14 +166,14 @@ def _refuse_registration(image: ClusterImage, request: RegisterBroker) -> Outcom
 
 
 def _amend(old: BrokerImage, request: RegisterBroker) -> Decision[Registered]:
-    """The same incarnation again: a retry, or another address.  Its epoch stays."""
+    """Decide a repeated registration of the same incarnation: a retry, or a new address.  Its epoch stays."""
     if set(old.directory_ids) != set(request.directory_ids):
         return Decision(
             Registered(
                 Outcome(
                     ApiError.INVALID_REGISTRATION,
-                    f"broker {old.broker_id}: data directories changed while it runs",
-                    "a broker opens its data directories at start; report failed ones by heartbeat",
+                    f"broker {old.broker_id}: its data directories changed while it was running",
+                    "data directories are opened at the start; report failed ones by heartbeat",
                 )
             )
         )
@@ -188,11 +188,12 @@ def _amend(old: BrokerImage, request: RegisterBroker) -> Decision[Registered]:
 
 
 def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> Lost:
-    """Which replicas do not hold any more what the ISR says they hold.
+    """Return the predicate of replicas that no longer hold the data for which they are in the ISR.
 
-    Those on a directory that is gone; one whose directory was never told may have been on any of them.  And, after an
-    unclean stop, those of topics with write.caching: what they had acknowledged may never have reached the disk.  A
-    sole replica stays even then, since nobody else could hold more.
+    These are the replicas on a missing directory; a replica whose directory was never reported may have been on any of
+    them.  After an unclean stop, they also include the replicas of topics with write.caching, since acknowledged
+    records may never have reached the disk.  A sole replica remains even then, because no other replica could hold
+    more.
     """
     clean = request.previous_broker_epoch == old.epoch
     all_there = set(old.directory_ids) <= set(request.directory_ids)
@@ -214,7 +215,7 @@ def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> 
 
 
 def fence(image: ClusterImage, broker_id: int) -> Decision[None]:
-    """Fence a broker that was not heard from, or asks for it; its leaderships and ISR memberships go with it."""
+    """Fence a broker that was silent or requests it; remove its leaderships and ISR memberships."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.fenced:
         return Decision(None)
@@ -224,12 +225,12 @@ def fence(image: ClusterImage, broker_id: int) -> Decision[None]:
 
 
 def elect_leaderless(image: ClusterImage) -> Decision[None]:
-    """Leaders for partitions without one that could have one: what a controller that died may have left undone."""
+    """Elect leaders where possible for partitions without one, which a failed controller may have left."""
     changes = elections(image, cause_offset=NO_OFFSET)
     return Decision(None, tuple(changes), more=len(changes) == MAX_RECORDS_PER_BATCH)
 
 
-# Unregistering
+# Unregistration
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +240,10 @@ class Unregistered:
 
 
 def unregister(image: ClusterImage, broker_id: int, *, validate_only: bool = False) -> Decision[Unregistered]:
-    """Forget a broker for good: only one that is fenced and has no replicas left, so that nothing is lost by it.
+    """Unregister a broker permanently: only if it is fenced and has no replicas, so that no data is lost.
 
-    Of a broker that is dead for good the replicas are reassigned first; partitions whose only replica was there have
-    lost their records, which is a decision about those topics and not a side effect of this.
+    The replicas of a dead broker must be reassigned first.  Partitions whose only replica was there have lost their
+    records; that requires a decision about those topics, and must not be a side effect.
     """
     broker = image.brokers.get(broker_id)
     refusal = None
@@ -252,11 +253,11 @@ def unregister(image: ClusterImage, broker_id: int, *, validate_only: bool = Fal
         )
     elif not broker.fenced:
         text = f"broker {broker_id} is unfenced"
-        refusal = Outcome(ApiError.BROKER_IN_USE, text, "stop it, and wait until it is fenced")
+        refusal = Outcome(ApiError.BROKER_IN_USE, text, "stop it, then wait until it is fenced")
     elif image.replica_count(broker_id):
         names = sorted(image.topics[topic_id].name for topic_id in image.hostings(broker_id))
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more topics" if len(names) > 3 else "")
-        text = f"broker {broker_id} has {image.replica_count(broker_id)} replicas, of {shown}"
+        text = f"broker {broker_id} has {image.replica_count(broker_id)} replicas of {shown}"
         step = f"kctl reassign generate --topic {names[0]} --brokers … (without {broker_id}), then start"
         refusal = Outcome(ApiError.BROKER_IN_USE, text, step)
     if refusal is not None or broker is None or validate_only:
@@ -275,8 +276,8 @@ def heartbeat(
 ) -> Decision[HeartbeatAnswer]:
     """Decide a heartbeat.
 
-    others_applied: the least (exclusive) end of metadata that any other unfenced broker has applied.
-    again: this heartbeat has made a change already.
+    others_applied: the lowest (exclusive) end of metadata that any other unfenced broker has applied.
+    again: this heartbeat has already made a change.
     """
     refusal = check_broker(image, request.broker_id, request.broker_epoch)
     if refusal is not None:
@@ -323,10 +324,12 @@ def _answer(
 def _shut_down(
     image: ClusterImage, broker: BrokerImage, request: Heartbeat, others_applied: int
 ) -> Decision[HeartbeatAnswer]:
-    """A step of a controlled shutdown: leaderships move, then it leaves the ISRs it is not the last of, then it may go.
+    """Decide a step of a controlled shutdown.
 
-    It may go once every other unfenced broker has applied those records, so that clients are not sent to it any more.
-    Brokers apply whole batches, so whoever is past the broker's own last record has applied the moves as well.
+    First leaderships move, then the broker leaves all ISRs of which it is not the last member, then it may stop.  It
+    may stop once every other unfenced broker has applied those records, so that clients are no longer sent to
+    it.  Brokers apply whole batches, so a broker that is past this broker's own last record has applied the moves as
+    well.
     """
     if broker.fenced:
         return Decision(_answer(image, broker, request, should_shutdown=True))
@@ -347,12 +350,12 @@ def _shut_down(
 
 
 def allocate_producer_ids(image: ClusterImage, broker_id: int, broker_epoch: int) -> Decision[ProducerIdBlock]:
-    """Give a broker the next block of producer ids; a block whose answer was lost is never given again."""
+    """Give a broker the next block of producer ids.  A block is never given twice, even if its answer was lost."""
     refusal = check_broker(image, broker_id, broker_epoch)
     if refusal is not None:
         return Decision(ProducerIdBlock(refusal))
     first = image.next_producer_id
     if first > _INT64_MAX - PRODUCER_ID_BLOCK:
-        return Decision(ProducerIdBlock(Outcome(ApiError.POLICY_VIOLATION, "all producer ids have been given away")))
+        return Decision(ProducerIdBlock(Outcome(ApiError.POLICY_VIOLATION, "all producer ids are allocated")))
     record = ProducerIds(broker_id, broker_epoch, first + PRODUCER_ID_BLOCK)
     return Decision(ProducerIdBlock(OK, first, PRODUCER_ID_BLOCK), (record,))

@@ -1,15 +1,16 @@
 """Configs that are records: of topics, of single brokers, and of the cluster.
 
-Each resource of a request stands for itself: all of its changes or none.  The values in force are a topic's own, else
-the cluster's of the same key, else the default; the tables are in `metadata.image.topic_configs`.
+Each resource of a request is independent: all of its changes are made, or none.  The value in force is the topic's own,
+else the cluster's value of the same key, else the default; the tables are in `metadata.image.topic_configs`.
 
-Two keys decide who may lead, so they do not change alone.  With min.insync.replicas the eligible leader replicas of the
-partitions concerned are cleared, in the same batch: they were kept under the other rule.  (When they do not fit the
-batch they are cleared in batches before it; the change itself comes last, so a controller that dies in between has done
-nothing that it did not say.)  And where an unclean election is allowed from now on, leaders are looked for afterwards.
+Two keys affect which replicas may lead, so their change has further effects.  A change of min.insync.replicas clears
+the eligible leader replicas of the partitions concerned in the same batch, since they were kept under the other rule.
+(If the records do not fit one batch, earlier batches clear them and the change itself comes last.  So if the controller
+fails in between, no unreported change has been made.)  After unclean elections are allowed, leaders are elected where
+that is now possible.
 
-"Back to the default" of a topic's min.insync.replicas is what a new topic would be given, not the 1 of the table: a
-topic of three replicas must not lose its safety because somebody tidied its configs up.
+The default of a topic's min.insync.replicas is the value that a new topic would get, not the 1 of the table: removing
+the config must not make a topic of three replicas unsafe.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ TABLES: Mapping[ConfigScope, Mapping[str, ConfigKey]] = {
     ConfigScope.CLUSTER: dict(sorted({**TOPIC_CONFIGS, **CLUSTER_CONFIGS}.items())),
 }
 MAX_CHANGES = 10_000
-"""Changes of configs in one request."""
+"""Maximum number of config changes in one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """`name`: a topic's name, a broker's id in decimal, empty for the cluster.  `scope` None: none that there is."""
+    """name: a topic's name, a broker's id in decimal, empty for the cluster.  scope: None for an unknown one."""
 
     scope: ConfigScope | None
     name: str
@@ -59,7 +60,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`values`: key → value, None: back to the default.  `replace_all`: so are the keys that are not named."""
+    """values: key → value; None restores the default.  replace_all: also restore the default of all other keys."""
 
     resource: Resource
     values: tuple[tuple[str, str | None], ...]
@@ -68,7 +69,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """Not `changed` though ok: it was so already."""
+    """changed: False if the configs already had these values."""
 
     resource: Resource
     outcome: Outcome
@@ -83,13 +84,13 @@ class Described:
     allowed: str
 
 
-# Change
+# Changes
 
 
 def alter_configs(
     image: ClusterImage, wanted: Sequence[Changes], *, validate_only: bool = False
 ) -> Decision[tuple[Altered, ...]]:
-    """Decide changes of configs, each resource all or nothing."""
+    """Decide config changes, each resource all or nothing."""
     times = Counter(each.resource for each in wanted)
     answers: list[Altered] = []
     configs: list[Config] = []
@@ -108,8 +109,8 @@ def alter_configs(
                 Altered(each.resource, found if isinstance(found, Outcome) else OK, not refused and bool(found))
             )
             configs += [] if isinstance(found, Outcome) else found
-    if len(configs) > MAX_RECORDS_PER_BATCH:  # with replace_all there can be more than were named
-        text = f"{len(configs)} changes: one request makes at most {MAX_RECORDS_PER_BATCH}"
+    if len(configs) > MAX_RECORDS_PER_BATCH:  # replace_all can add changes
+        text = f"{len(configs)} changes: one request can make at most {MAX_RECORDS_PER_BATCH}"
         return Decision(tuple([Altered(each.resource, Outcome(ApiError.POLICY_VIOLATION, text)) for each in wanted]))
     if validate_only:
         return Decision(tuple([Altered(each.resource, each.outcome) for each in answers]))
@@ -130,18 +131,18 @@ def _with_clearings(
 
 
 _Clearing = tuple[TopicImage, int, int]
-"""(topic, partition index, which of the configs causes it)."""
+"""(topic, partition index, position of the config that causes it)."""
 
 
 def _clearings(image: ClusterImage, configs: Sequence[Config]) -> Iterator[_Clearing]:
-    """Partitions with eligible leader replicas whose min.insync.replicas changes, each once."""
+    """Yield partitions with eligible leader replicas whose min.insync.replicas changes, each once."""
     seen: set[UUID] = set()
     for position, config in enumerate(configs):
         if config.key != MIN_ISR:
             continue
         if config.scope is ConfigScope.TOPIC:
             topic_ids = [UUID(config.resource)]
-        else:  # of the cluster: for those that have none of their own
+        else:  # the cluster's: concerns topics without a value of their own
             own = image.configs
             topic_ids = [
                 each for each in sorted(image.topics) if MIN_ISR not in own.get((ConfigScope.TOPIC, each.hex), {})
@@ -158,7 +159,7 @@ def _clearings(image: ClusterImage, configs: Sequence[Config]) -> Iterator[_Clea
 
 def _cleared(topic: TopicImage, index: int, position: int, cause_offset: int) -> PartitionChange:
     partition = topic.partition(index)
-    assert partition is not None, f"{topic.name}-{index} is not there"
+    assert partition is not None, f"{topic.name}-{index} does not exist"
     return PartitionChange(
         topic_id=topic.topic_id,
         index=index,
@@ -170,7 +171,7 @@ def _cleared(topic: TopicImage, index: int, position: int, cause_offset: int) ->
 
 
 def _records(image: ClusterImage, wanted: Changes) -> list[Config] | Outcome:
-    """What the changes of one resource write, in the order of the keys, or why they are refused."""
+    """Return the records of one resource's changes, in the order of the keys, or the refusal."""
     key = resource_key(image, wanted.resource)
     if isinstance(key, Outcome):
         return key
@@ -181,7 +182,7 @@ def _records(image: ClusterImage, wanted: Changes) -> list[Config] | Outcome:
         if known is None:
             return Outcome(ApiError.INVALID_CONFIG, unknown_key(config, TABLES[scope], scope.name.lower()))
         if times[config] > 1:
-            return Outcome(ApiError.INVALID_CONFIG, f"{config} is given {times[config]} times")
+            return Outcome(ApiError.INVALID_CONFIG, f"{config} is set {times[config]} times")
         problem = None if value is None else known.problem(value)
         problem = problem or _too_high(image, wanted.resource, config, value)
         if problem is not None:
@@ -205,14 +206,14 @@ def _too_high(image: ClusterImage, resource: Resource, key: str, value: str | No
 
 
 def _factor(image: ClusterImage, name: str) -> int:
-    """The fewest replicas that a partition of the topic has, or is to have once it is moved."""
+    """Return the smallest number of replicas of the topic's partitions, now or after a reassignment."""
     topic = image.topic(name)
     partitions = () if topic is None else topic.partitions
     return min((len(each.replicas) - len(each.removing) for each in partitions if each is not None), default=1)
 
 
 def resource_key(image: ClusterImage, resource: Resource) -> tuple[ConfigScope, str] | Outcome:
-    """Where the configs of a resource are in the image, or why there is no such resource."""
+    """Return the key of a resource's configs in the image, or a refusal if the resource does not exist."""
     name = resource.name
     match resource.scope:
         case ConfigScope.TOPIC:
@@ -230,16 +231,19 @@ def resource_key(image: ClusterImage, resource: Resource) -> tuple[ConfigScope, 
             return ConfigScope.BROKER, name
         case ConfigScope.CLUSTER:
             if name:
-                return Outcome(ApiError.INVALID_REQUEST, f"the cluster's configs have no name, not {name[:60]!a}")
+                return Outcome(
+                    ApiError.INVALID_REQUEST,
+                    f"the resource name of the cluster's configs must be empty, not {name[:60]!a}",
+                )
             return ConfigScope.CLUSTER, ""
-    return Outcome(ApiError.INVALID_REQUEST, "the configs of neither a topic nor a broker nor the cluster")
+    return Outcome(ApiError.INVALID_REQUEST, "the resource is neither a topic nor a broker nor the cluster")
 
 
-# Look
+# Description
 
 
 def describe_configs(image: ClusterImage, resource: Resource) -> tuple[Described, ...] | Outcome:
-    """Every config of a resource: its value in force, where that comes from, and what is allowed."""
+    """Return every config of a resource: its value in force, the source of the value, and the permitted values."""
     key = resource_key(image, resource)
     if isinstance(key, Outcome):
         return key

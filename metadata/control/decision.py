@@ -1,4 +1,4 @@
-"""What a decision is: the records to append and the answer to give once they are committed."""
+"""A decision: the records to append, and the reply after they are committed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[T]):
-    """Decided on an image; the controller is the only writer, so the first record's offset is that image's end.
+    """The result of a decision on an image.  The controller is the only writer, so the first record's offset is that
+    image's end.
 
-    records: one batch, all or nothing; empty when nothing changes.
-    more: apply the records, then decide the same request again on the new image; `reply` is not the answer yet.
+    records: one batch, all or nothing; empty if nothing changes.
+    more: apply the records, then decide the same request again on the new image; `reply` is not final yet.
     """
 
     reply: T
@@ -28,17 +29,17 @@ class Decision(Generic[T]):
 
 
 def with_end(image: ClusterImage, decision: Decision[T]) -> Decision[tuple[T, int]]:
-    """The same, its reply beside the end offset of what it rests on.  `image`: what it was decided on."""
+    """Return the decision with the end offset of its records beside the reply.  image: the one it was decided on."""
     end_offset = image.end_offset + len(decision.records)
     return Decision((decision.reply, end_offset), decision.records, decision.more)
 
 
 def batch_with_head(head: Record, changes: Sequence[PartitionChange]) -> tuple[tuple[Record, ...], bool]:
-    """One batch of what `head` causes, and whether more of it follows.
+    """Return one batch of the consequences of `head`, and whether more follow.
 
-    `changes` name the image's end, where `head` goes, as their cause.  When they do not fit, a batch of changes goes
-    first, without a cause in the log, and `head` comes in the last batch: if the controller dies in between, its
-    successor finds the cause undone (a broker still unfenced, say) and does the rest.
+    `changes` have the image's end, where `head` will be, as their cause.  If they do not fit into one batch, batches of
+    changes come first, without a cause in the log, and `head` comes in the last batch.  If the controller fails in
+    between, its successor finds that `head` is missing (a broker is still unfenced, for example) and does the rest.
     """
     if len(changes) < MAX_RECORDS_PER_BATCH:
         return (head, *changes), False

@@ -1,26 +1,26 @@
-"""Who may lead, and who does: one election for every occasion, and what a broker's leaving changes.
+"""The election of partition leaders, and the effects of a broker that leaves.
 
-Theory of operation.  A leader must hold every committed record.  Those that surely do are the members of the ISR and,
-after them, the eligible leader replicas (ELR): what is committed is what the whole ISR holds, and nothing more is
-committed while the ISR is smaller than min.insync.replicas.  Therefore whoever leaves an ISR that falls below that size
-still holds all that there is, until the ISR is large enough again; it is remembered in the ELR.  The size in force is
+Theory of operation.  A leader must hold every committed record.  The members of the ISR certainly do, and after them
+the eligible leader replicas (ELR).  A record is committed when the whole ISR holds it, and nothing more is committed
+while the ISR is smaller than min.insync.replicas.  Therefore a replica that leaves an ISR which falls below that size
+still holds all committed records until the ISR is large enough again; the ELR remembers it.  The effective size is
 never above the number of replicas (without those that a reassignment is adding), for the leader and here alike.
 
-The rules, which `elect` applies to whatever a decision wants the replicas and the ISR to be:
+`elect` applies these rules to the replicas and the ISR that a decision requests:
 
-- A member of the ISR that is eligible (its broker unfenced and staying, its directory working) leads: the leader as it
-  is, else the first in the order of the assignment, so that every controller would choose the same.
-- Else one of the ELR; the ISR is then that leader alone, and those who were in it are in the ELR.
-- Else, where the topic or an operator allows it, any that is eligible: an *unclean* election.  What only the others
-  hold is lost, so nobody but the new leader is in the ISR or ELR from then on.  A replica that a reassignment is still
-  adding may have next to nothing: it is taken only when an operator asks, and there is no other.
-- Else nobody (`NO_LEADER`), until one of ISR or ELR returns.  The last members of an ISR stay in it meanwhile.
-- A replica that does not hold its data any more (its directory is gone, or it was written with caching and stopped
-  uncleanly) is `lost`: in neither ISR nor ELR, even as the last.
-- The ELR is empty whenever the ISR has the size in force; and whoever changes min.insync.replicas empties it, since it
+- An eligible member of the ISR leads (its broker is unfenced and not shutting down, its directory works): the present
+  leader, else the first in the order of the assignment, so that every controller chooses the same one.
+- Else an eligible member of the ELR leads; the ISR is then that leader alone, and the former ISR members are in the
+ELR. - Else, if the topic or an operator permits it, any eligible replica: an *unclean* election.  Records that only the
+  others hold are lost, so from then on only the new leader is in the ISR, and the ELR is empty.  A replica that a
+  reassignment is still adding may have few records: it is chosen only on an operator's request, as the last resort.
+- Else there is no leader (`NO_LEADER`) until a member of ISR or ELR returns.  The last ISR members stay in the ISR.
+- A replica that no longer holds its data (its directory is missing, or it was written with caching and stopped
+  uncleanly) is `lost`: in neither ISR nor ELR, even if it is the last one.
+- The ELR is empty whenever the ISR has the effective size.  A change of min.insync.replicas also empties it, since it
   was filled under another rule.
 
-Because the last members stay in the ISR, there is no need to remember a last known leader beside it.
+Because the last members stay in the ISR, no separate last known leader is needed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ UNCLEAN = "unclean.leader.election.enable"
 
 
 class Policy(Enum):
-    """What an election may do.  All but PREFERRED keep a leader that may stay.
+    """The permitted kinds of election.  All except PREFERRED keep a leader that may stay.
 
-    OFFLINE: from the ISR, then the ELR.  REASSIGNED: only from the ISR, for replicas that are to change.
-    PREFERRED: as OFFLINE, but back to the first replica if that is in sync.
-    UNCLEAN: as OFFLINE, then any that is eligible.
+    OFFLINE: from the ISR, then the ELR.  REASSIGNED: only from the ISR, for a change of the replicas.
+    PREFERRED: as OFFLINE, but return to the first replica if it is in sync.
+    UNCLEAN: as OFFLINE, then any eligible replica.
     """
 
     OFFLINE = 1
@@ -53,7 +53,7 @@ class Policy(Enum):
 
 
 class Elected(NamedTuple):
-    """How the partition is to be, all in the order of the assignment.  `leader` NO_LEADER: nobody may lead."""
+    """The elected state of a partition, in the order of the assignment.  leader: NO_LEADER if no replica may lead."""
 
     leader: int
     isr: tuple[int, ...]
@@ -62,11 +62,11 @@ class Elected(NamedTuple):
 
 
 Eligible = Callable[[Replica], bool]
-"""Whether a replica may lead and be in the ISR: its broker is unfenced and staying, its directory works."""
+"""Whether a replica may lead and be in the ISR: its broker is unfenced and not shutting down, its directory works."""
 
 
 class Eligibility:
-    """The `Eligible` of an image, with one broker taken out (it is about to leave) or in (it is about to come back)."""
+    """The `Eligible` of an image, with one broker excluded (about to leave) or included (about to return)."""
 
     __slots__ = ("_active", "_image", "_joining", "_leaving")
 
@@ -100,13 +100,13 @@ def elect(
     adding: Collection[int] | None = None,
     lost: Collection[int] = (),
 ) -> Elected:
-    """Leader, ISR and ELR of a partition that is about to change.
+    """Return leader, ISR and ELR of a partition that is about to change.
 
-    isr: the in-sync replicas as they are to be; empty or all lost: those of before stay, unless they are lost too.
+    isr: the requested in-sync replicas; if empty or all lost, the previous ones stay, unless they are lost as well.
     min_isr: min.insync.replicas as configured, see `min_isr_of`.
-    replicas: the assignment as it is to be; None: as it is.  Who is not in it is in neither ISR nor ELR.
-    adding: of `replicas`, those that are only being added, which do not count for the size in force; None: as it is.
-    lost: brokers whose replica does not hold its data any more.
+    replicas: the requested assignment; None: unchanged.  Other replicas are in neither ISR nor ELR.
+    adding: those of `replicas` that are being added and do not count for the effective size; None: unchanged.
+    lost: brokers whose replica no longer holds its data.
     """
     order = partition.replicas if replicas is None else replicas
     newcomers = partition.adding if adding is None else adding
@@ -136,17 +136,17 @@ def _choose(partition: PartitionImage, order: Sequence[Replica], candidates: Seq
 
 
 def _left(former: Sequence[int], isr: Collection[int], wanted: int) -> tuple[int, ...]:
-    """The ELR beside this ISR: of those that were in ISR or ELR, all others, while the ISR is too small."""
+    """Return the ELR beside this ISR: the other former members of ISR and ELR while the ISR is too small."""
     return () if len(isr) >= wanted else tuple([each for each in former if each not in isr])
 
 
 def min_isr_of(image: ClusterImage, topic_id: UUID) -> int:
-    """min.insync.replicas of a topic, as configured."""
+    """Return min.insync.replicas of a topic, as configured."""
     return int(image.topic_config(topic_id, MIN_ISR))
 
 
 def policy_of(image: ClusterImage, topic_id: UUID) -> Policy:
-    """What an automatic election of this topic may do."""
+    """Return the policy of automatic elections for this topic."""
     return Policy.UNCLEAN if image.topic_config(topic_id, UNCLEAN) == "true" else Policy.OFFLINE
 
 
@@ -162,10 +162,10 @@ def change_to(
     removing: tuple[int, ...] | None = None,
     new_epoch: bool = False,
 ) -> PartitionChange | None:
-    """The record that brings the partition there, or None if it is so already.  None for a list: as it is.
+    """Return the record that makes the partition so, or None if it already is.  None for a list: unchanged.
 
-    new_epoch: also the same leader leads a new epoch (a replica has left the assignment).  An unclean election is
-    recorded as that, whatever brought it about: the loss is the news.
+    new_epoch: start a new leader epoch even under the same leader (a replica left the assignment).  An unclean election
+    is recorded with that reason, whatever caused it, because the possible loss matters most.
     """
     change = PartitionChange(
         topic_id=topic_id,
@@ -184,7 +184,7 @@ def change_to(
     return None if all(value is None for value in values) else change
 
 
-# A broker leaves
+# Departure of a broker
 
 Concerned = Callable[[Replica], bool]
 Lost = Callable[[TopicImage, PartitionImage, Replica], bool]
@@ -198,10 +198,10 @@ def departures(
     concerned: Concerned = lambda replica: True,
     lost: Lost = lambda topic, partition, replica: False,
 ) -> list[PartitionChange]:
-    """What changes when a broker leaves the ISRs and leaderships it is in: at most one batch and one record more.
+    """Decide the effects of a broker that leaves its ISRs and leaderships: at most one batch plus one record.
 
-    concerned: of its replicas, those that leave (all, or those on a failed directory).
-    lost: those that leave ELRs too, and ISRs even as the last, because they do not hold the data any more.
+    concerned: those of its replicas that leave (all, or those on a failed directory).
+    lost: those that also leave ELRs, and ISRs even as the last member, because they no longer hold the data.
     The cause is the record at the image's end.
     """
     return list(islice(_departures(image, broker_id, reason, concerned, lost), MAX_RECORDS_PER_BATCH + 1))
@@ -217,7 +217,7 @@ def _departures(
         policy, min_isr = policy_of(image, topic_id), min_isr_of(image, topic_id)
         for index in indexes(hostings[topic_id]):
             partition = topic.partitions[index]
-            assert partition is not None, f"{topic.name}-{index} is hosted by {broker_id} but is not there"
+            assert partition is not None, f"{topic.name}-{index} is hosted by {broker_id} but does not exist"
             replica = partition.replica(broker_id)
             assert replica is not None, f"{topic.name}-{index} is hosted by {broker_id} but has no replica there"
             if broker_id not in partition.isr and broker_id not in partition.elr:
@@ -232,16 +232,16 @@ def _departures(
                 yield change
 
 
-# Leaders for those that have none
+# Leaders for partitions without one
 
 
 def elections(
     image: ClusterImage, *, cause_offset: int, broker_id: int | None = None, joining: bool = False
 ) -> list[PartitionChange]:
-    """Leaders for the partitions that have none and could have one: at most one batch.
+    """Elect leaders for partitions that have none and can have one: at most one batch.
 
-    broker_id: only partitions that this broker has a replica of; None: all.
-    joining: take `broker_id` for unfenced already.
+    broker_id: only partitions with a replica on this broker; None: all.
+    joining: treat `broker_id` as unfenced already.
     """
     found = _elections(image, cause_offset, broker_id, Eligibility(image, joining=broker_id if joining else None))
     return list(islice(found, MAX_RECORDS_PER_BATCH))
@@ -258,7 +258,7 @@ def _elections(
         policy, min_isr = policy_of(image, topic_id), min_isr_of(image, topic_id)
         for index in indexes(fewer[topic_id] & more.get(topic_id, 0)):
             partition = topic.partitions[index]
-            assert partition is not None, f"{topic.name}-{index} has no leader but is not there"
+            assert partition is not None, f"{topic.name}-{index} has no leader but does not exist"
             elected = elect(partition, partition.isr, eligible, policy, min_isr=min_isr)
             if elected.leader != NO_LEADER:
                 change = change_to(topic_id, partition, elected, Reason.BROKER_UNFENCED, cause_offset)

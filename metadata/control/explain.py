@@ -1,8 +1,7 @@
-"""A partition's life in plain words.
+"""The history of a partition in words.
 
-Every change names why it was made, the record that caused it and the change before it (design §5).  Here that becomes
-sentences; a change is a delta, so what was before is only known from the creation, or from the first change that sets
-it, on.
+Every change has a reason, the record that caused it, and the previous change.  This module turns them into sentences.
+A change is a delta, so earlier values are known only from the creation on, or from the first change that sets them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from metadata.records import (
 
 
 class Entry(NamedTuple):
-    """A record of the chain; `cause`: the record at its cause_offset, None if there is none or it is not kept."""
+    """A record of the chain.  cause: the record at its cause_offset; None if it has none, or it was deleted."""
 
     offset: int
     record: Partition | PartitionChange
@@ -39,29 +38,29 @@ class Entry(NamedTuple):
 
 _REASONS = {
     Reason.BROKER_FENCED: "a broker was fenced",
-    Reason.BROKER_UNFENCED: "a replica that may lead is back",
+    Reason.BROKER_UNFENCED: "a replica that may lead was unfenced",
     Reason.CONTROLLED_SHUTDOWN: "a broker is shutting down",
-    Reason.NEW_INCARNATION: "a broker was started anew",
-    Reason.ISR_SHRINK: "the leader found a follower that does not keep up",
-    Reason.ISR_EXPAND: "the leader found a follower that has caught up",
-    Reason.PREFERRED_ELECTION: "an election of the preferred leader was asked for",
+    Reason.NEW_INCARNATION: "a broker restarted",
+    Reason.ISR_SHRINK: "the leader found that a follower lags",
+    Reason.ISR_EXPAND: "the leader found that a follower has caught up",
+    Reason.PREFERRED_ELECTION: "an election of the preferred leader was requested",
     Reason.PREFERRED_BALANCE: "the controller balances leaders: the preferred one is in sync",
-    Reason.UNCLEAN_ELECTION: "no in-sync replica lives and unclean elections are allowed: what only the former in-sync"
-    " replicas held may be lost",
+    Reason.UNCLEAN_ELECTION: "no in-sync replica was available and unclean elections are allowed: records that only the"
+    " former in-sync replicas held may be lost",
     Reason.DIRECTORY_OFFLINE: "a data directory failed",
     Reason.REASSIGNMENT: "a reassignment was started",
     Reason.REASSIGNMENT_COMPLETED: "the reassignment is complete",
     Reason.REASSIGNMENT_CANCELLED: "the reassignment was cancelled",
-    Reason.DIRECTORY_ASSIGNED: "a broker says in which directory its replica lives",
+    Reason.DIRECTORY_ASSIGNED: "a broker reported the directory of its replica",
     Reason.UNREGISTERED: "a broker was unregistered",
     Reason.QUORUM_REBUILT: "the quorum was rebuilt by `quorum-node recover`",
     Reason.CONFIG_CHANGED: "a config changed",
-    Reason.REPLICA_LOST: "a broker reports its replica as damaged or gone",
+    Reason.REPLICA_LOST: "a broker reported its replica as damaged or missing",
 }
 
 
 def reason_word(record: Partition | PartitionChange) -> str:
-    """The reason as a word of the contract: `created`, or the reason code in small letters."""
+    """Return the reason as a word of the contract: `created`, or the reason code in small letters."""
     return "created" if isinstance(record, Partition) else record.reason.name.lower()
 
 
@@ -71,7 +70,7 @@ def cause_offset(record: Partition | PartitionChange) -> int:
 
 @dataclass(slots=True)
 class _Known:
-    """The partition as far as the chain has told so far."""
+    """The state of the partition so far, as known from the chain."""
 
     leader: int | None = None
     isr: tuple[int, ...] | None = None
@@ -82,7 +81,7 @@ class _Known:
 
 
 def explain(chain: Sequence[Entry]) -> list[str]:
-    """A sentence for each entry; `chain` is ascending and without holes, but may begin late."""
+    """Return a sentence for each entry; `chain` is ascending and without gaps, but may begin late."""
     known = _Known()
     return [_explain(entry, known) for entry in chain]
 
@@ -97,14 +96,14 @@ def _explain(entry: Entry, known: _Known) -> str:
             f" epoch {record.leader_epoch}; in sync {_ids(record.isr)}"
         )
     changes = [*_renewal(record, known), *_changes(record, known)]
-    return f"{'; '.join(changes) or 'its epoch went up'}, because {_because(entry, record)}"
+    return f"{'; '.join(changes) or 'a new epoch'}, because {_because(entry, record)}"
 
 
 def _renewal(record: PartitionChange, known: _Known) -> list[str]:
     before, known.topic_id = known.topic_id, record.topic_id
     if before is None or before == record.topic_id:
         return []
-    return ["the topic has lost its highest partitions meanwhile and goes on under another id"]
+    return ["the topic's highest partitions were removed, and it continues under another id"]
 
 
 def _changes(record: PartitionChange, known: _Known) -> list[str]:
@@ -123,11 +122,11 @@ def _changes(record: PartitionChange, known: _Known) -> list[str]:
         changes += _replica_changes(record.replicas, known.replicas)
         known.replicas = record.replicas
     if record.isr is not None:
-        if known.isr is None or sorted(known.isr) != sorted(record.isr):  # another order alone means nothing
+        if known.isr is None or sorted(known.isr) != sorted(record.isr):  # a different order alone is no change
             changes.append(f"in sync {_ids(record.isr)}" + ("" if known.isr is None else f" (was {_ids(known.isr)})"))
         known.isr = record.isr
     if record.elr is not None:
-        changes.append(f"{_ids(record.elr)} may lead as well" if record.elr else "nobody else may lead any more")
+        changes.append(f"{_ids(record.elr)} may lead as well" if record.elr else "no other replica may lead any more")
         known.elr = record.elr
     if record.adding:
         changes.append(f"adding {_ids(record.adding)}")
@@ -149,7 +148,7 @@ def _because(entry: Entry, record: PartitionChange) -> str:
     at = f" (offset {record.cause_offset})" if record.cause_offset >= 0 else ""
     match entry.cause:
         case BrokerChange(broker_id=broker_id, fenced=True) if record.reason is Reason.BROKER_FENCED:
-            return f"broker {broker_id} was fenced: no heartbeat came in time, or it asked to be{at}"
+            return f"broker {broker_id} was fenced: it sent no heartbeat in time, or requested it{at}"
         case BrokerChange(broker_id=broker_id, fenced=False) if record.reason is Reason.BROKER_UNFENCED:
             return f"broker {broker_id} was unfenced and may lead{at}"
         case BrokerChange(broker_id=broker_id, in_controlled_shutdown=True):
@@ -157,7 +156,7 @@ def _because(entry: Entry, record: PartitionChange) -> str:
         case BrokerChange(broker_id=broker_id) if record.reason is Reason.DIRECTORY_OFFLINE:
             return f"a data directory of broker {broker_id} failed{at}"
         case RegisterBroker(broker_id=broker_id):
-            return f"broker {broker_id} was started anew: whatever it had led or was in sync with ended{at}"
+            return f"broker {broker_id} restarted, which ended its leaderships and ISR memberships{at}"
         case UnregisterBroker(broker_id=broker_id):
             return f"broker {broker_id} was unregistered{at}"
         case Config(key=key, value=value):
@@ -166,7 +165,7 @@ def _because(entry: Entry, record: PartitionChange) -> str:
 
 
 def now_text(image: ClusterImage, topic: TopicImage, partition: PartitionImage) -> str:
-    """The state of a partition, and what is wrong with it, if anything: who cannot do what, and why."""
+    """Return the state of a partition and its problems: which operations fail, and why."""
     state = (
         f"{topic.name}-{partition.index}: {_leader(partition.leader)} in leader epoch {partition.leader_epoch};"
         f" replicas {_ids(partition.replica_ids)}; in sync {_ids(partition.isr)}"
@@ -179,7 +178,7 @@ def now_text(image: ClusterImage, topic: TopicImage, partition: PartitionImage) 
         state += f"; removing {_ids(partition.removing)}"
     sentences = [state]
     if topic.topic_id != topic.origin:
-        sentences.append("Partitions of this topic were removed: it goes on under another id than it was created with")
+        sentences.append("Partitions of this topic were removed, and it continues under another id")
     if partition.leader == NO_LEADER:
         sentences.append(_waits_for(image, partition))
     else:
@@ -191,19 +190,19 @@ def _waits_for(image: ClusterImage, partition: PartitionImage) -> str:
     needed = (*partition.isr, *partition.elr)
     if not needed:
         return (
-            "Nobody can write or read: no replica is known to hold all acknowledged records, so only an unclean"
+            "Reads and writes fail: no replica is known to hold all acknowledged records, so only an unclean"
             " election can help"
         )
     problems = ", ".join(f"{each} ({_problem(image, partition, each) or 'may lead'})" for each in needed)
-    return f"Nobody can write or read until {'one of these' if len(needed) > 1 else 'this one'} can lead: {problems}"
+    return f"Reads and writes fail until {'one of these' if len(needed) > 1 else 'this one'} can lead: {problems}"
 
 
 def _shortcomings(image: ClusterImage, topic: TopicImage, partition: PartitionImage) -> list[str]:
-    """What a partition that has a leader lacks."""
+    """Return the problems of a partition that has a leader."""
     found = []
     wanted = min(min_isr_of(image, topic.topic_id), partition.settled_count)
     if len(partition.isr) < wanted:
-        text = f"{len(partition.isr)} in sync, min.insync.replicas asks for {wanted}"
+        text = f"{len(partition.isr)} in sync, min.insync.replicas is {wanted}"
         found.append(f"Writes with acks=all are refused: {text}")
     missing = [each for each in partition.replica_ids if each not in partition.isr]
     if missing:
@@ -213,13 +212,13 @@ def _shortcomings(image: ClusterImage, topic: TopicImage, partition: PartitionIm
 
 
 def _problem(image: ClusterImage, partition: PartitionImage, broker_id: int) -> str:
-    """Why a replica does not serve; nothing if it could."""
+    """Return why a replica does not serve; empty if it could."""
     broker = image.brokers.get(broker_id)
     replica = partition.replica(broker_id)
     if broker is None:
         return "is not registered"
     if replica is not None and replica.directory_id == LOST:
-        return "has lost it: damaged or gone"
+        return "has lost it: damaged or missing"
     if broker.fenced:
         return "is fenced"
     if broker.in_controlled_shutdown:
@@ -233,8 +232,8 @@ REPLICA_NEW, REPLICA_ONLINE, REPLICA_OFFLINE, REPLICA_NON_EXISTENT = "new", "onl
 
 
 def replica_state(image: ClusterImage, partition: PartitionImage, replica: Replica) -> str:
-    """Computed, never stored: `new` while it is being added and has not been in sync, `offline` when its broker or
-    directory is, `non-existent` when its broker is not registered (any more)."""
+    """Return the computed state: `new` while it is being added and has not been in sync, `offline` if its broker or
+    directory is, `non-existent` if its broker is not registered."""
     broker = image.brokers.get(replica.broker_id)
     if broker is None:
         return REPLICA_NON_EXISTENT

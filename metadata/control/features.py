@@ -1,9 +1,9 @@
-"""Levels of features: what all nodes have agreed to write and understand (Feature records; KIP-584).
+"""Feature levels: the record formats that all nodes support and write (Feature records; KIP-584).
 
-A level only goes up, and only as far as the active controller and every registered broker understand it, so that nobody
-meets a record that it cannot read.  A broker that is down counts too: it comes back as what it was.  From then on a
-broker of an older release is refused when it registers, and a voter of one ends, naming the level, when it comes to the
-record (`metadata.codec`).  The voters' releases are not known here: upgrade all of them first.
+A level only rises, and only as far as the active controller and every registered broker support it, so that no node
+reads a record that it does not know.  Brokers that are down count as well, since they restart with their old release.
+After an upgrade, the registration of a broker with an older release is refused, and a voter with an older release ends
+at the record and names the level (`metadata.codec`).  The voters' releases are not known here: upgrade them first.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, METADATA_VE
 from quorumlog.wire.errors import ApiError
 
 SUPPORTED: Mapping[str, range] = {METADATA_VERSION: range(METADATA_VERSION_MIN, METADATA_VERSION_MAX + 1)}
-"""Levels that this release understands, by feature."""
+"""Levels that this release supports, by feature."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedFeature:
-    """lowest, highest: what all understand.  limited_by: ids of the brokers that understand less than this release."""
+    """lowest, highest: supported by all.  limited_by: ids of brokers that support less than this release."""
 
     name: str
     level: int
@@ -34,7 +34,7 @@ class DescribedFeature:
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """How it ended, and the level in force after it."""
+    """The outcome, and the level after it."""
 
     outcome: Outcome
     level: int
@@ -55,9 +55,9 @@ def _described(image: ClusterImage, name: str) -> DescribedFeature:
 
 
 def upgrade_feature(image: ClusterImage, name: str, level: int | None, *, validate_only: bool) -> Decision[Upgraded]:
-    """Raise a feature to this level, or, with None, as far as all understand it."""
+    """Raise a feature to this level, or with None to the highest level that all support."""
     if name not in SUPPORTED:
-        text = f"there is no feature {name[:60]!a}; there are {', '.join(sorted(SUPPORTED))}"
+        text = f"unknown feature {name[:60]!a}; the features are {', '.join(sorted(SUPPORTED))}"
         return Decision(Upgraded(Outcome(ApiError.INVALID_REQUEST, text), 0))
     feature = _described(image, name)
     wanted = max(feature.level, feature.highest) if level is None else level
@@ -72,15 +72,15 @@ def upgrade_feature(image: ClusterImage, name: str, level: int | None, *, valida
 
 def _refuse(feature: DescribedFeature, wanted: int) -> Outcome | None:
     if wanted < feature.level:
-        text = f"{feature.name} is at level {feature.level} and never goes down: records of that level may be there"
+        text = f"{feature.name} is at level {feature.level} and cannot be lowered, because the log may hold its records"
         return Outcome(ApiError.INVALID_REQUEST, text)
     ours = SUPPORTED[feature.name][-1]
     if wanted > ours:
-        text = f"the active controller understands levels of {feature.name} up to {ours}, not {wanted}"
+        text = f"the active controller supports levels of {feature.name} up to {ours}, not {wanted}"
         return Outcome(ApiError.UNSUPPORTED_VERSION, text, "start a newer release on every node first")
     if wanted > feature.highest:
         names = ", ".join(map(str, feature.limited_by))
-        text = f"not every broker understands level {wanted} of {feature.name}: {names} at most {feature.highest}"
-        advice = "start a newer release there; a broker that is gone for good: kctl brokers unregister"
+        text = f"not every broker supports level {wanted} of {feature.name}: {names} at most {feature.highest}"
+        advice = "start a newer release there; if a broker was removed permanently: kctl brokers unregister"
         return Outcome(ApiError.UNSUPPORTED_VERSION, text, advice)
     return None

@@ -1,16 +1,16 @@
-"""What brokers change about single partitions: the ISR, by compare-and-set, and the directory of a replica.
+"""Changes that brokers make to single partitions: the ISR, by compare-and-set, and the directory of a replica.
 
-The order of the checks of an ISR change is part of the protocol: each refusal tells the leader something else to do.
-Ahead of us: this controller is the stale one, ask another (NOT_CONTROLLER).  Behind in leader epoch: it leads no more.
-Behind in partition epoch: it decided on an ISR that has changed since; read the log, then decide anew.  Ineligible: the
-member it wants to add may not be in sync now; forget the proposal.
+The order of the checks of an ISR change is part of the protocol, because each refusal makes the leader do something
+else.  Epochs ahead of ours: this controller is stale, ask another one (NOT_CONTROLLER).  Leader epoch behind ours: the
+sender no longer leads.  Partition epoch behind ours: the ISR has changed since the sender decided; read the log, then
+decide again.  Ineligible: the added member may not be in sync now; drop the proposal.
 
-An ISR change that completes a reassignment (see `reassign`) is written together with what that changes, the leader
-perhaps among it; the answer says how the partition is then.
+An ISR change that completes a reassignment (see `reassign`) is written together with the other effects, possibly with
+a new leader; the answer contains the resulting partition.
 
-A broker that finds a replica damaged or gone, while the directory works, reports the directory `LOST`: from then on
-the replica is in neither ISR nor ELR, even as the last, so nothing is ever elected that does not hold what it seems to
-hold.  When it is healed the broker reports the real directory again, and it comes back through the ISR like any other.
+A broker that finds a replica damaged or missing, while the directory works, reports the directory `LOST`.  The replica
+is then in neither ISR nor ELR, even if it is the last one, so a replica without its records is never elected.  After
+the repair the broker reports the real directory again, and the replica rejoins through the ISR like any other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from quorumlog.wire.errors import ApiError
 
 
 class Member(NamedTuple):
-    """An ISR member as the leader knows it: the epoch is of the incarnation that fetched from it."""
+    """An ISR member as the leader knows it: the epoch belongs to the incarnation that fetched from the leader."""
 
     broker_id: int
     broker_epoch: int
@@ -50,7 +50,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """`isr` is the whole ISR as it is to be, in any order."""
+    """isr: the whole requested ISR, in any order."""
 
     topic_id: UUID
     index: int
@@ -61,7 +61,7 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True)
 class IsrChanged:
-    """The partition as it is after the decision; -1 where it is not known."""
+    """The partition after the decision; -1 for unknown values."""
 
     topic_id: UUID
     index: int
@@ -80,7 +80,7 @@ class AlterPartitionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The replica of the asking broker now lives in this directory; `LOST`: it cannot be served any more."""
+    """The new directory of the sending broker's replica; `LOST`: the replica cannot be served any more."""
 
     topic_id: UUID
     index: int
@@ -90,7 +90,7 @@ class Assignment:
 def alter_partition(
     image: ClusterImage, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
 ) -> Decision[AlterPartitionAnswer]:
-    """Decide the ISR changes of one leader broker; each item stands for itself."""
+    """Decide the ISR changes of one leader broker, each item independently."""
     refusal = check_broker(image, broker_id, broker_epoch)
     if refusal is None and len(changes) > CHANGES_MAX:
         refusal = _too_many(len(changes))
@@ -114,8 +114,8 @@ def alter_partition(
             continue
         after = partition
         if outcome.ok:
-            # Also for the ISR as it is: a leader whose earlier proposal was never answered asks for a partition epoch
-            # past every copy of it that may still be on its way.
+            # Even for an unchanged ISR: a leader whose earlier proposal was never answered needs a partition epoch
+            # above every copy of the proposal that may still be in transit.
             record = _isr_record(image, change, partition, eligible)
             after = _after(partition, record)
             reassigned += partition.reassigning and not after.reassigning
@@ -125,11 +125,11 @@ def alter_partition(
 
 
 def _too_many(count: int, most: int = CHANGES_MAX) -> Outcome:
-    return Outcome(ApiError.POLICY_VIOLATION, f"{count} partitions: one request changes at most {most}")
+    return Outcome(ApiError.POLICY_VIOLATION, f"{count} partitions: one request can change at most {most}")
 
 
 def _after(partition: PartitionImage, record: PartitionChange) -> PartitionImage:
-    """What is answered of the partition as it is after the record."""
+    """Return the partition in the answer, as of the record."""
     return msgspec.structs.replace(
         partition,
         isr=partition.isr if record.isr is None else record.isr,
@@ -167,7 +167,7 @@ def _check_change(
 ) -> Outcome | None:
     topic = image.topics.get(change.topic_id)
     if topic is None:
-        return Outcome(ApiError.UNKNOWN_TOPIC_ID, f"no topic has the id {change.topic_id}")
+        return Outcome(ApiError.UNKNOWN_TOPIC_ID, f"unknown topic id {change.topic_id}")
     name = f"{topic.name}-{change.index}"
     if partition is None:
         return Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, f"{name} does not exist")
@@ -178,12 +178,14 @@ def _check_change(
             f" controller's {partition.leader_epoch}, {partition.partition_epoch}",
         )
     if change.leader_epoch < partition.leader_epoch:
-        text = f"{name}: leader epoch {change.leader_epoch} is over, it is {partition.leader_epoch}"
+        text = f"{name}: leader epoch {change.leader_epoch} is old; the present one is {partition.leader_epoch}"
         return Outcome(ApiError.FENCED_LEADER_EPOCH, text)
     if broker_id != partition.leader:
         return Outcome(ApiError.INVALID_REQUEST, f"{name} is led by {partition.leader}, not by {broker_id}")
     if change.partition_epoch < partition.partition_epoch:
-        text = f"{name}: partition epoch {change.partition_epoch} is over, it is {partition.partition_epoch}"
+        text = (
+            f"{name}: partition epoch {change.partition_epoch} is old; the present one is {partition.partition_epoch}"
+        )
         return Outcome(ApiError.INVALID_UPDATE_VERSION, text)
     return _check_members(image, name, change, partition)
 
@@ -191,12 +193,12 @@ def _check_change(
 def _check_members(image: ClusterImage, name: str, change: IsrChange, partition: PartitionImage) -> Outcome | None:
     ids = [member.broker_id for member in change.isr]
     if len(set(ids)) < len(ids) or not set(ids).issubset(partition.replica_ids) or partition.leader not in ids:
-        text = f"{name}: isr {ids[:20]} is not a part of the replicas {partition.replica_ids} that holds the leader"
+        text = f"{name}: isr {ids[:20]} is not a subset of the replicas {partition.replica_ids} with the leader"
         return Outcome(ApiError.INVALID_REQUEST, text)
     for member in change.isr:
         broker = image.brokers.get(member.broker_id)
         replica = partition.replica(member.broker_id)
-        assert replica is not None, f"{name}: {member.broker_id} is in the replicas but has none"
+        assert replica is not None, f"{name}: {member.broker_id} is in the replicas but has no replica"
         problem = None
         if broker is None:
             problem = "is not registered"
@@ -216,10 +218,10 @@ def _check_members(image: ClusterImage, name: str, change: IsrChange, partition:
 def assign_directories(
     image: ClusterImage, broker_id: int, broker_epoch: int, assignments: Sequence[Assignment]
 ) -> Decision[Outcome]:
-    """Decide which directories a broker's replicas live in: all of the request, or nothing.
+    """Decide the directories of a broker's replicas: the whole request, or nothing.
 
-    A topic or partition that is gone by now is passed over: its deletion was faster than the report.  A directory that
-    has failed by now is taken all the same: so the controller learns what is offline with it.
+    A topic or partition that was deleted meanwhile is skipped.  A directory that failed meanwhile is accepted, so that
+    the controller learns which replicas are offline with it.
     """
     refusal = check_broker(image, broker_id, broker_epoch)
     if refusal is None and len(assignments) > MAX_RECORDS_PER_BATCH:
@@ -256,8 +258,8 @@ def _move(
     partition: PartitionImage,
     replica: Replica,
 ) -> PartitionChange | None:
-    """One replica to its new place.  What was on a directory that has failed is not what is on the new one; what is on
-    one that has failed cannot be served."""
+    """Move one replica to its new directory.  Data on a failed directory is not on the new one; data on a directory
+    that has failed cannot be served."""
     moved = Replica(replica.broker_id, assignment.directory_id)
     if moved == replica:
         return None

@@ -1,10 +1,10 @@
-"""More partitions for a topic, or fewer.
+"""Adding partitions to a topic, and removing them.
 
-More are new partitions at the end.  Fewer are the highest-numbered ones taken away, with all their records: any other
-would leave a hole in the numbers 0 to n-1, over which every client's partitioner counts.  The topic then goes on under
-another id, because a client that knows a topic by its id never believes that it has fewer partitions than before; to it
-the old topic is gone.  What stays is untouched: same identity (`created`), leaders and epochs.  If partitions come back
-later, their leader epochs go on where they were, since clients ignore lower ones.
+New partitions are added at the end.  Removal deletes the highest-numbered ones with all their records; any other choice
+would leave a gap in the numbers 0 to n-1, over which every client's partitioner counts.  The topic then gets a new id,
+because a client that knows the topic's id does not accept a smaller number of partitions; for the client, the old topic
+is deleted.  The remaining partitions keep their identity (`created`), leaders and epochs.  If partitions are added
+again later, their leader epochs continue, since clients ignore lower ones.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from metadata.records import MAX_RECORDS_PER_BATCH, Record, RemovePartition, Ren
 from quorumlog.wire.errors import ApiError
 
 MAX_PARTITIONS = 1_000_000
-"""Of one topic."""
+"""The result for one topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """`count` in all.  `assignment`: broker ids of each new partition, the preferred leader first; or empty."""
+    """count: the new number of partitions.  assignment: brokers of each new partition, the leader first; or empty."""
 
     topic: str
     count: int
@@ -37,7 +37,7 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """The topic as it is afterwards.  Not `changed` though ok: it was so already."""
+    """The topic after the change.  changed: False if it already had this number of partitions."""
 
     topic: str
     outcome: Outcome
@@ -46,13 +46,13 @@ class Resized:
     changed: bool = False
 
 
-# More
+# Adding
 
 
 def add_partitions(
     image: ClusterImage, wanted: Sequence[NewPartitions], *, validate_only: bool = False
 ) -> Decision[tuple[Resized, ...]]:
-    """Decide which partitions are added; each topic stands for itself, what can be done is done in one batch."""
+    """Decide which partitions are added, each topic independently; all permitted additions are one batch."""
     counts = Counter(each.topic for each in wanted)
     placer = Placer(image)
     refusals = [_refuse_more(image, each, counts[each.topic], placer.broker_count) for each in wanted]
@@ -65,9 +65,9 @@ def add_partitions(
     replicas_made = sum(number * _factor(image, each.topic) for each, number in more)
     problem = None
     if records_made > MAX_RECORDS_PER_BATCH:
-        problem = f"the request makes {records_made} partitions, one batch holds at most {MAX_RECORDS_PER_BATCH}"
+        problem = f"the request adds {records_made} partitions; one batch can hold at most {MAX_RECORDS_PER_BATCH}"
     elif replicas_made > MAX_REPLICAS_PER_REQUEST:
-        problem = f"the request makes {replicas_made} replicas, at most {MAX_REPLICAS_PER_REQUEST} are made at a time"
+        problem = f"the request adds {replicas_made} replicas; one request can add at most {MAX_REPLICAS_PER_REQUEST}"
     records: list[Record] = []
     answers: list[Resized] = []
     for each, refusal in zip(wanted, refusals, strict=True):
@@ -77,7 +77,7 @@ def add_partitions(
             answers.append(_as_it_is(image, each.topic, refusal))
             continue
         topic = image.topic(each.topic)
-        assert topic is not None, f"topic {each.topic} was there a moment ago"
+        assert topic is not None, f"topic {each.topic} existed a moment ago"
         added = _added(image, topic, each, placer)
         records += added
         answers.append(Resized(topic.name, OK, topic.topic_id, each.count, bool(added) and not validate_only))
@@ -85,7 +85,7 @@ def add_partitions(
 
 
 def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int, brokers: int) -> Outcome | None:
-    """`brokers`: how many take replicas."""
+    """brokers: the number of brokers that accept replicas."""
     topic = image.topic(wanted.topic)
     if times > 1:
         return Outcome(ApiError.INVALID_REQUEST, f"topic {wanted.topic[:60]!a} is named {times} times in one request")
@@ -93,30 +93,30 @@ def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int, brokers
         return no_topic(wanted.topic)
     now, number = len(topic.partitions), wanted.count - len(topic.partitions)
     if wanted.count < 1 or wanted.count > MAX_PARTITIONS:
-        return Outcome(ApiError.INVALID_PARTITIONS, f"{wanted.count} partitions: there can be 1 to {MAX_PARTITIONS}")
+        return Outcome(
+            ApiError.INVALID_PARTITIONS, f"{wanted.count} partitions: the number must be 1 to {MAX_PARTITIONS}"
+        )
     if number < 0:
-        text = f"topic {topic.name} has {now} partitions, {wanted.count} are fewer"
+        text = f"topic {topic.name} has {now} partitions, more than {wanted.count}"
         return Outcome(
             ApiError.INVALID_PARTITIONS, text, f"kctl topics remove-partitions {topic.name} --to {wanted.count}"
         )
     if number == 0 and _is_so(topic, wanted.assignment):
         return None
     if wanted.assignment and len(wanted.assignment) != number:
-        text = f"topic {topic.name} has {now} partitions: for {wanted.count} there are {number} to place"
-        return Outcome(
-            ApiError.INVALID_REPLICA_ASSIGNMENT, f"{text}, the assignment has {len(wanted.assignment)} of them"
-        )
+        text = f"topic {topic.name} has {now} partitions: {wanted.count} need {number} rows"
+        return Outcome(ApiError.INVALID_REPLICA_ASSIGNMENT, f"{text}; the assignment has {len(wanted.assignment)}")
     factor = _factor(image, topic.name)
     if wanted.assignment:
         return check_rows(image, wanted.assignment, now, factor)
     if number and factor > brokers:
-        text = f"replication factor {factor}, unfenced brokers that take replicas: {brokers}"
+        text = f"replication factor {factor}; unfenced brokers that accept replicas: {brokers}"
         return Outcome(ApiError.INVALID_REPLICATION_FACTOR, text, "start more brokers, or give an assignment")
     return None
 
 
 def _is_so(topic: TopicImage, assignment: Sequence[tuple[int, ...]]) -> bool:
-    """Whether the last partitions are on these brokers: the request has been carried out before."""
+    """Return whether the last partitions are on these brokers, because the request was already applied."""
     last = topic.partitions[len(topic.partitions) - len(assignment) :]
     return len(last) == len(assignment) and all(
         partition is not None and partition.replica_ids == row for partition, row in zip(last, assignment, strict=True)
@@ -140,20 +140,20 @@ def _size(image: ClusterImage, name: str) -> int:
 
 
 def _factor(image: ClusterImage, name: str) -> int:
-    """The replication factor: that of partition 0, when nothing is being moved."""
+    """Return the replication factor: that of partition 0, when no reassignment is in progress."""
     topic = image.topic(name)
     first = None if topic is None else topic.partition(0)
     assert first is not None, f"topic {name} has no partition"
     return len(first.replicas) - len(first.removing)
 
 
-# Fewer
+# Removing
 
 
 def remove_partitions(
     image: ClusterImage, name: str, count: int, new_id: Callable[[], UUID], *, validate_only: bool = False
 ) -> Decision[Resized]:
-    """Decide to keep the first `count` partitions of a topic.  `new_id` draws a random uuid."""
+    """Decide to keep the first `count` partitions of a topic.  new_id: returns a random uuid."""
     topic = image.topic(name)
     if topic is None:
         return Decision(_as_it_is(image, name, no_topic(name)))
@@ -174,20 +174,20 @@ def remove_partitions(
 def _refuse_fewer(topic: TopicImage, count: int) -> Outcome | None:
     now = len(topic.partitions)
     if is_internal(topic.name):
-        return Outcome(ApiError.POLICY_VIOLATION, f"topic {topic.name} belongs to the system")
+        return Outcome(ApiError.POLICY_VIOLATION, f"topic {topic.name} is reserved for the system")
     if count < 1:
-        text = f"{count} partitions: at least 1 must stay"
-        return Outcome(ApiError.INVALID_PARTITIONS, text, f"kctl topics delete {topic.name}, for all of them")
+        text = f"{count} partitions: at least 1 must remain"
+        return Outcome(ApiError.INVALID_PARTITIONS, text, f"kctl topics delete {topic.name}, to delete all of them")
     if count > now:
-        text = f"topic {topic.name} has {now} partitions, {count} are more"
+        text = f"topic {topic.name} has {now} partitions, fewer than {count}"
         return Outcome(ApiError.INVALID_PARTITIONS, text, f"kctl topics add-partitions {topic.name} --to {count}")
     if now - count >= MAX_RECORDS_PER_BATCH:
-        text = f"{now - count} partitions: at most {MAX_RECORDS_PER_BATCH - 1} are removed at a time"
+        text = f"{now - count} partitions: one request can remove at most {MAX_RECORDS_PER_BATCH - 1}"
         return Outcome(ApiError.POLICY_VIOLATION, text, f"first --to {now - MAX_RECORDS_PER_BATCH + 1}")
     moving = [each.index for each in topic.partitions[count:] if each is not None and each.reassigning]
     if moving:
         text = f"{topic.name}-{moving[0]} is being reassigned"
-        return Outcome(ApiError.REASSIGNMENT_IN_PROGRESS, text, "let it end, or: kctl reassign cancel")
+        return Outcome(ApiError.REASSIGNMENT_IN_PROGRESS, text, "wait until it ends, or: kctl reassign cancel")
     return None
 
 

@@ -1,14 +1,13 @@
-"""Where the replicas of a new topic go.
+"""Placement of the replicas of a new topic.
 
-Greedy and deterministic: each choice takes the least loaded broker, so every controller places alike and no randomness
-is needed.  What counts, in this order: a partition's replicas spread over as many racks as there are; a topic's own
-leaders and replicas are even over the brokers (its load is its own, whatever else the cluster holds); the same pair of
-leader and follower does not come back before the others had their turn; the cluster's leaders and replicas become even;
-the lower id.  The first follower is the one that succeeds the leader, so it changes as well: a dead broker's
-leaderships spread over many others.
+Greedy and deterministic: each choice takes the least loaded broker, so every controller makes the same choice, and no
+randomness is needed.  The criteria, in this order: a partition's replicas use as many racks as possible; a topic's own
+leaders and replicas are spread evenly over the brokers, independent of other topics; a pair of leader and follower is
+repeated only after all other pairs; the cluster's leaders and replicas become even; the lower id.  The first follower
+succeeds the leader, so it varies as well: the leaderships of a failed broker are spread over many others.
 
-The choice looks at every broker, so a large topic is placed so only for a while, some rows for each broker; then those
-rows, which are even by themselves, repeat.
+Each choice compares all brokers.  So for a large topic only a limited number of rows is computed for each broker; these
+rows, which are even in themselves, are then repeated.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from metadata.image import BrokerImage, ClusterImage
 
 ROWS_PER_BROKER = 12
 KEYS_MAX = 500_000
-"""About how many loads one topic's placement compares (0.15 s), however many brokers and replicas there are."""
+"""Approximate number of loads that one topic's placement compares (0.15 s), for any number of brokers and replicas."""
 
 
 class _Load:
-    """One broker's load: what the cluster has given it, and what this topic has."""
+    """The load of one broker: from the cluster, and from this topic."""
 
     __slots__ = ("broker_id", "leaders", "pairs", "rack", "replicas", "successions", "topic_leaders", "topic_replicas")
 
@@ -37,8 +36,8 @@ class _Load:
     def begin_topic(self) -> None:
         self.topic_leaders = 0
         self.topic_replicas = 0
-        self.pairs: dict[int, int] = {}  # leader id → partitions of this topic in which this broker follows it
-        self.successions: dict[int, int] = {}  # leader id → those in which it is the first follower
+        self.pairs: dict[int, int] = {}  # leader id → this topic's partitions in which this broker follows
+        self.successions: dict[int, int] = {}  # leader id → those in which this broker is the first follower
 
     def leader_key(self) -> tuple[int, int, int, int]:
         return self.topic_leaders, self.leaders, self.replicas, self.broker_id
@@ -50,14 +49,14 @@ class _Load:
         return self.successions.get(leader_id, 0), sum(self.successions.values()), self.broker_id
 
     def take(self, leader_id: int, place: int) -> None:
-        """A new replica goes here."""
+        """Count a new replica on this broker."""
         self.note(leader_id, place)
         self.replicas += 1
         if leader_id == self.broker_id:
             self.leaders += 1
 
     def note(self, leader_id: int, place: int) -> None:
-        """A replica of the topic is here; of the cluster's load it is a part already, or `take` counts it."""
+        """Count a replica of the topic on this broker, for the topic's load only."""
         if place == 1:
             self.successions[leader_id] = self.successions.get(leader_id, 0) + 1
         self.topic_replicas += 1
@@ -68,7 +67,7 @@ class _Load:
 
 
 class Placer:
-    """Places topics one after the other, each on the load that the earlier ones made."""
+    """Places topics one after the other; each placement counts the earlier ones."""
 
     def __init__(self, image: ClusterImage) -> None:
         brokers = [image.brokers[broker_id] for broker_id in sorted(image.brokers)]
@@ -80,15 +79,15 @@ class Placer:
 
     @property
     def broker_count(self) -> int:
-        """How many brokers can take replicas: the highest replication factor."""
+        """Return the number of brokers that accept replicas, which limits the replication factor."""
         return len(self._loads)
 
     def place(
         self, partitions: int, replication_factor: int, beside: Iterable[Sequence[int]] = ()
     ) -> list[tuple[int, ...]]:
-        """Broker ids of each new partition's replicas; the first is the leader to be.
+        """Return the broker ids of each new partition's replicas; the first one is the leader.
 
-        beside: those of the partitions that the topic has already.
+        beside: the replicas of the topic's existing partitions.
         """
         assert 0 < replication_factor <= len(self._loads), (
             f"{replication_factor} replicas on {len(self._loads)} brokers"
@@ -112,7 +111,7 @@ class Placer:
         return [tuple([load.broker_id for load in row]) for row in rows]
 
     def _is_even(self) -> bool:
-        """Every broker has as much of this topic as every other."""
+        """Return whether every broker has equally many replicas of this topic."""
         return len({(load.topic_leaders, load.topic_replicas) for load in self._loads}) == 1
 
     def _place_partition(self, replication_factor: int) -> list[_Load]:
@@ -132,7 +131,7 @@ class Placer:
 
 
 def _in_unused_racks(free: Iterable[_Load], chosen: list[_Load]) -> list[_Load]:
-    """Those of `free` whose rack has the fewest of `chosen`.  Brokers without a rack count as one rack together."""
+    """Return those of `free` on the racks with the fewest of `chosen`.  Brokers without a rack share one rack."""
     used: dict[str | None, int] = {}
     for load in chosen:
         used[load.rack] = used.get(load.rack, 0) + 1

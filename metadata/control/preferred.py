@@ -1,4 +1,4 @@
-"""Which voters should lead, if they can: the PreferredControllers record (design §4.9)."""
+"""The preferred controllers: the voters that should lead if possible (the PreferredControllers record)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_PREFERRED = 15
 
 @dataclass(frozen=True, slots=True)
 class Preferred:
-    """How it ended, and who is preferred after it."""
+    """The outcome, and the preferred voters after it."""
 
     outcome: Outcome
     node_ids: tuple[int, ...]
@@ -26,7 +26,7 @@ class Preferred:
 def set_preferred(
     image: ClusterImage, node_ids: Sequence[int], voter_ids: Collection[int], *, validate_only: bool
 ) -> Decision[Preferred]:
-    """Prefer these voters, the most wanted first; none clears the preference."""
+    """Prefer these voters, the most preferred first; an empty list removes the preference."""
     wanted, present = tuple(node_ids), image.preferred_controllers
     strangers = [node_id for node_id in wanted if node_id not in voter_ids]
     problem: Outcome | None = None
@@ -34,7 +34,7 @@ def set_preferred(
         problem = Outcome(ApiError.INVALID_REQUEST, f"a node is named twice: {_names(wanted)}")
     elif len(wanted) > MAX_PREFERRED:
         problem = Outcome(
-            ApiError.INVALID_REQUEST, f"{len(wanted)} nodes are named, at most {MAX_PREFERRED} may be preferred"
+            ApiError.INVALID_REQUEST, f"{len(wanted)} nodes are named; at most {MAX_PREFERRED} may be preferred"
         )
     elif strangers:
         text = f"not a voter: {_names(strangers)}; the voters are {_names(sorted(voter_ids))}"
@@ -48,9 +48,9 @@ def set_preferred(
 
 
 def least_burdened(image: ClusterImage, voter_ids: Collection[int]) -> tuple[int, ...]:
-    """The voter whose broker leads the fewest partitions; voters without a broker lead none (mixed deployment).
+    """Return the voter whose broker leads the fewest partitions; voters without a broker lead none.
 
-    One whose broker is fenced leads none either, but because it is down: it comes last.
+    A fenced broker leads none either, but because it is down; so it comes last.
     """
 
     def burden(node_id: int) -> tuple[bool, int, int]:

@@ -1,39 +1,40 @@
-"""Moving replicas to other brokers, so that nothing that is acknowledged is ever on fewer disks than it should be.
+"""Reassignments: moving replicas to other brokers without reducing the copies of acknowledged records.
 
-Theory of operation.  A reassignment is three lists of the partition itself, so a new controller goes on wherever the
-last one was, and nothing else remembers anything:
+Theory of operation.  A reassignment consists of three lists in the partition itself, so a new controller continues
+where the last one stopped, and needs no other state:
 
-- `replicas` := the target, in its order, and after it those that are to go;
-- `adding` := the target without those that were there; `removing` := those that were there without the target.
+- `replicas` := the target, in its order, followed by the replicas to remove;
+- `adding` := the target without the original replicas; `removing` := the original replicas without the target.
 
-From the start on the new replicas copy; the old ones go on as before, all of them, in the ISR or not.  A replica that
-is being added joins the ISR like any other, and once in it, it counts like any other.  It never raises what
-min.insync.replicas asks for: until the end that is no more than there were replicas (`PartitionImage.settled_count`),
-so a partition stays as writable as it was.
+From the start the new replicas copy records, while the old ones continue unchanged, in the ISR or not.  An added
+replica joins the ISR like any other, and then counts like any other.  It does not raise the effective
+min.insync.replicas: until the end that is at most the original number of replicas (`PartitionImage.settled_count`), so
+the partition stays as writable as it was.
 
-The reassignment is *complete* when, of the target alone,
+The reassignment is *complete* when the target meets these conditions:
 
-- all that were added are in the ISR;
-- all of it is in the ISR, if it is smaller than the set before: fewer copies are wanted, not fewer than that
-  (KAFKA-19975: reassigning 0,1,2,3,4 to 2,3,4,5 with 0,1,5 in sync waits; 0,1,2 to 1,2,3 with 2 dead does not);
-- the part in the ISR has min.insync.replicas (KAFKA-15665), so that completing takes no acknowledged record off its
-  second disk, and leaves no partition that cannot be written;
-- one of those may lead.
+- all added replicas are in the ISR;
+- all of the target is in the ISR, if it is smaller than the original set, so that no fewer copies exist than requested
+  (KAFKA-19975: from 0,1,2,3,4 to 2,3,4,5 with 0,1,5 in sync waits; from 0,1,2 to 1,2,3 with 2 dead does not);
+- its part of the ISR has min.insync.replicas (KAFKA-15665), so that the completion removes no acknowledged record from
+  its second disk, and the partition stays writable;
+- one of these replicas may lead.
 
-Then one record drops the others from replicas and ISR, clears the lists, and moves the leader if it was one of them.
-It is written together with the ISR change that makes it due; what else may make it due (a broker or directory that came
-back, a config) has the active controller look at the partitions under way, of which the image keeps a mask.
+Then one record removes the other replicas from the partition and its ISR, clears the lists, and moves the leader if it
+is one of them.  It is in the same batch as the ISR change that makes the reassignment complete.  Other events can also
+complete one (a broker or directory that returns, a config); then the active controller checks all partitions that are
+being reassigned, for which the image keeps a mask.
 
-When a replica leaves the assignment the leader begins a new epoch, even if it is the same one: a broker that has the
-replica again soon after must not be taken for one that never left.
+When a replica leaves the assignment, a new leader epoch begins even under the same leader: if the broker gets the
+replica again soon afterwards, it must not be treated as one that never left.
 
-A replacement of the target goes on from where things are.  Who was being added and is not wanted any more leaves at
-once, unless it is in the ISR or ELR: then it stays until the end, in both lists, so that neither start nor replacement
-ever makes the ISR smaller.  Cancelling drops all that were being added, and leads from those that were there before; if
-none of them may lead without loss, it is refused.
+A replacement of the target starts from the present lists.  Added replicas that are no longer wanted leave at once,
+unless they are in the ISR or ELR; then they stay until the end, in both lists, so that neither a start nor a
+replacement makes the ISR smaller.  A cancellation removes all added replicas, and one of the original replicas leads;
+if none of them may lead without data loss, it is refused.
 
-The throttle is the cluster config `reassignment.throttle.bytes.per.second`; it goes in the batch that ends the last
-reassignment.
+The throttle is the cluster config `reassignment.throttle.bytes.per.second`; the batch that ends the last reassignment
+removes it.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ from quorumlog.wire.errors import ApiError
 THROTTLE = "reassignment.throttle.bytes.per.second"
 NO_THROTTLE = -1
 CHANGES_MAX = MAX_RECORDS_PER_BATCH - 1
-"""Partitions that one batch changes: one record is kept for the throttle."""
+"""Partitions that one batch changes; one more record is reserved for the throttle."""
 PROBLEMS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`replicas`: the broker ids there shall be, the preferred leader first; empty: cancel."""
+    """replicas: the target broker ids, the preferred leader first; empty: cancel."""
 
     topic: str
     index: int
@@ -79,7 +80,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """Of one partition: how it ended, and whether something changes (or would, if only checked)."""
+    """The result for one partition: the outcome, and whether something changes (or would, for a dry run)."""
 
     topic: str
     index: int
@@ -89,7 +90,7 @@ class Altered:
 
 @dataclass(frozen=True, slots=True)
 class Reassigned:
-    """`outcome` is that of the whole: nothing was changed if any partition was refused."""
+    """outcome: the result for the whole request; nothing was changed if any partition was refused."""
 
     outcome: Outcome
     partitions: tuple[Altered, ...] = ()
@@ -108,11 +109,11 @@ def alter_reassignments(
     keep_factor: bool = False,
     validate_only: bool = False,
 ) -> Decision[Reassigned]:
-    """Decide reassignments and cancellations: all of the request or nothing.
+    """Decide reassignments and cancellations: the whole request or nothing.
 
-    replace: an unfinished reassignment of a partition may be given another target.
-    keep_factor: refuse targets of more or fewer replicas than there were (KIP-860).
-    throttle: bytes a second that a broker copies to replicas being added; NO_THROTTLE: none; None: as it is.
+    replace: permit a new target for an unfinished reassignment.
+    keep_factor: refuse targets with another number of replicas (KIP-860).
+    throttle: bytes per second that a broker copies to added replicas; NO_THROTTLE: unlimited; None: unchanged.
     """
     refusal = _refuse_request(image, wanted, throttle)
     if refusal is not None:
@@ -147,23 +148,21 @@ def alter_reassignments(
 
 def _refuse_request(image: ClusterImage, wanted: Sequence[Wanted], throttle: int | None) -> Outcome | None:
     if len(wanted) > CHANGES_MAX:
-        text = f"{len(wanted)} partitions: one request reassigns at most {CHANGES_MAX}"
+        text = f"{len(wanted)} partitions: one request can reassign at most {CHANGES_MAX}"
         return Outcome(ApiError.POLICY_VIOLATION, text, "split the plan")
     if throttle is not None and throttle != NO_THROTTLE and not 0 < throttle < 2**63:
-        text = f"a throttle of {throttle} bytes a second: it must be above 0, or {NO_THROTTLE} for none"
+        text = f"a throttle of {throttle} bytes per second: it must be above 0, or {NO_THROTTLE} for none"
         return Outcome(ApiError.INVALID_REQUEST, text)
     if not wanted and throttle is None:
-        return Outcome(ApiError.INVALID_REQUEST, "no partition is named, and no throttle")
+        return Outcome(ApiError.INVALID_REQUEST, "the request names neither a partition nor a throttle")
     if not wanted and not image.reassigning_count and throttle != NO_THROTTLE:
-        text = "no reassignment is going on that could be throttled"
-        return Outcome(
-            ApiError.NO_REASSIGNMENT_IN_PROGRESS, text, "give it with what is to be moved: --plan or --topic"
-        )
+        text = "no reassignment is in progress that could be throttled"
+        return Outcome(ApiError.NO_REASSIGNMENT_IN_PROGRESS, text, "give it together with --plan or --topic")
     return None
 
 
 def _refused(items: Sequence[Altered], problems: Sequence[Altered]) -> Reassigned:
-    """The whole of a request that has problems: those of the first say what it is about."""
+    """Return the result of a request with problems; the message contains the first ones."""
     first = problems[0].outcome
     texts = [each.outcome.message for each in problems[:PROBLEMS_SHOWN]]
     if len(problems) > PROBLEMS_SHOWN:
@@ -176,7 +175,7 @@ def _refused(items: Sequence[Altered], problems: Sequence[Altered]) -> Reassigne
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """`change`: None when all is so already, as `outcome` says.  under_way: +1 begins one, -1 ends one."""
+    """change: None if nothing needs to change, as `outcome` says.  under_way: +1 begins a reassignment, -1 ends one."""
 
     outcome: Outcome
     change: PartitionChange | None = None
@@ -202,22 +201,20 @@ def _plan(image: ClusterImage, wanted: Wanted, replace: bool, keep_factor: bool,
         return refusal
     count = len(original_of(partition))
     if keep_factor and len(wanted.replicas) != count:
-        text = f"{_name(wanted)} has {count} replicas, the target {len(wanted.replicas)}"
+        text = f"{_name(wanted)} has {count} replicas; the target has {len(wanted.replicas)}"
         return Outcome(ApiError.INVALID_REPLICATION_FACTOR, text)
     target = target_of(partition)
     if target == wanted.replicas:
-        so_already = "is being moved there already" if partition.reassigning else "is there already"
+        so_already = "is already being moved there" if partition.reassigning else "is already there"
         return _Plan(Outcome(ApiError.NONE, f"{_name(wanted)} {so_already}"))
     if partition.reassigning and not replace:
         text = f"{_name(wanted)} is being moved to {_ids(target)}, adding {_ids(partition.adding)}"
-        return Outcome(
-            ApiError.REASSIGNMENT_IN_PROGRESS, text, "cancel that first, or ask for it to be replaced (--replace)"
-        )
+        return Outcome(ApiError.REASSIGNMENT_IN_PROGRESS, text, "cancel that first, or replace it (--replace)")
     return _start(image, topic, partition, wanted.replicas, eligible)
 
 
 def _refuse_target(image: ClusterImage, partition: PartitionImage, wanted: Wanted) -> Outcome | None:
-    """A broker that is down is refused where completing needs it.  One that has the replica already may stay."""
+    """Refuse a broker that is down if the completion needs it.  A broker that already has the replica is accepted."""
     name, target = _name(wanted), wanted.replicas
     present = original_of(partition)
     needed = set(target).difference(present)
@@ -233,17 +230,17 @@ def _refuse_target(image: ClusterImage, partition: PartitionImage, wanted: Wante
         problem = f"broker {_ids(strangers)} is not registered"
     elif down:
         state = "fenced" if image.brokers[down[0]].fenced else "shutting down"
-        problem, next_step = f"broker {_ids(down)} is {state}, and could not get in sync", "start it first"
+        problem, next_step = f"broker {_ids(down)} is {state}, and cannot become in sync", "start it first"
     return Outcome(ApiError.INVALID_REPLICA_ASSIGNMENT, f"{name}: {problem}", next_step) if problem else None
 
 
 def target_of(partition: PartitionImage) -> tuple[int, ...]:
-    """The replicas that there shall be in the end; without a reassignment, those there are."""
+    """Return the replicas after the reassignment; without one, the present ones."""
     return tuple([each for each in partition.replica_ids if each not in partition.removing])
 
 
 def original_of(partition: PartitionImage) -> tuple[int, ...]:
-    """The replicas from before the reassignment, to which a cancellation returns."""
+    """Return the replicas before the reassignment, to which a cancellation returns."""
     return tuple([each for each in partition.replica_ids if each not in partition.adding])
 
 
@@ -253,7 +250,7 @@ def _start(
     present = original_of(partition)
     adding = [each for each in target if each not in present]
     removing = [each for each in present if each not in target]
-    for each in partition.adding:  # of a target that is being replaced
+    for each in partition.adding:  # added for the target that is being replaced
         if each not in target and (each in partition.isr or each in partition.elr):
             adding.append(each)
             removing.append(each)
@@ -280,7 +277,7 @@ def _cancel(image: ClusterImage, topic: TopicImage, partition: PartitionImage, e
     whole = elected.isr or elected.elr
     if (elected.leader == NO_LEADER and partition.leader != NO_LEADER) or not whole:
         text = (
-            f"{name}: of {_ids(original)}, to which it would return, none is in sync and may lead; in sync are"
+            f"{name}: none of the original replicas {_ids(original)} is in sync and may lead; the ISR is"
             f" {_ids(partition.isr)}, so acknowledged records would be lost"
         )
         next_step = "start one of them and wait until it is in sync, or let the reassignment complete"
@@ -301,7 +298,7 @@ def _change(
     after: PartitionImage,
     cause_offset: int = NO_OFFSET,
 ) -> PartitionChange:
-    """The record that brings the partition to the lists of `after`, with the leader and ISR elected for them."""
+    """Return the record that gives the partition the lists of `after`, with the leader and ISR elected for them."""
     gone = set(partition.replica_ids).difference(after.replica_ids)
     change = change_to(
         topic_id,
@@ -329,7 +326,7 @@ def _completed(
     eligible: Eligible,
     cause_offset: int,
 ) -> PartitionChange | None:
-    """The record that brings `partition` to the end of the reassignment, if it is complete as of `now`."""
+    """Return the record that ends the reassignment of `partition`, if it is complete as of `now`."""
     target = target_of(now)
     isr = [each for each in now.isr if each in target]
     min_isr = min_isr_of(image, topic_id)
@@ -350,9 +347,9 @@ def _completed(
 def completed(
     image: ClusterImage, topic_id: UUID, partition: PartitionImage, isr: Elected, eligible: Eligible
 ) -> PartitionChange | None:
-    """The record that an ISR change becomes when it completes a reassignment; None if it does not.
+    """Return the record for an ISR change that completes a reassignment; None if it does not.
 
-    partition: as the image has it.  isr: the ISR as it is to be.
+    partition: from the image.  isr: the requested ISR.
     """
     if not partition.reassigning:
         return None
@@ -361,12 +358,12 @@ def completed(
 
 
 def ended(image: ClusterImage, count: int) -> list[Record]:
-    """What belongs into the batch in which `count` reassignments end: none of the throttle is left with the last."""
+    """Return the further records of a batch in which `count` reassignments end: the last one removes the throttle."""
     return _throttle_records(image, None, image.reassigning_count - count) if count else []
 
 
 def _throttle_records(image: ClusterImage, throttle: int | None, under_way: int) -> list[Record]:
-    """`under_way`: reassignments that go on after the batch."""
+    """under_way: reassignments that continue after the batch."""
     assert under_way >= 0, f"{under_way} reassignments would be left"
     now = image.config(ConfigScope.CLUSTER, "").get(THROTTLE)
     value = now if throttle is None else None if throttle == NO_THROTTLE else str(throttle)
@@ -376,9 +373,9 @@ def _throttle_records(image: ClusterImage, throttle: int | None, under_way: int)
 
 
 def progress(image: ClusterImage) -> Decision[int]:
-    """Complete what is due: at most one batch, `more` if there may be others.  The reply: how many.
+    """Complete reassignments that are due: at most one batch, with `more` if others may remain.  Reply: their number.
 
-    For whatever makes a completion due besides an ISR change, and for a new controller.
+    For events that complete a reassignment without an ISR change, and for a new controller.
     """
     eligible = Eligibility(image)
     records: list[Record] = []
@@ -387,7 +384,7 @@ def progress(image: ClusterImage) -> Decision[int]:
         topic = image.topics[topic_id]
         for index in indexes(reassigning[topic_id]):
             partition = topic.partitions[index]
-            assert partition is not None, f"{topic.name}-{index} is being reassigned but is not there"
+            assert partition is not None, f"{topic.name}-{index} is being reassigned but does not exist"
             change = _completed(image, topic_id, partition, partition, eligible, NO_OFFSET)
             if change is not None:
                 records.append(change)
@@ -406,7 +403,7 @@ class Ongoing:
 
 
 def list_reassignments(image: ClusterImage, partitions: Sequence[tuple[str, int]]) -> list[Ongoing]:
-    """What is going on, of these partitions (topic name, index) or of all, by topic name and index."""
+    """Return the reassignments in progress, of these partitions (topic name, index) or of all, in that order."""
     found: list[Ongoing] = []
     if partitions:
         for name, index in sorted(set(partitions)):
@@ -420,7 +417,7 @@ def list_reassignments(image: ClusterImage, partitions: Sequence[tuple[str, int]
         topic = image.topics[names[name]]
         for index in indexes(image.reassigning[names[name]]):
             partition = topic.partitions[index]
-            assert partition is not None, f"{name}-{index} is being reassigned but is not there"
+            assert partition is not None, f"{name}-{index} is being reassigned but does not exist"
             found.append(Ongoing(name, partition))
     return found
 

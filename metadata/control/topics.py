@@ -1,8 +1,8 @@
 """Creating and deleting topics.
 
-A request may name many topics; each has its own outcome, and those that can be done are done in one batch.  A request
-whose records would not fit one batch changes nothing at all.  What already is as asked is told apart from what is not
-(`identical`), so that a tool can call the first a success.
+A request may name many topics.  Each has its own outcome, and all permitted changes are one batch.  A request whose
+records do not fit into one batch changes nothing.  If a topic exists, the answer says whether it is `identical` to the
+requested one, so that a tool can report success.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _FACTOR = "default.replication.factor"
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """`assignment`: broker ids of each partition, or empty; then `partitions` and `replication_factor` count, of which
-    `DEFAULT` leaves the choice to the cluster."""
+    """assignment: broker ids of each partition; if it is empty, `partitions` and `replication_factor` apply, where
+    `DEFAULT` is the cluster's value."""
 
     name: str
     partitions: int = DEFAULT
@@ -54,7 +54,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """Of a topic that exists already, `topic_id` and the counts are those of the existing one."""
+    """If the topic already exists, `topic_id` and the numbers are those of the existing one."""
 
     name: str
     outcome: Outcome
@@ -76,18 +76,18 @@ def is_internal(name: str) -> bool:
 
 
 def name_problem(name: str) -> str | None:
-    """Why a topic cannot have this name, or None."""
+    """Return why a topic cannot have this name, or None."""
     shown = ascii(name[:40])
     if not name:
         return "a topic name cannot be empty"
     if len(name) > MAX_NAME_LENGTH:
-        return f"topic name {shown}… has {len(name)} characters, at most {MAX_NAME_LENGTH} are allowed"
+        return f"topic name {shown}… has {len(name)} characters; at most {MAX_NAME_LENGTH} are permitted"
     if name in (".", ".."):
         return f"a topic cannot be named {shown}"
     if not _NAME_CHARACTERS.issuperset(name):
         return f"topic name {shown} has a character other than a-z, A-Z, 0-9, '.', '_' and '-'"
     if is_internal(name):
-        return f"topic name {shown}: names that begin with '__' are kept for the system"
+        return f"topic name {shown}: names that begin with '__' are reserved for the system"
     return None
 
 
@@ -97,7 +97,7 @@ def name_problem(name: str) -> str | None:
 def create_topics(
     image: ClusterImage, topics: Sequence[NewTopic], new_id: Callable[[], UUID], *, validate_only: bool = False
 ) -> Decision[tuple[CreatedTopic, ...]]:
-    """Decide a creation.  `new_id` draws a random uuid."""
+    """Decide the creation of topics.  new_id: returns a random uuid."""
     placer = Placer(image)
     counts = Counter(topic.name for topic in topics)
     planned: list[NewTopic | CreatedTopic] = []
@@ -129,9 +129,9 @@ def _check_size(wanted: Sequence[NewTopic]) -> Outcome | None:
     size = sum(1 + plan.partitions + len(plan.configs) for plan in wanted)
     replicas = sum(plan.partitions * plan.replication_factor for plan in wanted)
     if size > MAX_RECORDS_PER_BATCH:
-        problem = f"the request makes {size} records, one batch holds at most {MAX_RECORDS_PER_BATCH}"
+        problem = f"the request needs {size} records; one batch can hold at most {MAX_RECORDS_PER_BATCH}"
     elif replicas > MAX_REPLICAS_PER_REQUEST:
-        problem = f"the request makes {replicas} replicas, at most {MAX_REPLICAS_PER_REQUEST} are made at a time"
+        problem = f"the request creates {replicas} replicas; one request can create at most {MAX_REPLICAS_PER_REQUEST}"
     else:
         return None
     return Outcome(ApiError.POLICY_VIOLATION, problem, "create fewer topics or partitions at a time")
@@ -145,7 +145,7 @@ def fresh_id(image: ClusterImage, new_id: Callable[[], UUID]) -> UUID:
 
 
 def _plan(image: ClusterImage, topic: NewTopic, broker_count: int) -> NewTopic | CreatedTopic:
-    """The topic with everything resolved (counts, all configs that are written), or why it is not created."""
+    """Return the topic with all defaults resolved (numbers, configs), or the reason why it is not created."""
     problem = name_problem(topic.name)
     if problem is not None:
         return CreatedTopic(topic.name, Outcome(ApiError.INVALID_TOPIC_EXCEPTION, problem))
@@ -164,7 +164,7 @@ def _plan(image: ClusterImage, topic: NewTopic, broker_count: int) -> NewTopic |
 
 
 def default_min_isr(image: ClusterImage, replication_factor: int) -> int:
-    """The cluster's value where it is set (not above the replication factor), else 2 of 3 or more, else 1."""
+    """Return the cluster's value if it is set (at most the replication factor), else 2 from 3 replicas on, else 1."""
     value = image.config(ConfigScope.CLUSTER, "").get(MIN_ISR)
     if value is not None:
         return min(int(value), replication_factor)
@@ -176,22 +176,22 @@ def _check_counts(image: ClusterImage, topic: NewTopic, broker_count: int) -> Ne
     if partitions == DEFAULT:
         partitions = int(image.cluster_config(_PARTITIONS))
     if factor == DEFAULT:
-        # What nobody chose is no reason to refuse a topic on a small cluster; what somebody did choose is.
+        # Defaults must not make a creation fail on a small cluster; explicit values may.
         factor = int(image.cluster_config(_FACTOR))
         if _FACTOR not in image.config(ConfigScope.CLUSTER, ""):
             factor = max(1, min(factor, broker_count))
     if partitions < 1:
-        return Outcome(ApiError.INVALID_PARTITIONS, f"{partitions} partitions: there must be at least 1")
+        return Outcome(ApiError.INVALID_PARTITIONS, f"{partitions} partitions: the number must be at least 1")
     if partitions > MAX_RECORDS_PER_BATCH:
-        text = f"{partitions} partitions: at most {MAX_RECORDS_PER_BATCH} records fit one request"
+        text = f"{partitions} partitions: one request can hold at most {MAX_RECORDS_PER_BATCH} records"
         return Outcome(ApiError.INVALID_PARTITIONS, text)
     if factor < 1:
         return Outcome(ApiError.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: it must be at least 1")
     if factor > broker_count:
         return Outcome(
             ApiError.INVALID_REPLICATION_FACTOR,
-            f"replication factor {factor}, unfenced brokers that take replicas: {broker_count}",
-            "start more brokers, or ask for fewer replicas",
+            f"replication factor {factor}; unfenced brokers that accept replicas: {broker_count}",
+            "start more brokers, or request fewer replicas",
         )
     return replace(topic, partitions=partitions, replication_factor=factor)
 
@@ -200,7 +200,9 @@ def _check_assignment(image: ClusterImage, topic: NewTopic) -> NewTopic | Outcom
     rows = topic.assignment
     factor = len(rows[0])
     if topic.partitions not in (DEFAULT, 0, len(rows)) or topic.replication_factor not in (DEFAULT, 0, factor):
-        return Outcome(ApiError.INVALID_REQUEST, "an assignment and other counts of partitions or replicas contradict")
+        return Outcome(
+            ApiError.INVALID_REQUEST, "the assignment contradicts the given number of partitions or replicas"
+        )
     if len(rows) > MAX_RECORDS_PER_BATCH:
         return Outcome(
             ApiError.INVALID_PARTITIONS, f"{len(rows)} partitions: at most {MAX_RECORDS_PER_BATCH} at a time"
@@ -210,14 +212,14 @@ def _check_assignment(image: ClusterImage, topic: NewTopic) -> NewTopic | Outcom
 
 
 def check_rows(image: ClusterImage, rows: Sequence[Sequence[int]], first: int, factor: int) -> Outcome | None:
-    """Why these cannot be the replicas of partitions `first` and following, or None."""
+    """Return why these cannot be the replicas of partitions `first` and following, or None."""
     for index, row in enumerate(rows, first):
         unknown = [broker_id for broker_id in row if broker_id not in image.brokers]
         problem = None
         if not row:
             problem = f"partition {index} has no replicas"
         elif len(row) != factor:
-            problem = f"partition {index} has {len(row)} replicas, partition 0 has {factor}"
+            problem = f"partition {index} has {len(row)} replicas; partition 0 has {factor}"
         elif len(set(row)) < len(row):
             problem = f"partition {index} has two replicas on one broker"
         elif unknown:
@@ -236,7 +238,7 @@ def _check_configs(configs: Sequence[tuple[str, str]], replication_factor: int) 
         if known is None:
             return Outcome(ApiError.INVALID_CONFIG, unknown_key(key, TOPIC_CONFIGS, "topic"))
         if counts[key] > 1:
-            return Outcome(ApiError.INVALID_CONFIG, f"{key} is given {counts[key]} times")
+            return Outcome(ApiError.INVALID_CONFIG, f"{key} is set {counts[key]} times")
         problem = known.problem(value)
         if problem is not None:
             return Outcome(ApiError.INVALID_CONFIG, problem)
@@ -247,7 +249,7 @@ def _check_configs(configs: Sequence[tuple[str, str]], replication_factor: int) 
 
 
 def _existing(image: ClusterImage, existing: TopicImage, asked: NewTopic) -> CreatedTopic:
-    """The answer for a topic that is there; says in what the one asked for differs, if it does."""
+    """Return the answer for a topic that exists, with its differences from the requested one."""
     partitions = [partition for partition in existing.partitions if partition is not None]
     factor = len(partitions[0].replicas) if partitions else 0
     differences = []
@@ -264,7 +266,7 @@ def _existing(image: ClusterImage, existing: TopicImage, asked: NewTopic) -> Cre
         if now != value:
             differences.append(f"{key[:60]!a} {now}, not {value[:40]!a}")
     text = f"topic {existing.name} exists"
-    text += f" and differs: {'; '.join(differences)}" if differences else ", just as asked for"
+    text += f" and differs: {'; '.join(differences)}" if differences else ", identical to the requested topic"
     return CreatedTopic(
         existing.name,
         Outcome(ApiError.TOPIC_ALREADY_EXISTS, text),
@@ -287,7 +289,7 @@ def _records_of(image: ClusterImage, plan: NewTopic, topic_id: UUID, placer: Pla
 def new_partitions(
     image: ClusterImage, name: str, topic_id: UUID, first: int, rows: Sequence[Sequence[int]]
 ) -> list[Record]:
-    """The records of partitions `first` and following with these replicas; those that are unfenced are in sync."""
+    """Return the records of partitions `first` and following with these replicas; the unfenced ones are in sync."""
     replicas: dict[int, Replica] = {}
     records: list[Record] = []
     for index, row in enumerate(rows, first):
@@ -307,7 +309,7 @@ def new_partitions(
 def delete_topics(
     image: ClusterImage, names: Sequence[str], topic_ids: Sequence[UUID], *, validate_only: bool = False
 ) -> Decision[tuple[DeletedTopic, ...]]:
-    """Decide a deletion; the answers are in the order asked, names first."""
+    """Decide the deletion of topics; the answers are in the order of the request, names first."""
     answers: list[DeletedTopic] = []
     records: list[Record] = []
     seen: set[UUID] = set()
@@ -325,7 +327,7 @@ def delete_topics(
             records.append(RemoveTopic(topic.topic_id))
             answers.append(DeletedTopic(OK, topic.name, topic.topic_id))
     if len(records) > MAX_RECORDS_PER_BATCH:
-        text = f"{len(records)} topics: one request deletes at most {MAX_RECORDS_PER_BATCH}"
+        text = f"{len(records)} topics: one request can delete at most {MAX_RECORDS_PER_BATCH}"
         refused = [replace(each, outcome=Outcome(ApiError.POLICY_VIOLATION, text)) for each in answers]
         return Decision(tuple(refused))
     moving = sum(image.reassigning.get(topic_id, 0).bit_count() for topic_id in sorted(seen))
@@ -333,21 +335,21 @@ def delete_topics(
     return Decision(tuple(answers), () if validate_only else tuple(records))
 
 
-# What a name's history leaves
+# The leader epochs of deleted topics
 
 
 def gone_names(image: ClusterImage) -> list[str]:
-    """Topic names that are gone, but whose leader epochs are still remembered; ascending."""
+    """Return the names of deleted topics whose leader epochs are still kept, ascending."""
     return sorted(name for name in image.past_epochs if name not in image.topic_ids)
 
 
 def forget_topics(image: ClusterImage, names: Sequence[str]) -> Decision[None]:
-    """Forget the leader epochs of these names, those excepted that live again."""
+    """Delete the leader epochs of these names, except those of topics that exist again."""
     found = tuple(sorted(set(names).intersection(gone_names(image))))[:MAX_RECORDS_PER_BATCH]
     return Decision(None, (ForgetTopics(found),) if found else ())
 
 
 def _missing(name: str, topic_id: UUID | None) -> DeletedTopic:
     if topic_id is not None:
-        return DeletedTopic(Outcome(ApiError.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"), "", topic_id)
+        return DeletedTopic(Outcome(ApiError.UNKNOWN_TOPIC_ID, f"unknown topic id {topic_id}"), "", topic_id)
     return DeletedTopic(no_topic(name), name)

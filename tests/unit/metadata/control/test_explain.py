@@ -63,11 +63,11 @@ def test_a_night_of_failures_reads_as_a_story() -> None:
     case.fence(2)
     assert now(case.cluster) == (
         "t-0: leader 3 in leader epoch 2; replicas 1, 2, 3; in sync 3; 2 may lead as well. Writes with acks=all are"
-        " refused: 1 in sync, min.insync.replicas asks for 2. Not in sync: 1 (is fenced), 2 (is fenced)"
+        " refused: 1 in sync, min.insync.replicas is 2. Not in sync: 1 (is fenced), 2 (is fenced)"
     )
     case.fence(3)
     assert now(case.cluster) == (
-        "t-0: no leader in leader epoch 3; replicas 1, 2, 3; in sync 3; 2 may lead as well. Nobody can write or read"
+        "t-0: no leader in leader epoch 3; replicas 1, 2, 3; in sync 3; 2 may lead as well. Reads and writes fail"
         " until one of these can lead: 3 (is fenced), 2 (is fenced)"
     )
     case.back(2)
@@ -82,18 +82,18 @@ def test_a_night_of_failures_reads_as_a_story() -> None:
         ("created", "created with replicas 1, 2, 3; leader 1 in leader epoch 0; in sync 1, 2, 3"),
         (
             "broker_fenced",
-            "leader 2 in leader epoch 1 (was 1); in sync 2, 3 (was 1, 2, 3), because broker 1 was fenced: no heartbeat"
-            f" came in time, or it asked to be (offset {fences[0]})",
+            "leader 2 in leader epoch 1 (was 1); in sync 2, 3 (was 1, 2, 3), because broker 1 was fenced: it sent"
+            f" no heartbeat in time, or requested it (offset {fences[0]})",
         ),
         (
             "broker_fenced",
             "leader 3 in leader epoch 2 (was 2); in sync 3 (was 2, 3); 2 may lead as well, because broker 2 was fenced:"
-            f" no heartbeat came in time, or it asked to be (offset {fences[1]})",
+            f" it sent no heartbeat in time, or requested it (offset {fences[1]})",
         ),
         (
             "broker_fenced",
-            "no leader in leader epoch 3 (was 3), because broker 3 was fenced: no heartbeat came in time,"
-            f" or it asked to be (offset {fences[2]})",
+            "no leader in leader epoch 3 (was 3), because broker 3 was fenced: it sent no heartbeat in time,"
+            f" or requested it (offset {fences[2]})",
         ),
         (
             "broker_unfenced",
@@ -102,8 +102,8 @@ def test_a_night_of_failures_reads_as_a_story() -> None:
         ),
         (
             "isr_expand",
-            "in sync 1, 2 (was 2); nobody else may lead any more, because the leader found a follower that has caught"
-            " up",
+            "in sync 1, 2 (was 2); no other replica may lead any more, because the leader found that a follower has"
+            " caught up",
         ),
     ]
     assert now(case.cluster) == (
@@ -148,10 +148,10 @@ def test_a_topic_that_goes_on_under_another_id() -> None:
     cluster.start(1, 2)
     cluster.create("t", (1, 2), (2, 1))
     cluster.apply(remove_partitions(cluster.image, "t", 1, cluster.new_id).records)
-    assert "it goes on under another id than it was created with" in now(cluster)
+    assert "it continues under another id" in now(cluster)
     cluster.beat(1, want_fence=True)
     assert [text for _, text in told(cluster)][1].startswith(
-        "the topic has lost its highest partitions meanwhile and goes on under another id; leader 2 in leader epoch 1"
+        "the topic's highest partitions were removed, and it continues under another id; leader 2 in leader epoch 1"
     )
     cluster.beat(2, want_fence=True)
     assert not told(cluster)[2][1].startswith("the topic"), "said once"
@@ -165,7 +165,7 @@ def test_a_config_that_changes_a_partition_is_named() -> None:
     reason, text = told(case.cluster)[-1]
     assert reason == "config_changed"
     assert text.startswith(
-        "nobody else may lead any more, because the config min.insync.replicas was set to 1 (offset "
+        "no other replica may lead any more, because the config min.insync.replicas was set to 1 (offset "
     )
     assert "refused" not in now(case.cluster)
 
@@ -173,7 +173,7 @@ def test_a_config_that_changes_a_partition_is_named() -> None:
 def test_why_a_replica_does_not_serve() -> None:
     case = Case()
     case.report(3, LOST)
-    assert now(case.cluster).endswith("in sync 1, 2. Not in sync: 3 (has lost it: damaged or gone)")
+    assert now(case.cluster).endswith("in sync 1, 2. Not in sync: 3 (has lost it: damaged or missing)")
     case.cluster.beat(2, want_shutdown=True, others_applied=0)
     assert "2 (is shutting down)" in now(case.cluster)
     case.fence(2)

@@ -94,7 +94,7 @@ def test_it_never_goes_down(three_levels: None, level: int) -> None:
 def test_a_feature_that_there_is_not() -> None:
     reply = upgrade_feature(ClusterImage(), "flying\n", 2, validate_only=False).reply
     assert reply.outcome.error == "INVALID_REQUEST"
-    assert "'flying\\n'; there are metadata.version" in reply.outcome.message
+    assert "'flying\\n'; the features are metadata.version" in reply.outcome.message
 
 
 def test_a_node_of_an_older_release_does_not_go_on() -> None:

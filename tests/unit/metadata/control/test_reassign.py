@@ -173,11 +173,11 @@ def test_what_is_so_already_is_a_success_that_says_so() -> None:
     before = case.cluster.image
     answer = case.move(1, 2, 3)
     assert (answer.outcome.ok, answer.changed) == (True, False)
-    assert "is there already" in answer.partitions[0].outcome.message
+    assert "is already there" in answer.partitions[0].outcome.message
     case.move(4, 2, 3)
     again = case.move(4, 2, 3)
     assert (again.outcome.ok, again.changed) == (True, False)
-    assert "being moved there already" in again.partitions[0].outcome.message
+    assert "already being moved there" in again.partitions[0].outcome.message
     assert case.cluster.image.end_offset == before.end_offset + 1
 
 

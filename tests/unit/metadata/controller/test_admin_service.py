@@ -54,7 +54,7 @@ def test_only_a_fenced_broker_without_replicas_is_forgotten() -> None:
     assert (refused.error, refused.message) == ("BROKER_IN_USE", "broker 2 is unfenced")
     cluster.carry_out(lambda image, again: fence(image, 2))
     refused = unregister(cluster.image, 2).reply.outcome
-    assert refused.message == "broker 2 has 5 replicas, of t0, t1, t2 and 2 more topics"
+    assert refused.message == "broker 2 has 5 replicas of t0, t1, t2 and 2 more topics"
     assert "reassign" in refused.next_step
     for topic in list(cluster.image.topics.values()):
         from metadata.control.topics import delete_topics

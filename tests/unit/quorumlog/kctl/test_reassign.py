@@ -113,7 +113,7 @@ def asked(client: FakeClient, rpc: AnyRpc) -> int:
 def test_what_is_on_its_way_there_already_is_said_and_waited_for(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there, moving = "t-1 is there already", "t-0 is being moved there already"
+    there, moving = "t-1 is already there", "t-0 is already being moved there"
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, moving), (1, False, there))
     assert run(START) == 0
     captured = capsys.readouterr()
