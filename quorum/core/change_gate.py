@@ -104,7 +104,7 @@ class ChangeGate:
         return refusal or TargetVoters(after)
 
     def _other_disk_words(self, leader: Leader, voter: ReplicaKey, now_ms: int) -> str:
-        """What to do about a voter's id that answers from another disk."""
+        """Return what the operator can do about a voter's id that another disk has now."""
         if self._contacts.is_live(leader, voter, now_ms):
             return f"two nodes run with id {voter.node_id}: give one another id, or stop the old one and use --replace"
         return "if the old disk is lost for good: the same with --replace"
@@ -172,7 +172,7 @@ class ChangeGate:
             return Verdict(VoterChangeError.NONE, f"the voters are {names(target)} already")
         return refuse_without_majority(target, live) or TargetVoters(target)
 
-    # What it looks at
+    # What it checks
 
     def _voters(self, voters: VoterSet) -> Voters:
         record = self._state.history.record
@@ -189,7 +189,7 @@ class ChangeGate:
     def _identify(
         self, work: PendingChange, node_id: int, address: str, directory_id: UUID | None, now_ms: int
     ) -> ReplicaKey | Verdict | None:
-        """Which disk answers at `address`; None while that is being asked."""
+        """Return which disk answers at `address`; None until it has answered."""
         state = self._state
         if (node_id, address) == (state.key.node_id, state.config.address):
             found = state.key
@@ -230,14 +230,12 @@ class ChangeGate:
         return None
 
     def _measure(self, leader: Leader, work: PendingChange, key: ReplicaKey, now_ms: int) -> Verdict | None:
-        """None once the newcomer has caught up; else a verdict, of which NONE means: wait.
-
-        A fetch that was parked before says nothing about now, so it is answered, to make the newcomer fetch again.
-        """
+        """Return None once the newcomer has caught up; else a verdict, of which NONE means: wait."""
         state = self._state
         progress = leader.replicas.get(key)
         if work.measured_from is None:
             work.measured_from = Measured(now_ms, progress.fetches if progress is not None else 0)
+            # A fetch that was parked before does not show that the newcomer is live now: make it fetch again.
             self._replication.answer_parked(leader, key)
         from_ms, fetches = work.measured_from
         if progress is not None and progress.caught_up_fetch > fetches:

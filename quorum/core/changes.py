@@ -1,9 +1,9 @@
-"""What a change of the voters leads to, as plain functions of voter sets.
+"""The outcome of a change of the voters, as plain functions of voter sets.
 
-A target is worked towards one voter at a time.  Voters are added before others are taken out, so that the cluster never
-has less redundancy than it began or ends with; at most one more than the larger of the two sizes, so that no majority
-grows without need; and the leader goes last, so that leadership moves once.  A replica that takes the place of another
-disk of the same node can only be added after that one is gone."""
+The leader works towards a target one voter at a time.  It adds voters before it removes others, so that the cluster
+never has less redundancy than at the begin or at the end.  The set grows to at most one more than the larger of the two
+sizes, so that no majority grows without need.  The leader is removed last, so that leadership moves once.  A disk that
+replaces another disk of the same node can only be added after that one is removed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VOTERS_MAX = 64
 
 
 class Verdict(NamedTuple):
-    """The end of a change that changed nothing: refused, or (error NONE) so already."""
+    """The end of a change that changed nothing: refused, or (error NONE) already so."""
 
     error: VoterChangeError
     message: str
@@ -61,8 +61,8 @@ def next_change(
     started_size: of the voter set when the target was set.
     """
     leaving = [voter for voter in current if voter.key not in target]
-    # Whoever is down goes first: that raises the number of failures that the rest survives.
-    # Before that goes who only makes room for another disk of the same node.
+    # A voter that is replaced by another disk of the same node is removed first, because the new one waits for that.
+    # Then voters that are down: without them the rest survives more failures.
     leaving.sort(
         key=lambda voter: (
             voter.key == leader,

@@ -1,4 +1,4 @@
-"""What a node of the quorum is told at its start."""
+"""The settings of a node of the quorum."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class RaftConfig:
     download_backoff_ms: int = 500  # pause before one that arrived damaged is tried again; doubles
     download_backoff_max_ms: int = 30_000
     voter_wait_ms: int = 500  # how long a leader may hold the fetch of a voter that has everything
-    watermark_wait_ms: int = 5  # how long a voter that has every record may wait to be told what is committed of them
-    observer_wait_ms: int = 5_000  # the same for the others: also how late a broker may notice a leader that hangs
+    watermark_wait_ms: int = 5  # how late a voter that has every record may hear of a new high watermark
+    observer_wait_ms: int = 5_000  # likewise for observers; also how late a broker may notice a leader that hangs
     fetch_max_bytes: int = 1 << 20  # of batches in one fetch reply
     recent_max_bytes: int = 4 << 20  # durable batches kept in memory, so that fetches near the end read no disk
     unwritten_max_bytes: int = 64 << 20  # of appended batches not yet durable; more proposals are refused
     parked_fetches_max: int = 4096  # held by a leader; one more is answered at once
-    observers_max: int = 4096  # remembered by a leader; the longest silent is forgotten first
+    observers_max: int = 4096  # remembered by a leader; the one that was silent longest is forgotten first
     step_timeout_ms: int = 30_000  # for one step towards a target, before it is tried again
     step_backoff_ms: int = 1_000  # pause after a step that was refused; doubles
     step_backoff_max_ms: int = 30_000
-    steady_ms: int = 60_000  # who leads for less did not hold leadership, and is not preferred for a while
-    preference_wait_ms: int = 30_000  # for so long; doubles
+    steady_ms: int = 60_000  # a node that led for less is not preferred for a while
+    preference_wait_ms: int = 30_000  # how long it is not preferred; doubles
     preference_wait_max_ms: int = 600_000
     reset_interval_ms: int = 5_000  # between two resets of all connections by a paused leader
     reads_max: int = 4096  # waiting to be confirmed by a leader; one more is refused

@@ -38,7 +38,7 @@ class Contacts:
         return is_current
 
     def begin_trusted_round(self, leader: Leader) -> None:
-        """After this node was held up: count only requests that are sent from now on as contact."""
+        """Count only requests that are sent from now on as contact, because this node was held up."""
         leader.round += 1
         leader.trusted_round = leader.round
 
@@ -55,6 +55,7 @@ class Contacts:
     # Replicas
 
     def progress_of(self, leader: Leader, key: ReplicaKey, address: str) -> ReplicaProgress:
+        """Return the progress of a replica that fetches; a new one may take the place of a silent observer."""
         progress = leader.replicas.get(key)
         if progress is None:
             self._forget_silent_observers(leader)
@@ -72,7 +73,7 @@ class Contacts:
             del leader.replicas[min(observers, key=lambda key: (leader.replicas[key].last_fetch_ms or 0, key))]
 
     def note_disk(self, leader: Leader, key: ReplicaKey, address: str, now_ms: int) -> None:
-        """Note a disk that runs at the address of a voter with another disk: that voter is not alive."""
+        """Note a disk that runs at the address of a voter with another disk: that voter is not live."""
         voter = self._state.history.current.by_id(key.node_id)
         if voter is not None and voter.key != key and voter.address == address:
             leader.displaced[voter.key] = now_ms
@@ -80,7 +81,7 @@ class Contacts:
     def is_live(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
         """Whether the replica was heard within the fetch timeout, and no other disk at its address since.
 
-        The leader itself is alive.
+        The leader itself is live.
         """
         state = self._state
         if key == state.key:
@@ -104,6 +105,7 @@ class Contacts:
         return caught_up_ms is not None and now_ms - caught_up_ms < self._state.config.fetch_timeout_ms
 
     def why_not_ready(self, leader: Leader, key: ReplicaKey, now_ms: int) -> str:
+        """Return why the replica counts as behind or silent, for people."""
         progress = leader.replicas.get(key)
         if progress is None or progress.last_fetch_ms is None:
             return f"node {key.node_id} does not fetch from this leader"
@@ -116,7 +118,7 @@ class Contacts:
     # The disk
 
     def stall_limit_ms(self, leader: Leader, now_ms: int) -> int:
-        """For how long the oldest write of a leader may wait; see `latency.py`."""
+        """Return for how long a write of the leader may wait; see `latency.py`."""
         state = self._state
         timeout = state.config.fetch_timeout_ms
         others = [leader.replicas[key].write_ms for key in state.other_voters if self.is_live(leader, key, now_ms)]
@@ -152,5 +154,5 @@ class Contacts:
         contact = self.majority_contact_ms(leader)
         before, leader.paused = leader.paused, contact is not None and now_ms - contact >= state.config.fetch_timeout_ms
         if before != leader.paused:
-            state.seek = PendingRequest(now_ms)  # a pause begins by asking at once
+            state.seek = PendingRequest(now_ms)  # a paused leader searches at once for a later one
             leader.unreached.clear()

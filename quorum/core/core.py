@@ -122,7 +122,7 @@ from quorum.core.voters import VoterHistory
 IDLE_TICK_MS = 10_000
 """A tick is asked for this often even when nothing is due."""
 STRANGERS_MAX = 100
-"""So many addresses of other clusters are told of."""
+"""So many addresses of other clusters are reported."""
 
 
 class RaftCore:
@@ -154,7 +154,7 @@ class RaftCore:
     # Boot
 
     def _boot(self, stored: StoredQuorum, now_ms: int) -> None:
-        """Take up what the disk holds.  What was led is not led again; what was voted for stays voted for."""
+        """Take the role that the disk's content allows.  An epoch that this node led before is not led again."""
         state = self._state
         refusal = _refuse_stored(state, stored)
         if refusal is not None:
@@ -208,7 +208,7 @@ class RaftCore:
         return effects
 
     def _refuse_work(self, event: Event, reason: str) -> None:
-        """A node that takes no part still answers whoever asks it for something."""
+        """Refuse proposals and questions of the shell, as a node that cannot take part."""
         state = self._state
         match event:
             case Propose():
@@ -353,7 +353,7 @@ class RaftCore:
         return None
 
     def _note_stranger(self, address: str, cluster_id: str | None) -> None:
-        """Another cluster answers where this node looks for its own: only a person can say which of them is wrong."""
+        """Report once that another cluster answers at an address of this one: only a person can say which is wrong."""
         state = self._state
         if address in self._strangers or len(self._strangers) >= STRANGERS_MAX:
             return

@@ -1,4 +1,4 @@
-"""Events and effects as one line of text each: for DEBUG logs, and for the scenarios under `tests/scenarios`."""
+"""Effects, requests and replies as one line of text each: for DEBUG logs and the scenarios in `tests/scenarios`."""
 
 from __future__ import annotations
 

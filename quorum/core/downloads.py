@@ -51,7 +51,7 @@ class Downloads:
         self._postponed: PostponedSnapshot | None = None
 
     def take_offer(self, follower: Follower, snapshot: LogEnd, now_ms: int) -> bool:
-        """Begin to download it, or leave it for now; False if no correct leader could offer it."""
+        """Begin to download the snapshot, or postpone it; False if no correct leader could offer it."""
         state = self._state
         if not state.high_watermark < snapshot.offset or not state.log.last.epoch <= state.epoch >= snapshot.epoch:
             return False
@@ -63,7 +63,7 @@ class Downloads:
         return True
 
     def fetch_part(self, follower: Follower, download: Download, now_ms: int) -> None:
-        """Ask for the next bytes, unless the shell is still busy with the last."""
+        """Ask for the next bytes, unless the shell still stores the last ones."""
         state = self._state
         if download.position is None:
             follower.fetch.due_ms = None
@@ -95,8 +95,8 @@ class Downloads:
             return self._download_failed(follower, now_ms)
         follower.round = max(follower.round, reply.round)
         if reply.error is ErrorCode.POSITION_OUT_OF_RANGE and 0 < reply.size <= request.position:
-            # All is here; or more than all, from a leader whose snapshot of the same end has another size.  Then it is
-            # whole as it is, or it fails, and the next download begins at its first byte.
+            # All bytes are stored; or too many, if this leader's snapshot of the same end has another size.  Loading
+            # shows whether they are valid; if not, the next download begins at the first byte.
             download.size = reply.size
             return self._load(follower, download)
         placed = (reply.snapshot, reply.position) == (request.snapshot, request.position)
@@ -145,18 +145,18 @@ class Downloads:
         self._postponed = PostponedSnapshot(snapshot, failures, now_ms + min(most, base << min(failures - 1, 10)))
 
     def _download_failed(self, follower: Follower, now_ms: int) -> None:
-        """Fetch again: the leader offers what it has by then."""
+        """Fetch the log again later; the leader then offers the snapshot that it has."""
         follower.download = None
         follower.fetch.call = None
         follower.fetch.failures += 1
         follower.fetch.due_ms = now_ms + self._timeouts.backoff_ms(follower.fetch.failures)
 
     def waits_for_shell(self, follower: Follower) -> bool:
-        """Whether a part is being stored, or the whole being loaded: the leader cannot be heard meanwhile."""
+        """Whether the shell stores a part or loads the snapshot: the follower sends no request meanwhile."""
         return follower.download is not None and follower.download.position is None and follower.fetch.call is None
 
     def on_snapshot_loaded(self, event: SnapshotLoaded, now_ms: int) -> None:
-        """The log is empty at the snapshot's end, if this is still what the follower waits for."""
+        """Begin the log anew at the snapshot's end, if the follower still waits for this snapshot."""
         state = self._state
         follower, base = state.role, event.base
         if not isinstance(follower, Follower) or follower.download is None:

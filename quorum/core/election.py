@@ -81,11 +81,7 @@ class Elections:
     # What to believe
 
     def _refuse_peer(self, sender: Sender, target: ReplicaKey, epoch: int, log_end: LogEnd | None) -> ErrorCode:
-        """The checks of Vote, BeginQuorumEpoch and EndQuorumEpoch, up to and including the epoch's plausibility.
-
-        A node could be a voter if this log says so; or if its log is ahead of this one, since it may have been added
-        by a record that has not come here yet.  A leader that removes itself leads, and says goodbye, as no voter.
-        """
+        """Check a Vote, BeginQuorumEpoch or EndQuorumEpoch up to and including the plausibility of its epoch."""
         state = self._state
         error = state.refuse_stranger(sender, target)
         if error is not ErrorCode.NONE:
@@ -94,14 +90,16 @@ class Elections:
             return ErrorCode.NEWBORN
         if not 0 <= epoch <= EPOCH_MAX or sender.key == state.key:
             return ErrorCode.INVALID_REQUEST
+        # A leader that has removed itself leads, and resigns, without being a voter.
         leads = epoch == state.epoch and sender.key.node_id == state.election.leader_id
+        # A node whose log is ahead may have been added by a record that this log does not have yet.
         ahead = log_end is not None and log_end > state.log.last
         if sender.key not in state.history.current and not leads and not ahead:
             return ErrorCode.NOT_VOTER
         return ErrorCode.FENCED_LEADER_EPOCH if epoch < state.epoch else ErrorCode.NONE
 
     def learn(self, known: Knowledge, now_ms: int) -> None:
-        """Take from a reply which epoch and leader its sender knows of."""
+        """Adopt the epoch and leader that the sender of a reply knows, if they are newer."""
         state = self._state
         if not state.met or known.cluster_id != state.cluster_id or known.generation < state.generation:
             return None
@@ -120,13 +118,13 @@ class Elections:
         return None
 
     def _meet_leader(self, epoch: int, leader_id: int, address: str, now_ms: int, how: str) -> bool:
-        """Follow the leader of `epoch`, which is not below this node's; False if that contradicts what is known."""
+        """Follow the leader of `epoch`, which is not below this node's; False if the epoch has another leader."""
         state = self._state
         if epoch == state.epoch and state.election.leader_id not in (None, leader_id):
             return False
         if epoch == state.epoch:
             if self._leaders.has_resigned(epoch):
-                return True  # it has resigned; who says otherwise has not heard it yet
+                return True  # the sender does not know of it yet
             match state.role:
                 case Follower() as follower:
                     moved = follower.leader.address != address and follower.fetch.failures > 0
@@ -134,7 +132,7 @@ class Elections:
                         follower.move(address, now_ms)
                     return True
                 case Prospective(lost_leader=lost) if lost == Peer(leader_id, address):
-                    return True  # known, and out of reach: what others hear does not help
+                    return True  # this node cannot reach it: that others can does not help
         self._transitions.become_follower(
             epoch, leader_id, address, now_ms, f"leader {leader_id} of epoch {epoch}, {how}"
         )
@@ -162,6 +160,7 @@ class Elections:
         state.answer(call, VoteReply(error, state.known, granted), state.after_election)
 
     def _grants_pre_vote(self, request: Vote, now_ms: int) -> bool:
+        """Whether this node would vote for the sender; a Prospective node that would gives way."""
         state = self._state
         candidate = request.sender.key
         if request.log_end < state.log.last:
@@ -183,10 +182,12 @@ class Elections:
         if not granted and isinstance(state.role, Prospective):
             vote = state.role.votes.get(candidate)
             if vote is not None and not vote.granted:
-                state.role.votes[candidate] = PendingVote(now_ms)  # it stands, too, and is behind: now it will agree
+                # The sender wants to be elected, too, and is behind: it grants a request that arrives from now on.
+                state.role.votes[candidate] = PendingVote(now_ms)
         return granted
 
     def _grants_vote(self, request: Vote, now_ms: int) -> bool:
+        """Vote for the sender if this node may; True also for a vote that it has given to the sender before."""
         state = self._state
         candidate = request.sender.key
         if state.election.voted_for is not None:
@@ -201,13 +202,13 @@ class Elections:
         return True
 
     def note_address(self, key: ReplicaKey, address: str) -> None:
-        """A voter that was started at another address can tell no leader when there is none: it tells whom it asks."""
+        """Remember the address that a voter gives with a request, while no leader can write it to the log."""
         voter = self._state.history.current.by_id(key.node_id)
         if voter is not None and voter.key == key and address:
             self._addresses_heard[key] = VoterAddress(voter.address, address)
 
     def _where(self, voter: ReplicaKey, failures: int) -> Peer:
-        """Where to ask for its vote: at the address that it gave since the log's was written, at the log's in turn."""
+        """Return where to ask for a vote: at the log's address and at the one that the voter gave since, in turn."""
         by_log = self._state.peer(voter)
         known = self._addresses_heard.get(voter)
         if known is None or known.by_log != by_log.address or failures % 2:
@@ -217,7 +218,7 @@ class Elections:
     # Votes sought
 
     def stand(self, now_ms: int, reason: str) -> None:
-        """Begin an election, unless the disk hangs: then a leader would be of no use."""
+        """Begin an election, unless this disk hangs: such a leader could commit nothing."""
         state = self._state
         oldest_ms = state.oldest_write_ms
         if oldest_ms is not None and now_ms - oldest_ms >= state.config.fetch_timeout_ms:
@@ -228,7 +229,7 @@ class Elections:
         return self._transitions.become_prospective(now_ms, reason)
 
     def waits_for_faster(self, follower: Follower, now_ms: int) -> bool:
-        """Whether a follower that has lost its leader lets others stand first: once, if its disk is slow."""
+        """Whether a follower that has lost its leader lets others stand first; it does so once, if its disk is slow."""
         if follower.patient or follower.gone or not self._timeouts.patience_ms(now_ms):
             return False
         follower.patient, follower.heard = True, False
@@ -254,13 +255,14 @@ class Elections:
         return self.count_votes(now_ms)
 
     def vote_failed(self, standing: Prospective | Candidate, voter: ReplicaKey, now_ms: int) -> None:
-        """No answer says nothing: ask again while the election lasts."""
+        """Ask again later, because a missing answer is neither a grant nor a refusal."""
         vote = standing.votes[voter]
         vote.call = None
         vote.failures += 1
         vote.due_ms = now_ms + self._timeouts.backoff_ms(vote.failures)
 
     def count_votes(self, now_ms: int) -> None:
+        """Win or lose the election of this node, if there is one and its votes decide it."""
         state = self._state
         standing = state.role
         if not isinstance(standing, Prospective | Candidate):
@@ -284,7 +286,7 @@ class Elections:
             self._transitions.become_leader(tuple(sorted(granting)), now_ms, f"elected by {names}")
 
     def _lose_pre_vote(self, prospective: Prospective, now_ms: int, reason: str) -> None:
-        """Go back to the leader that was lost, if there is one; else wait out the timer and try again."""
+        """Follow the lost leader again, if there is one; else stay until the timer ends and try again."""
         if prospective.lost_leader is not None and prospective.lost_leader_id is not None:
             leader_id, address = prospective.lost_leader_id, prospective.lost_leader.address
             reason = f"{reason}; back to leader {leader_id}"
@@ -312,7 +314,7 @@ class Elections:
                 state.ask(pending, Purpose.BEGIN, state.peer(voter), request, now_ms, voter=voter, after=after)
 
     def announcement_ended(self, leader: Leader, voter: ReplicaKey, sent_ms: int) -> None:
-        """Answered or not, say it again every half fetch timeout, unless the voter fetches meanwhile."""
+        """Repeat it every half fetch timeout, answered or not, unless the voter fetches meanwhile."""
         pending = leader.announcements[voter]
         pending.call = None
         pending.due_ms = max(pending.due_ms or 0, sent_ms + self._state.config.fetch_timeout_ms // 2)
@@ -332,7 +334,7 @@ class Elections:
     # A leader gives up
 
     def resign(self, now_ms: int, reason: str, first: ReplicaKey | None = None) -> None:
-        """Only a leader can; to anyone else there is nothing to give up.  `first` is to stand before the others."""
+        """Give up leadership, if this node leads; `first` heads the list of successors."""
         state = self._state
         if isinstance(state.role, Leader):
             replicas = state.role.replicas
@@ -375,14 +377,17 @@ class Elections:
         state.answer(call, EndQuorumEpochReply(error, state.known), state.after_election)
 
     def _enter_ended(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """An epoch that this node hears of only now, at its end."""
+        """Enter an epoch that this node learns of only now, when its leader has resigned."""
         state = self._state
         if not isinstance(state.role, Unattached) or epoch > state.epoch:
             self._transitions.become_unattached(epoch, now_ms, f"leader {leader_id} of epoch {epoch} has resigned")
         state.enter_epoch(epoch, leader_id)
 
     def _stand_in_turn(self, successors: tuple[ReplicaKey, ...], now_ms: int) -> None:
-        """The first successor stands at once, each further one twice as late, the unlisted last."""
+        """Set this voter's election timer by its place among the successors.
+
+        The first stands at once, each further one after twice the delay, voters that are not listed last.
+        """
         state = self._state
         if isinstance(state.role, Follower):
             if not state.role.gone:
@@ -402,23 +407,25 @@ class Elections:
     # A node that is in a later epoch than its leader
 
     def hear_seeker(self, request: DescribeQuorum, now_ms: int) -> None:
-        """Lead anew, above the epoch of a node that can follow this leader in no other way.
+        """Lead anew, above the epoch of a node that cannot follow this leader otherwise.
 
-        A voter that was taken out while it stood, and who heard of its epoch, believe no older one again, and nobody
-        believes them, because they are no voters.  To tell that from an election under way, in which observers hear of
-        the epoch first, the leader waits for a fetch timeout; if a majority fetches then, it is in no later epoch.
+        A voter that was removed while it was a candidate stays in its later epoch, as do the nodes that learned that
+        epoch from it.  They follow no leader of an older epoch, and no voter believes their epoch, because they are no
+        voters.
         """
         state = self._state
         leader, epoch = state.role, request.epoch
         if not isinstance(leader, Leader) or request.sender.key in state.history.current:
             return
-        if not state.may_stand:  # it has left the voters: the next leader will hear of it
+        if not state.may_stand:  # this leader has left the voters: the next one will hear of that node
             return
         if not state.epoch < epoch <= state.epoch + EPOCH_AHEAD_MAX:
             return
         if leader.outrun_ms is None:
             leader.outrun_ms = now_ms
         self._contacts.update_pause(leader, now_ms)
+        # During an election observers learn the new epoch first.  If a majority still fetches after a fetch timeout, no
+        # election is under way.
         waited = now_ms - leader.outrun_ms >= state.config.fetch_timeout_ms
         if waited and not leader.paused and leader.handover is None and state.high_watermark > leader.epoch_start:
             node_id = request.sender.key.node_id

@@ -26,7 +26,7 @@ class Following:
         self._downloads = downloads
 
     def fetch(self, follower: Follower, now_ms: int) -> None:
-        """Ask the leader for more, if nothing is in flight and everything that this acknowledges is durable."""
+        """Fetch from the leader, if nothing is in flight and everything that this acknowledges is durable."""
         state = self._state
         if follower.gone or not follower.fetch.is_due(now_ms) or not state.all_durable:
             return None
@@ -51,7 +51,7 @@ class Following:
         return None
 
     def on_fetch_reply(self, follower: Follower, request: Fetch, sent_ms: int, reply: FetchReply, now_ms: int) -> None:
-        """Take the answer to the one fetch in flight.  `_learn` has seen its epoch: it is not above this node's."""
+        """Take the reply to the fetch in flight.  `Elections.learn` has seen its epoch: it is not above this node's."""
         state = self._state
         follower.fetch.call = None
         if reply.error is ErrorCode.NOT_LEADER and reply.known.epoch == state.epoch:
@@ -68,11 +68,12 @@ class Following:
             follower.fetch.due_ms = None
             return None
         if reply.snapshot is not None:
-            follower.fetch.due_ms = now_ms + state.config.retry_backoff_max_ms  # not taken now
+            follower.fetch.due_ms = now_ms + state.config.retry_backoff_max_ms  # the download is postponed
             return None
         progressed = reply.batches or reply.diverging is not None or reply.high_watermark > request.high_watermark
         progressed = progressed or reply.round > follower.round
         follower.round = max(follower.round, reply.round)
+        # A leader that answers early, with nothing new, may do so again and again.
         early = now_ms - sent_ms < request.max_wait_ms // 2
         follower.fetch.due_ms = now_ms + state.config.retry_backoff_ms if early and not progressed else now_ms
         return None
@@ -92,7 +93,7 @@ class Following:
                 return False
             if isinstance(batch.control, Voters) and not state.is_ours(batch.control):
                 return False
-            if offset == 0 and not isinstance(batch.control, Voters):  # every log begins with its founding
+            if offset == 0 and not isinstance(batch.control, Voters):  # every log begins with its founding batch
                 return False
             offset, epoch = batch.end_offset, batch.epoch
         for batch in reply.batches:
@@ -101,7 +102,7 @@ class Following:
         return True
 
     def _cut_back(self, diverging: LogEnd) -> bool:
-        """Truncate to the last place where this log can agree with the leader's, which ends `diverging.epoch` there."""
+        """Truncate to the last place where this log can agree with the leader's, whose `diverging.epoch` ends there."""
         state = self._state
         own = state.log.end_of_epoch(diverging.epoch)
         to = min(own.offset, diverging.offset) if own.epoch == diverging.epoch else own.offset

@@ -1,20 +1,20 @@
 """The way of an empty disk into its cluster (design §4.2).
 
-Theory of operation.  Directory ids are random and never typed, so a voter list names ids and addresses only, and the
-disks behind them must be found out once, by exactly one node.  A *newborn* (nothing in its log) neither votes, stands
-nor acknowledges.  It introduces itself:
+Theory of operation.  Directory ids are random and nobody types them, so a voter list has ids and addresses only.  The
+disks behind them must be found out once, by exactly one node.  A *newborn* (with an empty log) does not vote, stand or
+acknowledge.  It introduces itself:
 
-- A founder, that is a listed voter, asks all other founders until it has its place.  The one with the lowest id
-  founds the cluster once each of the others has answered that it is newborn and was given the same list: it writes
-  the founding batch (offset 0, epoch 0) with everyone's directory ids.  Not before that is durable does it tell
-  anyone.
-- The other founders take the founding batch from whoever has it, if it holds their own key, and take part once it is
-  durable here.  Because each of the disks that founded is named in it, a voter list can never found twice.
-- A founder that meets a cluster whose founding does not name its disk is a replaced disk: it joins as an observer and
-  says whose place it could take.
+- A founder, that is a listed voter, asks all other founders until it has its place.  The founder with the lowest id
+  founds the cluster once each of the others has answered that it is newborn and was given the same list.  It writes
+  the founding batch (offset 0, epoch 0) with the directory ids of all founders, and sends it to nobody before it is
+  durable.
+- The other founders take the founding batch from any node that has it, if it holds their own key, and take part once it
+  is durable here.  Because the batch names each founding disk, a voter list can never found twice.
+- A founder that meets a cluster whose founding batch does not name its disk has a replaced disk.  It joins as an
+  observer and reports which voter it could replace.
 - An observer asks the bootstrap addresses until a founded node answers, and keeps the cluster's id.
 
-Whoever expected another cluster's id, another list or another node at an address refuses to start, and says both.
+A node that meets another cluster id, another list or another node than it expects refuses to start, and reports both.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Founding:
         newborn.answers.pop(to.address, None)
 
     def _found(self, newborn: Newborn, founders: tuple[tuple[int, str], ...], now_ms: int) -> None:
-        """Found the cluster, if that falls to this node and every other founder is known to be newborn."""
+        """Found the cluster, if this node is the one to do so and every other founder is known to be newborn."""
         state = self._state
         if newborn.write is not None or state.refused is not None or state.key.node_id != founders[0][0]:
             return None
@@ -151,13 +151,13 @@ class Founding:
         return None
 
     def _take_place(self, newborn: Newborn, reply: IntroduceReply) -> None:
-        """Take the place that a founded cluster has for this disk: voter, observer, or observer for a lost voter."""
+        """Take the place of this disk in a founded cluster: voter, observer, or observer that could replace a voter."""
         state = self._state
         cluster_id, founding = reply.known.cluster_id, reply.founding
         if cluster_id is None or len(reply.voters) == 0:
             return None  # has not found its own place yet
         if not state.config.founders or founding is None:
-            # Without a founding no one has the log's beginning any more: what a snapshot says of the voters holds.
+            # Without the founding batch, no node has the log's beginning any more: the voters of a snapshot count.
             return self._observe(newborn, reply, cluster_id)
         if not isinstance(founding.control, Voters):
             return None
@@ -170,14 +170,14 @@ class Founding:
         return self._observe(newborn, reply, cluster_id)
 
     def _observe(self, newborn: Newborn, reply: IntroduceReply, cluster_id: str) -> None:
-        """Join as an observer; if a voter of this id has another disk, somebody shall be told."""
+        """Join as an observer; report it if a voter of this id has another disk."""
         state = self._state
         voter = reply.voters.by_id(state.key.node_id)
         newborn.replaced = voter.key if voter is not None and voter.key != state.key else None
         self._settle(newborn, None, cluster_id, reply.known.generation)
 
     def _settle(self, newborn: Newborn, founding: Batch | None, cluster_id: str, generation: int) -> None:
-        """Make the place durable; `_on_settled` takes it."""
+        """Make the place durable; `on_settled` takes it."""
         state = self._state
         state.cluster_id, state.generation = cluster_id, generation
         state.save_election()
@@ -224,9 +224,10 @@ class Founding:
             self._contacts.note_disk(state.role, request.sender.key, address, now_ms)
 
     def hear_of(self, newborn: Newborn, key: ReplicaKey, *, failed_only: bool, now_ms: int) -> None:
-        """A founder is up: ask it without waiting out the pause.
+        """Ask a founder that runs, as it has just shown, without waiting for the end of the pause.
 
-        Only after a failure when it has merely introduced itself, or two newborns would ask each other without end.
+        failed_only: only if the last request failed.  Else two newborns would send each other one Introduce after
+        another.
         """
         address = dict(self._state.config.founders).get(key.node_id)
         pending = newborn.introductions.get(address) if address is not None else None

@@ -89,7 +89,7 @@ class Handovers:
         leader.handover = Handover(to, now_ms + self._state.config.election_timeout_ms, reason)
 
     def pursue(self, leader: Leader, now_ms: int) -> None:
-        """Resign once the successor has the whole log; call it off if it does not get there."""
+        """Resign once the successor has the whole log; call the handover off if it does not get there in time."""
         state = self._state
         if leader.handover is None:
             self._begin_preferred(leader, now_ms)

@@ -1,10 +1,9 @@
-"""What the core knows of its log without reading it: its ends, its epochs, and the batches near its end.
+"""The log as far as the core knows it without reading: its ends, its epochs, and the batches near its end.
 
 Durability is tracked by write id, never by offset alone.  A follower may append a batch, truncate it and append
-another at the same offset before the disk has answered; the completion of the first write then says nothing about the
-second (etcd-io/raft calls this the append ABA race).  Each unwritten write is remembered with the end offset it
-reaches, and a truncation lowers the ends of the writes before it: what they make durable is at most what is left of
-them.
+another at the same offset before the disk has answered.  The completion of the first write then says nothing about the
+second (etcd-io/raft calls this the append ABA race).  So the index remembers the end offset of each unwritten write,
+and a truncation lowers the ends of the writes before it: they make durable at most the part of the log that is left.
 
 Batches stay in memory until they are durable, and beyond that up to a byte limit: replication to nodes that keep up
 reads no disk.
@@ -108,7 +107,7 @@ class LogIndex:
             unwritten.end = base.offset
 
     def written(self, write_id: int) -> None:
-        """Write `write_id`, and all before it, are durable."""
+        """Note that write `write_id`, and all before it, are durable."""
         while self._unwritten and self._unwritten[0].write_id <= write_id:
             done = self._unwritten.popleft()
             self.durable_end = max(self.durable_end, done.end)
@@ -116,7 +115,7 @@ class LogIndex:
         self._forget_old()
 
     def splits_a_batch(self, offset: int) -> bool:
-        """Whether `offset` lies within a batch, as far as memory tells."""
+        """Whether `offset` is within a batch, as far as the batches in memory show."""
         if not self._recent or not self._recent[0].base_offset < offset < self.end:
             return False
         index = bisect_left(self._recent, offset, key=lambda batch: batch.base_offset)

@@ -59,7 +59,7 @@ class Membership:
         return None
 
     def _refuse_change(self, event: ChangeVoters, now_ms: int) -> Verdict | None:
-        """What must hold before any change is looked at."""
+        """Return why no change of this kind can begin now; None if it can."""
         state = self._state
         leader = state.role
         if not isinstance(leader, Leader):
@@ -108,9 +108,10 @@ class Membership:
     # Progress
 
     def pursue(self, leader: Leader, now_ms: int) -> None:
+        """Advance the requested change and the leader's own step, and begin the next step if there is one."""
         if leader.change is not None:
             self._advance_change(leader, leader.change, now_ms)
-        if leader.step is not None:  # that change may have set another target, which ended it
+        if leader.step is not None:  # the change above may have set another target, which ends the step
             self._advance_change(leader, leader.step, now_ms)
         if leader.step is None and self._may_step(leader, now_ms):
             self._begin_step(leader, now_ms)
@@ -146,9 +147,9 @@ class Membership:
         elif isinstance(outcome, Verdict):
             self._end_change(leader, work, outcome, now_ms)
         elif work.dry_run:
-            self._tell_dry_run(leader, work, outcome)
+            self._report_dry_run(leader, work, outcome)
         elif isinstance(outcome, Voters) and self._is_uncommitted:
-            return  # another change was appended while this one asked around: it goes first
+            return  # another change was appended while this one probed: it is committed first
         else:
             work.sets_target = isinstance(outcome, TargetVoters) and not isinstance(
                 work.change, SetTarget | CancelTarget
@@ -157,19 +158,21 @@ class Membership:
             work.end = state.log.end
 
     def _append_control(self, leader: Leader, record: ControlRecord, now_ms: int) -> None:
+        """Append a change, which is in force from now on."""
         state = self._state
         timestamp_ms = now_ms + state.config.wall_offset_ms
         state.append(Batch(state.log.end, state.epoch, 1, timestamp_ms, control=record))
         if isinstance(record, TargetVoters):
             leader.step_failures, leader.step_due_ms, leader.target_problem = 0, None, None
             if leader.step is not None and leader.step.end is None:
-                leader.step = None  # it was on the way to something else
+                leader.step = None  # it led to the target before
         if isinstance(record, Voters):
             known = leader.announcements
-            later = now_ms + state.config.fetch_timeout_ms // 2  # a newcomer fetches already
+            # A new voter fetches already, so it need not hear of the leader at once.
+            later = now_ms + state.config.fetch_timeout_ms // 2
             leader.announcements = {key: known.get(key) or PendingRequest(later) for key in state.other_voters}
 
-    def _tell_dry_run(self, leader: Leader, work: PendingChange, record: ControlRecord) -> None:
+    def _report_dry_run(self, leader: Leader, work: PendingChange, record: ControlRecord) -> None:
         state = self._state
         leader.change = None
         voters, target = state.history.current, state.history.target
@@ -178,12 +181,12 @@ class Membership:
         if isinstance(record, TargetVoters):
             target = record.target
         message = f"would lead to voters {names(target if target is not None else voters)}"
-        assert work.call is not None, f"a dry run of nobody's: {work}"
+        assert work.call is not None, f"nobody requested the dry run {work}"
         result = VoterChangeResult(VoterChangeError.NONE, message, "", False, 0, voters, target)
         state.effects.append(VotersChanged(work.call, result))
 
     def _end_change(self, leader: Leader, work: PendingChange, verdict: Verdict | None, now_ms: int) -> None:
-        """The work is over: with a verdict, or committed."""
+        """End the work: with a verdict, or (None) because it is committed."""
         state = self._state
         if work is leader.step:
             leader.step = None
@@ -196,7 +199,7 @@ class Membership:
                 leader.step_failures, leader.step_due_ms, leader.target_problem = 0, None, None
             return None
         assert work is leader.change, f"{work} is not worked on"
-        assert work.call is not None, f"a change of nobody's: {work}"
+        assert work.call is not None, f"nobody requested the change {work}"
         leader.change = None
         if verdict is not None:
             return report_change(self._state, work.call, verdict, offset=work.end or 0)
@@ -217,7 +220,7 @@ class Membership:
         return not waits and self._state.high_watermark > leader.epoch_start
 
     def _begin_step(self, leader: Leader, now_ms: int) -> None:
-        """The next step towards the target, if there is one; else a voter that has moved."""
+        """Begin the next step towards the target, if there is one; else the update of a voter that has moved."""
         state = self._state
         current, target = state.history.current, state.history.target
         change: AddVoter | RemoveVoter | UpdateVoter | None
@@ -234,9 +237,9 @@ class Membership:
         return None
 
     def _moved_voter(self, leader: Leader, now_ms: int) -> UpdateVoter | None:
-        """A voter that advertises, by its fetches, another address than the log has.
+        """Return a voter whose fetches advertise another address than the log has; of several, the next one each time.
 
-        Of several another one after each failure: it may be nowhere to be reached, or where the next one was.
+        One of them may not be reachable, or may have moved to the address that another one leaves.
         """
         state = self._state
         moved: list[UpdateVoter] = []
@@ -260,7 +263,7 @@ class Membership:
                 state.ask(probe, Purpose.PROBE, Peer(None, address), request, now_ms)
 
     def on_probe_reply(self, number: int, call: Call, reply: Reply | None, now_ms: int) -> None:
-        """An address has answered, or (None) has not."""
+        """Note that the node at an address has answered, or (None) has not."""
         leader = self._state.role
         if not isinstance(leader, Leader):
             return

@@ -1,17 +1,17 @@
-"""Reads that claim to be current: the leader proves that it still leads (design §4.7).
+"""Current reads: the leader proves that it still leads (design §4.7; ReadIndex in the Raft thesis, §6.4).
 
-Theory of operation.  What a leader has committed is current only as long as no other leader has committed more, and
-that it may not know.  So a read is confirmed by the voters: the leader raises its *round*, which every fetch reply
-carries and every fetch repeats, and answers all parked voters at once.  A fetch with that round was sent after the read
-was asked for, by a voter that was still in this epoch; a majority of such fetches means that no later leader had been
-elected when the read began.  Then everything below the watermark found at the beginning is what the read must see.
-A fetch of an older round proves nothing, however late it arrives.
+Theory of operation.  The state that a leader has committed is current only while no other leader has committed more,
+and the leader may not know of that.  So the voters confirm a read.  The leader raises its *round*, which every fetch
+reply carries and every fetch repeats, and answers the parked fetches of all voters at once.  A fetch with that round
+was sent after the read was requested, by a voter that was still in this epoch.  A majority of such fetches shows that
+no later leader had been elected when the read began.  The read must then see everything below the watermark of that
+moment.  A fetch of an older round proves nothing, however late it arrives.
 
-Before the leader's own first record is committed it does not know what its predecessors have committed, except that
-it all lies below that record.  So a read never asks for less than the end of that record.
+Before the leader's own first record is committed, the leader does not know how much its predecessors have committed,
+only that all of it is below that record.  So a read always waits for that record.
 
-Reads share a round as long as no reply has carried it.  So their cost is bounded by the fetches that are going on
-anyway: a round trip for a single read, at most two under load."""
+Reads share a round as long as no reply has carried it.  So the fetches that go on anyway bound their cost: a round trip
+for a single read, at most two under load."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Replication:
         return ErrorCode.INVALID_REQUEST if min(numbers) < 0 else ErrorCode.NONE
 
     def _divergence(self, request: Fetch) -> LogEnd | None:
-        """Where this log's largest epoch not above the fetcher's ends, unless the fetcher's position is in this log."""
+        """Return where the logs diverge at the latest; None if the fetcher's position is in this log."""
         if request.offset == 0:
             return None
         end = self._state.log.end_of_epoch(request.last_fetched_epoch)
@@ -137,7 +137,7 @@ class Replication:
         return end
 
     def _note_lag(self, progress: ReplicaProgress, previous_ms: int | None, now_ms: int) -> None:
-        """Note by a valid fetch, and the one at `previous_ms` before it, when the replica was caught up last."""
+        """Note when the replica was caught up last, by a valid fetch and the one before it, at `previous_ms`."""
         state = self._state
         if progress.end >= state.log.end:
             progress.last_caught_up_ms = now_ms
@@ -149,7 +149,7 @@ class Replication:
         progress.log_end_at_fetch = state.log.end
 
     def _note_fall(self, progress: ReplicaProgress, key: ReplicaKey, offset: int) -> None:
-        """A voter fetches from below what it has acknowledged.  Said once; a late fetch looks the same."""
+        """Report once that a voter fetches from below what it has acknowledged; a late fetch looks the same."""
         if not progress.fell_back:
             progress.fell_back = True
             self._state.effects.append(
@@ -179,7 +179,7 @@ class Replication:
     # Parked fetches
 
     def _serve(self, leader: Leader, key: ReplicaKey, parked: Parked, now_ms: int) -> None:
-        """Answer a parked fetch if there is news for it, or start reading the news from the log."""
+        """Answer a parked fetch if there is news for it; start reading the news from the log if it is not in memory."""
         state = self._state
         if parked.read_id is not None or not self._has_news(leader, key, parked.request, now_ms):
             return
@@ -198,10 +198,10 @@ class Replication:
         state.answer(parked.call, self._reply(leader, error=error, batches=batches))
 
     def _has_news(self, leader: Leader, key: ReplicaKey, request: Fetch, now_ms: int) -> bool:
-        """Whether to answer now; notes from when on voters are owed a watermark that no record has brought."""
+        """Whether to answer now; notes when voters must hear of a watermark that no record has brought."""
         state = self._state
         watermark_moved = state.high_watermark > request.high_watermark
-        if request.round < leader.trusted_round:  # the next fetch shows that the replica is alive
+        if request.round < leader.trusted_round:  # only the next fetch shows that the replica is live
             return True
         if key not in state.history.current:
             return watermark_moved or request.offset < state.high_watermark
@@ -233,12 +233,12 @@ class Replication:
             state.answer(parked.call, self._reply(leader, error=ErrorCode.INVALID_REQUEST))
 
     def wake_parked(self, leader: Leader, now_ms: int) -> None:
-        """Look through the parked fetches if there may be news for them; an append or a round concerns voters only."""
+        """Serve the parked fetches if there may be news for them; an append or a round concerns voters only."""
         state = self._state
         end, watermark, round_ = leader.served
         leader.served = Served(state.log.end, state.high_watermark, leader.round)
         if state.log.end > end:
-            leader.owed_ms = None  # the records tell it
+            leader.owed_ms = None  # the reply with the records has it
         is_owed = leader.owed_ms is not None and now_ms >= leader.owed_ms
         if state.high_watermark > watermark:
             for key, parked in list(leader.parked.items()):
@@ -251,9 +251,10 @@ class Replication:
             leader.owed_ms = None
 
     def expire_parked(self, leader: Leader, now_ms: int) -> None:
-        """Answer, with nothing, what has waited long enough.  Reads of the log are waited for.
+        """Answer, with nothing, the fetches that have waited long enough, except those that wait for a read.
 
-        A look costs all that is parked, thousands of brokers perhaps, so what ends within a moment ends together.
+        The search costs time for each parked fetch, perhaps of thousands of brokers.  So fetches that expire within
+        `EXPIRY_STEP_MS` are answered together.
         """
         if leader.expiry_ms is None or now_ms < leader.expiry_ms:
             return
@@ -295,7 +296,7 @@ class Replication:
     # Every node
 
     def report_watermark(self) -> None:
-        """Tell the shell what is committed and, here, durable: it can read it back."""
+        """Report to the shell what is committed and also durable here, so that it can read it back."""
         state = self._state
         offset = min(state.high_watermark, state.log.durable_end)
         if offset > self._announced:

@@ -26,6 +26,7 @@ class LeaderSearch:
         self._timeouts = timeouts
 
     def is_on(self) -> bool:
+        """Whether this node searches now."""
         state = self._state
         match state.role:
             case Unattached() | Prospective() | Resigned():
@@ -37,7 +38,7 @@ class LeaderSearch:
         return False
 
     def ask_next(self, now_ms: int) -> None:
-        """Ask one random node which leader it knows, if this node does not hear one."""
+        """Ask one random node, if the pause since the last one is over."""
         state = self._state
         if not state.seek.is_due(now_ms):
             return
@@ -50,7 +51,7 @@ class LeaderSearch:
         state.ask(state.seek, Purpose.SEEK, to, DescribeQuorum(state.sender, state.config.address, epoch), now_ms)
 
     def _peers_of_paused(self, leader: Leader) -> list[Peer]:
-        """Whom a paused leader asks now: voters and others in turn; after a reset, a bootstrap address."""
+        """Return whom a paused leader may ask next: voters or others in turn; after a reset, bootstrap nodes."""
         state = self._state
         known = self.addresses()
         if leader.reset:
@@ -68,7 +69,7 @@ class LeaderSearch:
         return first or second
 
     def _note_contact(self, leader: Leader, to: Peer, answered: bool, now_ms: int) -> None:
-        """Have the connections dropped once no other voter could be reached, at most every few seconds."""
+        """Have the connections dropped once no other voter could be reached; not more often than every few seconds."""
         state = self._state
         if to.node_id is None or not self._is_voter_id(to.node_id):
             return
@@ -87,7 +88,7 @@ class LeaderSearch:
         return node_id is not None and self._state.history.current.by_id(node_id) is not None
 
     def addresses(self) -> list[Peer]:
-        """Where other nodes may be, in a fixed order: voters, then the bootstrap and founders' addresses."""
+        """Return the addresses of other nodes in a fixed order: voters, then the bootstrap and founders' addresses."""
         state = self._state
         found = {voter.address: voter.key.node_id for voter in state.history.current if voter.key != state.key}
         peers = [Peer(node_id, address) for address, node_id in found.items()]
@@ -96,6 +97,7 @@ class LeaderSearch:
         return peers
 
     def ended(self, to: Peer, answered: bool, now_ms: int) -> None:
+        """Note that the node asked last has answered, or failed to."""
         state = self._state
         state.seek.call = None
         if isinstance(state.role, Leader):

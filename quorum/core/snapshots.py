@@ -47,7 +47,7 @@ class Snapshots:
             state.snapshot = event.snapshot
 
     def on_trim_log(self, event: TrimLog) -> None:
-        """Let the log start at the end of one of our snapshots; nothing happens if it has moved on already."""
+        """Let the log start at the end of a snapshot on this disk; do nothing if the log starts later already."""
         state = self._state
         offset = event.snapshot.offset
         if state.snapshot is None or not state.log.start < offset <= min(state.snapshot.offset, state.log.durable_end):
@@ -64,7 +64,7 @@ class Snapshots:
     # Leader
 
     def snapshot_for(self, request: Fetch) -> LogEnd | None:
-        """The snapshot to load, for a fetcher that the log alone does not help."""
+        """Return the snapshot to offer, if the log alone does not help the fetcher; else None."""
         state = self._state
         if state.snapshot is None:
             return None
@@ -72,7 +72,7 @@ class Snapshots:
         return state.snapshot if lost or request.offset == 0 else None
 
     def refuse_reader(self, request: Fetch | FetchSnapshot) -> ErrorCode:
-        """The checks of whoever wants something of the leader's log, up to and including that this node leads."""
+        """Check a Fetch or FetchSnapshot up to and including that this node leads the sender's epoch."""
         state = self._state
         error = state.refuse_stranger(request.sender, None)
         if error is not ErrorCode.NONE:

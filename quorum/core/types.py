@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 UNASSIGNED = UUID(int=0)
-"""Directory id of a replica that has not said which disk it lives on.  Never a voter's."""
+"""Directory id of a replica that has not reported its disk.  Never a voter's."""
 
 FOUNDING_EPOCH = 0
 """Epoch of the founding batch at offset 0; the first leader's epoch is 1."""
@@ -97,7 +97,7 @@ class Voters:
 
 @dataclass(frozen=True, slots=True)
 class TargetVoters:
-    """The voter set being worked towards, one step at a time; None ends the work (design §4.8)."""
+    """The voter set that the leader works towards, one step at a time; None ends the work (design §4.8)."""
 
     target: VoterSet | None
 
@@ -129,7 +129,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What must never be forgotten about an epoch: whom this disk voted for, and who leads."""
+    """The durable facts of an epoch: whom this disk voted for, and who leads."""
 
     epoch: int
     leader_id: int | None = None
@@ -138,7 +138,7 @@ class Election:
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """QuorumStateMessage: all that a node keeps of the quorum besides the log (design §4.1).
+    """QuorumStateMessage: everything that a node stores of the quorum besides the log (design §4.1).
 
     `voters` and `target_voters` cache the control records below `applied_offset`; they are written in the same
     transaction as those records and recomputed from the log, and compared, at start.
@@ -154,7 +154,7 @@ class QuorumState:
 
 @dataclass(frozen=True, slots=True)
 class LogBase:
-    """What Raft must know of the part of a log that a snapshot stands for: its end, and what is in force there."""
+    """The part of a log that a snapshot replaces, as far as Raft needs it: its end, and what is in force there."""
 
     end: LogEnd
     voters: Voters
@@ -163,7 +163,7 @@ class LogBase:
 
 @dataclass(frozen=True, slots=True)
 class StoredQuorum:
-    """What a store holds when it is opened.
+    """The content of a store when it is opened.
 
     epochs: (epoch, start offset) of each epoch in the log, ascending.
     controls: each control batch in the log, ascending; the core rebuilds the voter history from them.
@@ -184,10 +184,10 @@ class StoredQuorum:
     snapshots: tuple[LogEnd, ...] = ()
 
     def goes_on_from(self, snapshot: LogEnd) -> bool:
-        """Whether the log holds what is below the end of this snapshot, or begins there.
+        """Whether the log reaches the end of this snapshot with the same history, or begins there.
 
-        It need not, if the snapshot was received, and the log was not set to its end: then the log ends before it, or
-        it holds batches of another history there, which have another epoch (equal offset and epoch: equal logs).
+        It may not, if the snapshot was received and the node stopped before it set the log to its end.  The log then
+        ends before the snapshot's end, or holds batches of another epoch there (equal offset and epoch: equal logs).
         """
         if self.base is not None and snapshot.offset <= self.log_start:
             return snapshot == self.base.end

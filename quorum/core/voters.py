@@ -27,7 +27,7 @@ class VoterHistory:
             self.append(batch)
 
     def reset(self, base: LogBase) -> None:
-        """Forget everything: the log is empty at the base's end.  What is in force there counts as its last record."""
+        """Forget everything: the log is empty at the base's end.  The sets in force there count as its last record."""
         offset = base.end.offset - 1
         self.founding = None
         self._voters = [(offset, base.voters)]
@@ -35,7 +35,7 @@ class VoterHistory:
         self.current = base.voters.voters
 
     def trim(self, base: LogBase) -> None:
-        """The log starts at the base's end: what is below is only known by what is in force there."""
+        """Forget the records below the base's end, where the log starts; keep the sets that are in force there."""
         kept = base.end.offset
         voters = [entry for entry in self._voters if entry[0] >= kept]
         targets = [entry for entry in self._targets if entry[0] >= kept]
@@ -51,7 +51,7 @@ class VoterHistory:
         return records[-1], self.below(offset)[1]
 
     def append(self, batch: Batch) -> bool:
-        """Take note of a batch that was appended to the log; whether it changes the voters or their target."""
+        """Note a batch that was appended to the log; return whether it changes the voters or their target."""
         match batch.control:
             case Voters() as record:
                 self._voters.append((batch.base_offset, record))
@@ -85,11 +85,11 @@ class VoterHistory:
 
     @property
     def target(self) -> VoterSet | None:
-        """The voter set being worked towards, if any."""
+        """The voter set that the leader works towards, if any."""
         return self._targets[-1][1].target if self._targets else None
 
     def was_just_removed(self, key: ReplicaKey, high_watermark: int) -> bool:
-        """Whether the latest set, which may not be committed yet, is the one that leaves this voter out."""
+        """Whether the latest set, not committed yet, is the one that removes this voter."""
         if len(self._voters) < 2 or self._voters[-1][0] < high_watermark:
             return False
         return key in self._voters[-2][1].voters and key not in self.current
@@ -110,7 +110,7 @@ class VoterHistory:
         offset = self._targets[-1][0] if self._targets else 0
         before = self.below(offset)[0]
         if len(before) == 0 and self._voters:
-            before = self._voters[0][1].voters  # from before the log's start: what was in force there will do
+            before = self._voters[0][1].voters  # set before the log's start: take the set in force there
         return max(len(before), 1)
 
     def was_voter(self, node_id: int, directory_id: UUID | None) -> bool:
@@ -119,7 +119,7 @@ class VoterHistory:
         return any(voter is not None and directory_id in (None, voter.key.directory_id) for voter in voters)
 
     def below(self, offset: int) -> tuple[VoterSet, VoterSet | None]:
-        """The voter set and target that the log below `offset` makes."""
+        """Return the voter set and target in force at the end offset `offset`."""
         voters = [record.voters for at, record in self._voters if at < offset]
         targets = [record.target for at, record in self._targets if at < offset]
         return (voters[-1] if voters else VoterSet(), targets[-1] if targets else None)
