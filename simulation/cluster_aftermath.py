@@ -132,16 +132,17 @@ class Aftermath:
         for host in world.brokers:
             if host.broker is None:
                 return [f"{host.name} is down"]
-            node_id, hosted = host.config.node_id, host.broker.role.replicas.hosted
+            node_id, table = host.config.node_id, host.broker.role.table
             wanted = {
                 (topic.topic_id, one.index)
                 for topic in image.topics.values()
                 for one in topic.partitions
                 if one is not None and one.replica(node_id) is not None
             }
-            if {(key.topic_id, key.partition_index) for key in hosted} != wanted:
+            hosted = {tuple(one.partition) for one in table}
+            if hosted != wanted:
                 found.append(f"{host.name} has {sorted(hosted)}, it should have {sorted(wanted)}")
-            for one in hosted.values():
+            for one in table:
                 if one.log is None:
                     found.append(f"{host.name}: {one}: {one.offline}")
                     continue

@@ -24,8 +24,8 @@ from uuid import UUID
 
 from broker.core.partition import FollowerState, LeaderState
 from broker.log import LogKey, PartitionLog
+from broker.replica.context import ReplicaContext
 from broker.replica.replica import Replica
-from broker.replica.replica_manager import ReplicaManager
 from broker.server.process import BrokerProcess
 from broker.server.role import BrokerRole
 from metadata.control.election import min_isr_of
@@ -63,8 +63,8 @@ class BrokerRun:
     """The logs that it found when it started."""
 
     @property
-    def replicas(self) -> ReplicaManager:
-        return self.role.replicas
+    def context(self) -> ReplicaContext:
+        return self.role.context
 
 
 class ClusterWatch:
@@ -189,10 +189,9 @@ class ClusterWatch:
             self._watch_broker(node_id, broker)
 
     def _watch_broker(self, node_id: int, broker: BrokerProcess) -> None:
-        replicas = broker.role.replicas
+        context = broker.role.context
         run = self._runs[node_id] = BrokerRun(node_id, broker.role)
-        on_watermark, on_role = replicas.on_watermark, replicas.on_role_changed
-        open_logs = replicas.logs.open
+        open_logs = context.logs.open
         keeper = broker.role.isr
         call = keeper._call
 
@@ -203,22 +202,14 @@ class ClusterWatch:
                 self.metadata.proposals.add(Proposed(topic_id, item.index, *epochs, isr))
             return await call(rpc, request, timeout_ms)
 
-        def watermark(hosted: Replica) -> None:
-            self._watermark(run, hosted)
-            on_watermark(hosted)
-
-        def role_changed(hosted: Replica) -> None:
-            self._role(run, hosted)
-            on_role(hosted)
-
         async def opened() -> None:
             await open_logs()
             self._recovered(run)
 
         keeper._call = asked
-        replicas.on_watermark = watermark  # type: ignore[method-assign]
-        replicas.on_role_changed = role_changed  # type: ignore[method-assign]
-        replicas.logs.open = opened  # type: ignore[method-assign]
+        context.events.watermark_moved.subscribe(lambda replica: self._watermark(run, replica))
+        context.events.role_changed.subscribe(lambda replica: self._role(run, replica))
+        context.logs.open = opened  # type: ignore[method-assign]
 
     def ended(self, node_id: int, *, clean: bool = False, power: bool = False) -> None:
         """Remember what was durable when a process ended.
@@ -233,7 +224,7 @@ class ClusterWatch:
         if not run.recovered:
             return
         self._judge_damage(run)
-        logs, known = run.replicas.logs, self._durable.get(node_id, {})
+        logs, known = run.context.logs, self._durable.get(node_id, {})
         for key, log in logs.logs.items():
             if self._is_caching(key) and not clean:
                 self._lost[node_id, key] = max(log.end_offset, self._lost.get((node_id, key), 0))
@@ -266,7 +257,7 @@ class ClusterWatch:
         """Return the end of what is durable of each replica in a directory."""
         run = self._runs.get(node_id)
         if run is not None and run.recovered:
-            logs = [(key, one) for key, one in run.replicas.logs.logs.items() if one.directory_id == directory_id]
+            logs = [(key, one) for key, one in run.context.logs.logs.items() if one.directory_id == directory_id]
             return {key: self._durable_in(node_id, key, one) for key, one in logs}
         return {key: end for key, (end, where) in self._durable.get(node_id, {}).items() if where == directory_id}
 
@@ -276,7 +267,7 @@ class ClusterWatch:
 
     def _judge_damage(self, run: BrokerRun) -> None:
         """D2: only replicas whose bytes have changed count as damaged, and the error names the replica's files."""
-        for key, error in run.replicas.logs.failures.items():
+        for key, error in run.context.logs.failures.items():
             text = f"{run.node_id} takes {key} for damaged: {error}"
             self.check((run.node_id, key) in self.damaged, lambda text=text: f"D1: {text}")  # type: ignore[misc]
             named = key.topic_id.hex in str(error)
@@ -286,7 +277,7 @@ class ClusterWatch:
     def read_damaged(self) -> None:
         """D2: whoever reads a replica whose bytes have changed gets what was committed, or an error, nothing else."""
         for run in self._runs.values():
-            for key, log in run.replicas.logs.logs.items():
+            for key, log in run.context.logs.logs.items():
                 history = self.history(key)
                 if (run.node_id, key) in self.damaged and history is not None:
                     self._compare(run, history, Copy(log, log.start_offset), history.end)
@@ -294,7 +285,7 @@ class ClusterWatch:
 
     def _recovered(self, run: BrokerRun) -> None:
         """D1: what was durable is there again, and no sound disk's replica is taken for damaged."""
-        logs = run.replicas.logs
+        logs = run.context.logs
         self._judge_damage(run)
         for key, (end, directory_id) in self._durable.get(run.node_id, {}).items():
             if directory_id in logs.failed_disks or (key in logs.failures and (run.node_id, key) in self.damaged):
@@ -321,7 +312,7 @@ class ClusterWatch:
         run = self._runs.get(node_id)
         kept = self._durable.get(node_id, {}).get(key)
         if run is not None and run.recovered:
-            log = run.replicas.logs.get(key)
+            log = run.context.logs.get(key)
             if log is None:
                 return None
             return log.end_offset if self._is_caching(key) else self._durable_in(node_id, key, log)
@@ -391,14 +382,14 @@ class ClusterWatch:
             lambda: f"I17: {run.node_id} and {first.node_id} both lead epoch {leader_epoch} of {self.history(key)}",
         )
 
-    def _role(self, run: BrokerRun, hosted: Replica) -> None:
-        log, history = hosted.log, self.history(hosted.key)
+    def _role(self, run: BrokerRun, replica: Replica) -> None:
+        log, history = replica.log, self.history(replica.key)
         if log is None:
             return
-        assert history is not None, f"{hosted} is carried out before anybody has applied its creation"
-        copy = self._copy(run, hosted.key, log)
-        leader = hosted.leader
-        role = leader or hosted.follower
+        assert history is not None, f"{replica} is carried out before anybody has applied its creation"
+        copy = self._copy(run, replica.key, log)
+        leader = replica.leader
+        role = leader or replica.follower
         copy.role, copy.watermark = role, 0 if role is None else role.high_watermark
         if leader is None or leader.leader_epoch < history.unclean_epoch:
             return
@@ -406,7 +397,7 @@ class ClusterWatch:
             self.note(
                 f"{run.node_id} leads epoch {leader.leader_epoch} of {history}, {log.end_offset} of {history.end}"
             )
-        self._accepts(run, hosted.key, leader.leader_epoch)
+        self._accepts(run, replica.key, leader.leader_epoch)
         anew = self._begin_anew(history, copy, leader.leader_epoch)
         # It may hear late that it leads, when there are others already: those have committed what it need not have.
         newest = max(history.ends, default=0)
@@ -414,7 +405,7 @@ class ClusterWatch:
         if anew and leader.high_watermark > end:
             # A leader that did not know that it was deposed has gone on, and told it what it shows from now on.
             end = leader.high_watermark
-            self._is_on_disks(run, hosted, leader, history)
+            self._is_on_disks(run, replica, leader, history)
         self._compare(run, history, copy, end)
         self._begins_late(run, history, log.start_offset)
         self.check(
@@ -425,11 +416,11 @@ class ClusterWatch:
             ),
         )
 
-    def _watermark(self, run: BrokerRun, hosted: Replica) -> None:
-        log, history, role = hosted.log, self.history(hosted.key), hosted.leader or hosted.follower
+    def _watermark(self, run: BrokerRun, replica: Replica) -> None:
+        log, history, role = replica.log, self.history(replica.key), replica.leader or replica.follower
         if log is None or role is None or history is None:
             return
-        copy, watermark = self._copy(run, hosted.key, log), role.high_watermark
+        copy, watermark = self._copy(run, replica.key, log), role.high_watermark
         if copy.role is role:
             self.check(
                 watermark >= copy.watermark,
@@ -449,7 +440,7 @@ class ClusterWatch:
             if self.note is not None:
                 self.note(f"{run.node_id} shows {history} up to {watermark}, isr {role.isr}, {role.maximal_isr()}")
             if watermark > history.end:
-                self._is_replicated(run, hosted, role, history)
+                self._is_replicated(run, replica, role, history)
         else:
             self.check(
                 watermark <= history.end,
@@ -457,12 +448,12 @@ class ClusterWatch:
             )
         self._compare(run, history, copy, watermark)
 
-    def _is_replicated(self, run: BrokerRun, hosted: Replica, leader: LeaderState, history: History) -> None:
+    def _is_replicated(self, run: BrokerRun, replica: Replica, leader: LeaderState, history: History) -> None:
         """I19: what becomes committed now is on the disk of every member of an ISR that is large enough."""
-        self._is_on_disks(run, hosted, leader, history)
-        images = (run.replicas.image, run.replicas.brokers.image)
-        least = min(min_isr_of(image, hosted.topic_id) if hosted.topic_id in image.topics else 1 for image in images)
-        wanted = min(least, leader.limits.min_isr, hosted.image.settled_count)
+        self._is_on_disks(run, replica, leader, history)
+        images = (run.context.cluster.applied, run.context.cluster.newest)
+        least = min(min_isr_of(image, replica.topic_id) if replica.topic_id in image.topics else 1 for image in images)
+        wanted = min(least, leader.limits.min_isr, replica.image.settled_count)
         self.check(
             len(leader.isr) >= wanted,
             lambda: (
@@ -470,14 +461,14 @@ class ClusterWatch:
             ),
         )
 
-    def _is_on_disks(self, run: BrokerRun, hosted: Replica, leader: LeaderState, history: History) -> None:
+    def _is_on_disks(self, run: BrokerRun, replica: Replica, leader: LeaderState, history: History) -> None:
         watermark = leader.high_watermark
         for broker_id in leader.isr:
-            if (member := self._runs.get(broker_id)) is not None and (log := member.replicas.logs.get(history.key)):
+            if (member := self._runs.get(broker_id)) is not None and (log := member.context.logs.get(history.key)):
                 self._begins_late(member, history, log.start_offset)
-            end = self.durable_end(broker_id, hosted.key)
+            end = self.durable_end(broker_id, replica.key)
             self.check(
-                end is None or max(end, self._lost.get((broker_id, hosted.key), 0)) >= watermark,
+                end is None or max(end, self._lost.get((broker_id, replica.key), 0)) >= watermark,
                 lambda broker_id=broker_id, end=end: (  # type: ignore[misc]
                     f"I19: {history} is committed up to {watermark}, {broker_id} of the isr has {end} on its disk"
                 ),
@@ -569,7 +560,7 @@ class ClusterWatch:
             offset <= history.end,
             lambda: f"I24: {run.node_id} deletes {history} up to {offset}, committed is {history.end}",
         )
-        kept = self.retention.problem(history.spot.topic, log, offset, run.replicas.sources.wall_ms())
+        kept = self.retention.problem(history.spot.topic, log, offset, run.role._sources.wall_ms())
         self.check(kept is None, lambda: f"I24: {run.node_id} deletes {history} up to {offset}: {kept}")
         history.start = offset
 

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import msgspec
 
 from broker.core.errors import Code
+from broker.core.fetch_session import SessionCache
 from broker.core.partition import UNKNOWN_END, Answer, FollowerState, LeaderState
 from broker.core.producer_state import ACCEPT, ProducerState
 from broker.log import Appended, LogConfig, LogManager, PartitionLog
@@ -47,15 +48,15 @@ _mutant = mutant_of(MUTANTS)
 @_mutant("a follower truncates its log to the watermark")
 def _cuts_at_the_watermark() -> list[Any]:
     """As before KIP-101: what was committed above the watermark that it knew is gone."""
-    follow = ImageFollower._follow
+    follow = Replica.follow
 
-    def cut(self: ImageFollower, hosted: Replica, partition: PartitionImage) -> None:
-        log = hosted.log
-        if log is not None and hosted.role_epoch != partition.leader_epoch:
+    def cut(self: Replica) -> None:
+        log = self.log
+        if log is not None and self.role_epoch != self.image.leader_epoch:
             log.truncate_to(max(log.high_watermark, log.truncation_floor, log.start_offset))
-        follow(self, hosted, partition)
+        follow(self)
 
-    return [patch.object(ImageFollower, "_follow", cut)]
+    return [patch.object(Replica, "follow", cut)]
 
 
 @_mutant("a leader does not check for divergence")
@@ -69,23 +70,23 @@ def _no_divergence() -> list[Any]:
 @_mutant("divergence is applied after the watermark")
 def _watermark_first() -> list[Any]:
     """KAFKA-14704."""
-    carry_out = Fetcher._carry_out
+    apply = Fetcher._apply
 
     async def watermark_first(
         self: Fetcher,
         key: Any,
-        hosted: Replica,
+        replica: Replica,
         log: PartitionLog,
         follower: FollowerState,
-        told: Any,
+        target: Any,
         part: Any,
         *more: Any,
     ) -> None:
-        if part.diverging_epoch >= 0 and follower.watermark_after(part.high_watermark, log.end_offset):
-            self._replicas.on_watermark(hosted)
-        await carry_out(self, key, hosted, log, follower, told, part, *more)
+        if part.diverging_epoch >= 0:
+            replica.follow_watermark(part.high_watermark)
+        await apply(self, key, replica, log, follower, target, part, *more)
 
-    return [patch.object(Fetcher, "_carry_out", watermark_first)]
+    return [patch.object(Fetcher, "_apply", watermark_first)]
 
 
 @_mutant("producers are not rebuilt after a truncation")
@@ -271,7 +272,7 @@ def _old_incarnations_count() -> list[Any]:
     return [
         patch.object(LeaderState, "on_fetch", counts),
         patch.object(partitions, "_check_members", members),
-        patch.object(FetchService, "close_sessions_of", lambda self, broker_id: None),
+        patch.object(SessionCache, "close_replica", lambda self, replica_id: None),
     ]
 
 
@@ -366,9 +367,9 @@ def _followers_never_go_back() -> list[Any]:
 @_mutant("strays are set aside before the metadata has caught up")
 def _strays_early() -> list[Any]:
     def activate(self: ImageFollower, broker_epoch: int) -> None:
-        self._replicas.broker_epoch = broker_epoch
+        self._cluster.own_epoch = broker_epoch
+        self._cluster.newest = ClusterImage(end_offset=1)
         self._wait_for = 0
-        self._latest = ClusterImage(end_offset=1)
         self._news.set()
 
     return [patch.object(ImageFollower, "activate", activate)]
@@ -377,10 +378,9 @@ def _strays_early() -> list[Any]:
 @_mutant("a failed disk is not reported")
 def _failures_are_kept() -> list[Any]:
     def unheard(self: BrokerRole, directory_id: Any, error: Any) -> None:
-        for hosted in list(self.replicas.hosted.values()):
-            if hosted.log is not None and hosted.log.directory_id == directory_id:
-                self.fetchers.remove(hosted)
-                self.replicas.take_offline(hosted, error)
+        for replica in list(self.table):
+            if replica.log is not None and replica.log.directory_id == directory_id:
+                replica.take_offline(error)
 
     return [patch.object(BrokerRole, "_on_disk_failure", unheard)]
 

@@ -391,7 +391,7 @@ def early_fencing_watched(world: ClusterWorld) -> Iterator[None]:
 
     def process_ended(self: Fencing, broker_id: int, session: Session, heard_at: float) -> None:
         broker = world.hosts[broker_id].broker
-        lives = broker is not None and broker._is_open and broker.role.replicas.broker_epoch == session.broker_epoch
+        lives = broker is not None and broker._is_open and broker.role.context.cluster.own_epoch == session.broker_epoch
         world.watch.seen["process found to have ended"] += 1
         world.watch.check(not lives, lambda: f"broker {broker_id} serves, and is taken for a process that has ended")
         found(self, broker_id, session, heard_at)

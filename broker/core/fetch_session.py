@@ -217,11 +217,16 @@ class SessionPartition(Generic[Key]):
         self.sent_code = Code.NONE
 
 
+def never_parked() -> None:
+    """Wake nobody: no fetch of the session is parked."""
+
+
 @dataclass(slots=True, eq=False)
 class LeaderSession(Generic[Key]):
     """The leader's end of one session; a fetch without a session gets one with id 0.
 
     full: the request being served is a full fetch, whose reply names every partition.
+    wake: has the parked fetch of the session, if there is one, look again.
     """
 
     session_id: int
@@ -231,6 +236,7 @@ class LeaderSession(Generic[Key]):
     full: bool = True
     entries: dict[Key, SessionPartition[Key]] = field(default_factory=dict)
     ready: dict[Key, None] = field(default_factory=dict)
+    wake: Callable[[], None] = field(default=never_parked, repr=False)
 
     def touch(self, key: Key) -> None:
         """Note that the partition may have news."""

@@ -1,14 +1,15 @@
-"""What the Kafka handlers and the replica manager say to each other.
+"""The port of the Kafka listener: what its handlers call, and the requests and results of these calls.
 
-Handlers convert: a frame into one of the requests here, a result here into a frame.  They decide nothing.  Error codes
-are the protocol's numbers (`broker.core.errors.Code`); 0 is success.  End offsets are exclusive.
+`broker.replica.service.ReplicaService` implements `Replicas`.  Handlers convert a frame into a request, and a result
+into a frame; they decide nothing.  Error codes are the protocol's numbers (`broker.core.errors.Code`); 0 is success.
+End offsets are exclusive.
 
 Rules for handlers:
 
-- `ReplicaManager.start_produce` appends to each partition in the order of its calls, so calling it in the order in
-  which requests arrived on a connection keeps a producer's order; its future is awaited afterwards.
-- A fetch session lives in the manager: a handler passes a broker's `session_id`/`session_epoch` on as they came
-  (consumers are given none), and answers with the `session_id` and exactly the `results` of the reply, in their order.
+- `start_produce` appends to each partition in the order of its calls.  Calling it in the order in which requests
+  arrived on a connection therefore keeps a producer's order; its future is awaited afterwards.
+- Fetch sessions live behind the port.  A handler passes a broker's `session_id` and `session_epoch` on unchanged
+  (consumers get no session), and answers with the `session_id` and exactly the `results` of the reply, in their order.
 - A batch in `FetchResult.records` is shared memory of the log: read it, never write it, and do not keep it.
 """
 
@@ -46,11 +47,11 @@ LAST_TIERED_TIMESTAMP = -5
 class ProduceResult:
     """The answer for one partition.
 
-    base_offset: of the first record (also when it is a duplicate: of the original); -1 with an error, except after
-        NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, whose data may be there.
-    error_message: what and why, for protocol versions that carry it; empty = None.
-    record_errors: the records that are to blame, where single records are.
-    leader_id, leader_epoch: whom to ask instead, with NOT_LEADER_OR_FOLLOWER; -1 = unknown.
+    base_offset: of the first record, or of the original if it is a duplicate; -1 with an error, except after
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, whose records may be in the log.
+    error_message: for protocol versions that carry it; empty = None.
+    record_errors: the records that are wrong, where single records are.
+    leader_id, leader_epoch: the leader to ask instead, with NOT_LEADER_OR_FOLLOWER; -1 = unknown.
     """
 
     error_code: int
@@ -169,21 +170,21 @@ class ProducerIdResult:
 
 
 class Replicas(Protocol):
-    """What handlers call.  `broker.replica.replica_manager.ReplicaManager` is it."""
+    """What handlers call.  `broker.replica.service.ReplicaService` implements it."""
 
     @property
     def image(self) -> ClusterImage:
-        """The metadata that this broker has carried out."""
+        """The metadata that this broker has applied."""
         ...
 
     def start_produce(
         self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int
     ) -> asyncio.Future[ProduceResult]:
-        """Check and append, in the order of the calls; the future answers under the rule of `acks`.
+        """Check and append, in the order of the calls; the future is answered under the rule of `acks`.
 
-        Never raises, is never cancelled by us.  Batches with compression may be appended later than the call returns.
-        `batches` is not kept after the future is done, except by a check of records that runs in a thread just then (at
-        most `record_check_threads`).  A caller that goes away just drops the future.
+        The future never raises, and only its caller may cancel it.  Batches with compression may be appended after the
+        call has returned.  `batches` is not kept after the future is done, except by a check of records that runs in a
+        thread at that moment (at most `record_check_threads`).
         """
         ...
 
@@ -204,5 +205,5 @@ class Replicas(Protocol):
     ) -> EpochEndResult: ...
 
     async def allocate_producer_id(self) -> ProducerIdResult:
-        """A producer id that nobody else has, epoch 0; COORDINATOR_LOAD_IN_PROGRESS (retriable) when none came."""
+        """Return a new producer id with epoch 0, or COORDINATOR_LOAD_IN_PROGRESS (retriable) if none is left."""
         ...

@@ -1,25 +1,24 @@
-"""The follower's side: copies from leaders.  One fetcher for each leader broker, one session for all partitions.
+"""The follower's side: copies from leaders, with one fetcher for each leader and one session for all its partitions.
 
 Theory of operation
 -------------------
-A fetcher's round: send what changed in the session, wait (long poll), append what came, flush all of it under one
-barrier, and only then tell the leader, by the next fetch's offsets, that it is on this disk.  So a fetch offset is a
-*flushed* end (write.caching topics excepted: their log counts as flushed when appended), and nothing needs an
-acknowledgement of its own.
+A fetcher's round: send what changed in the session, wait (long poll), append the records, flush all of them under one
+barrier.  The offsets of the next fetch then tell the leader what is on this disk.  So a fetch offset is a *flushed* end
+(with write.caching the log counts as flushed when it is appended), and no other acknowledgement is needed.
 
-A reply is judged, partition by partition, by `FollowerState.on_reply` against what was asked: late replies, of another
-leader epoch or position, change nothing.
+`FollowerState.on_reply` judges each partition of a reply against the question that it answers.  A late reply, or one
+about another leader epoch or position, changes nothing.
 
-When a partition is added, or its position changes, while a fetch is parked at the leader, the next request of the
-session goes out at once on the fetcher's other connection; the leader then answers the parked one.  A new leader thus
-hears from its followers within a round trip, not within the long poll.
+When a partition is added, or its position changes, while a fetch is parked at the leader, the session's next request is
+sent at once on the fetcher's other connection, and the leader answers the parked one.  So a new leader hears from its
+followers within a round trip, not within the long poll.
 
-A replica that a reassignment is adding copies at the cluster's throttle, all such replicas of this broker together.
-What it has copied is counted when it is there; while too much has been, such partitions are left out of the fetch.  Not
-those that have caught up: they are about to join the ISR, or have, and writes would wait for them.
+All replicas of this broker that a reassignment is adding share the cluster's throttle.  Copied bytes are counted when
+they arrive; while they exceed the rate, such partitions are left out of the fetch.  Partitions that have caught up are
+not left out: they are in the ISR or about to join it, and writes would wait for them.
 
-Failures: a partition that its leader refuses is left out for a short while; a connection that fails, or a session that
-the leader does not know, means a full fetch, after a back-off that doubles up to a bound.
+Failures: a partition that its leader refuses is left out for a short while.  A connection that fails, or a session that
+the leader does not know, leads to a full fetch after a back-off that doubles up to a bound.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ from broker.core.partition import (
     StandBack,
     TruncateTo,
 )
-from broker.core.throttle import Throttle
 from broker.kafka.api import FetchPartition, ForgottenPartition
 from broker.log import PartitionLog, Refused
 from broker.log.turns import Turn
+from broker.replica.context import ReplicaContext
 from broker.replica.replica import Replica
-from broker.replica.replica_manager import ReplicaManager
+from broker.replica.throttle import ReplicationThrottle
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.errors import ClusterError, CorruptStoreError, RemoteProtocolError
 from quorumlog.runtime.clock import now_ms
@@ -61,10 +60,10 @@ from quorumlog.wire.record_batch import parse_header
 log = get_logger("broker")
 
 Resolve = Callable[[int], "tuple[str, int] | None"]
-"""Broker id → host and port of its inter-broker listener, None while the image does not know it."""
+"""Broker id → host and port of its inter-broker listener; None while it is not registered."""
 
 FLUSH_WAIT_S = 1.0
-"""How long a round waits for its flush: a directory that hangs must not hold up what is copied to the others."""
+"""How long a round waits for its flush: a directory that hangs must not delay replicas in the others."""
 
 _PASSING = frozenset(
     {
@@ -74,12 +73,12 @@ _PASSING = frozenset(
         Code.UNKNOWN_TOPIC_ID,
     }
 )
-"""Refusals that only say that one side has the newer metadata."""
+"""Refusals that only mean that one side has newer metadata."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """A request under way."""
+    """A request under way; `line` is its connection."""
 
     request: SessionRequest
     reply: asyncio.Task[memoryview]
@@ -87,49 +86,49 @@ class _Round:
 
 
 class Fetcher:
-    """Copies from one leader broker, as long as there is something to copy; owned by `Fetchers`."""
+    """Copies from one leader broker; owned by `Fetchers`."""
 
     def __init__(
-        self, leader_id: int, replicas: ReplicaManager, resolve: Resolve, throttle: ReplicationThrottle
+        self, leader_id: int, context: ReplicaContext, resolve: Resolve, throttle: ReplicationThrottle
     ) -> None:
         self.leader_id = leader_id
-        self._replicas = replicas
+        self._context = context
         self._throttle = throttle
-        self._limits = replicas.limits
+        self._limits = context.limits
         self._resolve = resolve
         self._session = FetcherSession()
-        self._hosted: dict[PartitionKey, Replica] = {}
+        self._replicas: dict[PartitionKey, Replica] = {}
         self._standing_back: dict[PartitionKey, asyncio.TimerHandle] = {}
         self._held: dict[PartitionKey, None] = {}
-        """Being added, and left out until the throttle allows more."""
+        """Joining replicas that are left out until the throttle allows more."""
         self._in_step: set[PartitionKey] = set()
-        """Being added, and at the leader's watermark."""
+        """Joining replicas that have reached the leader's watermark."""
         self._news = asyncio.Event()
         self._lines: list[KafkaConnection | None] = [None, None]
         self._address: tuple[str, int] | None = None
         self._rounds: deque[_Round] = deque()
         self._failures = 0
         self._refusals: dict[PartitionKey, int] = {}
-        """How often in a row a partition was refused."""
+        """How often in a row each partition was refused."""
         self._refused_session = False
         self._stopping = False
 
     def __len__(self) -> int:
-        return len(self._hosted)
+        return len(self._replicas)
 
     # -- what to copy
 
-    def add(self, hosted: Replica) -> None:
+    def add(self, replica: Replica) -> None:
         """Copy this partition from its flushed end; also when its position or leader epoch has changed."""
-        key = hosted.partition
-        self._hosted[key] = hosted
+        key = replica.partition
+        self._replicas[key] = replica
         timer = self._standing_back.pop(key, None)
         if timer is not None:
             timer.cancel()
-        self._want(key, hosted)
+        self._want(key, replica)
 
     def remove(self, key: PartitionKey) -> None:
-        if self._hosted.pop(key, None) is None:
+        if self._replicas.pop(key, None) is None:
             return
         timer = self._standing_back.pop(key, None)
         if timer is not None:
@@ -141,32 +140,28 @@ class Fetcher:
         self._news.set()
 
     def reconsider(self, key: PartitionKey) -> None:
-        """Whether this partition is being added may have changed."""
+        """Whether this replica is joining may have changed."""
         if key in self._held:
-            self._want(key, self._hosted[key])
+            self._want(key, self._replicas[key])
 
     def release(self) -> None:
-        """The throttle allows more, or is another."""
+        """The throttle allows more, or has another rate."""
         held, self._held = list(self._held), {}
         for key in held:
             if key not in self._standing_back:
-                self._want(key, self._hosted[key])
+                self._want(key, self._replicas[key])
 
-    def _is_joining(self, hosted: Replica) -> bool:
-        own_id, image = self._replicas.broker_id, hosted.image
-        return own_id in image.adding and own_id not in image.isr
-
-    def _want(self, key: PartitionKey, hosted: Replica) -> None:
-        partition_log, follower = hosted.log, hosted.follower
+    def _want(self, key: PartitionKey, replica: Replica) -> None:
+        partition_log, follower = replica.log, replica.follower
         if partition_log is None or follower is None:
             return
         if partition_log.flushed_offset < partition_log.end_offset:
             self._session.drop(key)
-            self._replicas.ensure_flush(hosted)  # which calls `add` when it is done
+            replica.ensure_flush()  # which calls `add` when it is done
             return
         size_max = self._limits.fetch_partition_bytes
         self._held.pop(key, None)
-        if self._is_joining(hosted) and key not in self._in_step:
+        if replica.is_joining and key not in self._in_step:
             if self._throttle.must_wait():
                 self._held[key] = None
                 self._session.drop(key)
@@ -183,7 +178,7 @@ class Fetcher:
     # -- the loop
 
     async def run(self) -> None:
-        """Until `stop`.  Never raises but when cancelled."""
+        """Copy until `stop`.  Raises only when cancelled."""
         while not self._stopping:
             try:
                 await self._copy()
@@ -197,7 +192,7 @@ class Fetcher:
         await self._abandon()
 
     async def stop(self) -> None:
-        """End after the round that is being carried out."""
+        """End after the round that is being processed."""
         self._stopping = True
         self._news.set()
         for timer in self._standing_back.values():
@@ -205,9 +200,9 @@ class Fetcher:
         await self._drop_connections()
 
     async def _copy(self) -> None:
-        """Rounds, until something fails or there is nothing to copy."""
+        """Run rounds until something fails."""
         while not self._stopping:
-            if not self._hosted and not self._rounds:
+            if not self._replicas and not self._rounds:
                 self._news.clear()
                 await self._drop_connections()
                 self._session.reset()
@@ -238,13 +233,13 @@ class Fetcher:
             news.cancel()
 
     async def _send(self) -> None:
-        """Send the session's next request on the line that is free."""
+        """Send the session's next request on the free connection."""
         line = 1 - self._rounds[0].line if self._rounds else 0
         connection = await self._connection(line)
         session = self._session
         request = session.build()
-        # Until a full fetch is answered nothing else may be sent, so it does not wait; unless each fetch is a full one,
-        # for want of room for another session there.
+        # Nothing else may be sent until a full fetch is answered, so it does not wait.  If the leader has no room for a
+        # session, each fetch is a full one and must wait.
         wait_ms = 0 if request.is_full and not self._refused_session else self._limits.fetcher_wait_ms
         body = wire.encode_request(
             wire.FOLLOWER_VERSION,
@@ -255,8 +250,8 @@ class Fetcher:
             session_id=request.session_id,
             session_epoch=request.session_epoch,
             forgotten=[ForgottenPartition(key.topic_id, None, key.partition_index) for key in request.forgotten],
-            replica_id=self._replicas.broker_id,
-            broker_epoch=self._replicas.broker_epoch,
+            replica_id=self._context.broker_id,
+            broker_epoch=self._context.cluster.own_epoch,
         )
         timeout = (wait_ms + self._limits.fetcher_timeout_ms) / 1000
         work = connection.call(int(Api.FETCH), wire.FOLLOWER_VERSION, body, timeout)
@@ -266,7 +261,7 @@ class Fetcher:
 
     async def _on_reply(self, request: SessionRequest, reply: wire.FetchedReply) -> None:
         if reply.error_code != Code.NONE:
-            # The session is unknown there, or out of step: what is still under way is of no use either.
+            # The leader does not know the session or its epoch: requests under way will fail, too.
             await self._abandon_rounds()
             self._session.reset()
             return
@@ -280,29 +275,29 @@ class Fetcher:
             if part.topic_id is None:
                 continue
             key = PartitionKey(part.topic_id, part.index)
-            hosted = self._hosted.get(key)
-            told = self._sent(key)
-            if hosted is None or told is None or hosted.log is None or hosted.follower is None:
+            replica = self._replicas.get(key)
+            target = self._target_of_reply(key)
+            if replica is None or target is None or replica.log is None or replica.follower is None:
                 continue
             try:
-                await self._carry_out(key, hosted, hosted.log, hosted.follower, told, part, appended)
+                await self._apply(key, replica, replica.log, replica.follower, target, part, appended)
             except (DiskError, CorruptStoreError) as error:
-                self._replicas.take_offline(hosted, error)
+                replica.take_offline(error)
         await self._flush(appended)
 
-    def _sent(self, key: PartitionKey) -> FetchTarget | None:
-        """What the leader had been told of a partition when it made the reply that is now at hand."""
+    def _target_of_reply(self, key: PartitionKey) -> FetchTarget | None:
+        """Return the target that the leader knew when it made the reply that is being processed."""
         if self._rounds and key in self._rounds[0].request.before:
             return self._rounds[0].request.before[key]
         return self._session.sent_target(key)
 
-    async def _carry_out(
+    async def _apply(
         self,
         key: PartitionKey,
-        hosted: Replica,
+        replica: Replica,
         partition_log: PartitionLog,
         follower: FollowerState,
-        told: FetchTarget,
+        target: FetchTarget,
         part: wire.FetchedPartition,
         appended: list[tuple[PartitionKey, Replica, PartitionLog]],
     ) -> None:
@@ -314,7 +309,7 @@ class Fetcher:
             Divergence(part.diverging_epoch, part.diverging_end) if part.diverging_epoch >= 0 else None,
             parse_header(records).base_offset if len(records) >= 61 else UNKNOWN_END,
         )
-        sent = SentPosition(told.leader_epoch, told.offset, told.last_fetched_epoch)
+        sent = SentPosition(target.leader_epoch, target.offset, target.last_fetched_epoch)
         step = follower.on_reply(sent, answer, partition_log.start_offset, partition_log.epochs)
         match step:
             case AppendRecords(watermark):
@@ -323,70 +318,69 @@ class Fetcher:
                     outcome = partition_log.append_as_follower(records, follower.leader_epoch, now_ms())
                     if isinstance(outcome, Refused):
                         if key not in self._refusals:
-                            log.warning("batches refused", replica=repr(hosted), cause=outcome.reason)
+                            log.warning("batches refused", replica=repr(replica), cause=outcome.reason)
                         self._stand_back(key)
                         return
-                    self._replicas.counters.replicated_bytes += len(records)
-                    if self._is_joining(hosted):
-                        self._replicas.counters.reassignment_in_bytes += len(records)
+                    self._context.counters.replicated_bytes += len(records)
+                    if replica.is_joining:
+                        self._context.counters.reassignment_in_bytes += len(records)
                         self._throttle.spend(len(records))
-                    appended.append((key, hosted, partition_log))
+                    appended.append((key, replica, partition_log))
                 if partition_log.end_offset < watermark:
                     self._in_step.discard(key)
-                elif self._is_joining(hosted):
+                elif replica.is_joining:
                     self._in_step.add(key)
                 if part.log_start_offset > partition_log.start_offset:
                     partition_log.advance_start_offset(min(part.log_start_offset, partition_log.end_offset))
-                if follower.watermark_after(watermark, partition_log.end_offset):
-                    self._replicas.on_watermark(hosted)
+                replica.follow_watermark(watermark)
             case TruncateTo(end):
-                await self._truncate(hosted, partition_log, follower, end)
-                self._want(key, hosted)
+                await self._truncate(replica, partition_log, follower, end)
+                self._want(key, replica)
             case RestartAt(start, epoch):
-                log.warning("log restarts", replica=repr(hosted), end=partition_log.end_offset, start=start)
-                if await self._replicas.logs.reset_to(partition_log, start, epoch) and hosted.follower is not None:
-                    hosted.follower.on_truncated(start)  # perhaps of another leader epoch by now
-                self._want(key, hosted)
+                log.warning("log restarts", replica=repr(replica), end=partition_log.end_offset, start=start)
+                if await self._context.logs.reset_to(partition_log, start, epoch) and replica.follower is not None:
+                    replica.follower.on_truncated(start)  # its leader epoch may have changed meanwhile
+                self._want(key, replica)
             case StandBack(code):
                 if code not in _PASSING and key not in self._refusals:
-                    log.warning("leader refuses", replica=repr(hosted), leader=self.leader_id, code=code)
+                    log.warning("leader refuses", replica=repr(replica), leader=self.leader_id, code=code)
                 self._stand_back(key)
 
-    async def _truncate(self, hosted: Replica, partition_log: PartitionLog, follower: FollowerState, end: int) -> None:
+    async def _truncate(self, replica: Replica, partition_log: PartitionLog, follower: FollowerState, end: int) -> None:
         before = partition_log.end_offset
         if end < partition_log.truncation_floor:
-            log.warning("truncation below the watermark", replica=repr(hosted), end=end)
-            await self._replicas.logs.lower_truncation_floor(partition_log, end)
-            if hosted.follower is not follower or hosted.log is not partition_log:
-                return  # the metadata was faster: another leader epoch, another question
+            log.warning("truncation below the watermark", replica=repr(replica), end=end)
+            await self._context.logs.lower_truncation_floor(partition_log, end)
+            if replica.follower is not follower or replica.log is not partition_log:
+                return  # the role changed meanwhile
         partition_log.truncate_to(end)
         follower.on_truncated(partition_log.end_offset)
-        self._replicas.counters.truncations += 1
-        log.info("log truncated", replica=repr(hosted), before=before, end=partition_log.end_offset)
+        self._context.counters.truncations += 1
+        log.info("log truncated", replica=repr(replica), before=before, end=partition_log.end_offset)
 
     async def _flush(self, appended: list[tuple[PartitionKey, Replica, PartitionLog]]) -> None:
-        """Make all of it durable, under one barrier a directory; then ask for what comes next."""
+        """Make the appended records durable, under one barrier per directory; then fetch what comes next."""
         failure: DiskError | None = None
         unflushed = [each for _, _, each in appended if each.flushed_offset < each.end_offset]
         try:
             async with asyncio.timeout(FLUSH_WAIT_S):
-                await self._replicas.logs.flush_all(unflushed)
+                await self._context.logs.flush_all(unflushed)
         except TimeoutError:
-            pass  # the flush goes on; `_want` leaves out what waits for it
+            pass  # the flush goes on; `_want` leaves out the logs that wait for it
         except DiskError as error:
             failure = error
-        for key, hosted, partition_log in appended:
-            if hosted.log is not partition_log or self._hosted.get(key) is not hosted:
+        for key, replica, partition_log in appended:
+            if replica.log is not partition_log or self._replicas.get(key) is not replica:
                 continue
             if failure is not None and partition_log.flushed_offset < partition_log.end_offset:
-                self._replicas.take_offline(hosted, failure)
+                replica.take_offline(failure)
             else:
-                self._want(key, hosted)
+                self._want(key, replica)
 
     # -- failures
 
     def _stand_back(self, key: PartitionKey) -> None:
-        """Leave a partition out for a while: longer each time, up to the bound, until something of it is accepted."""
+        """Leave a partition out for a while, longer each time up to a bound, until a reply for it is accepted."""
         self._session.drop(key)
         refusals = self._refusals[key] = self._refusals.get(key, 0) + 1
         loop = asyncio.get_running_loop()
@@ -398,12 +392,12 @@ class Fetcher:
 
     def _come_back(self, key: PartitionKey) -> None:
         self._standing_back.pop(key, None)
-        hosted = self._hosted.get(key)
-        if hosted is not None:
-            self._want(key, hosted)
+        replica = self._replicas.get(key)
+        if replica is not None:
+            self._want(key, replica)
 
     async def _back_off(self) -> None:
-        """Wait, doubling up to the bound; news of the metadata does not shorten it, a stop does."""
+        """Wait, doubling up to the bound.  Only a stop or another address of the leader shortens the wait."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._delay(self._failures)
         while not self._stopping and loop.time() < deadline:
@@ -414,7 +408,7 @@ class Fetcher:
             except TimeoutError:
                 return
             if self._resolve(self.leader_id) != self._address:
-                return  # it has come back elsewhere
+                return  # it restarted at another address
 
     def _delay(self, failures: int) -> float:
         low, high = self._limits.fetcher_backoff_min_ms, self._limits.fetcher_backoff_max_ms
@@ -442,7 +436,7 @@ class Fetcher:
             reply.cancel()
             await asyncio.wait({reply})
             if not reply.cancelled():
-                reply.exception()  # read, so that nobody complains
+                reply.exception()  # read it, or asyncio logs it
 
     async def _abandon(self) -> None:
         await self._abandon_rounds()
@@ -456,75 +450,30 @@ class Fetcher:
                 await connection.close()
 
 
-class ReplicationThrottle:
-    """The throttle of reassignments on this broker; `release` is called when those that wait may go on."""
-
-    PORTION_MIN = 4096
-    WAIT_MIN_S = 0.01
-    """Nobody is woken for less: neither for a few bytes, nor again and again for what is left of them in a fraction."""
-
-    def __init__(self, release: Callable[[], None]) -> None:
-        self._throttle = Throttle()
-        self._release = release
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set_rate(self, rate: int) -> None:
-        """Bytes a second; below 0: none."""
-        if self._throttle.set_rate(rate, asyncio.get_running_loop().time()):
-            self.stop()
-            self._release()
-
-    def spend(self, size: int) -> None:
-        self._throttle.spend(size, asyncio.get_running_loop().time())
-
-    def portion(self, most: int) -> int:
-        """How much to ask for at a time: a tenth of a second's worth, so that what is overdrawn stays small."""
-        rate = self._throttle.rate
-        return most if rate < 0 else min(most, max(self.PORTION_MIN, rate // 10))
-
-    def must_wait(self) -> bool:
-        """Whether to ask for nothing now; `release` comes then."""
-        loop = asyncio.get_running_loop()
-        wait_s = self._throttle.wait_s(loop.time())
-        if wait_s == 0.0:
-            return False
-        if wait_s is not None and self._timer is None:
-            self._timer = loop.call_later(max(wait_s, self.WAIT_MIN_S), self._on_time)
-        return True
-
-    def _on_time(self) -> None:
-        self._timer = None
-        self._release()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
 class Fetchers:
-    """The fetchers of this broker, by leader.  Tasks belong to the group given to `start`."""
+    """The fetchers of this broker, by leader.  Their tasks belong to the group given to `start`."""
 
-    def __init__(self, replicas: ReplicaManager, resolve: Resolve) -> None:
-        self._replicas = replicas
+    def __init__(self, context: ReplicaContext, resolve: Resolve) -> None:
+        self.throttle = ReplicationThrottle(self._release)
+        self._context = context
         self._resolve = resolve
         self._fetchers: dict[int, Fetcher] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._leaders: dict[PartitionKey, int] = {}
         self._group: asyncio.TaskGroup | None = None
         self._closed = False
-        self._throttle = ReplicationThrottle(self._release)
-        replicas.on_follower_flushed = self.assign
-        replicas.on_offline = self.remove
+        context.events.role_changed.subscribe(self.assign)
+        context.events.flushed.subscribe(self.assign)
+        context.events.assignment_changed.subscribe(self._reconsider)
 
     def start(self, group: asyncio.TaskGroup) -> None:
         self._group = group
 
-    def assign(self, hosted: Replica) -> None:
-        """Copy from the leader that this replica now follows, and from no other."""
-        follower = hosted.follower
-        key = hosted.partition
-        leader_id = follower.leader_id if follower is not None and hosted.log is not None else -1
+    def assign(self, replica: Replica) -> None:
+        """Copy from the leader that this replica follows, and from no other; from none if it does not follow."""
+        follower = replica.follower
+        key = replica.partition
+        leader_id = follower.leader_id if follower is not None and replica.log is not None else -1
         before = self._leaders.get(key, -1)
         if before not in (-1, leader_id):
             self._fetchers[before].remove(key)
@@ -532,48 +481,38 @@ class Fetchers:
             self._leaders.pop(key, None)
             return
         self._leaders[key] = leader_id
-        self._fetcher(leader_id).add(hosted)
+        self._fetcher(leader_id).add(replica)
 
-    def set_throttle(self, rate: int) -> None:
-        """Bytes a second for all replicas of this broker that are being added; below 0: none."""
-        self._throttle.set_rate(rate)
-
-    def reconsider(self, hosted: Replica) -> None:
-        """Its metadata has changed, under the same leader epoch."""
-        leader_id = self._leaders.get(hosted.partition, -1)
+    def _reconsider(self, replica: Replica) -> None:
+        leader_id = self._leaders.get(replica.partition, -1)
         if leader_id >= 0:
-            self._fetchers[leader_id].reconsider(hosted.partition)
+            self._fetchers[leader_id].reconsider(replica.partition)
 
     def _release(self) -> None:
         for fetcher in self._fetchers.values():
             fetcher.release()
 
-    def remove(self, hosted: Replica) -> None:
-        leader_id = self._leaders.pop(hosted.partition, -1)
-        if leader_id >= 0:
-            self._fetchers[leader_id].remove(hosted.partition)
-
     def counts(self) -> dict[int, int]:
-        """Leader → partitions copied from it."""
+        """Return for each leader the number of partitions copied from it."""
         return {leader_id: len(fetcher) for leader_id, fetcher in self._fetchers.items()}
 
     def _fetcher(self, leader_id: int) -> Fetcher:
         fetcher = self._fetchers.get(leader_id)
         if fetcher is None:
             assert self._group is not None, "start() comes first"
-            fetcher = Fetcher(leader_id, self._replicas, self._resolve, self._throttle)
+            fetcher = Fetcher(leader_id, self._context, self._resolve, self.throttle)
             self._fetchers[leader_id] = fetcher
             self._tasks[leader_id] = self._group.create_task(fetcher.run(), name=f"fetcher-{leader_id}")
         return fetcher
 
     async def close(self) -> None:
-        """Copy nothing any more."""
+        """Stop all fetchers, and start none any more."""
         self._closed = True
         await self.stop()
 
     async def stop(self) -> None:
-        """End all fetchers; a replica that is assigned later starts one again."""
-        self._throttle.stop()
+        """Stop all fetchers.  A replica that is assigned later starts one again."""
+        self.throttle.stop()
         for fetcher in self._fetchers.values():
             await fetcher.stop()
         tasks = list(self._tasks.values())

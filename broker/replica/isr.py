@@ -2,24 +2,24 @@
 
 Theory of operation
 -------------------
-`LeaderState` decides what to propose and when to say it again; this only asks those leaders that may have something to
-propose (a follower reached the watermark, a broker came back, the periodic look, a ballot that is still open), joins
-their proposals into one AlterPartition, and brings each its answer.  No leader is scanned without cause but in the
-periodic look, which finds followers that have fallen silent.
+`LeaderState` decides what to propose and when to repeat it.  `IsrKeeper` asks only the leaders that may have something
+to propose: a follower reached the watermark, a broker returned, a proposal is not decided yet, or the periodic look
+found a follower that fell silent.  It joins their proposals into one AlterPartition request, and gives each its answer.
 
-What an answer means: only INELIGIBLE_REPLICA says that the proposal is void; a refusal because of an epoch says that
-the log knows better; everything else (NOT_CONTROLLER, a timeout, an unknown outcome) says nothing at all.
+INELIGIBLE_REPLICA is the only answer that voids a proposal.  A refusal because of an epoch means that the metadata log
+has moved on.  Everything else (NOT_CONTROLLER, a timeout, an unknown outcome) leaves the outcome open.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import Answer, LeaderState, Proposal
 from broker.log.turns import Turn
 from broker.replica.replica import Replica
-from broker.replica.replica_manager import ReplicaManager
+from broker.replica.table import ReplicaTable
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire import rpcs
@@ -32,7 +32,7 @@ log = get_logger("broker")
 MAX_ITEMS = 5_000
 REQUEST_TIMEOUT_MS = 5_000
 PENDING_ISR_MS = 250
-"""How soon an open ballot is looked at again."""
+"""How soon a proposal that is not decided yet is looked at again."""
 
 _OVERTAKEN = frozenset(
     {
@@ -46,12 +46,18 @@ _OVERTAKEN = frozenset(
     }
 )
 
-Asked = tuple[Replica, LeaderState, Proposal, int]
-"""The last: by how many members the ISR would grow."""
+
+class _Asked(NamedTuple):
+    """A proposal under way.  growth: by how many members the ISR would grow."""
+
+    replica: Replica
+    leader: LeaderState
+    proposal: Proposal
+    growth: int
 
 
 def answer_of(word: str) -> Answer:
-    """What a refusal, or NONE, means for a proposal."""
+    """Return what the controller's error word, or NONE, means for a proposal."""
     if word == ApiError.NONE:
         return Answer.ACCEPTED
     if word == ApiError.INELIGIBLE_REPLICA:
@@ -60,27 +66,29 @@ def answer_of(word: str) -> Answer:
 
 
 class IsrKeeper:
-    def __init__(self, replicas: ReplicaManager, call: ControllerCall, lag_max_ms: int) -> None:
-        self._replicas = replicas
+    def __init__(self, table: ReplicaTable, call: ControllerCall, lag_max_ms: int) -> None:
+        self._table = table
+        self._context = table.context
         self._call = call
-        self._interval_ms = max(50, lag_max_ms // replicas.limits.isr_check_divisor)
+        self._interval_ms = max(50, lag_max_ms // self._context.limits.isr_check_divisor)
         self._candidates: dict[PartitionKey, Replica] = {}
         self._news = asyncio.Event()
-        replicas.on_isr_candidate = self.consider
+        self._context.events.isr_candidate.subscribe(self.consider)
+        self._context.events.brokers_changed.subscribe(self.consider_missing)
 
-    def consider(self, hosted: Replica) -> None:
-        """This leader may have something to propose."""
-        self._candidates[hosted.partition] = hosted
+    def consider(self, replica: Replica) -> None:
+        """Note that this leader may have something to propose."""
+        self._candidates[replica.partition] = replica
         self._news.set()
 
     def consider_missing(self) -> None:
-        """Brokers have changed: every leader that misses a member looks again."""
-        for hosted in self._replicas.hosted.values():
-            if hosted.leader is not None and hosted.leader.under_replicated:
-                self.consider(hosted)
+        """Note every leader whose ISR lacks a replica, because brokers have changed."""
+        for replica in self._table:
+            if replica.leader is not None and replica.leader.under_replicated:
+                self.consider(replica)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Propose until cancelled."""
         next_look_ms = now_ms() + self._interval_ms
         while True:
             if now_ms() >= next_look_ms:
@@ -96,7 +104,7 @@ class IsrKeeper:
                 await self._wait(wait_ms)
 
     async def _wait(self, wait_ms: int) -> None:
-        """For a candidate, or until the time is up.  Candidates with an open ballot are looked at when it is."""
+        """Wait for a candidate, or until the time is up."""
         self._news.clear()
         try:
             async with asyncio.timeout(max(wait_ms, 0) / 1000):
@@ -106,40 +114,40 @@ class IsrKeeper:
 
     async def _look_at_all(self) -> None:
         turn = Turn()
-        for hosted in list(self._replicas.hosted.values()):
-            leader = hosted.leader
+        for replica in list(self._table):
+            leader = replica.leader
             if leader is not None and (leader.followers or leader.has_pending_isr):
                 if leader.wanted_isr(now_ms()) != leader.isr:
-                    self._candidates[hosted.partition] = hosted
+                    self._candidates[replica.partition] = replica
                 await turn.passed()
 
-    def _propose(self) -> list[Asked]:
-        """The proposals of all candidates.  Those with an open ballot stay candidates."""
+    def _propose(self) -> list[_Asked]:
+        """Return the proposals of all candidates.  A leader whose proposal is not decided yet stays a candidate."""
         now = now_ms()
-        asked: list[Asked] = []
-        for key, hosted in list(self._candidates.items()):
+        asked: list[_Asked] = []
+        for key, replica in list(self._candidates.items()):
             if len(asked) == MAX_ITEMS:
-                break  # the others are asked for once these are answered
-            leader = hosted.leader
-            if leader is None or self._replicas.leads(hosted) is None:
+                break  # the others are asked once these are answered
+            leader = replica.serving()
+            if leader is None:
                 del self._candidates[key]
                 continue
             proposal = leader.propose(now)
             if proposal is not None:
-                asked.append((hosted, leader, proposal, len(proposal.isr) - len(leader.isr)))
+                asked.append(_Asked(replica, leader, proposal, len(proposal.isr) - len(leader.isr)))
             elif not leader.has_pending_isr and leader.wanted_isr(now) == leader.isr:
                 del self._candidates[key]
         return asked
 
-    async def _send(self, asked: list[Asked]) -> None:
+    async def _send(self, asked: list[_Asked]) -> None:
         request = pb.AlterPartitionRequest(
-            broker_id=self._replicas.broker_id,
-            broker_epoch=self._replicas.broker_epoch,
+            broker_id=self._context.broker_id,
+            broker_epoch=self._context.cluster.own_epoch,
         )
-        for hosted, _, proposal, _ in asked:
+        for replica, _, proposal, _ in asked:
             item = request.items.add(
-                topic_id=hosted.topic_id.bytes,
-                index=hosted.key.index,
+                topic_id=replica.topic_id.bytes,
+                index=replica.key.index,
                 leader_epoch=proposal.leader_epoch,
                 partition_epoch=proposal.partition_epoch,
             )
@@ -150,15 +158,14 @@ class IsrKeeper:
         words = (
             {(item.topic_id, item.index): item.result.error for item in reply.items} if whole == ApiError.NONE else {}
         )
-        for hosted, leader, proposal, change in asked:
-            word = words.get((hosted.topic_id.bytes, hosted.key.index), "") if whole == ApiError.NONE else whole
-            self._on_answer(hosted, leader, proposal, change, word)
+        for each in asked:
+            key = (each.replica.topic_id.bytes, each.replica.key.index)
+            self._on_answer(each, words.get(key, "") if whole == ApiError.NONE else whole)
 
-    def _on_answer(self, hosted: Replica, leader: LeaderState, proposal: Proposal, change: int, word: str) -> None:
+    def _on_answer(self, asked: _Asked, word: str) -> None:
         answer = answer_of(word)
         if answer is Answer.ACCEPTED:
-            self._replicas.counters.isr_shrinks += change < 0
-            self._replicas.counters.isr_expands += change > 0
-        log.debug("isr proposal", replica=repr(hosted), isr=proposal.members, answer=word)
-        if leader.on_answer(proposal, answer, now_ms()) and hosted.leader is leader:
-            self._replicas.on_watermark(hosted)
+            self._context.counters.isr_shrinks += asked.growth < 0
+            self._context.counters.isr_expands += asked.growth > 0
+        log.debug("isr proposal", replica=repr(asked.replica), isr=asked.proposal.members, answer=word)
+        asked.replica.on_isr_answer(asked.leader, asked.proposal, answer)

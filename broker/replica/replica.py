@@ -1,19 +1,54 @@
-"""One replica on this broker: its log, its role, the produces that wait for it and the fetches that watch it."""
+"""One replica of a partition on this broker: its log, its role, and the requests that wait for it.
+
+Theory of operation
+-------------------
+**One writer.**  A replica changes itself only in its own methods; others read it and call them.  There is one event
+loop and there are no locks: a method that reads the role and acts on it does so without an await between.
+
+**Roles.**  `ImageFollower` concludes from the metadata that a replica leads or follows, and calls `lead` or `follow`.
+`LeaderState` and `FollowerState` (`broker.core.partition`) decide everything about positions, watermark and ISR; this
+object connects them to the log, to the requests that wait, and to the events of `ReplicaEvents`.
+
+**Appends.**  `append` appends at once, so the order of the calls is the order in the log.  Then the produce is parked:
+with acks=1 until this disk has flushed past its end, with acks=all until the watermark has passed it.  The event that
+decides a parked produce completes it (flush, fetch, metadata); nothing polls.  Each has a deadline, and their number is
+bounded.
+
+**Serving.**  A leader serves only while this process's own registration is in force and unfenced, and only if its
+leadership is younger than that registration.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from broker.core.errors import Code
 from broker.core.fetch_session import LeaderSession, PartitionKey, SessionPartition
-from broker.core.partition import ACKS_ALL, FollowerState, LeaderState
-from broker.kafka.api import ProduceResult
-from broker.log import LogKey, PartitionLog
+from broker.core.partition import (
+    Answer,
+    Assignment,
+    Contact,
+    FollowerState,
+    LeaderState,
+    Limits,
+    Proposal,
+    check_leader_epoch,
+)
+from broker.kafka.api import NO_EPOCH, ProduceResult
+from broker.log import LogKey, PartitionLog, Refused
+from broker.log.produced import Produced
+from broker.replica.context import ReplicaContext
+from broker.replica.parked import ParkedProduce, ParkedProduces
 from metadata.image import PartitionImage
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.clock import now_ms
+from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.logging import get_logger
+
+log = get_logger("broker")
 
 AskedKey = tuple[UUID | str, int]
 """A partition as a fetcher names it: topic id or name, and index."""
@@ -22,32 +57,28 @@ Session = LeaderSession[AskedKey]
 AskedPartition = SessionPartition[AskedKey]
 
 
-@dataclass(slots=True)
-class ParkedProduce:
-    """Appended, and not answered yet."""
+class Leading(NamedTuple):
+    """A leader that may serve now.  After an await, ask again."""
 
-    future: asyncio.Future[ProduceResult]
-    acks: int
-    base_offset: int
-    end_offset: int
-    timer: asyncio.TimerHandle | None = None
+    leader: LeaderState
+    log: PartitionLog
 
 
 class Replica:
-    """All that a broker has of one replica.  At most one of `leader` and `follower` is set; none while it is offline.
+    """At most one of `leader` and `follower` is set; neither while it is offline.
 
-    key: names its log for ever; its topic id is the one that the topic was created with.
-    topic_id: the one that the topic has now, by which everybody else names the partition.
-    log: None when the replica is offline; `offline` then says why.
-    sessions: the sessions that list this partition, with the key that they use for it.
+    key: names its log forever; it has the id that the topic was created with.
+    topic_id: the id that the topic has now, by which everybody else names the partition.
+    image: the partition as the metadata that is applied has it.
+    log: None while the replica is offline; `offline` then says why.
+    role_epoch: the leader epoch for which the role was last set.
+    sessions: the fetch sessions that list this partition, each with its key for it.
     """
 
     __slots__ = (
-        "_answered",
-        "_by_commit",
-        "_by_flush",
-        "_order",
-        "awaits_flush",
+        "_awaits_flush",
+        "_context",
+        "_parked",
         "follower",
         "image",
         "key",
@@ -60,99 +91,381 @@ class Replica:
         "topic_id",
     )
 
-    def __init__(self, key: LogKey, topic_id: UUID, topic: str, image: PartitionImage) -> None:
+    def __init__(
+        self, context: ReplicaContext, key: LogKey, topic_id: UUID, topic: str, image: PartitionImage, offline: str = ""
+    ) -> None:
         self.key = key
         self.topic_id = topic_id
         self.topic = topic
         self.image = image
         self.log: PartitionLog | None = None
-        self.offline = ""
+        self.offline = offline
         self.leader: LeaderState | None = None
         self.follower: FollowerState | None = None
-        self.role_epoch = -1
-        """Leader epoch that the role was last set for."""
+        self.role_epoch = NO_EPOCH
         self.sessions: dict[Session, AskedKey] = {}
-        self.awaits_flush = False
-        """As a follower: the fetcher is to be told once everything is flushed."""
-        self._by_commit: list[tuple[int, int, ParkedProduce]] = []
-        self._by_flush: list[tuple[int, int, ParkedProduce]] = []
-        self._order = 0
-        self._answered = 0
+        self._awaits_flush = False
+        self._context = context
+        self._parked = ParkedProduces()
 
     @property
     def partition(self) -> PartitionKey:
         return PartitionKey(self.topic_id, self.key.index)
 
-    def renewed(self, topic_id: UUID, image: PartitionImage) -> Replica:
-        """The same replica under the topic's new id, without log and role yet; this one serves no more.
-
-        The roles begin anew, since everything under way (proposals, fetches) names the old id.  Whoever fetches by the
-        topic's name goes on watching.
-        """
-        moved = Replica(self.key, topic_id, self.topic, image)
-        moved.offline = self.offline
-        moved.sessions = {session: key for session, key in self.sessions.items() if isinstance(key[0], str)}
-        self.log, self.offline = None, "its topic has another id now"
-        self.leader = self.follower = None
-        return moved
+    @property
+    def is_joining(self) -> bool:
+        """Whether a reassignment is adding this replica, and it is not in the ISR yet."""
+        own_id = self._context.broker_id
+        return own_id in self.image.adding and own_id not in self.image.isr
 
     def __repr__(self) -> str:
         role = "leader" if self.leader else "follower" if self.follower else "offline" if self.offline else "idle"
         return f"{self.topic}-{self.key.index} ({role})"
 
-    # -- produces
+    def serving(self) -> LeaderState | None:
+        """Return the leader's state if this replica may serve as leader now."""
+        if self.leader is None or self.log is None or not self._context.is_serving():
+            return None
+        return self.leader if self.image.last_offset > self._context.cluster.own_epoch else None
 
-    def park(self, produce: ParkedProduce) -> None:
-        """Keep it until the watermark (acks=all) or the flush (acks=1) passes its end."""
-        self._order += 1
-        heap = self._by_commit if produce.acks == ACKS_ALL else self._by_flush
-        heapq.heappush(heap, (produce.end_offset, self._order, produce))
-
-    def take_decided(self) -> list[tuple[ParkedProduce, Code]]:
-        """The parked produces that have their answer, with it, in order; they are parked no more."""
-        leader = self.leader
+    def leading(self, current_leader_epoch: int) -> Leading | Code:
+        """Return the leader that may answer a request that was sent under `current_leader_epoch` (-1: unknown)."""
+        if self.log is None:
+            return Code.KAFKA_STORAGE_ERROR
+        leader = self.serving()
         if leader is None:
-            return [(produce, Code.NOT_LEADER_OR_FOLLOWER) for produce in self.take_all()]
-        decided: list[tuple[ParkedProduce, Code]] = []
-        for heap in (self._by_flush, self._by_commit):
-            while heap:
-                produce = heap[0][2]
-                verdict = leader.verdict(produce.acks, produce.end_offset)
-                if verdict is None:
-                    break
-                heapq.heappop(heap)
-                decided.append((produce, verdict))
-        return decided
+            return Code.NOT_LEADER_OR_FOLLOWER
+        code = check_leader_epoch(current_leader_epoch, leader.leader_epoch)
+        return Leading(leader, self.log) if code is Code.NONE else code
 
-    def forget(self, produce: ParkedProduce) -> None:
-        """It was answered otherwise (its time is up)."""
-        heap = self._by_commit if produce.acks == ACKS_ALL else self._by_flush
-        self._answered += 1
-        if 2 * self._answered > len(heap):
-            # Only now and then: each is then paid for by as many that were added.
-            heap[:] = [entry for entry in heap if not entry[2].future.done()]
-            heapq.heapify(heap)
-            self._answered = 0
+    # -- transitions
 
-    def take_all(self) -> list[ParkedProduce]:
-        """Every parked produce: the role is gone that they waited for."""
-        taken = [entry[2] for heap in (self._by_flush, self._by_commit) for entry in heap]
-        self._by_flush.clear()
-        self._by_commit.clear()
-        return taken
+    def open(self, partition_log: PartitionLog) -> None:
+        """Give the replica its log."""
+        self.log = partition_log
+        partition_log.on_flushed = self._on_flushed
 
-    # -- fetches
+    def lead(self, limits: Limits) -> None:
+        """Lead under the leader epoch of `image`, or take its other changes if the replica leads under it already.
 
-    def touch(self, wake: Callable[[Session], None], *, consumers: bool, followers: bool) -> None:
-        """Tell the sessions that there may be news.
+        Raises: CorruptStoreError, DiskError.
+        """
+        assert self.log is not None, self
+        image, leader, partition_log = self.image, self.leader, self.log
+        assignment = _assignment(image)
+        if leader is not None and self.role_epoch == image.leader_epoch:
+            self._on_leader_changed(leader.on_assignment(assignment, now_ms()))
+            if leader.under_replicated:
+                self._context.events.isr_candidate(self)
+            return
+        partition_log.begin_epoch(image.leader_epoch)
+        watermark = partition_log.high_watermark
+        self.follower = None
+        self.leader = LeaderState(
+            self._context.broker_id,
+            assignment,
+            log_end=partition_log.end_offset,
+            flushed_end=partition_log.flushed_offset,
+            high_watermark=watermark,
+            cluster=self._context.cluster,
+            limits=limits,
+            now_ms=now_ms(),
+            size_from=partial(_size_from, partition_log),
+        )
+        self.role_epoch = image.leader_epoch
+        self._context.events.role_changed(self)
+        if self.leader.high_watermark > watermark:
+            self._on_watermark()
+        self._answer_decided()
+        self._touch(consumers=True, followers=True)
+        self.ensure_flush()
+        log.debug("leading", replica=repr(self), epoch=image.leader_epoch, end=partition_log.end_offset)
+        self._context.events.elected(self.partition, image.leader_epoch)
 
-        consumers, followers: for whom it is worth an answer now; a follower hears of a watermark with the next data.
+    def follow(self) -> None:
+        """Follow the leader of `image` under its leader epoch, or take its other changes if it follows already."""
+        assert self.log is not None, self
+        image = self.image
+        if self.follower is not None and self.role_epoch == image.leader_epoch:
+            self._context.events.assignment_changed(self)
+            return
+        led = self.leader
+        self.leader = None
+        self.follower = FollowerState(image.leader, image.leader_epoch, self.log.high_watermark)
+        self.role_epoch = image.leader_epoch
+        self._refuse_parked(Code.NOT_LEADER_OR_FOLLOWER)
+        self._touch(consumers=True, followers=True)
+        self._context.events.role_changed(self)
+        self._report_end(led)
+
+    def take_offline(self, error: Exception) -> None:
+        """Neither read nor write this replica any more, because its log failed with `error`."""
+        if self.log is None:
+            return
+        log.error("replica offline", topic=self.topic, partition=self.key.index, cause=str(error))
+        directory_id, logs = self.log.directory_id, self._context.logs
+        self._end(str(error), Code.KAFKA_STORAGE_ERROR)
+        if isinstance(error, DiskError):
+            logs.disk_failed(directory_id, error)
+        elif isinstance(error, CorruptStoreError) and self.key in logs.logs:
+            logs.take_offline(self.key, error)
+
+    def remove(self) -> None:
+        """Serve nothing any more: the replica was deleted, or moved to another broker."""
+        self._end("deleted", Code.NOT_LEADER_OR_FOLLOWER)
+
+    def renewed(self, topic_id: UUID, image: PartitionImage) -> Replica:
+        """Return the same replica under the topic's new id; this object serves nothing any more.
+
+        Its role begins anew, because proposals and fetches under way name the old id.  Sessions that name the topic
+        instead of its id stay.
+        """
+        moved = Replica(self._context, self.key, topic_id, self.topic, image, self.offline)
+        moved.sessions = {session: key for session, key in self.sessions.items() if isinstance(key[0], str)}
+        partition_log = self.log
+        self._end("its topic has another id now", Code.NOT_LEADER_OR_FOLLOWER)
+        if partition_log is not None:
+            moved.open(partition_log)
+        return moved
+
+    def close(self) -> None:
+        """Refuse everything that is parked, because the broker stops."""
+        self._refuse_parked(Code.NOT_LEADER_OR_FOLLOWER)
+
+    def _end(self, reason: str, code: Code) -> None:
+        led = self.leader
+        self.log, self.offline = None, reason
+        self.leader = self.follower = None
+        self._context.events.role_changed(self)
+        self._refuse_parked(code)
+        self._touch(consumers=True, followers=True)
+        self._report_end(led)
+
+    def _report_end(self, led: LeaderState | None) -> None:
+        if led is not None:
+            self._context.events.resigned(self.partition, led.leader_epoch)
+
+    # -- writing, as the leader
+
+    def append(
+        self,
+        batches: Produced | Refused,
+        acks: int,
+        timeout_ms: int,
+        future: asyncio.Future[ProduceResult] | None = None,
+    ) -> asyncio.Future[ProduceResult]:
+        """Append checked batches; the future is answered under the rule of `acks`, or after `timeout_ms`.
+
+        batches: the result of `check_produced`.
+        future: the one to answer, if there is one already.
+        """
+        if future is None:
+            future = asyncio.get_running_loop().create_future()
+        leader = self.serving()
+        if self.log is None:
+            future.set_result(refused_produce(Code.KAFKA_STORAGE_ERROR, self.offline))
+        elif leader is None:
+            future.set_result(refused_produce(Code.NOT_LEADER_OR_FOLLOWER, partition=self.image))
+        elif (code := leader.admits(acks)) is not Code.NONE:
+            future.set_result(refused_produce(code, _admission_text(code, leader, acks)))
+        elif isinstance(batches, Refused):
+            future.set_result(refused_by_log(batches))
+        else:
+            self._append(leader, self.log, batches, acks, timeout_ms, future)
+        return future
+
+    def _append(
+        self,
+        leader: LeaderState,
+        partition_log: PartitionLog,
+        batches: Produced,
+        acks: int,
+        timeout_ms: int,
+        future: asyncio.Future[ProduceResult],
+    ) -> None:
+        try:
+            appended = partition_log.append_as_leader(batches, leader.leader_epoch, now_ms())
+        except (DiskError, CorruptStoreError) as error:
+            self.take_offline(error)
+            future.set_result(refused_produce(Code.KAFKA_STORAGE_ERROR, str(error)))
+            return
+        if isinstance(appended, Refused):
+            future.set_result(refused_by_log(appended))
+            return
+        if not appended.duplicate:
+            counters = self._context.counters
+            counters.produced_bytes += len(batches.data)
+            counters.produced_batches += 1
+            leader.on_appended(partition_log.end_offset)
+            self._touch(consumers=False, followers=True)
+            self.ensure_flush()
+        produce = ParkedProduce(future, acks, appended.first_offset, appended.end_offset)
+        if self.leader is not leader:
+            self._answer(produce, Code.NOT_LEADER_OR_FOLLOWER)
+        elif (verdict := leader.verdict(acks, appended.end_offset)) is not None:
+            self._answer(produce, verdict)
+        else:
+            self._park(produce, timeout_ms)
+
+    def _park(self, produce: ParkedProduce, timeout_ms: int) -> None:
+        timeout_ms = max(0, min(timeout_ms, self._context.limits.produce_timeout_max_ms))
+        produce.timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._on_timeout, produce)
+        self._context.parked_produces += 1
+        self._parked.add(produce)
+
+    def _on_timeout(self, produce: ParkedProduce) -> None:
+        produce.timer = None
+        if not produce.future.done():
+            self._answer(produce, Code.REQUEST_TIMED_OUT)
+            self._context.parked_produces -= 1
+            self._parked.forget(produce)
+
+    def _answer_decided(self) -> None:
+        if self.leader is not None:
+            for produce, code in self._parked.take_decided(self.leader):
+                self._context.parked_produces -= 1
+                self._answer(produce, code)
+
+    def _refuse_parked(self, code: Code) -> None:
+        for produce in self._parked.take_all():
+            self._context.parked_produces -= 1
+            self._answer(produce, code)
+
+    def _answer(self, produce: ParkedProduce, code: Code) -> None:
+        if produce.timer is not None:
+            produce.timer.cancel()
+        if produce.future.done():
+            return  # the caller cancelled it
+        leader, epoch = -1, NO_EPOCH
+        if code is Code.NOT_LEADER_OR_FOLLOWER:
+            leader, epoch = self.image.leader, self.image.leader_epoch
+        start = -1 if self.log is None else self.log.start_offset
+        produce.future.set_result(
+            ProduceResult(int(code), produce.base_offset, start, leader_id=leader, leader_epoch=epoch)
+        )
+
+    # -- flush and watermark
+
+    def ensure_flush(self) -> None:
+        """Have the role note when everything appended is flushed; at once, if it is."""
+        self._awaits_flush = True
+        if self.log is not None and self.log.flushed_offset >= self.log.end_offset:
+            self._on_flushed(self.log.flushed_offset)
+
+    def _on_flushed(self, _: int) -> None:
+        partition_log = self.log
+        if partition_log is None or self._context.is_closed:
+            return
+        if self.leader is not None:
+            self._on_leader_changed(self.leader.on_flushed(partition_log.flushed_offset))
+        elif self._awaits_flush and partition_log.flushed_offset >= partition_log.end_offset:
+            self._awaits_flush = False
+            if self.follower is not None:
+                self._context.events.flushed(self)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Use other limits from now on, if this replica leads."""
+        if self.leader is not None:
+            self._on_leader_changed(self.leader.on_limits(limits))
+
+    def follow_watermark(self, high_watermark: int) -> None:
+        """As a follower: raise the watermark to the leader's, as far as the own log goes."""
+        assert self.follower is not None, self
+        assert self.log is not None, self
+        if self.follower.watermark_after(high_watermark, self.log.end_offset):
+            self._on_watermark()
+
+    def _on_leader_changed(self, watermark_moved: bool) -> None:
+        if watermark_moved:
+            self._on_watermark()
+        else:
+            self._answer_decided()  # a smaller ISR decides produces, too
+
+    def _on_watermark(self) -> None:
+        role = self.leader or self.follower
+        assert role is not None, self
+        if self.log is not None:
+            self.log.advance_high_watermark(role.high_watermark)
+        self._context.events.watermark_moved(self)
+        if self.leader is not None:
+            self._answer_decided()
+            self._touch(consumers=True, followers=False)
+
+    # -- fetches and ISR, as the leader
+
+    async def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes:
+        """Return whole batches from the one that holds `offset`, none that ends above `up_to_offset`.
+
+        The role may have changed when this returns: the caller compares `leader` with the one that it began under.
+
+        Raises: CorruptStoreError, DiskError.
+        """
+        assert self.log is not None, self
+        return self.log.read(offset, max_bytes, up_to_offset)
+
+    def on_fetch(self, broker_id: int, broker_epoch: int, end: int, contact: Contact | None) -> None:
+        """A follower has everything below `end` on its disk.  The caller has checked that position."""
+        leader = self.leader
+        assert leader is not None, self
+        if leader.on_fetch(broker_id, broker_epoch, end, now_ms(), contact):
+            self._on_watermark()
+        if broker_id not in leader.isr and end >= leader.high_watermark:
+            self._context.events.isr_candidate(self)
+
+    def unwatch(self, session: Session) -> None:
+        """A session ended, or does not list this partition any more."""
+        if self.sessions.pop(session, None) is not None and self.leader is not None:
+            self.leader.on_fetch_stopped(session.replica_id, session.contact)
+
+    def on_isr_answer(self, leader: LeaderState, proposal: Proposal, answer: Answer) -> None:
+        """The controller answered a proposal that this replica made as `leader`."""
+        if leader.on_answer(proposal, answer, now_ms()) and self.leader is leader:
+            self._on_watermark()
+
+    def _touch(self, *, consumers: bool, followers: bool) -> None:
+        """Mark the partition in all sessions that list it, and wake the parked fetches of consumers or followers.
+
+        A follower is not woken for a watermark: it learns the watermark with the next records.
         """
         for session, key in self.sessions.items():
             if session.replica_id >= 0:
                 session.touch(key)
                 if followers:
-                    wake(session)
+                    session.wake()
             elif consumers:
                 session.touch(key)
-                wake(session)
+                session.wake()
+
+
+def refused_produce(code: Code, message: str = "", partition: PartitionImage | None = None) -> ProduceResult:
+    """partition: names the leader that the client should ask instead."""
+    leader, epoch = (-1, NO_EPOCH) if partition is None else (partition.leader, partition.leader_epoch)
+    return ProduceResult(int(code), error_message=message, leader_id=leader, leader_epoch=epoch)
+
+
+def refused_by_log(refused: Refused) -> ProduceResult:
+    return ProduceResult(refused.code, error_message=refused.reason, record_errors=refused.record_errors)
+
+
+def _admission_text(refusal: Code, leader: LeaderState, acks: int) -> str:
+    if refusal is Code.NOT_ENOUGH_REPLICAS:
+        return f"{len(leader.isr)} replicas are in sync, {leader.min_isr} are needed"
+    return f"acks={acks} is none of -1, 0, 1"
+
+
+def _size_from(partition_log: PartitionLog, offset: int) -> int:
+    try:
+        return partition_log.size_from(offset)
+    except (DiskError, CorruptStoreError):
+        return 0  # unknown; the damage is reported by the next read
+
+
+def _assignment(partition: PartitionImage) -> Assignment:
+    return Assignment(
+        partition.replica_ids,
+        partition.isr,
+        partition.leader,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        partition.adding,
+    )

@@ -54,13 +54,14 @@ class LifecycleRunner:
         identity: Identity,
         call: ControllerCall,
         progress: Progress,
+        stall_detector: StallDetector,
         *,
         heartbeat_interval_ms: int,
-        session_timeout_ms: int,
         on_registered: Callable[[int], None],
     ) -> None:
         self.identity = identity
-        self.stall_detector = StallDetector(session_timeout_ms / 2000, self._on_held_up)
+        self.stall_detector = stall_detector
+        stall_detector.stalled.subscribe(self._on_stalled)
         self.core = Lifecycle(heartbeat_interval_ms, now_ms())
         self._call = call
         self._progress = progress
@@ -90,9 +91,9 @@ class LifecycleRunner:
             self.core.on_urgent(now_ms())
             self._news.set()
 
-    def _on_held_up(self, late_s: float) -> None:
+    def _on_stalled(self, late_s: float) -> None:
         log.warning(
-            "this process was held up: it leads nothing until the controller has answered", late_ms=round(late_s * 1000)
+            "this process was stalled: it leads nothing until the controller has answered", late_ms=round(late_s * 1000)
         )
         self.core.on_urgent(now_ms())
         self._news.set()
@@ -185,7 +186,7 @@ class LifecycleRunner:
             directories_offline=[each.bytes for each in progress.directories_offline],
         )
         sent_offset = progress.applied_offset
-        held_up = self.stall_detector.held_up
+        stall = self.stall_detector.current
         reply: pb.BrokerHeartbeatReply = await self._call(rpcs.BROKER_HEARTBEAT, request, self._timeout_ms)
         error = reply.result.error
         now = now_ms()
@@ -195,7 +196,7 @@ class LifecycleRunner:
             if reply.fenced and progress.applied_offset > sent_offset:
                 self.core.on_urgent(now)  # what was carried out meanwhile may be what it waits for
             if not reply.fenced:
-                self.stall_detector.is_over(held_up)
+                self.stall_detector.end(stall)
             self._show(was)
         elif error in _STALE:
             log.warning("registration lost", broker_epoch=self.core.epoch, cause=reply.result.message)
@@ -203,7 +204,7 @@ class LifecycleRunner:
             self.core.on_stale(now)
         else:
             log.debug("heartbeat not taken", error=error)
-            self.stall_detector.is_over(held_up)  # without a controller brokers go on serving
+            self.stall_detector.end(stall)  # brokers serve without a controller
             self.core.on_no_reply(now)
 
     def _show(self, was: Stage) -> None:

@@ -10,14 +10,13 @@ from quorumlog.runtime.metrics import Metrics
 
 def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServer) -> None:
     """Once a process."""
-    replicas = role.replicas
-    counters = replicas.counters
+    table, fetches, counters = role.table, role.replicas.fetches, role.context.counters
 
     def led() -> list[LeaderState]:
-        return [each.leader for each in replicas.hosted.values() if each.leader is not None]
+        return [each.leader for each in table if each.leader is not None]
 
     gauge, counter = metrics.gauge, metrics.counter
-    gauge("broker_partitions_hosted", "Replicas on this broker.", lambda: len(replicas.hosted))
+    gauge("broker_partitions_hosted", "Replicas on this broker.", lambda: len(table))
     gauge("broker_partitions_led", "Partitions that this broker leads.", lambda: len(led()))
     gauge(
         "broker_partitions_under_replicated",
@@ -27,7 +26,7 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     gauge(
         "broker_partitions_reassigning",
         "Partitions led here whose reassignment is going on.",
-        lambda: sum(each.leader is not None and each.image.reassigning for each in replicas.hosted.values()),
+        lambda: sum(each.leader is not None and each.image.reassigning for each in table),
     )
     gauge(
         "broker_partitions_under_min_isr",
@@ -37,15 +36,15 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     gauge(
         "broker_replicas_offline",
         "Replicas that cannot be served.",
-        lambda: sum(each.log is None for each in replicas.hosted.values()),
+        lambda: sum(each.log is None for each in table),
     )
     gauge("broker_is_serving", "Whether this broker is unfenced.", lambda: role.is_serving)
     gauge("broker_metadata_received_offset", "End of the metadata received.", lambda: role.progress.received_offset)
     gauge("broker_metadata_applied_offset", "End of the metadata carried out.", lambda: role.progress.applied_offset)
     gauge("broker_metadata_pending", "Partition changes to carry out.", lambda: role.progress.pending_changes)
-    gauge("broker_fetches_parked", "Long polls that wait.", lambda: replicas.fetch_service.parked)
-    gauge("broker_fetch_sessions", "Open fetch sessions.", lambda: replicas.fetch_service.session_count)
-    gauge("broker_produces_parked", "Writes that wait for replication.", lambda: replicas.parked_produces)
+    gauge("broker_fetches_parked", "Long polls that wait.", lambda: fetches.parked)
+    gauge("broker_fetch_sessions", "Open fetch sessions.", lambda: fetches.session_count)
+    gauge("broker_produces_parked", "Writes that wait for replication.", lambda: role.context.parked_produces)
     gauge("broker_connections", "Client connections.", lambda: kafka.counters.connections)
     counter("broker_connections_refused", "There were too many.", lambda: kafka.counters.connections_refused)
     counter(

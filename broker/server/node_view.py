@@ -11,7 +11,7 @@ from broker.log.turns import Turn
 from broker.log.types import parse_folder_name
 from broker.replica.progress import AppliedBatches, Progress
 from broker.replica.replica import Replica
-from broker.replica.replica_manager import ReplicaManager
+from broker.replica.table import ReplicaTable
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.v1 import node_pb2 as pb
 
@@ -20,9 +20,10 @@ class NodeView:
     """`metadata.controller.node_service.BrokerView`.  paths: of the data directories, by directory id."""
 
     def __init__(
-        self, replicas: ReplicaManager, paths: Mapping[UUID, str], applied: AppliedBatches, progress: Progress
+        self, table: ReplicaTable, paths: Mapping[UUID, str], applied: AppliedBatches, progress: Progress
     ) -> None:
-        self._replicas = replicas
+        self._table = table
+        self._logs = table.context.logs
         self._names = paths
         self._applied = applied
         self._progress = progress
@@ -32,26 +33,26 @@ class NodeView:
 
     async def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
         wanted = set(topics)
-        hosted = [each for each in self._replicas.hosted.values() if not wanted or each.topic in wanted]
+        replicas = [each for each in self._table if not wanted or each.topic in wanted]
         turn = Turn()
         described = []
-        for each in sorted(hosted, key=lambda each: (each.topic, each.key.index)):
+        for each in sorted(replicas, key=lambda each: (each.topic, each.key.index)):
             await turn.passed()
             described.append(self._describe(each))
         return described
 
-    def _describe(self, hosted: Replica) -> pb.ReplicaDescription:
+    def _describe(self, replica: Replica) -> pb.ReplicaDescription:
         message = pb.ReplicaDescription(
-            topic=hosted.topic,
-            topic_id=hosted.topic_id.bytes,
-            index=hosted.key.index,
-            leader_epoch=hosted.role_epoch,
+            topic=replica.topic,
+            topic_id=replica.topic_id.bytes,
+            index=replica.key.index,
+            leader_epoch=replica.role_epoch,
         )
-        log = hosted.log
+        log = replica.log
         if log is None:
-            message.state, message.problem = "offline", hosted.offline
+            message.state, message.problem = "offline", replica.offline
             return message
-        message.state = "leader" if hosted.leader else "follower" if hosted.follower else "idle"
+        message.state = "leader" if replica.leader else "follower" if replica.follower else "idle"
         message.start_offset, message.end_offset = log.start_offset, log.end_offset
         message.flushed_offset, message.high_watermark = log.flushed_offset, log.high_watermark
         message.bytes = log.size
@@ -63,7 +64,7 @@ class NodeView:
 
     def strays(self) -> list[pb.Stray]:
         found = []
-        for stray in self._replicas.logs.strays():
+        for stray in self._logs.strays():
             identity = parse_folder_name(stray.folder)
             found.append(
                 pb.Stray(
@@ -78,11 +79,11 @@ class NodeView:
 
     async def purge_strays(self) -> str:
         try:
-            await self._replicas.logs.purge_strays()
+            await self._logs.purge_strays()
         except DiskError as error:
             return str(error)
         return ""
 
     def failed_directories(self) -> dict[str, str]:
-        failed = self._replicas.logs.failed_disks
+        failed = self._logs.failed_disks
         return {self._names.get(each, str(each)): str(error) for each, error in failed.items()}

@@ -157,7 +157,7 @@ class BrokerProcess:
             await exits.enter_async_context(self.plane)
             paths = {disk.directory_id: path for disk, path in zip(self._disks, self.config.data_dirs, strict=False)}
             role = self.role
-            self.plane.node_service.broker = NodeView(role.replicas, paths, role.applied_batches, role.progress)
+            self.plane.node_service.broker = NodeView(role.table, paths, role.applied_batches, role.progress)
             exits.push_async_exit(self._close_role)
             await self.role.__aenter__()
             self._group = asyncio.TaskGroup()

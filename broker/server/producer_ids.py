@@ -11,6 +11,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from broker.core.errors import Code
+from broker.kafka.api import ProducerIdResult
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ControllerCall
@@ -79,6 +81,13 @@ class ProducerIdPool:
         if self.left() < self._low_water:
             self.refill()
         return block[0]
+
+    async def next(self) -> ProducerIdResult:
+        """`take`, as the Kafka listener wants it."""
+        producer_id = await self.take()
+        if producer_id is None:
+            return ProducerIdResult(int(Code.COORDINATOR_LOAD_IN_PROGRESS))
+        return ProducerIdResult(int(Code.NONE), producer_id, 0)
 
     async def _fetch(self) -> bool:
         """Ask the controller for one block; whether it came."""

@@ -16,19 +16,23 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
-from broker.core.errors import Code
-from broker.core.fetch_session import PartitionKey
-from broker.kafka.api import ProducerIdResult
 from broker.log import LogKey, LogManager
+from broker.replica.cluster_view import ClusterView
+from broker.replica.configs import TopicConfigs
+from broker.replica.context import ReplicaContext
+from broker.replica.directories import Directories
 from broker.replica.fetchers import Fetchers
 from broker.replica.image import ImageFollower
 from broker.replica.isr import IsrKeeper
 from broker.replica.limits import ReplicaLimits
 from broker.replica.progress import AppliedBatches, Progress
-from broker.replica.replica_manager import ReplicaManager
+from broker.replica.service import ReplicaService
+from broker.replica.strays import Strays
+from broker.replica.table import ReplicaTable
 from broker.replica.watermarks import Watermarks
 from broker.server.lifecycle import Identity, LifecycleRunner, offline_all
 from broker.server.producer_ids import ProducerIdPool
+from broker.server.stall_detector import StallDetector
 from metadata.controller.replay import Subscriber
 from metadata.image import ClusterImage
 from metadata.records import LOST, Endpoint
@@ -36,18 +40,12 @@ from quorumlog.errors import CorruptStoreError, FatalError
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.disk import Disk, DiskError
 from quorumlog.runtime.logging import get_logger
-from quorumlog.wire import rpcs
-from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ControllerCall
-from quorumlog.wire.v1 import controller_pb2 as pb
 
 log = get_logger("broker")
 
 CLEAN_EPOCH = "broker/clean_epoch"
 """Fact: the broker epoch under which this directory was closed cleanly."""
-ASSIGN_TIMEOUT_MS = 5_000
-ASSIGN_RETRY_S = 1.0
-ASSIGN_MAX_ITEMS = 5_000
 FINAL_SAVE_TIMEOUT_S = 10.0
 
 
@@ -86,46 +84,49 @@ class BrokerRole:
     ) -> None:
         """generation: of the quorum, asked for once it has been joined."""
         limits = limits or ReplicaLimits()
-        # A follower that waits in a long poll for longer than a lagging one is borne would seem to have fallen silent.
+        # A follower whose long poll outlasts lag_max_ms would seem to have fallen silent.
         limits = replace(limits, fetcher_wait_ms=min(limits.fetcher_wait_ms, max(1, config.lag_max_ms // 3)))
         self.config = config
         self.logs = LogManager(disks, limits.log_checkpoint_bytes)
         self.progress = Progress()
+        self.applied_batches = AppliedBatches(sources.wall_ms)
         self._sources = sources
         self._disks = tuple(disks)
         self._replay = replay
         self._call = call
+        self._stall_detector = StallDetector(config.session_timeout_ms / 2000)
+        self.context = ReplicaContext(
+            config.broker_id, self.logs, ClusterView(config.broker_id), limits, self._stall_detector.is_awake
+        )
         self._pool = ProducerIdPool(
             config.broker_id,
-            lambda: self.replicas.broker_epoch,
+            lambda: self.context.cluster.own_epoch,
             call,
             low_water=limits.producer_id_low_water,
             timeout_ms=3_000,
         )
-        self.replicas = ReplicaManager(config.broker_id, self.logs, sources, limits, self)
-        self.fetchers = Fetchers(self.replicas, self._inter_broker_address)
-        self.isr = IsrKeeper(self.replicas, call, config.lag_max_ms)
-        self.watermarks = Watermarks(self._disks, self.replicas.hosted, self.logs.disk_failed)
-        self.applied_batches = AppliedBatches(sources.wall_ms)
+        self.table = ReplicaTable(self.context)
+        self.replicas = ReplicaService(self.table, sources.random, self._pool)
+        self.fetchers = Fetchers(self.context, self._inter_broker_address)
+        self.isr = IsrKeeper(self.table, call, config.lag_max_ms)
+        self.watermarks = Watermarks(self._disks, self.table, self.logs.disk_failed)
+        self.directories = Directories(self.table, self._directory_ids, self.watermarks, call)
+        self._strays = Strays(self.table, self._disks, self.watermarks, generation, sources.wall_ms)
         self.follower = ImageFollower(
-            self.replicas,
-            self.fetchers,
-            self.isr,
+            self.table,
+            TopicConfigs(limits, config.lag_max_ms, config.lag_max_bytes),
+            self.directories,
             self.watermarks,
+            self._strays,
+            self.fetchers.throttle,
             self.progress,
             self.applied_batches,
-            disks=self._disks,
-            generation=generation,
-            lag_max_ms=config.lag_max_ms,
-            lag_max_bytes=config.lag_max_bytes,
+            wall_ms=sources.wall_ms,
             on_applied=self._on_applied,
-            on_unassigned=self._on_unassigned,
         )
         self.lifecycle: LifecycleRunner | None = None
         self._closed = False
         self._previous_epoch = -1
-        self._unassigned: dict[PartitionKey, UUID] = {}
-        self._unassigned_news = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._life: asyncio.Task[bool] | None = None
@@ -142,7 +143,6 @@ class BrokerRole:
     async def __aenter__(self) -> BrokerRole:
         self._all_disks_failed = asyncio.get_running_loop().create_future()
         self.logs.on_failure = self._on_disk_failure
-        self.replicas.on_disk_failure = self.logs.disk_failed
         self.logs.on_log_failure = self._on_log_failure
         await self.logs.open()
         self.watermarks.load()
@@ -166,20 +166,19 @@ class BrokerRole:
             ),
             self._call,
             self.progress,
+            self._stall_detector,
             heartbeat_interval_ms=self.config.heartbeat_interval_ms,
-            session_timeout_ms=self.config.session_timeout_ms,
             on_registered=self._on_registered,
         )
-        self.replicas.is_awake = self.lifecycle.stall_detector.is_awake
         self.fetchers.start(group)
         self.follower.start_at(self._replay.image)
         self._unsubscribe = self._replay.subscribe(self.follower.on_batch)
-        limits = self.replicas.limits
+        limits = self.context.limits
         for name, work in (
             ("image", self.follower.run()),
             ("isr", self.isr.run()),
-            ("watermarks", self.watermarks.run(self.replicas.unsaved_watermarks, limits.checkpoint_interval_ms)),
-            ("directories", self._report_directories()),
+            ("watermarks", self.watermarks.run(limits.checkpoint_interval_ms)),
+            ("directories", self.directories.run()),
             ("maintenance", self._maintain()),
             ("producer-ids", self._pool.run()),
         ):
@@ -210,7 +209,7 @@ class BrokerRole:
         self.replicas.close()
         try:
             async with asyncio.timeout(FINAL_SAVE_TIMEOUT_S):
-                await self.watermarks.save(self.replicas.unsaved_watermarks)
+                await self.watermarks.save()
                 await self.logs.close()
                 if clean:
                     await self._leave_clean_mark()
@@ -230,10 +229,11 @@ class BrokerRole:
     @property
     def is_serving(self) -> bool:
         """Unfenced, and the leaderships that came with it are taken up."""
-        if self.lifecycle is None or not self.lifecycle.unfenced or not self.replicas.serving:
+        if self.lifecycle is None or not self.lifecycle.unfenced or not self.context.is_serving():
             return False
-        own = self.replicas.image.brokers.get(self.config.broker_id)
-        return own is not None and own.epoch == self.replicas.broker_epoch and not own.fenced
+        cluster = self.context.cluster
+        own = cluster.applied.brokers.get(self.config.broker_id)
+        return own is not None and own.epoch == cluster.own_epoch and not own.fenced
 
     async def failed(self) -> None:
         """Waits until no data directory is left.
@@ -251,7 +251,7 @@ class BrokerRole:
     # -- what the parts tell each other
 
     def _inter_broker_address(self, broker_id: int) -> tuple[str, int] | None:
-        broker = self.replicas.brokers.image.brokers.get(broker_id)
+        broker = self.context.cluster.newest.brokers.get(broker_id)
         if broker is None:
             return None
         endpoint = broker.endpoint(self.config.inter_broker_listener)
@@ -288,64 +288,29 @@ class BrokerRole:
             self.lifecycle.on_disk_failure(directory_id)
         else:
             self.progress.directories_offline.append(directory_id)
-        for hosted in list(self.replicas.hosted.values()):
-            if hosted.log is not None and hosted.log.directory_id == directory_id:
-                self.replicas.take_offline(hosted, error)
+        for replica in list(self.table):
+            if replica.log is not None and replica.log.directory_id == directory_id:
+                replica.take_offline(error)
         failed = self._all_disks_failed
         if offline_all(self.progress, self._directory_ids) and failed is not None and not failed.done():
             failed.set_result(error)
 
     def _on_log_failure(self, key: LogKey, error: CorruptStoreError) -> None:
         """A replica is damaged while its directory works: the controller takes it out of the ISR, and elects."""
-        for partition_key, hosted in self.replicas.hosted.items():
-            if hosted.key == key:
-                self.replicas.take_offline(hosted, error)
-                self._on_unassigned(partition_key, LOST)
-                return
-
-    # -- directories of replicas
-
-    def _on_unassigned(self, key: PartitionKey, directory_id: UUID) -> None:
-        self._unassigned[key] = directory_id
-        self._unassigned_news.set()
-
-    async def _report_directories(self) -> None:
-        """Tell the controller where replicas live; what is not taken is told again, until it is or the replica goes."""
-        while True:
-            await self._unassigned_news.wait()
-            self._unassigned_news.clear()
-            while self._unassigned:
-                batch = list(self._unassigned.items())[:ASSIGN_MAX_ITEMS]
-                request = pb.AssignDirectoriesRequest(
-                    broker_id=self.config.broker_id, broker_epoch=self.replicas.broker_epoch
-                )
-                for key, directory_id in batch:
-                    request.items.add(
-                        topic_id=key.topic_id.bytes, index=key.partition_index, directory_id=directory_id.bytes
-                    )
-                reply = await self._call(rpcs.ASSIGN_DIRECTORIES, request, ASSIGN_TIMEOUT_MS)
-                if reply.result.error == ApiError.NONE:
-                    for key, directory_id in batch:
-                        if self._unassigned.get(key) == directory_id:
-                            del self._unassigned[key]
-                    continue
-                self._drop_departed()
-                await asyncio.sleep(ASSIGN_RETRY_S)
-
-    def _drop_departed(self) -> None:
-        for key in list(self._unassigned):
-            if key not in self.replicas.hosted:
-                del self._unassigned[key]
+        replica = self.table.with_log(key)
+        if replica is not None:
+            replica.take_offline(error)
+            self.directories.report(replica.partition, LOST)
 
     # -- maintenance and marks
 
     async def _maintain(self) -> None:
-        limits = self.replicas.limits
+        limits = self.context.limits
         while True:
             await asyncio.sleep(limits.maintenance_interval_ms / 1000)
             try:
                 await self.logs.maintain(now_ms(), self._sources.wall_ms())
-                if self.follower.strays_known:
+                if self._strays.are_known:
                     await self.logs.delete_strays(now_ms(), limits.strays_kept_ms)
             except DiskError as error:
                 log.error("maintenance failed", cause=str(error))
@@ -370,15 +335,7 @@ class BrokerRole:
         return disk.directory_id in self.progress.directories_offline
 
     async def _leave_clean_mark(self) -> None:
-        epoch = self.replicas.broker_epoch
+        epoch = self.context.cluster.own_epoch
         if epoch >= 0 and not self.progress.directories_offline:
             for disk in self._disks:
                 await disk.facts.commit({CLEAN_EPOCH: b"%d" % epoch})
-
-    # -- producer ids
-
-    async def next(self) -> ProducerIdResult:
-        producer_id = await self._pool.take()
-        if producer_id is None:
-            return ProducerIdResult(int(Code.COORDINATOR_LOAD_IN_PROGRESS))
-        return ProducerIdResult(int(Code.NONE), producer_id, 0)

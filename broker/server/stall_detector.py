@@ -1,38 +1,39 @@
-"""Notices that this process was held up: stopped, swapped out, starved, for longer than a broker may be silent.
+"""Notices that this process did not run (stopped, swapped out, starved) for longer than a broker may be silent.
 
 Theory of operation
 -------------------
-A process that was stopped goes on in the middle of what it did.  Its sockets are full of requests, and it still knows
-itself as the leader of what others may have been leading for a while.  It cannot acknowledge a write to all replicas
-then, since those follow somebody else; but it could one to itself alone (acks=1), which the new leader's history will
-cut off, and it could tell where the log ended when it was stopped.
+A process that was stopped resumes where it was.  Its sockets are full of requests, and it still believes that it leads
+partitions which others may have been leading for a while.  It cannot acknowledge a write to all replicas then, because
+those follow another leader.  But it could acknowledge a write with acks=1, which the new leader's history truncates
+later, and it could report where the log ended when it was stopped.
 
-So a pulse is taken, and who finds that the last one is too long ago, the pulse itself or the first request, says that
-the process was held up.  From then on it serves nobody as leader until the controller has answered a heartbeat that was
-sent after it woke up, and said that it is unfenced.  If no controller can be reached, the time of one heartbeat is all
-that is waited: without a quorum brokers go on serving.
+So the process notes the time at regular intervals.  The timer or the first request, whichever comes first, finds that
+the last note is too old.  From then on the broker serves nobody as leader until the controller has answered a heartbeat
+that was sent after the stall, and has said that the broker is unfenced.  If no controller can be reached, the broker
+waits for the timeout of one heartbeat only: brokers serve without a quorum.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+
+from broker.core.events import Event
 
 PULSES = 8
-"""In the time that makes a hold-up."""
+"""How often the time is noted within the shortest stall."""
 
 
 class StallDetector:
-    """`held_up` counts the hold-up that is not over, 0 for none.
+    """limit_s: the shortest stall that counts.
 
-    limit_s: how long without a pulse makes one.
-    on_held_up: called when it is noticed, with how long it was.
+    stalled: reported with the length of the stall in seconds, when it is noticed.
+    current: the number of the stall that is not over; 0 if there is none.
     """
 
-    def __init__(self, limit_s: float, on_held_up: Callable[[float], None]) -> None:
-        self.held_up = 0
+    def __init__(self, limit_s: float) -> None:
+        self.stalled: Event[[float]] = Event()
+        self.current = 0
         self._limit_s = limit_s
-        self._on_held_up = on_held_up
         self._count = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seen_at = 0.0
@@ -44,7 +45,7 @@ class StallDetector:
         self._pulse()
 
     def is_awake(self) -> bool:
-        """Whether this process may serve, as far as this goes; asked by every request."""
+        """Return whether no stall forbids this process to serve.  Every request asks."""
         loop = self._loop
         if loop is None:
             return True
@@ -52,14 +53,14 @@ class StallDetector:
         if late_s > self._limit_s:
             self._seen_at = loop.time()
             self._count += 1
-            self.held_up = self._count
-            self._on_held_up(late_s)
-        return self.held_up == 0
+            self.current = self._count
+            self.stalled(late_s)
+        return self.current == 0
 
-    def is_over(self, hold_up: int) -> None:
-        """What was asked of the controller during this hold-up is answered, or will not be."""
-        if hold_up == self.held_up:
-            self.held_up = 0
+    def end(self, stall: int) -> None:
+        """A heartbeat that was sent during this stall was answered, or will not be."""
+        if stall == self.current:
+            self.current = 0
 
     def stop(self) -> None:
         if self._timer is not None:

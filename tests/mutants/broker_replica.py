@@ -5,16 +5,21 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 FETCHERS = "broker/replica/fetchers.py"
-FETCH_SERVICE = "broker/replica/fetch.py"
-FOLLOWER = "broker/replica/image.py"
-HOSTED = "broker/replica/replica.py"
+FETCH = "broker/replica/fetch.py"
+CLUSTER_VIEW = "broker/replica/cluster_view.py"
+DIRECTORIES = "broker/replica/directories.py"
+IMAGE = "broker/replica/image.py"
+OFFSETS = "broker/replica/offsets.py"
+PARKED = "broker/replica/parked.py"
+REPLICA = "broker/replica/replica.py"
 ISR = "broker/replica/isr.py"
-MANAGER = "broker/replica/replica_manager.py"
 WATERMARKS = "broker/replica/watermarks.py"
 
 FETCHER_TESTS = "tests/unit/broker/replica/test_fetchers.py"
 ISR_TESTS = "tests/unit/broker/replica/test_isr.py"
+LEADERSHIP_TESTS = "tests/unit/broker/replica/test_leaderships.py"
 POSITION_TESTS = "tests/unit/broker/replica/test_positions.py"
+READ_TESTS = "tests/unit/broker/replica/test_awaited_reads.py"
 ROLE_TESTS = "tests/unit/broker/replica/test_roles.py"
 SESSION_TESTS = "tests/unit/broker/replica/test_sessions.py"
 SERVING_TESTS = "tests/unit/broker/replica/test_serving.py"
@@ -23,21 +28,21 @@ WATERMARK_TESTS = "tests/unit/broker/replica/test_watermarks.py"
 MUTANTS = (
     Mutant(
         "a fetch position is acknowledged without checking it",
-        FETCH_SERVICE,
-        "if self._check(entry, plan.replica_id, partition_log) is not Code.NONE:\n            return\n        contact",
+        FETCH,
+        "if self._check(entry, plan.replica_id, found.log) is not Code.NONE:\n            return\n        contact",
         "if False:\n            return\n        contact",
         (f"{POSITION_TESTS}::test_a_position_of_another_history_acknowledges_nothing",),
     ),
     Mutant(
         "a replica's position is checked as a consumer's",
-        FETCH_SERVICE,
+        FETCH,
         "is_replica=replica_id != CONSUMER,",
         "is_replica=False,",
         (f"{POSITION_TESTS}::test_a_position_of_another_history_acknowledges_nothing",),
     ),
     Mutant(
         "a replica need not name its leader epoch",
-        FETCH_SERVICE,
+        FETCH,
         "if replica_id != CONSUMER and entry.current_leader_epoch < 0:",
         "if False:",
         (f"{POSITION_TESTS}::test_a_position_under_another_leader_epoch_acknowledges_nothing",),
@@ -55,122 +60,122 @@ MUTANTS = (
     Mutant(
         "a replica that starts over does not learn the epoch before its start",
         FETCHERS,
-        "self._replicas.logs.reset_to(partition_log, start, epoch)",
-        "self._replicas.logs.reset_to(partition_log, start)",
+        "self._context.logs.reset_to(partition_log, start, epoch)",
+        "self._context.logs.reset_to(partition_log, start)",
         (f"{POSITION_TESTS}::test_a_follower_that_diverges_below_its_start_starts_over",),
     ),
     Mutant(
         "parked produces outlive a leadership",
-        MANAGER,
-        "if hosted.leader is None:\n            self.refuse_parked(hosted, Code.NOT_LEADER_OR_FOLLOWER)\n        else:",
-        "if hosted.leader is not None:",
+        REPLICA,
+        "        self._refuse_parked(Code.NOT_LEADER_OR_FOLLOWER)\n        self._touch(",
+        "        self._touch(",
         (f"{ROLE_TESTS}::test_parked_produces_are_refused_when_the_leadership_ends",),
     ),
     Mutant(
         "parked produces outlive their replica",
-        MANAGER,
-        "        self.refuse_parked(hosted, Code.KAFKA_STORAGE_ERROR)\n",
+        REPLICA,
+        "        self._refuse_parked(code)\n",
         "",
         (f"{ROLE_TESTS}::test_parked_produces_are_refused_when_the_leadership_ends",),
     ),
     Mutant(
         "a broker takes up a leadership that is older than its registration",
-        FOLLOWER,
-        "                if partition.last_offset > self._replicas.broker_epoch:\n                    self._lead",
-        "                if True:\n                    self._lead",
+        IMAGE,
+        "elif partition.last_offset > self._cluster.own_epoch:",
+        "else:",
         (f"{ROLE_TESTS}::test_a_leadership_older_than_the_registration_is_not_taken_up",),
     ),
     Mutant(
         "a leader serves by a record that is older than its registration",
-        MANAGER,
-        "return hosted.leader if hosted.image.last_offset > self.broker_epoch else None",
-        "return hosted.leader",
+        REPLICA,
+        "return self.leader if self.image.last_offset > self._context.cluster.own_epoch else None",
+        "return self.leader",
         (f"{ROLE_TESTS}::test_a_leader_serves_no_more_once_it_is_registered_anew",),
     ),
     Mutant(
         "a fenced leader serves",
-        MANAGER,
-        "own.epoch != self.broker_epoch or own.fenced or self._closed",
-        "own.epoch != self.broker_epoch or self._closed",
+        CLUSTER_VIEW,
+        "own.epoch == self.own_epoch and not own.fenced",
+        "own.epoch == self.own_epoch",
         (f"{ROLE_TESTS}::test_a_leader_serves_nothing_while_it_is_fenced",),
     ),
     Mutant(
         "a replica on a failed directory begins anew on another",
-        FOLLOWER,
+        DIRECTORIES,
         "        if assigned in self._directory_ids:\n            return assigned if assigned in working else None\n",
         "        if assigned in working:\n            return assigned\n",
         (f"{ROLE_TESTS}::test_a_replica_on_a_failed_directory_does_not_begin_anew_elsewhere",),
     ),
     Mutant(
         "a member of the ISR that may be on a failed directory begins anew",
-        FOLLOWER,
-        "own_id not in (*partition.isr, *partition.elr):",
-        "own_id in (*partition.isr, *partition.elr):",
+        DIRECTORIES,
+        "self._context.broker_id not in (*partition.isr, *partition.elr):",
+        "self._context.broker_id in (*partition.isr, *partition.elr):",
         (
             f"{ROLE_TESTS}::test_a_member_of_the_isr_whose_directory_is_unknown_does_not_begin_anew_while_one_has_failed",
         ),
     ),
     Mutant(
         "the sessions of a fenced broker go on",
-        FOLLOWER,
-        "self._replicas.fetch_service.close_sessions_of(broker_id)",
+        IMAGE,
+        "events.broker_left(broker_id)",
         "pass",
         (f"{SESSION_TESTS}::test_the_sessions_of_a_broker_that_is_fenced_end",),
     ),
     Mutant(
         "a leader still copies from the leader before",
-        FOLLOWER,
-        "        self._fetchers.remove(hosted)\n        partition_log = hosted.log\n        partition_log.begin_epoch",
-        "        partition_log = hosted.log\n        partition_log.begin_epoch",
+        REPLICA,
+        "        self._context.events.role_changed(self)\n        if self.leader",
+        "        if self.leader",
         (f"{FETCHER_TESTS}::test_a_reply_to_a_replica_that_leads_by_now_changes_nothing",),
     ),
     Mutant(
         "an append does not wake the followers' fetches",
-        MANAGER,
-        "hosted.touch(self.fetch_service.wake, consumers=False, followers=True)",
-        "hosted.touch(self.fetch_service.wake, consumers=False, followers=False)",
+        REPLICA,
+        "self._touch(consumers=False, followers=True)",
+        "self._touch(consumers=False, followers=False)",
         (f"{SESSION_TESTS}::test_a_followers_fetch_that_waits_is_answered_by_an_append",),
     ),
     Mutant(
-        "a parked fetch is not told that the leadership has ended",
-        MANAGER,
-        "self.answer_parked(hosted)\n        hosted.touch(self.fetch_service.wake, consumers=True, followers=True)",
-        "self.answer_parked(hosted)",
+        "the end of a leadership does not wake a parked fetch",
+        REPLICA,
+        "self._refuse_parked(Code.NOT_LEADER_OR_FOLLOWER)\n        self._touch(consumers=True, followers=True)\n",
+        "self._refuse_parked(Code.NOT_LEADER_OR_FOLLOWER)\n",
         (f"{SESSION_TESTS}::test_a_fetch_that_waits_is_answered_when_the_leadership_ends",),
     ),
     Mutant(
-        "a log does not learn its replica's watermark",
-        MANAGER,
-        "            hosted.log.advance_high_watermark(role.high_watermark)\n",
+        "a log does not get its replica's watermark",
+        REPLICA,
+        "            self.log.advance_high_watermark(role.high_watermark)\n",
         "            pass\n",
         (f"{SERVING_TESTS}::test_a_new_leader_begins_from_the_watermark_that_it_knew_as_a_follower",),
     ),
     Mutant(
         "a new leader begins from no watermark",
-        FOLLOWER,
+        REPLICA,
         "            high_watermark=watermark,\n",
         "            high_watermark=0,\n",
         (f"{SERVING_TESTS}::test_a_new_leader_begins_from_the_watermark_that_it_knew_as_a_follower",),
     ),
     Mutant(
         "a leader epoch begins only with its first record",
-        FOLLOWER,
-        "        partition_log.begin_epoch(partition.leader_epoch)\n",
+        REPLICA,
+        "        partition_log.begin_epoch(image.leader_epoch)\n",
         "",
         (f"{SERVING_TESTS}::test_a_leader_epoch_begins_before_its_first_record",),
     ),
     Mutant(
         "a consumer is shown what is not committed",
-        FETCH_SERVICE,
+        FETCH,
         "end = leader.high_watermark if plan.replica_id == CONSUMER else partition_log.end_offset",
         "end = partition_log.end_offset",
         (f"{SERVING_TESTS}::test_a_consumer_reads_up_to_the_watermark_and_a_follower_to_the_end",),
     ),
     Mutant(
-        "the latest offset is told before it is known",
-        MANAGER,
-        "                if not leader.latest_known():\n                    return",
-        "                if False:\n                    return",
+        "the latest offset is reported before it is known",
+        OFFSETS,
+        "            if not leader.latest_known():\n                return",
+        "            if False:\n                return",
         (f"{SERVING_TESTS}::test_the_latest_offset_is_not_reported_before_it_is_known",),
     ),
     Mutant(
@@ -203,7 +208,7 @@ MUTANTS = (
     ),
     Mutant(
         "parked produces of acks=1 wait for the watermark",
-        HOSTED,
+        PARKED,
         "        heap = self._by_commit if produce.acks == ACKS_ALL else self._by_flush\n        heapq.heappush",
         "        heap = self._by_commit\n        heapq.heappush",
         (f"{SERVING_TESTS}::test_each_parked_produce_is_answered_by_what_it_waits_for",),
@@ -214,5 +219,34 @@ MUTANTS = (
         "            self._forgotten[directory_id].add(name)\n",
         "            pass\n",
         (f"{WATERMARK_TESTS}::test_the_watermark_of_a_deleted_replica_is_forgotten",),
+    ),
+    Mutant(
+        "a leadership that ends is not reported",
+        REPLICA,
+        "        if led is not None:\n",
+        "        if False:\n",
+        (f"{LEADERSHIP_TESTS}::test_the_end_of_a_leadership_is_reported",),
+    ),
+    Mutant(
+        "a leadership is reported before the replica leads",
+        REPLICA,
+        "        assignment = _assignment(image)\n",
+        "        assignment = _assignment(image)\n"
+        "        self._context.events.elected(self.partition, image.leader_epoch)\n",
+        (f"{LEADERSHIP_TESTS}::test_an_election_is_reported_once_the_replica_leads",),
+    ),
+    Mutant(
+        "records that were read by a leader that resigned meanwhile are sent",
+        FETCH,
+        "if replica.leader is not leader:",
+        "if False:",
+        (f"{READ_TESTS}::test_records_are_not_sent_by_a_leader_that_resigned_during_the_read",),
+    ),
+    Mutant(
+        "a fetch answers although a newer one took over during its read",
+        FETCH,
+        "                    if session.next_epoch != epoch:\n                        break\n",
+        "",
+        (f"{READ_TESTS}::test_a_fetch_that_arrives_during_a_read_takes_over",),
     ),
 )

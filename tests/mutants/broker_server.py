@@ -10,10 +10,10 @@ STALL_TESTS = "tests/unit/broker/server/test_stall_detector.py"
 
 MUTANTS = (
     Mutant(
-        "an answer from before a hold-up ends it",
+        "an answer from before a stall ends it",
         STALL_DETECTOR,
-        "if hold_up == self.held_up:",
-        "if hold_up <= self.held_up:",
+        "if stall == self.current:",
+        "if stall <= self.current:",
         (f"{STALL_TESTS}::test_an_answer_to_what_was_asked_before_ends_nothing",),
     ),
 )

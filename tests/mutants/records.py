@@ -6,7 +6,7 @@ from tests.mutants import Mutant
 
 PRODUCED = "broker/log/produced.py"
 CHECKS = "broker/replica/record_checks.py"
-MANAGER = "broker/replica/replica_manager.py"
+PRODUCES = "broker/replica/produce.py"
 LOG = "broker/log/partition_log.py"
 RECORDS = "quorumlog/client/records.py"
 KCTL = "quorumlog/kctl/data.py"
@@ -127,14 +127,14 @@ MUTANTS = (
     ),
     Mutant(
         "any number of produces wait for the check of their records",
-        MANAGER,
-        "if self._checks.produces + (self._parked_produces if acks else 0) >=",
-        "if (self._parked_produces if acks else 0) >=",
+        PRODUCES,
+        "return self._checks.produces + (self._context.parked_produces if acks else 0)",
+        "return self._context.parked_produces if acks else 0",
         (f"{WAITING_TESTS}::test_waiting_produces_count_against_the_bound",),
     ),
     Mutant(
         "a broker that closes leaves produces that wait for a check unanswered",
-        MANAGER,
+        PRODUCES,
         "        self._checks.refuse_all(Code.NOT_LEADER_OR_FOLLOWER)\n",
         "",
         (f"{WAITING_TESTS}::test_closing_answers_what_waits_for_a_check",),

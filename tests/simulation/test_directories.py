@@ -25,7 +25,7 @@ def test_a_replica_whose_directory_nobody_was_told_of_does_not_begin_anew_when_t
     host = world.hosts[BROKER]
 
     def log() -> Any:
-        hosted = None if host.broker is None else host.broker.role.replicas.find(TOPIC, 0)
+        hosted = None if host.broker is None else host.broker.role.table.find(TOPIC, 0)
         return None if hosted is None else hosted.log
 
     async def story() -> None:

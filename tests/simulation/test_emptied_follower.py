@@ -37,7 +37,7 @@ class Story:
 
     def hosted(self, node_id: int) -> Replica | None:
         broker = self.world.hosts[node_id].broker
-        return None if broker is None else broker.role.replicas.find(TOPIC, 0)
+        return None if broker is None else broker.role.table.find(TOPIC, 0)
 
     def leads(self, node_id: int) -> bool:
         hosted = self.hosted(node_id)
@@ -88,7 +88,7 @@ class Story:
         log, broker = self.log(node_id), self.world.hosts[node_id].broker
         assert broker is not None
         log.advance_start_offset(log.high_watermark)
-        await broker.role.replicas.logs.checkpoint([log])
+        await broker.role.context.logs.checkpoint([log])
         assert (log.start_offset, log.end_offset) == (5, 5)
 
     async def elect_the_one_behind(self) -> None:

@@ -69,7 +69,7 @@ class Run:
     def end_on(self, broker_id: int) -> int | None:
         """End of the replica's log; None without one."""
         broker = self.world.hosts[broker_id].broker
-        hosted = None if broker is None else broker.role.replicas.find(TOPIC, 0)
+        hosted = None if broker is None else broker.role.table.find(TOPIC, 0)
         return None if hosted is None or hosted.log is None else hosted.log.end_offset
 
     async def when(self, condition: Condition, what: str, timeout_s: float = 60.0) -> None:

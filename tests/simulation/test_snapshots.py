@@ -69,7 +69,7 @@ async def placed(world: World, name: str, *broker_ids: int) -> None:
 def topics_on(host: Host) -> set[str]:
     """Those of which it has a replica that works."""
     assert host.broker is not None
-    return {each.topic for each in host.broker.role.replicas.hosted.values() if each.log is not None}
+    return {each.topic for each in host.broker.role.table if each.log is not None}
 
 
 async def up(world: World) -> None:
@@ -157,7 +157,7 @@ def test_a_broker_that_comes_back_by_a_snapshot_has_just_the_replicas_that_it_sh
             await write(b"new", "made-anew")
             broker = away.broker
             assert broker is not None
-            hosted = broker.role.replicas.find("made-anew", 0)
+            hosted = broker.role.table.find("made-anew", 0)
             assert hosted is not None
             copy = hosted.log
             assert copy is not None

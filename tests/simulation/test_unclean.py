@@ -26,7 +26,7 @@ def test_an_unclean_leader_shows_what_it_was_told_is_committed_when_that_is_on_i
 
     def replica(node_id: int) -> Any:
         broker = world.hosts[node_id].broker
-        return None if broker is None else broker.role.replicas.find(TOPIC, 0)
+        return None if broker is None else broker.role.table.find(TOPIC, 0)
 
     def image() -> Any:
         plane = world.hosts[1].plane

@@ -32,7 +32,7 @@ def test_a_retry_is_recognised_after_the_wall_clock_has_jumped(jump_s: float) ->
 
     def replica(node_id: int) -> Any:
         broker = world.hosts[node_id].broker
-        return None if broker is None else broker.role.replicas.find(TOPIC, 0)
+        return None if broker is None else broker.role.table.find(TOPIC, 0)
 
     def batch() -> bytearray:
         return build_batch([NewRecord(None, b"value", EPOCH_MS, ())])

@@ -17,9 +17,11 @@ from uuid import UUID
 from crc32c import crc32c
 
 from broker.kafka.listener import KafkaServer
+from broker.replica.context import ReplicaContext
 from broker.replica.limits import ReplicaLimits
 from broker.replica.replica import Replica
-from broker.replica.replica_manager import ReplicaManager
+from broker.replica.service import ReplicaService
+from broker.replica.table import ReplicaTable
 from broker.server.role import BrokerRole, RoleConfig
 from metadata.control import brokers as control_brokers
 from metadata.control.decision import Decision
@@ -218,11 +220,19 @@ class Broker:
         self._clean = True
 
     @property
-    def replicas(self) -> ReplicaManager:
+    def replicas(self) -> ReplicaService:
         return self.role.replicas
 
+    @property
+    def table(self) -> ReplicaTable:
+        return self.role.table
+
+    @property
+    def context(self) -> ReplicaContext:
+        return self.role.context
+
     def hosted(self, topic: str, index: int = 0) -> Replica:
-        found = self.replicas.find(topic, index)
+        found = self.table.find(topic, index)
         assert found is not None, (topic, index)
         return found
 

@@ -90,7 +90,7 @@ async def test_replicas_spread_over_directories_and_one_that_fails_takes_only_it
         assert topic is not None
         homes = {}
         for index in range(PARTITIONS):
-            hosted = process.role.replicas.find("t", index)
+            hosted = process.role.table.find("t", index)
             assert hosted is not None
             assert hosted.log is not None
             homes[index] = hosted.log.directory_id
@@ -134,12 +134,14 @@ async def test_a_directory_whose_facts_cannot_be_written_is_offline(
         role = process.role
         failing = role._disks[0]
         monkeypatch.setattr(failing.facts, "commit", fail)
-        await role.watermarks.save(dict.fromkeys(role.replicas.hosted))
+        for replica in role.table:
+            role.watermarks.note(replica)
+        await role.watermarks.save()
         assert list(role.logs.failed_disks) == [failing.directory_id]
         async with asyncio.timeout(WAIT_S):
             while process.plane.replay.image.brokers[1].directories_offline != (failing.directory_id,):
                 await role.wait_applied(role.progress.applied_offset + 1)
-        offline = [hosted for hosted in role.replicas.hosted.values() if hosted.log is None]
+        offline = [hosted for hosted in role.table if hosted.log is None]
         assert len(offline) == PARTITIONS // 2
 
 
@@ -164,7 +166,7 @@ async def test_a_damaged_replica_is_offline_and_the_others_serve(tmp_path: Path)
         assert codes[-1] == Code.KAFKA_STORAGE_ERROR
         assert await write(process, 0) == Code.KAFKA_STORAGE_ERROR
         assert await write(process, 1) == Code.NONE
-        hosted = process.role.replicas.find("t", 0)
+        hosted = process.role.table.find("t", 0)
         assert hosted is not None
         assert segments[0].name in hosted.offline
 
@@ -186,7 +188,7 @@ async def test_a_directory_that_hangs_goes_offline_and_the_other_serves_on(
         monkeypatch.setattr(file_disk, "_fdatasync", hangs)
         homes: dict[int, UUID] = {}
         for index in range(PARTITIONS):
-            hosted = process.role.replicas.find("t", index)
+            hosted = process.role.table.find("t", index)
             assert hosted is not None
             assert hosted.log is not None
             homes[index] = hosted.log.directory_id

@@ -30,7 +30,7 @@ async def leader(cluster: Cluster) -> Broker:
     """Leads `t`, of four partitions, with three batches of one record in partition 0."""
     topic_id = cluster.controller.create("t", *[(1,)] * COUNT)
     broker = cluster[1]
-    await cluster.until(lambda: all(broker.replicas.find(topic_id, index) for index in range(COUNT)), "hosted")
+    await cluster.until(lambda: all(broker.table.find(topic_id, index) for index in range(COUNT)), "hosted")
     for value in (b"a", b"b", b"c"):
         await write(broker, 0, value)
     return broker
@@ -94,7 +94,7 @@ async def test_a_session_out_of_step_is_refused(leader: Broker) -> None:
     await leader.replicas.fetch(ask(session_epoch=-1, session_id=opened.session_id))
     closed = await leader.replicas.fetch(ask(session_epoch=1, session_id=opened.session_id))
     assert closed.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
-    assert leader.replicas.fetch_service.session_count == 0
+    assert leader.replicas.fetches.session_count == 0
     assert leader.hosted("t").sessions == {}
 
 
@@ -102,7 +102,7 @@ async def test_the_next_request_of_a_session_takes_over_from_a_parked_one(cluste
     opened = await leader.replicas.fetch(ask((0, 3), session_epoch=0))
     plan = ask(session_epoch=1, session_id=opened.session_id, max_wait_ms=30_000)
     parked = asyncio.create_task(leader.replicas.fetch(plan))
-    await cluster.until(lambda: leader.replicas.fetch_service.parked == 1, "parked")
+    await cluster.until(lambda: leader.replicas.fetches.parked == 1, "parked")
     second = await leader.replicas.fetch(ask((0, 2), session_epoch=2, session_id=opened.session_id))
     assert shown(second) == {0: (0, True)}
     async with asyncio.timeout(10):
@@ -111,7 +111,7 @@ async def test_the_next_request_of_a_session_takes_over_from_a_parked_one(cluste
 
 async def test_a_long_poll_ends_with_data_or_its_time(cluster: Cluster, leader: Broker) -> None:
     waiting = asyncio.create_task(leader.replicas.fetch(ask((0, 3), (1, 0), max_wait_ms=30_000)))
-    await cluster.until(lambda: leader.replicas.fetch_service.parked == 1, "parked")
+    await cluster.until(lambda: leader.replicas.fetches.parked == 1, "parked")
     await write(leader, 1, b"x")
     assert shown(await waiting) == {0: (0, False), 1: (0, True)}
     assert shown(await leader.replicas.fetch(ask((0, 3), max_wait_ms=30))) == {0: (0, False)}
@@ -122,7 +122,7 @@ async def test_a_long_poll_waits_for_its_minimum(cluster: Cluster, leader: Broke
     one = len(batch(b"x"))
     plan = ask((1, 0), max_wait_ms=30_000, min_bytes=3 * one)
     waiting = asyncio.create_task(leader.replicas.fetch(plan))
-    await cluster.until(lambda: leader.replicas.fetch_service.parked == 1, "parked")
+    await cluster.until(lambda: leader.replicas.fetches.parked == 1, "parked")
     for _ in range(3):
         assert not waiting.done()
         await write(leader, 1, b"x")
@@ -143,7 +143,7 @@ async def test_who_waits_for_much_reads_once(cluster: Cluster, leader: Broker, m
 
     monkeypatch.setattr(log, "read", counted)
     waiting = asyncio.create_task(leader.replicas.fetch(ask((0, 3), (1, 0), max_wait_ms=30_000, min_bytes=5_000)))
-    await cluster.until(lambda: leader.replicas.fetch_service.parked == 1, "parked")
+    await cluster.until(lambda: leader.replicas.fetches.parked == 1, "parked")
     while not waiting.done():
         await write(leader, 1, b"x" * 50)
     reply = await waiting
@@ -165,7 +165,7 @@ async def test_only_some_look_ups_by_time_run_at_once(
         await running[-1].wait()
 
     monkeypatch.setattr(log, "offset_for_timestamp", slow)
-    most = leader.replicas.limits.time_lookups
+    most = leader.context.limits.time_lookups
     asked = [asyncio.create_task(leader.replicas.list_offset("t", 0, 1_000)) for _ in range(most + 2)]
     await cluster.until(lambda: len(running) == most, "some run")
     asked[0].cancel()  # it runs: its turn is not over before its work is
@@ -190,10 +190,10 @@ async def test_a_minimum_above_what_is_allowed_is_that(leader: Broker) -> None:
 
 async def test_a_cancelled_long_poll_leaves_nothing_behind(cluster: Cluster, leader: Broker) -> None:
     waiting = asyncio.create_task(leader.replicas.fetch(ask((0, 3), max_wait_ms=30_000)))
-    await cluster.until(lambda: leader.replicas.fetch_service.parked == 1, "parked")
+    await cluster.until(lambda: leader.replicas.fetches.parked == 1, "parked")
     waiting.cancel()
     await asyncio.wait({waiting})
-    assert leader.replicas.fetch_service.parked == 0
+    assert leader.replicas.fetches.parked == 0
     assert leader.hosted("t").sessions == {}
 
 
@@ -254,24 +254,24 @@ async def test_a_fetcher_of_another_history_is_told_where_they_part(leader: Brok
 async def test_without_room_for_sessions_followers_still_copy(tmp_path: Path) -> None:
     async with Cluster(tmp_path, count=2, limits=ReplicaLimits(sessions=0)) as cluster:
         topic_id = cluster.controller.create("t", (1, 2), min_insync_replicas="2")
-        await cluster.until(lambda: cluster[1].replicas.find(topic_id, 0) is not None, "hosted")
+        await cluster.until(lambda: cluster[1].table.find(topic_id, 0) is not None, "hosted")
         for number in range(5):
             assert await write(cluster[1], 0, b"x") == number
-        assert cluster[1].replicas.fetch_service.session_count == 0
-        await cluster.until(lambda: cluster[1].replicas.fetch_service.parked == 1, "it waits, it does not spin")
+        assert cluster[1].replicas.fetches.session_count == 0
+        await cluster.until(lambda: cluster[1].replicas.fetches.parked == 1, "it waits, it does not spin")
 
 
 async def test_writes_that_cannot_be_parked_are_refused_before_they_are_appended(tmp_path: Path) -> None:
     async with Cluster(tmp_path, count=2, limits=ReplicaLimits(parked_produces=1)) as cluster:
         topic_id = cluster.controller.create("t", (1, 2), min_insync_replicas="2")
-        await cluster.until(lambda: cluster[1].replicas.find(topic_id, 0) is not None, "hosted")
+        await cluster.until(lambda: cluster[1].table.find(topic_id, 0) is not None, "hosted")
         await cluster[2].role.fetchers.stop()
         replicas = cluster[1].replicas
         first = replicas.start_produce("t", 0, memoryview(batch(b"a")), ALL, 60)
         second = await replicas.start_produce("t", 0, memoryview(batch(b"b")), ALL, 60_000)
         assert (second.error_code, second.base_offset) == (Code.REQUEST_TIMED_OUT, -1)
         assert (await first).error_code == Code.REQUEST_TIMED_OUT
-        assert replicas.parked_produces == 0
+        assert replicas.context.parked_produces == 0
         partition_log = cluster[1].hosted("t").log
         assert partition_log is not None
         assert partition_log.end_offset == 1

@@ -44,7 +44,7 @@ async def test_k30_a_write_that_waits_for_a_follower_on_its_way_out_is_acknowled
     # The next one who goes leaves too few: nothing is committed by that.
     await cluster[2].role.fetchers.stop()
     waiting = asyncio.create_task(write(leader, "t", b"c", timeout_ms=60_000))
-    await cluster.until(lambda: leader.replicas.parked_produces == 1, "appended")
+    await cluster.until(lambda: leader.context.parked_produces == 1, "appended")
     await cluster[2].stop()
     assert (await waiting).error_code == Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert cluster.controller.partition(topic_id).isr == (1,)
@@ -89,7 +89,7 @@ async def test_k13207_a_reply_for_a_partition_that_is_copied_no_more_changes_not
     await written(broker, "t", b"b")
     await hear_of_divergence(fetcher, hosted, 0)
     assert values_of(hosted) == [b"a", b"b"]
-    assert broker.replicas.counters.truncations == 0
+    assert broker.context.counters.truncations == 0
     cluster.controller.cut.discard(1)
 
 
@@ -104,18 +104,18 @@ async def test_k18991_a_reply_of_an_older_leader_epoch_cuts_nothing_off(cluster:
         fetcher = fetcher_of(broker, 1)
         await cluster.until(lambda at=hosted, by=fetcher: _asked_from(by, at) == (0, 2), "copied, and asked for more")
         if broker_id == 3:
-            newer = msgspec.structs.replace(hosted.image, leader_epoch=1)
-            broker.role.follower._follow(hosted, newer)
+            hosted.image = msgspec.structs.replace(hosted.image, leader_epoch=1)
+            hosted.follow()
         assert _asked_from(fetcher, hosted) == (0, 2)
         await hear_of_divergence(fetcher, hosted, 0)
-    assert [cluster[each].replicas.counters.truncations for each in (2, 3)] == [1, 0]
+    assert [cluster[each].context.counters.truncations for each in (2, 3)] == [1, 0]
     assert values_of(cluster[3].hosted("t")) == [b"a", b"b"]
 
 
 def _asked_from(fetcher: Fetcher, hosted: Replica) -> tuple[int, int] | None:
     """Leader epoch and offset of the question whose answer is awaited."""
-    told = fetcher._sent(hosted.partition)
-    return None if told is None else (told.leader_epoch, told.offset)
+    target = fetcher._target_of_reply(hosted.partition)
+    return None if target is None else (target.leader_epoch, target.offset)
 
 
 async def test_k15510_a_reply_without_records_keeps_the_last_fetched_epoch(cluster: Cluster) -> None:
@@ -199,7 +199,7 @@ async def test_k13790_carrying_the_metadata_out_again_changes_nothing(cluster: C
     for follower in (2, 3):
         await cluster[follower].role.fetchers.stop()
     waiting = asyncio.create_task(write(leader, "t", b"b", timeout_ms=60_000))
-    await cluster.until(lambda: leader.replicas.parked_produces == 1, "appended")
+    await cluster.until(lambda: leader.context.parked_produces == 1, "appended")
     hosted = leader.hosted("t")
     role, followers = hosted.leader, [cluster[follower].hosted("t").follower for follower in (2, 3)]
     image = cluster.controller.image

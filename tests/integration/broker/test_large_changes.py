@@ -80,7 +80,7 @@ async def test_nothing_is_done_for_all_partitions_in_one_turn_of_the_loop(
         change()
         await carried_out(cluster)
         assert seen.count - before >= steps * COUNT, what
-    assert cluster[1].replicas.hosted == {}
+    assert len(cluster[1].table) == 0
     ticking.cancel()
 
 
@@ -92,7 +92,7 @@ async def test_isr_changes_of_many_partitions_are_asked_for_together(tmp_path: P
         all_are = lambda size: all(  # noqa: E731
             len(cluster.controller.partition(topic_id, index).isr) == size for index in range(COUNT)
         )
-        await cluster.until(lambda: len(cluster[2].replicas.hosted) == COUNT, "followed")
+        await cluster.until(lambda: len(cluster[2].table) == COUNT, "followed")
         before = len(cluster.controller.answers)
         await cluster[2].role.fetchers.stop()
         await cluster.controller.until(lambda image: all_are(1))
@@ -106,7 +106,7 @@ async def test_a_request_has_a_bound_and_the_rest_follows(tmp_path: Path, monkey
     async with Cluster(tmp_path, count=2, lag_max_ms=300) as cluster:
         topic_id = cluster.controller.create("t", *[(1, 2)] * 40)
         await leading(cluster, 1, "t")
-        await cluster.until(lambda: len(cluster[2].replicas.hosted) == 40, "followed")
+        await cluster.until(lambda: len(cluster[2].table) == 40, "followed")
         handle = cluster.controller._handle
 
         def counted(rpc: AnyRpc, request: object) -> object:

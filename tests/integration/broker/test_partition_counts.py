@@ -70,16 +70,16 @@ async def carried_out(cluster: Cluster, topic_id: UUID, count: int, *broker_ids:
     wanted = {PartitionKey(topic_id, index) for index in range(count)}
 
     def is_so() -> bool:
-        hosted = [cluster[each].replicas.hosted for each in broker_ids or BROKERS]
-        roles = [one.leader or one.follower for each in hosted for one in each.values()]
-        return all(set(each) == wanted for each in hosted) and all(roles)
+        tables = [cluster[each].table for each in broker_ids or BROKERS]
+        roles = [one.leader or one.follower for table in tables for one in table]
+        return all({one.partition for one in table} == wanted for table in tables) and all(roles)
 
     await cluster.until(is_so, "all carried out")
 
 
 def everywhere(cluster: Cluster, values: list[bytes], index: int = 0) -> bool:
     return all(
-        (found := broker.replicas.find("t", index)) is not None and found.log is not None and values_of(found) == values
+        (found := broker.table.find("t", index)) is not None and found.log is not None and values_of(found) == values
         for broker in cluster.brokers.values()
     )
 
@@ -174,11 +174,11 @@ async def test_a_consumer_by_name_goes_on_and_one_by_id_is_told(cluster: Cluster
         return (await leader.replicas.fetch(plan)).results[0]
 
     by_id = asyncio.create_task(fetch(first, None, 20_000))
-    await cluster.until(lambda: leader.replicas.fetch_service.parked >= 3, "parked, with both followers")
+    await cluster.until(lambda: leader.replicas.fetches.parked >= 3, "parked, with both followers")
     second = resize(cluster, "t", 1)
     await carried_out(cluster, second, 1)
     assert (await by_id).error_code == Code.UNKNOWN_TOPIC_ID
-    await cluster.until(lambda: leader.replicas.leads(leader.hosted("t")) is not None, "it leads again")
+    await cluster.until(lambda: leader.hosted("t").serving() is not None, "it leads again")
     waiting = asyncio.create_task(fetch(None, "t", 20_000))
     await written(cluster, b"b")
     found = await waiting

@@ -59,9 +59,9 @@ async def test_all_replicas_move_and_nothing_is_lost(cluster: Cluster) -> None:
     for broker_id in (3, 4):
         assert values_of(cluster[broker_id].hosted("t")) == [*values, b"more"]
     for broker_id in (1, 2):
-        await cluster.until(lambda id_=broker_id: cluster[id_].replicas.find("t", 0) is None, f"{broker_id} has let go")  # type: ignore[misc]
-        assert not cluster[broker_id].replicas.logs.logs
-        assert len(cluster[broker_id].replicas.logs.strays()) == 1
+        await cluster.until(lambda id_=broker_id: cluster[id_].table.find("t", 0) is None, f"{broker_id} has let go")  # type: ignore[misc]
+        assert not cluster[broker_id].context.logs.logs
+        assert len(cluster[broker_id].context.logs.strays()) == 1
 
 
 async def test_writes_go_on_under_the_old_replicas_until_the_new_ones_are_in_sync(cluster: Cluster) -> None:
@@ -95,7 +95,7 @@ async def test_a_cancelled_reassignment_leaves_no_replica_behind(cluster: Cluste
     await cluster.controller.until(is_in_sync(4, "t"))
     cluster.controller.reassign("t")
     assert set(cluster.controller.image.topic("t").partition(0).replica_ids) == {1, 2}  # type: ignore[union-attr]
-    await cluster.until(lambda: cluster[4].replicas.find("t", 0) is None, "4 has let go")
+    await cluster.until(lambda: cluster[4].table.find("t", 0) is None, "4 has let go")
     epoch = cluster.controller.image.topic("t").partition(0).leader_epoch  # type: ignore[union-attr]
     leader = await leading(cluster, 1, "t", epoch)
     await written(leader, "t", b"b")
@@ -125,7 +125,7 @@ async def test_a_throttle_slows_copying_and_can_be_changed_while_it_runs(cluster
         await written(leader, "t", bytes(10_000))
     size = leader.hosted("t").log.size  # type: ignore[union-attr]
     cluster.controller.reassign("t", 3, 2, throttle=20_000)
-    counters = cluster[3].replicas.counters
+    counters = cluster[3].context.counters
     await cluster.until(lambda: counters.reassignment_in_bytes > 0, "it has begun")
     began = asyncio.get_running_loop().time()
     await cluster.until(lambda: counters.reassignment_in_bytes >= 60_000, "three batches more")
@@ -137,7 +137,7 @@ async def test_a_throttle_slows_copying_and_can_be_changed_while_it_runs(cluster
     await cluster.controller.until(replicas_are("t", 3, 2))
     assert THROTTLE not in cluster.controller.image.config(ConfigScope.CLUSTER, "")
     assert counters.reassignment_in_bytes >= size
-    assert cluster[1].replicas.counters.reassignment_out_bytes >= size
+    assert cluster[1].context.counters.reassignment_out_bytes >= size
 
 
 def _throttled(image: ClusterImage, rate: int) -> Decision[Reassigned]:
@@ -164,7 +164,7 @@ async def test_a_target_broker_that_dies_and_returns(cluster: Cluster) -> None:
     for _ in range(20):
         await written(leader, "t", bytes(10_000))
     cluster.controller.reassign("t", 3, 4, throttle=50_000)
-    await cluster.until(lambda: cluster[3].replicas.counters.reassignment_in_bytes > 0, "it has begun")
+    await cluster.until(lambda: cluster[3].context.counters.reassignment_in_bytes > 0, "it has begun")
     await cluster[3].stop(clean=False)
     cluster.controller.fence(3)
     assert cluster.controller.image.topic("t").partition(0).reassigning  # type: ignore[union-attr]

@@ -48,8 +48,8 @@ async def leading(cluster: Cluster, broker_id: int, topic: str, epoch: int = -1)
     broker = cluster[broker_id]
 
     def leads() -> bool:
-        hosted = broker.replicas.find(topic, 0)
-        if hosted is None or broker.replicas.leads(hosted) is None:
+        hosted = broker.table.find(topic, 0)
+        if hosted is None or hosted.serving() is None:
             return False
         return hosted.role_epoch >= epoch
 
@@ -95,7 +95,7 @@ async def test_consumers_see_what_is_committed_and_are_woken_by_it(cluster: Clus
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     waiting = asyncio.create_task(fetch(leader, "t", 0, max_wait_ms=10_000))
-    await cluster.until(lambda: leader.replicas.fetch_service.parked >= 1, "parked")
+    await cluster.until(lambda: leader.replicas.fetches.parked >= 1, "parked")
     await written(leader, "t", b"a")
     result = await waiting
     assert (result.error_code, result.high_watermark) == (0, 1)
@@ -152,7 +152,7 @@ async def test_a_former_leader_cuts_off_what_was_never_committed(cluster: Cluste
     await old.start()
     await cluster.controller.until(lambda image: 1 in cluster.controller.partition(topic_id).isr)
     assert values_of(old.hosted("t")) == [b"common", b"kept"]
-    assert old.replicas.counters.truncations > 0
+    assert old.context.counters.truncations > 0
 
 
 async def test_a_log_that_begins_above_the_end_of_an_unclean_leader_starts_over(cluster: Cluster) -> None:
@@ -211,7 +211,7 @@ async def test_a_directory_that_hangs_does_not_hold_up_what_is_copied_to_the_oth
     async with Cluster(tmp_path, directories=2, lag_max_ms=600_000) as cluster:
         cluster.controller.create("t", *[(1, 2, 3)] * 6)
         leader, follower = await leading(cluster, 1, "t"), cluster[3]
-        await cluster.until(lambda: follower.replicas.find("t", 5) is not None, "3 hosts them")
+        await cluster.until(lambda: follower.table.find("t", 5) is not None, "3 hosts them")
         disks = {disk.directory_id: disk.root.name for disk in follower.role._disks}
         homes = {}
         for index in range(6):
@@ -278,7 +278,7 @@ async def test_a_silent_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -
         await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1, 2, 3))
         await written(leader, "t", b"c")
         assert values_of(cluster[3].hosted("t")) == [b"a", b"b", b"c"]
-        counters = leader.replicas.counters
+        counters = leader.context.counters
         assert (counters.isr_shrinks, counters.isr_expands) == (1, 1)
 
 
@@ -338,7 +338,7 @@ async def test_the_latest_offset_is_unknown_until_the_new_leader_has_caught_up(c
     """2 has what 1 wrote, but not the word that it is committed, since 3 has not fetched it."""
     topic_id = cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
-    await cluster.until(lambda: leader.replicas.fetch_service.session_count == 2, "both followers fetch")
+    await cluster.until(lambda: leader.replicas.fetches.session_count == 2, "both followers fetch")
     cluster.controller.held.add(3)
     await cluster[3].role.fetchers.stop()
     assert (await write(leader, "t", b"a", b"b", acks=LEADER)).error_code == Code.NONE
@@ -380,13 +380,13 @@ async def test_a_deleted_topic_goes_and_its_name_can_come_back(cluster: Cluster)
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"old")
     waiting = asyncio.create_task(fetch(leader, "t", 1, max_wait_ms=10_000))
-    await cluster.until(lambda: leader.replicas.fetch_service.parked >= 3, "parked, with both followers")
+    await cluster.until(lambda: leader.replicas.fetches.parked >= 3, "parked, with both followers")
     cluster.controller.delete(first)
     assert (await waiting).error_code in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.NOT_LEADER_OR_FOLLOWER)
-    await cluster.until(lambda: cluster[3].replicas.find("t", 0) is None, "gone")
+    await cluster.until(lambda: cluster[3].table.find("t", 0) is None, "gone")
     assert (await write(leader, "t", b"x")).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
     second = cluster.controller.create("t", (1, 2, 3))
-    await cluster.until(lambda: leader.replicas.find(second, 0) is not None, "anew")
+    await cluster.until(lambda: leader.table.find(second, 0) is not None, "anew")
     await leading(cluster, 1, "t")
     assert await written(leader, "t", b"new") == 0
     assert values_of(cluster[2].hosted("t")) == [b"new"]
@@ -419,7 +419,7 @@ async def test_a_topic_made_again_under_its_name_while_a_holder_was_down_shows_n
     await old.start()
     await cluster.controller.until(lambda image: 3 in cluster.controller.partition(second).isr)
     assert values_of(old.hosted("t")) == [b"new"]
-    assert old.replicas.find(first, 0) is None
+    assert old.table.find(first, 0) is None
     by_id = FetchPlan((FetchPartition(first, None, 0, 0, 1 << 20),), max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
     assert (await old.replicas.fetch(by_id)).results[0].error_code == Code.UNKNOWN_TOPIC_ID
     assert len(list((old.root / "strays").iterdir())) == 1
@@ -496,7 +496,7 @@ async def test_a_fenced_broker_serves_nobody(cluster: Cluster) -> None:
     leader = await leading(cluster, 1, "t")
     cluster.controller.cut.add(1)
     cluster.controller.fence(1)
-    assert not leader.replicas.serving
+    assert not leader.context.is_serving()
     assert (await write(leader, "t", b"a")).error_code == Code.NOT_LEADER_OR_FOLLOWER
     cluster.controller.cut.discard(1)
     async with asyncio.timeout(10):
@@ -530,7 +530,7 @@ async def test_producer_ids_are_never_given_twice(cluster: Cluster) -> None:
 
 async def test_new_producers_begin_while_no_controller_answers(cluster: Cluster) -> None:
     broker = cluster[1]
-    reserve = broker.replicas.limits.producer_id_low_water
+    reserve = broker.context.limits.producer_id_low_water
     blocks = lambda: sum(rpc == rpcs.ALLOCATE_PRODUCER_IDS for rpc, _ in cluster.controller.answers)  # noqa: E731
     await cluster.until(lambda: blocks() == 3, "a block for each broker, before the first producer")
     cluster.controller.cut.add(1)
@@ -549,8 +549,7 @@ async def test_many_partitions_fail_over_together(tmp_path: Path) -> None:
             leader = cluster[1] if index % 2 else cluster[2]
             await cluster.until(
                 lambda leader=leader, index=index: (
-                    (hosted := leader.replicas.find("t", index)) is not None
-                    and leader.replicas.leads(hosted) is not None
+                    (hosted := leader.table.find("t", index)) is not None and hosted.serving() is not None
                 ),
                 f"leader of {index}",
             )
@@ -561,6 +560,6 @@ async def test_many_partitions_fail_over_together(tmp_path: Path) -> None:
         for index in range(1, count, 2):
             leader = cluster[cluster.controller.partition(topic_id, index).leader]
             hosted = leader.hosted("t", index)
-            await cluster.until(lambda h=hosted, at=leader: at.replicas.leads(h) is not None, f"new leader of {index}")
+            await cluster.until(lambda h=hosted, at=leader: h.serving() is not None, f"new leader of {index}")
             result = await leader.replicas.produce("t", index, memoryview(batch(b"more")), ALL, 10_000)
             assert (result.error_code, result.base_offset) == (0, 1)

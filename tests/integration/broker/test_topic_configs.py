@@ -36,7 +36,7 @@ async def test_a_config_stays_with_a_topic_that_gets_another_id_meanwhile(
 ) -> None:
     monkeypatch.setattr(turns, "YIELD_MS", 0)
     cluster.controller.create("t", (1, 2, 3), (1, 2, 3))
-    await cluster.until(lambda: cluster[1].replicas.find("t", 1) is not None, "hosted")
+    await cluster.until(lambda: cluster[1].table.find("t", 1) is not None, "hosted")
     configure(cluster, "t", "retention.ms", "-1")
     for _ in range(steps):
         await asyncio.sleep(0)
@@ -51,7 +51,7 @@ async def test_a_config_stays_with_a_topic_that_gets_another_id_meanwhile(
 async def test_a_lower_minimum_commits_what_waited_for_the_higher_one(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2), min_insync_replicas="1")
     leader = cluster[1]
-    await cluster.until(lambda: (found := leader.replicas.find("t", 0)) is not None and found.leader is not None)
+    await cluster.until(lambda: (found := leader.table.find("t", 0)) is not None and found.leader is not None)
     await cluster[2].stop(clean=False)
     cluster.controller.fence(2)
     configure(cluster, "t", "min.insync.replicas", "2")

@@ -35,7 +35,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-def hold_up(broker: Broker) -> None:
+def stall(broker: Broker) -> None:
     """As if its process had been stopped for long until now."""
     assert broker.role.lifecycle is not None
     broker.role.lifecycle.stall_detector._seen_at -= 3_600
@@ -52,9 +52,9 @@ async def test_it_serves_again_once_the_controller_has_answered(cluster: Cluster
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
-    hold_up(leader)
+    stall(leader)
     await refused_everything(leader)
-    await cluster.until(lambda: leader.replicas.serving, "answered")
+    await cluster.until(leader.context.is_serving, "answered")
     await written(leader, "t", b"b")
     assert values_of(leader.hosted("t")) == [b"a", b"b"]
 
@@ -67,22 +67,22 @@ async def test_it_acknowledges_nothing_before_it_has_heard_that_others_lead(clus
     cluster.controller.held.add(1)
     cluster.controller.fence(1)
     new = await leading(cluster, 2, "t", epoch=1)
-    hold_up(old)
+    stall(old)
     await refused_everything(old)
     await written(new, "t", b"b")
     await refused_everything(old)
     cluster.controller.release(1)
     await cluster.until(lambda: values_of(old.hosted("t")) == [b"a", b"b"], "it follows")
-    assert old.replicas.counters.truncations == 0
+    assert old.context.counters.truncations == 0
 
 
 async def test_without_a_controller_it_waits_for_one_heartbeat_only(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     cluster.controller.cut.add(1)
-    hold_up(leader)
+    stall(leader)
     await refused_everything(leader)
-    await cluster.until(lambda: leader.replicas.serving, "given up")
+    await cluster.until(leader.context.is_serving, "given up")
     await written(leader, "t", b"a")
     assert values_of(leader.hosted("t")) == [b"a"]
 
@@ -108,7 +108,7 @@ async def test_a_stopped_process_refuses_what_waited_in_its_sockets_and_says_so(
             fetched = await Consumer(clients).fetch(TOPIC, 0, 0)
             assert [each.value for each in decode_batches(fetched.records)] == [b"before", b"after"]
         said = Path(node.log).read_text()  # noqa: ASYNC240
-        assert "this process was held up: it leads nothing until the controller has answered" in said
+        assert "this process was stalled: it leads nothing until the controller has answered" in said
         assert "broker fenced" in said
         assert "log truncated" not in said
 

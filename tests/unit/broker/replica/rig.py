@@ -14,13 +14,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from broker.core.errors import Code
-from broker.core.fetch_session import FetchTarget, PartitionKey
+from broker.core.fetch_session import FetchTarget
 from broker.core.partition import LeaderState
 from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
 from broker.log import PartitionLog
+from broker.replica.context import ReplicaContext
 from broker.replica.fetchers import Fetcher
 from broker.replica.replica import Replica
-from broker.replica.replica_manager import ReplicaManager
+from broker.replica.service import ReplicaService
 from broker.server.role import BrokerRole, RoleConfig
 from metadata.image import ClusterImage
 from metadata.records import NO_OFFSET, PartitionChange, Reason
@@ -46,7 +47,6 @@ class _NoTasks:
 class Rig:
     def __init__(self, folders: list[Path]) -> None:
         self.cluster = Cluster()
-        self.unassigned: list[tuple[int, UUID]] = []
         self._disks = [FileDisk.acquire(folder, 1, "cluster", uuid4) for folder in folders]
         self._known = ClusterImage()
 
@@ -54,22 +54,29 @@ class Rig:
             raise AssertionError("the controller is not asked")
 
         self.role = BrokerRole(RoleConfig(1), Sources.real(), self._disks, self.cluster, nobody)  # type: ignore[arg-type]
-        self.role.follower._on_unassigned = self._noted
         self.role.follower._on_applied = lambda _: None  # nobody heartbeats
 
-    def _noted(self, key: PartitionKey, directory_id: UUID) -> None:
-        self.unassigned.append((key.partition_index, directory_id))
+    @property
+    def unreported(self) -> list[tuple[int, UUID]]:
+        """Partition indexes and directories that the controller is not told yet."""
+        return [(key.partition_index, each) for key, each in self.role.directories._unreported.items()]
 
     @property
-    def replicas(self) -> ReplicaManager:
+    def replicas(self) -> ReplicaService:
         return self.role.replicas
+
+    @property
+    def context(self) -> ReplicaContext:
+        return self.role.context
 
     @property
     def directories(self) -> tuple[UUID, ...]:
         return tuple(disk.directory_id for disk in self._disks)
 
     def hosted(self, index: int = 0) -> Replica:
-        return self.replicas.by_name[TOPIC, index]
+        found = self.role.table.find(TOPIC, index)
+        assert found is not None
+        return found
 
     @property
     def log(self) -> PartitionLog:
@@ -102,7 +109,7 @@ class Rig:
         if not follower._active:
             follower._active = True
             await follower._touch_everything()
-        await follower._carry_out()
+        await follower._apply()
 
     async def create(self, *rows: tuple[int, ...], min_isr: int = 1) -> None:
         """The topic, with this assignment."""

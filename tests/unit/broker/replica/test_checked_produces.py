@@ -62,7 +62,7 @@ async def test_batch_is_appended_after_its_check_and_before_what_came_later(rig:
     assert rig.log.read(0, 1, 1)[61:] == LARGE[61:]
     assert not large.done()
     assert not small.done()
-    assert rig.replicas.parked_produces == 2
+    assert rig.context.parked_produces == 2
 
 
 async def test_batch_is_not_appended_by_a_leader_that_was_replaced_meanwhile(rig: Rig, thread: HeldThread) -> None:
@@ -75,7 +75,7 @@ async def test_batch_is_not_appended_by_a_leader_that_was_replaced_meanwhile(rig
 
 
 async def test_bad_batch_is_answered_with_its_record(rig: Rig, thread: HeldThread) -> None:
-    rig.replicas.limits = rig.replicas._checks._limits = replace(rig.replicas.limits, inline_check_bytes=0)
+    rig.replicas.produces._checks._limits = replace(rig.context.limits, inline_check_bytes=0)
     bad = produce(rig, sealed(body_of(record(0), record(0)), 2, Codec.GZIP))
     await thread.release()
     result = bad.result()
@@ -84,7 +84,7 @@ async def test_bad_batch_is_answered_with_its_record(rig: Rig, thread: HeldThrea
 
 
 async def test_waiting_produces_count_against_the_bound(rig: Rig, thread: HeldThread) -> None:
-    rig.replicas.limits = replace(rig.replicas.limits, parked_produces=2)
+    rig.context.limits = replace(rig.context.limits, parked_produces=2)
     waiting = [produce(rig, LARGE), produce(rig, LARGE, acks=0)]
     for acks in (-1, 0):
         assert produce(rig, LARGE, acks).result().error_code == Code.REQUEST_TIMED_OUT

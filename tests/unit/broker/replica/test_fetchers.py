@@ -59,6 +59,6 @@ async def test_a_reply_to_a_replica_that_leads_by_now_changes_nothing(rig: Rig) 
     fetcher = rig.fetcher(2)
     hosted: Replica = rig.hosted()
     await rig.change(leader=1)
-    assert hosted.partition not in fetcher._hosted
+    assert hosted.partition not in fetcher._replicas
     assert (rig.log.end_offset, rig.leader.leader_epoch) == (1, 1)
     assert (await rig.fetch(2, 1, 0)).error_code == Code.NONE

@@ -29,7 +29,7 @@ async def lose_the_topic(rig: Rig) -> None:
 
 
 async def lose_the_disk(rig: Rig) -> None:
-    rig.replicas.take_offline(rig.hosted(), FAILURE)
+    rig.hosted().take_offline(FAILURE)
 
 
 async def end(rig: Rig) -> None:
@@ -52,7 +52,7 @@ async def test_parked_produces_are_refused_when_the_leadership_ends(rig: Rig, ca
     assert not any(each.done() for each in parked)
     await cause(rig)  # type: ignore[operator]
     assert [each.result().error_code for each in parked if each.done()] == [code, code]
-    assert rig.replicas.parked_produces == 0
+    assert rig.context.parked_produces == 0
 
 
 async def test_a_produce_is_not_acknowledged_by_a_later_leadership_of_another_history(rig: Rig) -> None:
@@ -104,7 +104,7 @@ async def test_a_leader_serves_no_more_once_it_is_registered_anew(rig: Rig) -> N
     rig.cluster.apply([registration(1, 1, directory_ids=rig.directories, fenced=False)])
     rig.role.follower.activate(rig.cluster.epoch(1))
     await rig.learn()
-    assert rig.replicas.serving
+    assert rig.role.context.is_serving()
     assert rig.produce(b"b").result().error_code == Code.NOT_LEADER_OR_FOLLOWER
     assert (await rig.fetch(2, 0, -1)).error_code == Code.NOT_LEADER_OR_FOLLOWER
     assert (await rig.replicas.list_offset(TOPIC, 0, -1)).error_code == Code.NOT_LEADER_OR_FOLLOWER
@@ -147,7 +147,7 @@ async def test_a_replica_on_a_failed_directory_does_not_begin_anew_elsewhere(
     assert rig.hosted().log is None
     assert "offline" in rig.hosted().offline
     assert not rig.role.logs.logs
-    assert rig.unassigned == []
+    assert rig.unreported == []
 
 
 async def test_a_member_of_the_isr_whose_directory_is_unknown_does_not_begin_anew_while_one_has_failed(
@@ -159,7 +159,7 @@ async def test_a_member_of_the_isr_whose_directory_is_unknown_does_not_begin_ane
     rig.role.follower.activate(rig.cluster.epoch(1))
     await rig.learn()
     assert rig.hosted().log is None
-    assert rig.unassigned == [(0, rig.directories[1])]
+    assert rig.unreported == [(0, rig.directories[1])]
 
 
 async def test_a_new_replica_goes_to_a_directory_that_works(two_disks: Rig) -> None:
@@ -168,4 +168,4 @@ async def test_a_new_replica_goes_to_a_directory_that_works(two_disks: Rig) -> N
     await rig.learn()
     await rig.create((2, 1))
     assert rig.log.directory_id == rig.directories[0]
-    assert rig.unassigned == [(0, rig.directories[0])]
+    assert rig.unreported == [(0, rig.directories[0])]

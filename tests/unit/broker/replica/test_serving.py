@@ -31,7 +31,7 @@ async def test_each_parked_produce_is_answered_by_what_it_waits_for(rig: Rig) ->
     assert not everyone.done()
     await rig.fetch(2, 2, 0)
     assert everyone.result().error_code == Code.NONE
-    assert rig.replicas.parked_produces == 0
+    assert rig.context.parked_produces == 0
 
 
 async def test_a_write_is_refused_before_it_is_appended_while_too_few_are_in_sync(rig: Rig) -> None:

@@ -34,7 +34,7 @@ async def parked(rig: Rig) -> tuple[int, asyncio.Task[FetchReply]]:
     waiting = asyncio.create_task(rig.replicas.fetch(plan(rig, 1, 0, (opened.session_id, 1))))
     await settle()
     assert not waiting.done()
-    assert rig.replicas.fetch_service.parked == 1
+    assert rig.replicas.fetches.parked == 1
     return opened.session_id, waiting
 
 
@@ -61,7 +61,7 @@ async def test_the_next_fetch_of_a_session_takes_over_from_the_one_that_waits(ri
     assert waiting.done()
     assert waiting.result().results == ()
     assert not newer.done()
-    rig.replicas.fetch_service.close()
+    rig.replicas.fetches.close()
     await newer
 
 
@@ -79,5 +79,5 @@ async def test_the_sessions_of_a_broker_that_is_fenced_end(rig: Rig, what: str) 
     assert follower.contact is None
     later = await rig.replicas.fetch(FetchPlan((), 0, 1, 1 << 20, 2, -1, session_id, 2))
     assert later.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
-    rig.replicas.fetch_service.close()
+    rig.replicas.fetches.close()
     await waiting

@@ -11,6 +11,7 @@ from uuid import UUID
 from broker.core.fetch_session import PartitionKey
 from broker.log import LogKey
 from broker.log.state import watermark_fact
+from broker.replica.context import ReplicaEvents
 from broker.replica.watermarks import MAX_CHANGES, Watermarks
 from tests.unit.metadata.fake_node import run
 
@@ -25,17 +26,19 @@ class Rig:
         self.mark = 0
         self.moves_meanwhile = False
         self.commits: list[dict[str, bytes | None]] = []
-        self.unsaved: dict[PartitionKey, None] = {}
         log = SimpleNamespace(directory_id=DIRECTORY, take_watermark=lambda: self.mark)
-        self.hosted: dict[PartitionKey, Any] = {
-            PartitionKey(TOPIC, index): SimpleNamespace(key=LogKey(TOPIC, index, 1), log=log) for index in range(count)
+        keys = [PartitionKey(TOPIC, index) for index in range(count)]
+        self.replicas: dict[PartitionKey, Any] = {
+            key: SimpleNamespace(key=LogKey(TOPIC, key.partition_index, 1), partition=key, log=log) for key in keys
         }
+        table: Any = SimpleNamespace(get=self.replicas.get, context=SimpleNamespace(events=ReplicaEvents()))
         disk: Any = SimpleNamespace(directory_id=DIRECTORY, facts=self)
-        self.watermarks = Watermarks([disk], self.hosted, lambda *_: None)
+        self.watermarks = Watermarks([disk], table, lambda *_: None)
 
     def move(self) -> None:
         self.mark += 1
-        self.unsaved.update(dict.fromkeys(self.hosted))
+        for replica in self.replicas.values():
+            self.watermarks.note(replica)
 
     def load(self, prefix: str) -> Mapping[str, bytes]:
         return {}
@@ -52,7 +55,7 @@ def test_watermarks_that_go_on_moving_are_written_once_an_interval() -> None:
         rig = Rig(3)
         rig.moves_meanwhile = True
         rig.move()
-        saving = asyncio.ensure_future(rig.watermarks.run(rig.unsaved, interval_ms=1000))
+        saving = asyncio.ensure_future(rig.watermarks.run(interval_ms=1000))
         await asyncio.sleep(3.5)
         saving.cancel()
         assert [set(changes.values()) for changes in rig.commits] == [{b"1"}, {b"2"}, {b"3"}]
@@ -64,9 +67,9 @@ def test_all_that_moved_is_written_in_bounded_transactions() -> None:
     async def test() -> None:
         rig = Rig(2 * MAX_CHANGES + 1)
         rig.move()
-        await rig.watermarks.save(rig.unsaved)
+        await rig.watermarks.save()
         assert [len(changes) for changes in rig.commits] == [MAX_CHANGES, MAX_CHANGES, 1]
-        assert not rig.unsaved
+        assert not rig.watermarks._unsaved
         last = watermark_fact(LogKey(TOPIC, 2 * MAX_CHANGES, 1))
         assert rig.commits[-1] == {last: b"1"}
 
@@ -79,11 +82,11 @@ def test_the_watermark_of_a_deleted_replica_is_forgotten() -> None:
     async def test() -> None:
         rig = Rig(2)
         rig.move()
-        await rig.watermarks.save(rig.unsaved)
+        await rig.watermarks.save()
         key = LogKey(TOPIC, 1, 1)
-        rig.hosted.popitem()
+        rig.replicas.popitem()
         rig.watermarks.forget(key)
-        await rig.watermarks.save(rig.unsaved)
+        await rig.watermarks.save()
         assert rig.commits[-1] == {watermark_fact(key): None}
 
     run(test())

@@ -69,9 +69,15 @@ def test_what_came_before_this_process_or_in_a_snapshot_is_not_called_unreceived
     assert times(applied) == [(43, 1000, 1000)]
 
 
+class Table(list[Replica]):
+    """Stands for the replica table."""
+
+    context: Any
+
+
 def hosted(topic: str, index: int, *, role: str = "", offline: str = "") -> Replica:
     partition = PartitionImage(index, 5, (AssignedReplica(1),), (1,), leader=1)
-    made = Replica(LogKey(UUID(int=7), index, 5), UUID(int=9), topic, partition)
+    made = Replica(cast(Any, None), LogKey(UUID(int=7), index, 5), UUID(int=9), topic, partition)
     log = SimpleNamespace(
         start_offset=1, end_offset=9, flushed_offset=8, high_watermark=7, size=640, directory_id=UUID(int=1)
     )
@@ -91,9 +97,10 @@ async def test_replicas_say_their_state_and_where_they_are() -> None:
         hosted("a", 3),
     ]
     failed = {UUID(int=2): "full", UUID(int=3): "gone"}
-    replicas = SimpleNamespace(hosted=dict(enumerate(all_of_them)), logs=SimpleNamespace(failed_disks=failed))
+    table = Table(all_of_them)
+    table.context = SimpleNamespace(logs=SimpleNamespace(failed_disks=failed))
     view = NodeView(
-        cast(Any, replicas), {UUID(int=1): "/a", UUID(int=2): "/b"}, AppliedBatches(Clock()), Progress(9, 7, 2)
+        cast(Any, table), {UUID(int=1): "/a", UUID(int=2): "/b"}, AppliedBatches(Clock()), Progress(9, 7, 2)
     )
     assert view.progress() == (7, 2)
     described = await view.describe_replicas(())

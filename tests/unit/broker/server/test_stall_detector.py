@@ -1,4 +1,4 @@
-"""A process that was held up finds out at its next step, whatever that is."""
+"""A process that was stalled notices it at its next step, whatever that is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def pass_unnoticed(seconds: float) -> None:
 def test_the_first_request_notices_it_before_the_pulse_does() -> None:
     async def test() -> None:
         seen: list[float] = []
-        detector = StallDetector(3.0, seen.append)
+        detector = StallDetector(3.0)
+        detector.stalled.subscribe(seen.append)
         assert detector.is_awake()
         detector.start()
         await asyncio.sleep(100)
@@ -26,10 +27,10 @@ def test_the_first_request_notices_it_before_the_pulse_does() -> None:
         pass_unnoticed(3.5)
         assert not detector.is_awake()
         assert not detector.is_awake()
-        assert (len(seen), detector.held_up) == (1, 1)
+        assert (len(seen), detector.current) == (1, 1)
         await asyncio.sleep(100)
         assert not detector.is_awake(), "time alone does not end it"
-        detector.is_over(1)
+        detector.end(1)
         assert detector.is_awake()
         detector.stop()
 
@@ -39,11 +40,12 @@ def test_the_first_request_notices_it_before_the_pulse_does() -> None:
 def test_the_pulse_notices_it_when_nobody_asks() -> None:
     async def test() -> None:
         seen: list[float] = []
-        detector = StallDetector(3.0, seen.append)
+        detector = StallDetector(3.0)
+        detector.stalled.subscribe(seen.append)
         detector.start()
         pass_unnoticed(10.0)
         await asyncio.sleep(0.01)
-        assert (detector.held_up, len(seen)) == (1, 1)
+        assert (detector.current, len(seen)) == (1, 1)
         detector.stop()
 
     run(test())
@@ -51,19 +53,19 @@ def test_the_pulse_notices_it_when_nobody_asks() -> None:
 
 def test_an_answer_to_what_was_asked_before_ends_nothing() -> None:
     async def test() -> None:
-        detector = StallDetector(3.0, lambda late_s: None)
+        detector = StallDetector(3.0)
         detector.start()
-        asked_before = detector.held_up
+        asked_before = detector.current
         pass_unnoticed(10.0)
         assert not detector.is_awake()
-        detector.is_over(asked_before)
-        asked_during_the_first = detector.held_up
+        detector.end(asked_before)
+        asked_during_the_first = detector.current
         assert not detector.is_awake()
         pass_unnoticed(10.0)
         assert not detector.is_awake()
-        detector.is_over(asked_during_the_first)
-        assert not detector.is_awake(), "it was held up again since"
-        detector.is_over(detector.held_up)
+        detector.end(asked_during_the_first)
+        assert not detector.is_awake(), "it stalled again since"
+        detector.end(detector.current)
         assert detector.is_awake()
         detector.stop()
 

@@ -11,7 +11,7 @@ import pytest
 
 from broker.core.errors import Code
 from broker.core.partition import ACKS_ALL, Assignment, LeaderState, Limits
-from broker.replica.replica_manager import Brokers
+from broker.replica.cluster_view import ClusterView
 from metadata.control.brokers import fence
 from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.control.partitions_count import NewPartitions, add_partitions, remove_partitions
@@ -109,7 +109,7 @@ def test_a_partition_is_under_its_minimum_when_its_leader_refuses_writes(
         log_end=0,
         flushed_end=0,
         high_watermark=0,
-        cluster=Brokers(),
+        cluster=ClusterView(1),
         limits=Limits(lag_max_ms=1, min_isr=min_isr),
         now_ms=0,
     )

@@ -1,0 +1,44 @@
+"""The metadata of the cluster, as this broker knows it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from broker.kafka.api import NO_EPOCH
+from metadata.image import ClusterImage, PartitionImage
+
+
+class ClusterView:
+    """`ImageFollower` is its only writer.
+
+    newest: everything that was replayed.  It says who is fenced, and whose registration is in force.
+    applied: the latest image to which all replicas of this broker have been brought.  Clients see this one.
+    own_epoch: the broker epoch of this process's registration; -1 until it is registered.
+    """
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.newest = ClusterImage()
+        self.applied = ClusterImage()
+        self.own_epoch = NO_EPOCH
+
+    def is_unfenced(self) -> bool:
+        """Return whether this process's own registration is in force and not fenced."""
+        own = self.newest.brokers.get(self.broker_id)
+        return own is not None and own.epoch == self.own_epoch and not own.fenced
+
+    def partition(self, topic: UUID | str, index: int) -> PartitionImage | None:
+        """Return a partition of the newest image, whether this broker hosts it or not."""
+        image = self.newest
+        found = image.topic(topic) if isinstance(topic, str) else image.topics.get(topic)
+        return None if found is None else found.partition(index)
+
+    # -- `broker.core.partition.Cluster`
+
+    def broker_epoch(self, broker_id: int) -> int:
+        broker = self.newest.brokers.get(broker_id)
+        return NO_EPOCH if broker is None else broker.epoch
+
+    def may_join(self, broker_id: int) -> bool:
+        broker = self.newest.brokers.get(broker_id)
+        return broker is not None and broker.active

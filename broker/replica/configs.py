@@ -1,0 +1,61 @@
+"""The settings of topics, as logs and leaders take them."""
+
+from __future__ import annotations
+
+from functools import partial
+from uuid import UUID
+
+from broker.core.partition import Limits
+from broker.log import LogConfig
+from broker.replica.limits import ReplicaLimits
+from metadata.image import ClusterImage
+
+
+class TopicConfigs:
+    """The settings in use, made once for each topic.  lag_max_…: when a follower leaves the ISR."""
+
+    def __init__(self, limits: ReplicaLimits, lag_max_ms: int, lag_max_bytes: int) -> None:
+        self._limits = limits
+        self._lag_max_ms = lag_max_ms
+        self._lag_max_bytes = lag_max_bytes
+        self._log_configs: dict[UUID, LogConfig] = {}
+        self._leader_limits: dict[UUID, Limits] = {}
+
+    def of_log(self, topic_id: UUID, image: ClusterImage) -> LogConfig:
+        found = self._log_configs.get(topic_id)
+        if found is None:
+            found = self._log_configs[topic_id] = log_config(image, topic_id, self._limits)
+        return found
+
+    def of_leader(self, topic_id: UUID, image: ClusterImage) -> Limits:
+        found = self._leader_limits.get(topic_id)
+        if found is None:
+            min_isr = int(image.topic_config(topic_id, "min.insync.replicas"))
+            found = self._leader_limits[topic_id] = Limits(self._lag_max_ms, min_isr, self._lag_max_bytes)
+        return found
+
+    def forget(self, topic_id: UUID) -> None:
+        """The topic's settings changed."""
+        self._log_configs.pop(topic_id, None)
+        self._leader_limits.pop(topic_id, None)
+
+    def forget_all(self) -> None:
+        """Settings that topics inherit changed."""
+        self._log_configs.clear()
+        self._leader_limits.clear()
+
+
+def log_config(image: ClusterImage, topic_id: UUID, limits: ReplicaLimits) -> LogConfig:
+    """Return a topic's settings as its log takes them."""
+    value = partial(image.topic_config, topic_id)
+    return LogConfig(
+        segment_size_max=min(int(value("segment.bytes")), limits.segment_size_max),
+        segment_age_max_ms=min(int(value("segment.ms")), limits.segment_age_max_ms),
+        retention_ms=int(value("retention.ms")),
+        retention_size=int(value("retention.bytes")),
+        message_size_max=int(value("max.message.bytes")),
+        write_caching=value("write.caching") == "true",
+        compressed_records_checked=value("compression.validation.enable") == "true",
+        producer_expiration_ms=limits.producer_expiration_ms,
+        index_interval=limits.index_interval_bytes,
+    )

@@ -1,0 +1,71 @@
+"""What all replicas of a broker share: the cluster, the logs, limits, counters and events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.core.events import Event
+from broker.core.fetch_session import PartitionKey
+from broker.log import LogManager
+from broker.replica.cluster_view import ClusterView
+from broker.replica.limits import ReplicaCounters, ReplicaLimits
+
+if TYPE_CHECKING:
+    from broker.replica.replica import Replica
+
+
+class ReplicaEvents:
+    """What happens to the replicas of a broker.  Subscribe before the broker registers.
+
+    elected: (partition, leader epoch): this broker leads the partition from now on.  A leader that is elected again
+        under a later epoch is reported again, with no `resigned` between: its log was not truncated.
+    resigned: (partition, leader epoch of the last `elected`): it does not lead any more, for any cause.  A broker
+        that stops reports nothing.
+    role_changed: the replica leads, follows, or does neither, under another leader epoch or log than before.
+    assignment_changed: a follower's replica set or ISR changed, under the same leader epoch.
+    flushed: a follower that waited for a flush has flushed its whole log.
+    watermark_moved: a leader's or follower's.  Reported before the produces that it completes are answered.
+    isr_candidate: a leader whose ISR may have to change.
+    broker_left: the id of a broker that was fenced or unregistered.
+    brokers_changed: any broker's registration changed.
+    """
+
+    def __init__(self) -> None:
+        self.elected: Event[[PartitionKey, int]] = Event()
+        self.resigned: Event[[PartitionKey, int]] = Event()
+        self.role_changed: Event[[Replica]] = Event()
+        self.assignment_changed: Event[[Replica]] = Event()
+        self.flushed: Event[[Replica]] = Event()
+        self.watermark_moved: Event[[Replica]] = Event()
+        self.isr_candidate: Event[[Replica]] = Event()
+        self.broker_left: Event[[int]] = Event()
+        self.brokers_changed: Event[[]] = Event()
+
+
+@dataclass(slots=True)
+class ReplicaContext:
+    """is_awake: whether this process may rely on what it knows of its leaderships (see `StallDetector`).
+
+    parked_produces: how many wait, in all replicas.
+    is_closed: the broker stops, and serves nobody any more.
+    """
+
+    broker_id: int
+    logs: LogManager
+    cluster: ClusterView
+    limits: ReplicaLimits
+    is_awake: Callable[[], bool]
+    counters: ReplicaCounters = field(default_factory=ReplicaCounters)
+    events: ReplicaEvents = field(default_factory=ReplicaEvents)
+    parked_produces: int = 0
+    is_closed: bool = False
+
+    def is_serving(self) -> bool:
+        """Return whether this process may serve as a leader at all.
+
+        Only the process whose registration is in force and unfenced may, and only if it was not stopped for so long
+        that others may lead by now.
+        """
+        return self.cluster.is_unfenced() and not self.is_closed and self.is_awake()

@@ -1,0 +1,154 @@
+"""In which data directory each replica is: opens its log there, and reports the directory to the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+from broker.core.fetch_session import PartitionKey
+from broker.log import LogConfig
+from broker.replica.replica import Replica
+from broker.replica.table import ReplicaTable
+from broker.replica.watermarks import Watermarks
+from metadata.image import PartitionImage
+from metadata.records import LOST, UNASSIGNED
+from quorumlog.runtime.logging import get_logger
+from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
+from quorumlog.wire.rpcs import ControllerCall
+from quorumlog.wire.v1 import controller_pb2 as pb
+
+log = get_logger("broker")
+
+REQUEST_TIMEOUT_MS = 5_000
+RETRY_S = 1.0
+MAX_ITEMS = 5_000
+"""Replicas in one request."""
+
+
+class Directories:
+    """directory_ids: all of this broker's, those that have failed too."""
+
+    def __init__(
+        self, table: ReplicaTable, directory_ids: Sequence[UUID], watermarks: Watermarks, call: ControllerCall
+    ) -> None:
+        self._table = table
+        self._context = table.context
+        self._directory_ids = tuple(directory_ids)
+        self._watermarks = watermarks
+        self._call = call
+        self._unreported: dict[PartitionKey, UUID] = {}
+        self._news = asyncio.Event()
+
+    def open(self, replica: Replica, config: LogConfig, strays_known: bool) -> None:
+        """Give a new replica its log: the one that was found on disk, or an empty one.  Otherwise it stays offline.
+
+        strays_known: every log that was found on disk at the start has been matched with the metadata.
+        """
+        logs, key = self._context.logs, replica.key
+        assigned = self._assigned(replica.image)
+        if key in logs.doubles:
+            logs.settle(key, assigned)
+        failure = logs.failures.get(key)
+        if failure is not None:
+            replica.offline = str(failure)
+            log.error("replica offline", topic=replica.topic, partition=key.index, cause=replica.offline)
+            self.report_changed(replica)
+            return
+        found = logs.get(key)
+        if found is None:
+            failed = None if strays_known else self._may_be_on_failed(replica.image, assigned)
+            if failed is not None:
+                replica.offline = f"it may be in {failed}, which is offline"
+                self.report(replica.partition, failed)
+                return
+            directory_id = self._choose(assigned)
+            if directory_id is None:
+                replica.offline = f"its directory {assigned} is offline"
+                return
+            found = logs.create(key, replica.topic, directory_id, config)
+        else:
+            found.config = config
+        found.advance_high_watermark(min(self._watermarks.restored(key), found.end_offset))
+        replica.open(found)
+        self.report_changed(replica)
+
+    def report_changed(self, replica: Replica) -> None:
+        """Report the directory of this replica if the controller believes it elsewhere."""
+        if replica.log is not None:
+            directory_id = replica.log.directory_id
+        elif replica.key in self._context.logs.failures:
+            directory_id = LOST
+        else:
+            return
+        if self._assigned(replica.image) != directory_id:
+            self.report(replica.partition, directory_id)
+
+    def report(self, key: PartitionKey, directory_id: UUID) -> None:
+        """Have `run` tell the controller that this replica is in `directory_id`, or `LOST`."""
+        self._unreported[key] = directory_id
+        self._news.set()
+
+    async def run(self) -> None:
+        """Send reports until cancelled.  A refused one is repeated until it is accepted or the replica is removed."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._unreported:
+                if not await self._send(list(self._unreported.items())[:MAX_ITEMS]):
+                    self._drop_removed()
+                    await asyncio.sleep(RETRY_S)
+
+    async def _send(self, batch: list[tuple[PartitionKey, UUID]]) -> bool:
+        request = pb.AssignDirectoriesRequest(
+            broker_id=self._context.broker_id, broker_epoch=self._context.cluster.own_epoch
+        )
+        for key, directory_id in batch:
+            request.items.add(topic_id=key.topic_id.bytes, index=key.partition_index, directory_id=directory_id.bytes)
+        reply = await self._call(rpcs.ASSIGN_DIRECTORIES, request, REQUEST_TIMEOUT_MS)
+        if reply.result.error != ApiError.NONE:
+            return False
+        for key, directory_id in batch:
+            if self._unreported.get(key) == directory_id:
+                del self._unreported[key]
+        return True
+
+    def _drop_removed(self) -> None:
+        for key in list(self._unreported):
+            if key not in self._table:
+                del self._unreported[key]
+
+    def _assigned(self, partition: PartitionImage) -> UUID:
+        replica = partition.replica(self._context.broker_id)
+        assert replica is not None, partition
+        return replica.directory_id
+
+    def _may_be_on_failed(self, partition: PartitionImage, assigned: UUID) -> UUID | None:
+        """Return a directory that failed at this start, if a member of the ISR or ELR may be in it.
+
+        The controller was never told where that replica is, and it is in none of the other directories.  An empty
+        replica in its place would count as the one that has the records.
+        """
+        if assigned != UNASSIGNED or self._context.broker_id not in (*partition.isr, *partition.elr):
+            return None
+        offline = self._context.logs.failed_disks
+        return next((each for each in self._directory_ids if each in offline), None)
+
+    def _choose(self, assigned: UUID) -> UUID | None:
+        """Return the assigned directory, or None if that has failed; the emptiest one if none of ours is assigned.
+
+        An assigned directory that this broker does not have is a disk that was replaced.  The registration without it
+        has taken the replica out of the ISR, so an empty replica elsewhere is safe.
+        """
+        offline = self._context.logs.failed_disks
+        working = [each for each in self._directory_ids if each not in offline]
+        if assigned in self._directory_ids:
+            return assigned if assigned in working else None
+        if len(working) <= 1:
+            return working[0] if working else None
+        counts = dict.fromkeys(working, 0)
+        for replica in self._table:
+            if replica.log is not None and replica.log.directory_id in counts:
+                counts[replica.log.directory_id] += 1
+        return min(working, key=lambda each: (counts[each], each))

@@ -1,0 +1,95 @@
+"""ListOffsets and OffsetForLeaderEpoch: where records are by time, and where an epoch ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from broker.core.errors import Code
+from broker.core.partition import LeaderState
+from broker.kafka.api import (
+    EARLIEST_TIMESTAMP,
+    LAST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    EpochEndResult,
+    ListOffsetResult,
+)
+from broker.log import PartitionLog, TimestampOffset
+from broker.replica.replica import Leading, Replica
+from broker.replica.table import ReplicaTable
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.disk import DiskError
+
+
+class OffsetService:
+    def __init__(self, table: ReplicaTable) -> None:
+        self._table = table
+        self._time_lookups = asyncio.Semaphore(table.context.limits.time_lookups)
+
+    async def list_offset(self, topic: str, index: int, timestamp: int, current_leader_epoch: int) -> ListOffsetResult:
+        """Return the first offset at or after `timestamp`, or one of the named places of `broker.kafka.api`."""
+        replica = self._table.find(topic, index)
+        if replica is None:
+            return ListOffsetResult(int(self._table.absent(topic, index)[0]))
+        found = replica.leading(current_leader_epoch)
+        if isinstance(found, Code):
+            return ListOffsetResult(int(found))
+        try:
+            return await self._list_offset(found, timestamp)
+        except (DiskError, CorruptStoreError) as error:
+            replica.take_offline(error)
+            return ListOffsetResult(int(Code.KAFKA_STORAGE_ERROR))
+
+    async def _list_offset(self, found: Leading, timestamp: int) -> ListOffsetResult:
+        leader, partition_log = found
+        watermark = leader.high_watermark
+        if timestamp == LATEST_TIMESTAMP:
+            if not leader.latest_known():
+                return ListOffsetResult(int(Code.OFFSET_NOT_AVAILABLE))
+            return ListOffsetResult(int(Code.NONE), watermark, -1, leader.leader_epoch)
+        if timestamp == EARLIEST_TIMESTAMP or timestamp < LAST_TIERED_TIMESTAMP:
+            start = partition_log.start_offset
+            return ListOffsetResult(int(Code.NONE), start, -1, _epoch_at(partition_log, start, leader))
+        if timestamp == MAX_TIMESTAMP:
+            place = await self._look_up(partition_log.max_timestamp_offset, watermark)
+        elif timestamp < 0:
+            return ListOffsetResult(int(Code.NONE))
+        else:
+            place = await self._look_up(partition_log.offset_for_timestamp, timestamp, watermark)
+        if place is None:
+            # No committed record is so late, but an older leader may have shown later ones.
+            return ListOffsetResult(int(Code.NONE if leader.latest_known() else Code.OFFSET_NOT_AVAILABLE))
+        return ListOffsetResult(int(Code.NONE), place.offset, place.timestamp, place.leader_epoch)
+
+    def epoch_end(self, topic: str, index: int, leader_epoch: int, current_leader_epoch: int) -> EpochEndResult:
+        """Return the largest epoch up to `leader_epoch` that the log has, and where it ends."""
+        replica: Replica | None = self._table.find(topic, index)
+        if replica is None:
+            return EpochEndResult(int(self._table.absent(topic, index)[0]))
+        found = replica.leading(current_leader_epoch)
+        if isinstance(found, Code):
+            return EpochEndResult(int(found))
+        epoch, end = found.log.epochs.end_of(leader_epoch)
+        return EpochEndResult(int(Code.NONE), epoch, end)
+
+    async def _look_up(
+        self, find: Callable[..., Coroutine[Any, Any, TimestampOffset | None]], *arguments: int
+    ) -> TimestampOffset | None:
+        """Run one of a bounded number of look-ups.  A cancelled one counts until its thread has ended."""
+        await self._time_lookups.acquire()
+        work = asyncio.ensure_future(find(*arguments))
+        work.add_done_callback(self._looked_up)
+        return await asyncio.shield(work)
+
+    def _looked_up(self, work: asyncio.Future[TimestampOffset | None]) -> None:
+        self._time_lookups.release()
+        if not work.cancelled():
+            work.exception()  # read it: the caller may have been cancelled
+
+
+def _epoch_at(partition_log: PartitionLog, offset: int, leader: LeaderState) -> int:
+    if offset >= partition_log.end_offset:
+        return leader.leader_epoch
+    return partition_log.epochs.epoch_of(offset)

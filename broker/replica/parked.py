@@ -1,0 +1,72 @@
+"""Produces that were appended and wait for their acknowledgement."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from dataclasses import dataclass
+
+from broker.core.errors import Code
+from broker.core.partition import ACKS_ALL, LeaderState
+from broker.kafka.api import ProduceResult
+
+
+@dataclass(slots=True)
+class ParkedProduce:
+    """Offsets are those of its records; `timer` ends the wait."""
+
+    future: asyncio.Future[ProduceResult]
+    acks: int
+    base_offset: int
+    end_offset: int
+    timer: asyncio.TimerHandle | None = None
+
+
+class ParkedProduces:
+    """The parked produces of one replica.
+
+    acks=all waits until the watermark passes its end, acks=1 until the flush does; each kind is a heap by end offset.
+    """
+
+    __slots__ = ("_by_commit", "_by_flush", "_order", "_timed_out")
+
+    def __init__(self) -> None:
+        self._by_commit: list[tuple[int, int, ParkedProduce]] = []
+        self._by_flush: list[tuple[int, int, ParkedProduce]] = []
+        self._order = 0
+        self._timed_out = 0
+
+    def add(self, produce: ParkedProduce) -> None:
+        self._order += 1
+        heap = self._by_commit if produce.acks == ACKS_ALL else self._by_flush
+        heapq.heappush(heap, (produce.end_offset, self._order, produce))
+
+    def take_decided(self, leader: LeaderState) -> list[tuple[ParkedProduce, Code]]:
+        """Remove and return the produces that are decided by now, in order, each with its answer."""
+        decided: list[tuple[ParkedProduce, Code]] = []
+        for heap in (self._by_flush, self._by_commit):
+            while heap:
+                produce = heap[0][2]
+                verdict = leader.verdict(produce.acks, produce.end_offset)
+                if verdict is None:
+                    break
+                heapq.heappop(heap)
+                decided.append((produce, verdict))
+        return decided
+
+    def take_all(self) -> list[ParkedProduce]:
+        """Remove and return every produce, because the leadership that they wait for has ended."""
+        taken = [entry[2] for heap in (self._by_flush, self._by_commit) for entry in heap]
+        self._by_flush.clear()
+        self._by_commit.clear()
+        return taken
+
+    def forget(self, produce: ParkedProduce) -> None:
+        """Drop a produce that was answered because its time is up."""
+        heap = self._by_commit if produce.acks == ACKS_ALL else self._by_flush
+        self._timed_out += 1
+        if 2 * self._timed_out > len(heap):
+            # Answered entries are removed only when they are the majority, so the cost for each produce is constant.
+            heap[:] = [entry for entry in heap if not entry[2].future.done()]
+            heapq.heapify(heap)
+            self._timed_out = 0

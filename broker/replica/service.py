@@ -1,0 +1,74 @@
+"""What the Kafka listener calls: `broker.kafka.api.Replicas`, put together from its parts."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Protocol
+
+from broker.kafka.api import (
+    NO_EPOCH,
+    EpochEndResult,
+    FetchPlan,
+    FetchReply,
+    ListOffsetResult,
+    ProduceResult,
+    ProducerIdResult,
+)
+from broker.replica.fetch import FetchService
+from broker.replica.offsets import OffsetService
+from broker.replica.produce import ProduceService
+from broker.replica.table import ReplicaTable
+from metadata.image import ClusterImage
+
+
+class ProducerIds(Protocol):
+    async def next(self) -> ProducerIdResult: ...
+
+
+class ReplicaService:
+    """Passes each request on to the part that answers it."""
+
+    def __init__(self, table: ReplicaTable, random: Random, producer_ids: ProducerIds) -> None:
+        """random: draws the ids of fetch sessions."""
+        self.table = table
+        self.context = table.context
+        self.fetches = FetchService(table, random)
+        self.produces = ProduceService(table)
+        self._offsets = OffsetService(table)
+        self._producer_ids = producer_ids
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.context.cluster.applied
+
+    def start_produce(
+        self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int
+    ) -> asyncio.Future[ProduceResult]:
+        return self.produces.start_produce(topic, index, batches, acks, timeout_ms)
+
+    async def produce(self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int) -> ProduceResult:
+        return await self.produces.start_produce(topic, index, batches, acks, timeout_ms)
+
+    async def fetch(self, request: FetchPlan) -> FetchReply:
+        return await self.fetches.fetch(request)
+
+    async def list_offset(
+        self, topic: str, index: int, timestamp: int, current_leader_epoch: int = NO_EPOCH
+    ) -> ListOffsetResult:
+        return await self._offsets.list_offset(topic, index, timestamp, current_leader_epoch)
+
+    def epoch_end(
+        self, topic: str, index: int, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
+    ) -> EpochEndResult:
+        return self._offsets.epoch_end(topic, index, leader_epoch, current_leader_epoch)
+
+    async def allocate_producer_id(self) -> ProducerIdResult:
+        return await self._producer_ids.next()
+
+    def close(self) -> None:
+        """Serve nobody any more: everything parked is answered."""
+        self.context.is_closed = True
+        self.produces.close()
+        self.table.close()
+        self.fetches.close()

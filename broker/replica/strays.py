@@ -1,0 +1,83 @@
+"""Strays: logs on disk that the metadata does not know, because their replicas were deleted or moved away meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from broker.log import LogKey, LogManager
+from broker.replica.table import ReplicaTable
+from broker.replica.watermarks import Watermarks
+from quorumlog.runtime.disk import Disk, DiskError
+from quorumlog.runtime.logging import get_logger
+
+log = get_logger("broker")
+
+GENERATION = "broker/generation"
+"""Fact: the generation of the quorum under which the directory's strays were last looked for."""
+
+
+class Strays:
+    """Sets strays aside once after a start.
+
+    When the quorum was rebuilt by hand since a data directory was last used, the metadata may lack replicas that
+    existed.  Then every stray is kept until an operator deletes it.
+
+    are_known: strays were set aside, so later maintenance may delete old ones.
+    """
+
+    def __init__(
+        self,
+        table: ReplicaTable,
+        disks: Sequence[Disk],
+        watermarks: Watermarks,
+        generation: Callable[[], int],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._table = table
+        self._logs: LogManager = table.context.logs
+        self._disks = tuple(disks)
+        self._watermarks = watermarks
+        self._generation = generation
+        self._wall_ms = wall_ms
+        self.are_known = False
+
+    async def set_aside(self) -> None:
+        """Set aside every log that no hosted replica has.  The table must be complete."""
+        known = {replica.key for replica in self._table}
+        logs = self._logs
+        strays = sorted(key for key in (*logs.logs, *logs.failures) if key not in known)
+        generation = self._generation()
+        working = [disk for disk in self._disks if disk.directory_id not in logs.failed_disks]
+        rebuilt = [disk for disk in working if _fact_number(disk, GENERATION) < generation]
+        try:
+            if rebuilt:
+                await logs.keep_strays()
+            if strays:
+                self._log_strays(strays, rebuilt=bool(rebuilt))
+                for key in strays:
+                    self._watermarks.forget(key)
+                await logs.set_aside(strays, self._wall_ms(), keep=bool(rebuilt))
+            await logs.set_doubles_aside(self._wall_ms(), keep=bool(rebuilt))
+            for disk in rebuilt:
+                await disk.facts.commit({GENERATION: b"%d" % generation})
+        except DiskError as error:
+            log.error("strays not set aside", count=len(strays), cause=str(error))
+            return
+        self.are_known = True
+
+    def _log_strays(self, strays: list[LogKey], rebuilt: bool) -> None:
+        if not rebuilt:
+            log.warning("strays set aside", count=len(strays))
+            return
+        topics = {found.topic for key in strays if (found := self._logs.get(key)) is not None}
+        log.error(
+            "the rebuilt quorum does not know these replicas: set aside, and kept",
+            count=len(strays),
+            topics=",".join(sorted(topics)[:20]),
+            next="look at them; `kctl brokers purge-strays` deletes them",
+        )
+
+
+def _fact_number(disk: Disk, name: str) -> int:
+    value = disk.facts.load(name).get(name, b"")
+    return int(value) if value.isdigit() else 0
