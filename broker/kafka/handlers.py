@@ -1,15 +1,15 @@
-"""Which requests this broker answers, and how each is passed on.
+"""Which requests this broker answers, in which versions, and which function answers each: the table `HANDLERS`.
 
-Handlers convert and decide nothing (see `broker/kafka/api.py`).  One that needs no wait answers at once, without a
-task; the rest are coroutines.  Versions: `offered` is what ApiVersions says; what is accepted beyond it is for our own
-brokers, whose fetches name topics by id.
+Handlers convert and decide nothing (see `broker/kafka/api.py`).  A handler that needs no wait returns the reply at
+once, without a task; the others are coroutines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
 
 from broker.core.errors import Code
 from broker.kafka import admin, configs, data, partitions, reassignments
@@ -29,39 +29,55 @@ _GROUP: Final = 0
 _FIRST_LIST_OFFSETS_WITH_NOT_AVAILABLE: Final = 5
 
 
+Outcome = Reply | Pending | Awaitable[Reply]
+
+
+class Resource(Enum):
+    """What a request acts on, as Kafka's access control lists name it."""
+
+    CLUSTER = auto()
+    TOPIC = auto()
+    GROUP = auto()
+
+
+class Operation(Enum):
+    """What a request does to its resource, as Kafka's access control lists name it."""
+
+    READ = auto()
+    WRITE = auto()
+    CREATE = auto()
+    DELETE = auto()
+    ALTER = auto()
+    DESCRIBE = auto()
+    DESCRIBE_CONFIGS = auto()
+    ALTER_CONFIGS = auto()
+    IDEMPOTENT_WRITE = auto()
+
+
+class Access(NamedTuple):
+    resource: Resource
+    operation: Operation
+
+
 @dataclass(frozen=True, slots=True)
-class Versions:
+class Handler:
+    """One request that this broker answers.
+
+    low, offered: the versions that ApiVersions reports.
+    of_brokers: a higher version, which only brokers use.
+    access: what the caller needs permission for; None for a request that everybody may send.  Nothing checks it yet.
+    """
+
     low: int
     offered: int
-    accepted: int
+    answer: Callable[[Handlers, Caller, memoryview], Outcome]
+    access: Access | None
+    of_brokers: int = 0
 
-
-def _up_to(low: int, high: int, accepted: int | None = None) -> Versions:
-    return Versions(low, high, high if accepted is None else accepted)
-
-
-VERSIONS: Final[dict[Api, Versions]] = {
-    Api.PRODUCE: _up_to(produce.FIRST_VERSION, produce.LAST_VERSION),
-    Api.FETCH: _up_to(fetch.FIRST_VERSION, fetch.CLIENT_VERSION, fetch.LAST_VERSION),
-    Api.LIST_OFFSETS: _up_to(1, 7),
-    Api.METADATA: _up_to(0, 12),
-    Api.FIND_COORDINATOR: _up_to(0, 4),
-    Api.API_VERSIONS: _up_to(0, 4),
-    Api.CREATE_TOPICS: _up_to(2, 7),
-    Api.DELETE_TOPICS: _up_to(1, 6),
-    Api.INIT_PRODUCER_ID: _up_to(0, 4),
-    Api.OFFSET_FOR_LEADER_EPOCH: _up_to(2, 4),
-    Api.DESCRIBE_CONFIGS: _up_to(1, 4),
-    Api.ALTER_CONFIGS: _up_to(0, 2),
-    Api.CREATE_PARTITIONS: _up_to(0, 3),
-    Api.ELECT_LEADERS: _up_to(0, 2),
-    Api.INCREMENTAL_ALTER_CONFIGS: _up_to(0, 1),
-    Api.ALTER_PARTITION_REASSIGNMENTS: _up_to(0, 1),
-    Api.LIST_PARTITION_REASSIGNMENTS: _up_to(0, 0),
-    Api.DESCRIBE_CLUSTER: _up_to(0, 1),
-}
-
-_KEYS: Final = frozenset(int(api) for api in VERSIONS)
+    @property
+    def accepted(self) -> int:
+        """The highest version that is answered."""
+        return max(self.offered, self.of_brokers)
 
 
 class Handlers:
@@ -83,54 +99,37 @@ class Handlers:
         self._forwarder = admin.Forwarder(controller_call, limits.controller_timeout_max_ms, wait_for_metadata)
         self._limits = limits
         self._metadata = MetadataResponses(node_id, cluster_id, limits.metadata_cache_max_bytes)
-        self.requests: dict[str, int] = {api.name.lower(): 0 for api in VERSIONS}
+        self._reply_room = reply_room
+        self.requests: dict[str, int] = {api.name.lower(): 0 for api in HANDLERS}
         """Requests begun, by name: for the metrics."""
         self._api_versions: dict[int, bytes] = {}
-        self._by_key: dict[int, Callable[[Caller, memoryview], Reply | Pending | Awaitable[Reply]]] = {
-            Api.PRODUCE: lambda caller, frame: data.handle_produce(replicas, caller, frame),
-            Api.FETCH: lambda caller, frame: data.handle_fetch(replicas, caller, frame, reply_room),
-            Api.METADATA: self._on_metadata,
-            Api.API_VERSIONS: self._on_api_versions,
-            Api.FIND_COORDINATOR: self._on_find_coordinator,
-            Api.DESCRIBE_CLUSTER: self._on_describe_cluster,
-            Api.DESCRIBE_CONFIGS: self._on_describe_configs,
-            Api.OFFSET_FOR_LEADER_EPOCH: self._on_epoch_end,
-            Api.LIST_OFFSETS: self._on_list_offsets,
-            Api.INIT_PRODUCER_ID: self._on_init_producer_id,
-            Api.CREATE_TOPICS: self._on_create_topics,
-            Api.DELETE_TOPICS: self._on_delete_topics,
-            Api.CREATE_PARTITIONS: self._on_create_partitions,
-            Api.ELECT_LEADERS: self._on_elect_leaders,
-            Api.ALTER_PARTITION_REASSIGNMENTS: self._on_alter_reassignments,
-            Api.LIST_PARTITION_REASSIGNMENTS: self._on_list_reassignments,
-            Api.ALTER_CONFIGS: lambda caller, frame: self._on_alter_configs(caller, frame, incremental=False),
-            Api.INCREMENTAL_ALTER_CONFIGS: lambda caller, frame: self._on_alter_configs(
-                caller, frame, incremental=True
-            ),
-        }
 
     def joined(self, cluster_id: str) -> None:
         """The cluster is known now, where it was not yet when this was made."""
         self._cluster_id = cluster_id
         self._metadata = MetadataResponses(self._node_id, cluster_id, self._limits.metadata_cache_max_bytes)
 
-    def dispatch(self, caller: Caller, frame: memoryview) -> Reply | Pending | Awaitable[Reply]:
-        """Raises: HangUp, RemoteProtocolError."""
+    def dispatch(self, caller: Caller, frame: memoryview) -> Outcome:
+        """Begin a request.
+
+        Raises: HangUp, RemoteProtocolError.
+        """
         header = caller.header
-        if header.api_key not in _KEYS:
+        if header.api_key not in HANDLERS:
             raise HangUp(f"unknown api key {header.api_key} (version {header.api_version})")
         api = Api(header.api_key)
-        versions = VERSIONS[api]
-        if not versions.low <= header.api_version <= versions.accepted:
-            if api is Api.API_VERSIONS:  # the one refusal that clients can read: in the oldest version
+        handler = HANDLERS[api]
+        if not handler.low <= header.api_version <= handler.accepted:
+            if api is Api.API_VERSIONS:  # the only refusal that clients can read, in the oldest version
                 return (self._api_versions_body(0, _UNSUPPORTED_VERSION),)
-            raise HangUp(
-                f"version {header.api_version} of {api.name}; {versions.low} to {versions.offered} are offered"
-            )
+            raise HangUp(f"version {header.api_version} of {api.name}; {handler.low} to {handler.offered} are offered")
         self.requests[api.name.lower()] += 1
-        return self._by_key[api](caller, frame)
+        return handler.answer(self, caller, frame)
 
     # --- answered at once ---
+
+    def _on_produce(self, caller: Caller, frame: memoryview) -> Outcome:
+        return data.handle_produce(self._replicas, caller, frame)
 
     def _on_api_versions(self, caller: Caller, frame: memoryview) -> Reply:
         codec.decode_request(caller.header, frame)
@@ -141,8 +140,8 @@ class Handlers:
 
     def _api_versions_body(self, version: int, error_code: int) -> bytes:
         keys = [
-            {"api_key": int(api), "min_version": versions.low, "max_version": versions.offered}
-            for api, versions in sorted(VERSIONS.items())
+            {"api_key": int(api), "min_version": handler.low, "max_version": handler.offered}
+            for api, handler in sorted(HANDLERS.items())
         ]
         return codec.encode_response_body(Api.API_VERSIONS, version, {"error_code": error_code, "api_keys": keys})
 
@@ -198,6 +197,9 @@ class Handlers:
         return _encoded(caller, {"topics": topics})
 
     # --- answered after a wait ---
+
+    def _on_fetch(self, caller: Caller, frame: memoryview) -> Outcome:
+        return data.handle_fetch(self._replicas, caller, frame, self._reply_room)
 
     async def _on_list_offsets(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
@@ -260,7 +262,13 @@ class Handlers:
         request = codec.decode_request(caller.header, frame)
         return _encoded(caller, await reassignments.list_ongoing(self._forwarder, request))
 
-    async def _on_alter_configs(self, caller: Caller, frame: memoryview, *, incremental: bool) -> Reply:
+    def _on_alter_configs(self, caller: Caller, frame: memoryview) -> Outcome:
+        return self._alter_configs(caller, frame, incremental=False)
+
+    def _on_incremental_alter_configs(self, caller: Caller, frame: memoryview) -> Outcome:
+        return self._alter_configs(caller, frame, incremental=True)
+
+    async def _alter_configs(self, caller: Caller, frame: memoryview, *, incremental: bool) -> Reply:
         request = codec.decode_request(caller.header, frame)
         timeout_ms = self._limits.controller_timeout_max_ms
         values = await configs.alter_configs(self._forwarder, request, timeout_ms, incremental=incremental)
@@ -269,3 +277,37 @@ class Handlers:
 
 def _encoded(caller: Caller, values: dict[str, Any]) -> Reply:
     return (codec.encode_response_body(caller.header.api_key, caller.header.api_version, values),)
+
+
+def _topic(operation: Operation) -> Access:
+    return Access(Resource.TOPIC, operation)
+
+
+def _cluster(operation: Operation) -> Access:
+    return Access(Resource.CLUSTER, operation)
+
+
+HANDLERS: Final[dict[Api, Handler]] = {
+    Api.PRODUCE: Handler(produce.FIRST_VERSION, produce.LAST_VERSION, Handlers._on_produce, _topic(Operation.WRITE)),
+    Api.FETCH: Handler(
+        fetch.FIRST_VERSION, fetch.CLIENT_VERSION, Handlers._on_fetch, _topic(Operation.READ), fetch.LAST_VERSION
+    ),
+    Api.LIST_OFFSETS: Handler(1, 7, Handlers._on_list_offsets, _topic(Operation.DESCRIBE)),
+    Api.METADATA: Handler(0, 12, Handlers._on_metadata, _topic(Operation.DESCRIBE)),
+    Api.FIND_COORDINATOR: Handler(0, 4, Handlers._on_find_coordinator, Access(Resource.GROUP, Operation.DESCRIBE)),
+    Api.API_VERSIONS: Handler(0, 4, Handlers._on_api_versions, None),
+    Api.CREATE_TOPICS: Handler(2, 7, Handlers._on_create_topics, _cluster(Operation.CREATE)),
+    Api.DELETE_TOPICS: Handler(1, 6, Handlers._on_delete_topics, _topic(Operation.DELETE)),
+    Api.INIT_PRODUCER_ID: Handler(0, 4, Handlers._on_init_producer_id, _cluster(Operation.IDEMPOTENT_WRITE)),
+    Api.OFFSET_FOR_LEADER_EPOCH: Handler(2, 4, Handlers._on_epoch_end, _topic(Operation.DESCRIBE)),
+    Api.DESCRIBE_CONFIGS: Handler(1, 4, Handlers._on_describe_configs, _topic(Operation.DESCRIBE_CONFIGS)),
+    Api.ALTER_CONFIGS: Handler(0, 2, Handlers._on_alter_configs, _topic(Operation.ALTER_CONFIGS)),
+    Api.CREATE_PARTITIONS: Handler(0, 3, Handlers._on_create_partitions, _topic(Operation.ALTER)),
+    Api.ELECT_LEADERS: Handler(0, 2, Handlers._on_elect_leaders, _cluster(Operation.ALTER)),
+    Api.INCREMENTAL_ALTER_CONFIGS: Handler(
+        0, 1, Handlers._on_incremental_alter_configs, _topic(Operation.ALTER_CONFIGS)
+    ),
+    Api.ALTER_PARTITION_REASSIGNMENTS: Handler(0, 1, Handlers._on_alter_reassignments, _cluster(Operation.ALTER)),
+    Api.LIST_PARTITION_REASSIGNMENTS: Handler(0, 0, Handlers._on_list_reassignments, _cluster(Operation.DESCRIBE)),
+    Api.DESCRIBE_CLUSTER: Handler(0, 1, Handlers._on_describe_cluster, _cluster(Operation.DESCRIBE)),
+}

@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker.core.errors import Code
-from broker.kafka.handlers import VERSIONS
+from broker.kafka.handlers import HANDLERS
 from quorumlog.wire import record_batch
 from quorumlog.wire.kafka.codec import Api
 from tests.integration.kafka.conftest import Standalone
@@ -198,8 +198,8 @@ async def test_garbage_costs_a_connection_and_no_memory(standalone: Standalone, 
         async with RawClient(standalone.port) as client:
             garbage = source.randbytes(source.randrange(1, 2000))
             if number % 3:
-                api = source.choice(list(VERSIONS))
-                version = source.randrange(VERSIONS[api].low, VERSIONS[api].accepted + 1)
+                api = source.choice(list(HANDLERS))
+                version = source.randrange(HANDLERS[api].low, HANDLERS[api].accepted + 1)
                 body = api.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff" + garbage
                 garbage = len(body).to_bytes(4, "big") + body
             elif number % 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.kafka.handlers import VERSIONS
+from broker.kafka.handlers import HANDLERS
 from metadata.records import NO_LEADER, BrokerChange, PartitionChange, Reason
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -121,7 +121,7 @@ def resource(kind: int, name: str, *configs: tuple[str, str | None] | tuple[str,
 
 async def alter(client: RawClient, *resources: dict[str, Any], api: Api = Api.INCREMENTAL_ALTER_CONFIGS) -> list[int]:
     values = {"resources": resources, "validate_only": False}
-    response = await client.ask(api, VERSIONS[api].offered, values)
+    response = await client.ask(api, HANDLERS[api].offered, values)
     assert [(each.resource_type, each.resource_name) for each in response.responses] == [
         (each["resource_type"], each["resource_name"]) for each in resources
     ]

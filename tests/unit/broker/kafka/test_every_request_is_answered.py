@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from broker.kafka import api
-from broker.kafka.handlers import VERSIONS
+from broker.kafka.handlers import HANDLERS
 from broker.kafka.listener import KafkaServer
 from metadata.image import ClusterImage
 from quorumlog.wire import rpcs
@@ -28,7 +28,7 @@ from tests.unit.broker.kafka.raw import RawClient, batch
 from tests.unit.metadata.controller.test_controller import new_topic, started
 from tests.unit.metadata.fake_node import Plane
 
-EVERY = [(which, version) for which, span in VERSIONS.items() for version in range(span.low, span.accepted + 1)]
+EVERY = [(which, version) for which, span in HANDLERS.items() for version in range(span.low, span.accepted + 1)]
 RANDOM_REQUESTS = 25
 TOPIC = "t"
 HUGE_TEXT = "h" * 30_000
@@ -191,7 +191,7 @@ async def test_an_odd_field_gets_an_answer(which: Api, version: int) -> None:
             assert received == sent, name
 
 
-@pytest.mark.parametrize("version", range(VERSIONS[Api.DELETE_TOPICS].low, VERSIONS[Api.DELETE_TOPICS].accepted + 1))
+@pytest.mark.parametrize("version", range(HANDLERS[Api.DELETE_TOPICS].low, HANDLERS[Api.DELETE_TOPICS].accepted + 1))
 async def test_an_empty_name_does_not_keep_the_others_from_being_deleted(version: int) -> None:
     names = ["", TOPIC, "unknown"]
     values = {"timeout": 5000, "topic_names": names, "topics": [{"name": name, "topic_id": None} for name in names]}

@@ -10,7 +10,7 @@ import pytest
 
 from broker.core.errors import Code
 from broker.kafka.api import ListOffsetResult
-from broker.kafka.handlers import VERSIONS
+from broker.kafka.handlers import HANDLERS
 from broker.kafka.limits import KafkaLimits
 from broker.kafka.listener import KafkaServer
 from metadata.records import Endpoint
@@ -35,7 +35,7 @@ ELECTION_NOT_NEEDED = 84
 
 @pytest.mark.parametrize(
     ("api", "version"),
-    [(api, version) for api, range_ in VERSIONS.items() for version in range(range_.low, range_.accepted + 1)],
+    [(api, version) for api, range_ in HANDLERS.items() for version in range(range_.low, range_.accepted + 1)],
     ids=lambda value: str(getattr(value, "name", value)),
 )
 async def test_every_request_is_answered_in_its_own_version(served: Served, api: Api, version: int) -> None:
@@ -98,7 +98,7 @@ async def test_api_versions_says_what_is_offered(served: Served) -> None:
     async with RawClient(served.port) as client:
         response = await client.ask(Api.API_VERSIONS, 3, {})
     offered = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
-    assert offered == {int(api): (versions.low, versions.offered) for api, versions in VERSIONS.items()}
+    assert offered == {int(api): (versions.low, versions.offered) for api, versions in HANDLERS.items()}
     assert offered[Api.FETCH][1] == fetch.CLIENT_VERSION < fetch.FOLLOWER_VERSION
 
 

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from broker.kafka.connection import Connection
-from broker.kafka.handlers import VERSIONS
+from broker.kafka.handlers import HANDLERS
 from broker.kafka.limits import KafkaLimits
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
@@ -82,7 +82,7 @@ async def test_random_bytes_never_take_the_broker_down(served: Served) -> None:
         async with RawClient(served.port) as client:
             garbage = source.randbytes(source.randrange(1, 400))
             if source.random() < 0.7:
-                api, version = source.choice([(api, versions.offered) for api, versions in VERSIONS.items()])
+                api, version = source.choice([(api, versions.offered) for api, versions in HANDLERS.items()])
                 garbage = frame(api.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff\0" + garbage)
             client.writer.write(garbage)
             client.writer.write_eof()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader as trusting_reader
 from kio.static.primitive import Records
 
-from broker.kafka.handlers import VERSIONS
+from broker.kafka.handlers import HANDLERS
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
@@ -17,7 +17,7 @@ st.register_type_strategy(Records, st.binary(max_size=50))
 
 SCHEMAS = [
     schema(api, version)
-    for api, versions in VERSIONS.items()
+    for api, versions in HANDLERS.items()
     for version in sorted({versions.low, versions.offered})
     for schema in (codec.request_schema, codec.response_schema)
 ]
