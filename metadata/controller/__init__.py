@@ -1,4 +1,4 @@
-"""The shell around the metadata: replay of the log, the active controller, and the service that reaches it."""
+"""The shell around the metadata: replay of the log, the active controller, and the service in front of it."""
 
 from metadata.controller.active import ActiveController, ControllerSettings
 from metadata.controller.replay import MetadataReplay

@@ -1,28 +1,28 @@
-"""The active controller: decides on `pending`, appends, applies at once, answers on commit.
+"""The active controller: decides on `pending`, appends, applies at once, answers after the commit.
 
-Theory of operation.  `pending` is the image of this leader's whole log.  The controller is active from the moment when
-the LeaderChange record of its own epoch has been applied here: then everything that earlier leaders committed is in the
-image and nothing else can be in the log.  From then on this object is the only writer of records, so a decision knows
-the offsets that its records will get.  The next decision is made on the image with them, long before they are
-committed; several round trips to the disk overlap.
+Theory of operation.  `pending` is the image of this leader's whole log.  The controller becomes active when it has
+applied the LeaderChange record of its own epoch: then the image contains everything that earlier leaders committed, and
+the log contains nothing else.  From then on this object is the only writer of records, so a decision knows the offsets
+that its records will get.  The next decision uses the image with these records, long before they are committed, so that
+several round trips to the disk overlap.
 
-Every answer waits until the log is committed up to the end of the `pending` that it was decided on: a refusal or a
-no-op may rest on a record that is not committed yet, and would be a lie if that record were lost.  And it waits for
-proof that this node still led when it was asked, since a leader that was deposed and cannot tell yet would refuse, or
-describe, by an old state.  Where something was appended its commit is the proof: a majority took it in this epoch, so
-none of them had gone on to a later one.  Where nothing was, the voters confirm it in a round (design §4.7) that all who
-wait at that moment share.
+Every answer waits until the log is committed up to the end of the `pending` on which it was decided: even a refusal or
+a no-op may depend on a record that is not committed yet, and would be wrong if that record were lost.  An answer also
+waits for proof that this node still led when it received the request, since a deposed leader that does not know it yet
+would decide on an old state.  If records were appended, their commit is the proof: a majority accepted them in this
+epoch, so none of these voters had a later epoch.  Otherwise the voters confirm the leadership in one round, which all
+waiting requests share.
 
-The one exception is a heartbeat that changes nothing, which is answered from the committed image, with no round.  It
-tells the broker nothing that it may act upon: a broker serves and leads by the records that it has applied, and what a
-deposed controller goes on telling it ends with the pause, within the fetch timeout.
+There is one exception: a heartbeat that changes nothing is answered from the committed image, without a round.  Its
+answer is nothing that the broker may act upon: a broker serves and leads according to the records that it has applied,
+and a deposed controller pauses, and stops answering, within the fetch timeout.
 
-When leadership ends, `pending` is dropped.  What this controller had appended may still be committed by the next leader
-(OUTCOME_UNKNOWN); everything else was certainly not done (NOT_CONTROLLER).
+When leadership ends, `pending` is dropped.  The next leader may still commit the records that this controller appended
+(OUTCOME_UNKNOWN); all other requests had no effect (NOT_CONTROLLER).
 
-A decision is synchronous: between reading `pending` and the append nothing else runs, so it needs no lock.  A large
-failure is a row of batches with a turn of the loop between them, each decided anew on what is there by then.  A broken
-assertion ends the process: `run` raises it, since gRPC would swallow what a handler raises.
+A decision is synchronous: nothing else runs between reading `pending` and the append, so it needs no lock.  The effects
+of a large failure are divided into batches, with a turn of the loop between them; each batch is decided on the image of
+that moment.  A broken assertion ends the process: `run` raises it, since gRPC swallows exceptions of handlers.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ Decide = Callable[[ClusterImage, bool], Decision[T]]
 log = get_logger("controller")
 
 NOT_CONTROLLER = Outcome(
-    ApiError.NOT_CONTROLLER, "this node is not the active controller; nothing was changed", "ask again, or another node"
+    ApiError.NOT_CONTROLLER, "this node is not the active controller; nothing was changed", "retry, or ask another node"
 )
 OUTCOME_UNKNOWN = Outcome(
     ApiError.OUTCOME_UNKNOWN,
-    "the controller stopped leading, or the time was up, before the change was committed; it may take effect yet",
-    "look whether it did before you ask again",
+    "the controller lost leadership, or the time was up, before the change was committed; it may still take effect",
+    "check whether it did before you retry",
 )
-TIMED_OUT = Outcome(ApiError.REQUEST_TIMED_OUT, "the quorum did not confirm in time; nothing was changed", "ask again")
+TIMED_OUT = Outcome(ApiError.REQUEST_TIMED_OUT, "the quorum did not confirm in time; nothing was changed", "retry")
 
 
 TOO_LARGE = Outcome(
@@ -82,11 +82,11 @@ MAX_BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """session_timeout_ms: a broker not heard from for so long is fenced.
-    heartbeat_interval_ms: how often brokers send heartbeats.
-    fence_on_refusal: a silent broker is fenced earlier when its addresses refuse connections.
-    forget_after_ms: leader epochs of a topic name are remembered for so long after it has gone, and up to an eighth
-    longer; a new controller begins to count anew.
+    """session_timeout_ms: a broker without heartbeats for this long is fenced.
+    heartbeat_interval_ms: the interval of brokers' heartbeats.
+    fence_on_refusal: a silent broker is fenced earlier if its addresses refuse connections.
+    forget_after_ms: how long the leader epochs of a deleted topic are kept; in fact up to an eighth longer.  A new
+    controller starts to count from 0.
     """
 
     session_timeout_ms: int = 6000
@@ -96,7 +96,7 @@ class ControllerSettings:
 
 
 class _Reign:
-    """What the controller holds while it is active, and drops when it is not."""
+    """The controller's state of one epoch as leader, dropped when it is no longer active."""
 
     balance: LeaderBalance
     fencing: Fencing
@@ -109,11 +109,11 @@ class _Reign:
         self.pending = image
         self.prepared: dict[int, Prepared] = {}
         self.background = Background()
-        self.gone_since: dict[str, float] = {}  # topic name → loop time when it was first seen to be gone
+        self.gone_since: dict[str, float] = {}  # deleted topic → loop time when this was first seen
 
 
 class ActiveController:
-    """One a process; active on the node that leads.  `run` belongs into the process's task group."""
+    """One per process; active on the node that leads.  `run` belongs in the process's task group."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ActiveController:
         replay.attach(self)
 
     async def run(self) -> None:
-        """Wait for a broken invariant and raise it; ends only so, or cancelled."""
+        """Wait for a broken invariant and raise it; otherwise runs until it is cancelled."""
         self._failure = asyncio.get_running_loop().create_future()
         if self._early_failure is not None:
             raise self._early_failure
@@ -154,7 +154,7 @@ class ActiveController:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of this reign, None when not active."""
+        """The epoch of this leadership, None when not active."""
         return None if self._reign is None else self._reign.epoch
 
     @property
@@ -163,15 +163,15 @@ class ActiveController:
 
     @property
     def applied_image(self) -> ClusterImage:
-        """What this node has applied: committed, but perhaps no longer the latest."""
+        """The metadata that this node has applied: committed, but perhaps no longer the latest."""
         return self._replay.image
 
     def session(self, broker_id: int) -> Session | None:
-        """What is known of a broker's heartbeats."""
+        """Return the soft state of a broker's heartbeats."""
         return None if self._reign is None else self._reign.fencing.sessions.get(broker_id)
 
     async def changed(self) -> None:
-        """Wait until leadership or activity changes once.  The caller sets the deadline."""
+        """Wait for the next change of leadership or activity.  The caller sets the deadline."""
         if self._changed is None:
             self._changed = asyncio.Event()
         await self._changed.wait()
@@ -244,10 +244,10 @@ class ActiveController:
     # Decide, append, wait
 
     async def carry_out(self, decide: Decide[T], timeout_ms: float) -> T | Outcome:
-        """Decide, append what that makes, and give the reply once all that it rests on is committed.
+        """Decide, append the resulting records, and return the reply once everything that it depends on is committed.
 
-        At most `timeout_ms`.  A cancel leaves behind what was appended.  An `Outcome` instead of a reply says why
-        there is none.
+        Takes at most `timeout_ms`.  A cancel does not undo the append.  An `Outcome` instead of a reply says why there
+        is no reply.
         """
         reign = self._reign
         if reign is None:
@@ -264,7 +264,7 @@ class ActiveController:
                     again = True
                     if not decision.more:
                         break
-                    await asyncio.sleep(0)  # heartbeats and elections go between the batches of a large change
+                    await asyncio.sleep(0)  # let heartbeats and elections run between batches
                 end_offset = reign.pending.end_offset
                 if not appended:
                     await self._node.confirm_read(int(timeout_ms))
@@ -278,13 +278,13 @@ class ActiveController:
             return TOO_LARGE
 
     def _step(self, reign: _Reign, decide: Decide[T], again: bool) -> Decision[T]:
-        """One decision and its batch.
+        """Make one decision and append its batch.
 
         Raises:
             NotLeaderError, CannotAppendNowError, BatchTooLargeError: nothing was changed.
         """
         try:
-            if self._node.log_end_offset > reign.pending.end_offset:  # control records took offsets
+            if self._node.log_end_offset > reign.pending.end_offset:  # control records have taken offsets
                 reign.pending = reign.pending.advance(self._node.log_end_offset, reign.epoch)
             decision = decide(reign.pending, again)
             if decision.records:
@@ -297,7 +297,7 @@ class ActiveController:
             raise
 
     def _append(self, reign: _Reign, records: tuple[Record, ...]) -> None:
-        """Applied first: records that the image cannot take must never be in the log."""
+        """Append records, after applying them: records that the image rejects must never be in the log."""
         assert len(records) <= MAX_RECORDS_PER_BATCH, f"a batch of {len(records)} records"
         base_offset = reign.pending.end_offset
         after = reign.pending.apply(base_offset, records, reign.epoch)
@@ -320,7 +320,7 @@ class ActiveController:
             self._failure.set_exception(error)
 
     async def confirm(self, timeout_ms: float) -> Outcome | None:
-        """None once it is proven that this node still led when this was called; else why it cannot be said."""
+        """Return None once it is proven that this node still led at the call; else the reason why not."""
         try:
             await self._node.confirm_read(int(timeout_ms))
         except NotLeaderError:
@@ -330,7 +330,7 @@ class ActiveController:
         return None
 
     async def committed_image(self, timeout_ms: float) -> ClusterImage | Outcome:
-        """An image with everything that was answered, or decided, before this call."""
+        """Return an image with everything that was answered or decided before this call."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         ended = await self.carry_out(lambda image, again: Decision(image.end_offset), timeout_ms)
@@ -343,7 +343,7 @@ class ActiveController:
             return TIMED_OUT
         return self._replay.image
 
-    # Brokers: what needs soft state
+    # Requests of brokers that need soft state
 
     async def register(self, request: RegisterBroker, timeout_ms: float) -> Registered | Outcome:
         """Register a broker; it starts fenced."""
@@ -363,7 +363,7 @@ class ActiveController:
     async def heartbeat(
         self, request: Heartbeat, received_offset: int, pending_changes: int, timeout_ms: float
     ) -> HeartbeatAnswer | Outcome:
-        """Take a heartbeat: soft state at once; records only when something changes."""
+        """Process a heartbeat: update soft state at once, and write records only if something changes."""
         reign = self._reign
         if reign is None:
             return NOT_CONTROLLER
@@ -398,25 +398,25 @@ class ActiveController:
     # Background (see `metadata.controller.background`)
 
     def elect_soon(self) -> None:
-        """Look for partitions without a leader that could have one."""
+        """Look for partitions without a leader that can have one."""
         if self._reign is not None:
             self._reign.election.wake()
 
     def configs_changed(self) -> None:
-        """What depends on configs begins anew: who may lead, and when leaders are balanced."""
+        """Restart the work that depends on configs: elections and the balance of leaders."""
         if self._reign is not None:
             self._reign.election.wake()
             self._reign.balance.configs_changed()
 
     def _background(self, reign: _Reign, decide: Decide[Any]) -> Decision[Any]:
-        """A decision of the controller's own.
+        """Make a decision of the controller's own.
 
         Raises:
-            NotLeaderError: the reign has ended, or is about to be told so.
+            NotLeaderError: the leadership has ended, or its end has not been reported yet.
             CannotAppendNowError, BatchTooLargeError: nothing was appended.
         """
         if self._reign is not reign:
-            raise NotLeaderError("this reign is over")
+            raise NotLeaderError("this leadership has ended")
         return self._step(reign, decide, False)
 
     def _elect_step(self, reign: _Reign) -> float | None:
@@ -429,8 +429,8 @@ class ActiveController:
         return None
 
     def _progress_soon(self, reign: _Reign) -> None:
-        """Look for reassignments that something else than an ISR change has made complete, or an earlier controller
-        has left so."""
+        """Look for reassignments that are complete without an ISR change, or that an earlier controller left
+        complete."""
         if reign.pending.reassigning_count:
             reign.progress.wake()
 
@@ -441,7 +441,7 @@ class ActiveController:
         return NEXT_TURN if decision.more and reign.pending.reassigning_count else None
 
     def _forget_step(self, reign: _Reign) -> float:
-        """Forget the leader epochs of topic names that have been gone for long enough; look again after a while."""
+        """Delete the leader epochs of topics that were deleted long enough ago; run again after a while."""
         now = asyncio.get_running_loop().time()
         forget_after_s = self._settings.forget_after_ms / 1000
         reign.gone_since = {name: reign.gone_since.get(name, now) for name in gone_names(reign.pending)}

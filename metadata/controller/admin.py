@@ -1,4 +1,4 @@
-"""What an operator asks of topics and brokers: more partitions, fewer, a broker forgotten."""
+"""Operators' requests about topics and brokers: add or remove partitions, unregister a broker."""
 
 from __future__ import annotations
 

@@ -1,22 +1,21 @@
-"""Which partitions cannot be written or read, and for how long they could not: one series for each, but only of those.
+"""The unavailable partitions, and for how long each was unavailable, with metric series only for those partitions.
 
-Theory of operation.  A partition is `leaderless` (nobody can write or read), or `under_min_isr` (it has a leader, but
-a write with acks=all is refused), or neither.  Which it is follows from the image alone and changes only with records
-that name the partition, so each batch costs what it touches, and nothing where all is well.  Everything is looked
-through once, when this node has caught up (what happened before its time is not counted), and when a snapshot took the
-place of batches or the cluster's min.insync.replicas changed: in pieces with pauses, since a million partitions take
-some 0.3 s, in which neither the loop nor the thread that writes the log would get much done, as they share a GIL.
-A batch that comes in between is judged at once, by the same image as the pieces that follow, so that looking at a
-partition twice does no harm.
+Theory of operation.  A partition is `leaderless` (reads and writes fail), or `under_min_isr` (it has a leader, but
+writes with acks=all are refused), or neither.  The state follows from the image alone and changes only with records
+that name the partition, so the cost of a batch depends only on the partitions in it.  All partitions are examined once
+when this node has caught up (earlier events are not counted), when a snapshot replaces batches, and when the cluster's
+min.insync.replicas changes.  This is done in pieces with pauses: a million partitions take about 0.3 s, during which
+the loop and the log's writer thread would hardly run, since they share a GIL.  A batch that arrives in between is
+examined at once, with the same image as the later pieces, so examining a partition twice is harmless.
 
-Every node keeps count, from its own clock, and the active controller reports: so each partition is told once, and a
-controller that takes over goes on with what it has seen itself since it started.  As with any counter, an `increase`
-over a change of controllers is that of the instance which saw more.
+Every node counts, by its own clock, and the active controller reports: so each partition is reported once, and a new
+controller continues with what it has seen since its own start.  As with any counter, an `increase` over a change of
+controllers is that of the instance which saw more.
 
-A series for each partition would be 100,000 of them that say nothing.  So only those have one that are unavailable, or
-have been since this process started, and of these `SERIES_MAX` at most: first those that are unavailable now, the
-longest first, then those that were so for longest.  The counts are exact whatever is left out.  What goes, goes with
-its series: a partition that is removed, a topic that is deleted.
+100,000 series, one for each partition, would be useless.  So only partitions that are unavailable, or have been since
+this process started, have one, and at most `SERIES_MAX` of them: first those that are unavailable now, the longest
+first, then those that were unavailable for longest.  The counts are exact even if series are omitted.  The series of a
+deleted partition or topic is deleted as well.
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ LEADERLESS = "leaderless"
 UNDER_MIN_ISR = "under_min_isr"
 STATES = (LEADERLESS, UNDER_MIN_ISR)
 PIECE = 2_000
-"""Partitions that are looked through at once, in less than a millisecond."""
+"""Partitions examined at once, in less than a millisecond."""
 PAUSE_S = 0.005
 SERIES_MAX = 1_000
-"""Partitions, in each of the states, that have a series of their own."""
+"""Maximum number of partitions with a series, for each state."""
 
 LABELS = ("topic", "partition", "state")
 
 Key = tuple[str, int]
-"""Topic and index.  Names, since a topic that goes on under another id is still the same to whoever reads this."""
+"""Topic and index.  Names, since a topic that continues under another id is the same topic for people."""
 Labels = tuple[str, ...]
 
 
@@ -67,40 +66,40 @@ class _Down(NamedTuple):
 
 
 def state_of(partition: PartitionImage, min_isr: int) -> str | None:
-    """min_isr: as configured; in force is never more than there are replicas that count."""
+    """Return the state.  min_isr: as configured; the effective value is at most the number of counting replicas."""
     if partition.leader == NO_LEADER:
         return LEADERLESS
     return UNDER_MIN_ISR if len(partition.isr) < min(min_isr, partition.settled_count) else None
 
 
 class Availability:
-    """is_active: whether this node reports.  is_caught_up: whether what is applied is of now; asked until it is."""
+    """is_active: whether this node reports.  is_caught_up: whether applied metadata is current; called until true."""
 
     def __init__(self, replay: MetadataReplay, is_active: Callable[[], bool], is_caught_up: Callable[[], bool]) -> None:
         self._replay = replay
         self._is_active = is_active
         self._is_caught_up = is_caught_up
         self._following = False
-        self._complete = False  # whether everything has been looked through once
-        self._left: Iterator[UUID] = iter(())  # topics to be looked through
+        self._complete = False  # whether everything has been examined once
+        self._left: Iterator[UUID] = iter(())  # topics still to be examined
         self._look_on_soon: asyncio.Handle | None = None
-        self._down: dict[Key, _Down] = {}  # in the order in which they went down
-        self._past: dict[tuple[str, int, str], float] = {}  # seconds, of what is over
+        self._down: dict[Key, _Down] = {}  # in the order in which they became unavailable
+        self._past: dict[tuple[str, int, str], float] = {}  # seconds of past periods
         self._counts = dict.fromkeys(STATES, 0)
         replay.subscribe(self._on_batch)
 
-    # What is asked
+    # Metrics
 
     def counts(self) -> dict[str, int] | None:
-        """Partitions unavailable now, by state; None: another node reports."""
+        """Return the number of unavailable partitions by state; None if another node reports."""
         return dict(self._counts) if self._reports() else None
 
     def unavailable(self) -> dict[Labels, int] | None:
-        """1: it is; 0: it was."""
+        """Return 1 for partitions that are unavailable now, 0 for those that were."""
         return {labels: int(is_now) for labels, is_now, _ in self._series()} if self._reports() else None
 
     def seconds(self) -> dict[Labels, float] | None:
-        """How long it was, in all."""
+        """Return the total time for which each partition was unavailable."""
         return {labels: round(seconds, 3) for labels, _, seconds in self._series()} if self._reports() else None
 
     def _reports(self) -> bool:
@@ -121,7 +120,7 @@ class Availability:
                 shown.add(name)
                 yield _labels(name), False, seconds
 
-    # What happens
+    # Events
 
     def _on_batch(
         self,
@@ -136,7 +135,7 @@ class Availability:
             self._begin(new)
         elif records is None or _cluster_default(old) != _cluster_default(new):
             self._look_through(new)
-        elif all(type(record) is PartitionChange for record in records):  # most, and all that a failover brings
+        elif all(type(record) is PartitionChange for record in records):  # most batches, and all those of a failover
             self._check(new, cast(Sequence[PartitionChange], records))
         else:
             self._on_other(old, new, records)
@@ -157,7 +156,7 @@ class Availability:
         self._look_on(image)
 
     def _look_on(self, image: ClusterImage) -> None:
-        """One piece of what is left.  A topic that is gone by now went with a batch that was looked at."""
+        """Examine one piece of the remaining topics.  A deleted topic's batch has already been examined."""
         looked = 0
         for topic in filter(None, map(image.topics.get, self._left)):
             self._check_topic(image, topic)
@@ -170,7 +169,7 @@ class Availability:
         self._complete = True
 
     def _on_other(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record]) -> None:
-        """Topics that come, go, shrink, or go on under another id: whatever the batch names is looked at as a whole."""
+        """Examine topics that are created, deleted, reduced or continued under another id, as a whole."""
         named: dict[str, None] = {}
         for record in records:
             topic_id = _topic_of(record)
@@ -185,7 +184,7 @@ class Availability:
                 self._check_topic(new, after)
 
     def _forget(self, name: str, start: int, end: int) -> None:
-        """These partitions of a topic are gone."""
+        """Drop deleted partitions of a topic."""
         for index in range(start, end):
             down = self._down.pop((name, index), None)
             if down is not None:
@@ -231,7 +230,7 @@ class Availability:
 
 
 def _topic_of(record: Record) -> UUID | None:
-    """The topic that a record may change the availability of."""
+    """Return the topic whose availability a record may change."""
     match record:
         case PartitionChange() | Partition() | RemovePartition() | RemoveTopic() | RenewTopic():
             return record.topic_id
@@ -254,7 +253,7 @@ def _labels(name: tuple[str, int, str]) -> Labels:
 
 
 def register_availability(metrics: Metrics, availability: Availability) -> None:
-    """Once a process."""
+    """Register the metrics, once per process."""
     metrics.gauges(
         "controller_partitions_unavailable",
         "Partitions that cannot be written: leaderless, or with a leader but under min.insync.replicas.",

@@ -1,12 +1,12 @@
 """Background work of an active controller, one step at a time.
 
-A step decides on the pending image, appends at most one batch, and returns after how long it wants to run again.  Every
-step runs through a `Job`, in a turn of the loop of its own, so that requests and heartbeats go between any two.
+A step decides on the pending image, appends at most one batch, and returns the time after which it should run again.
+Every step runs through a `Job` in its own turn of the loop, so that requests and heartbeats run between any two steps.
 
 An append may be refused although this node still leads: it is paused, hands leadership over, or its disk is behind.
-That passes, often within a second, and the leadership goes on.  The job therefore runs a refused step again, until it
-succeeds or the reign ends.  A step never sees a refusal, so no step can forget to set its timer again; in return it
-must be repeatable: what it remembers changes only after its append.
+Often this passes within a second, and the leadership continues.  Therefore the job runs a refused step again until it
+succeeds or the leadership ends.  A step never sees a refusal, so it cannot forget to set its timer again.  In return it
+must be repeatable: it changes its own state only after the append.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from quorumlog.runtime.logging import get_logger
 log = get_logger("controller")
 
 RETRY_S = 0.25
-"""After this time a step whose append was refused for now runs again."""
+"""Time after which a step whose append was temporarily refused runs again."""
 
 TOO_LARGE_RETRY_S = 60.0
-"""The same for a step that made a batch of too many bytes: others may change what it decides on."""
+"""The same for a step whose batch had too many bytes: other requests may change its decision."""
 
 NEXT_TURN = 0.0
-"""What a step returns that has more to do: it runs again in the next turn of the loop."""
+"""Returned by a step that has more work: it runs again in the next turn of the loop."""
 
 Step = Callable[[], float | None]
-"""Returns the seconds until it wants to run again; None: when its job is woken."""
+"""Returns the seconds until it should run again; None: when its job is woken."""
 
 
 class BatchTooLargeError(Exception):
-    """A decision's records are more bytes than a batch may have; nothing was appended."""
+    """A decision's records have more bytes than a batch may have; nothing was appended."""
 
 
 class Background:
-    """All jobs of one reign."""
+    """All jobs of one leadership."""
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
         self._on_stop: list[Callable[[], None]] = []
 
     def job(self, name: str, step: Step) -> Job:
-        """A new job, which runs when it is woken for the first time."""
+        """Return a new job, which runs when it is first woken."""
         job = Job(name, step)
         self._jobs.append(job)
         return job
 
     def on_stop(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the reign is over."""
+        """Call `callback` when the leadership ends."""
         self._on_stop.append(callback)
 
     def stop(self) -> None:
-        """End every job for good: the reign is over."""
+        """End every job, because the leadership has ended."""
         for job in self._jobs:
             job.stop()
         for callback in self._on_stop:
@@ -62,9 +62,9 @@ class Background:
 
 
 class Job:
-    """One kind of background work.  Made by `Background.job`.
+    """One kind of background work.  Created by `Background.job`.
 
-    late_s: for the step that runs, how much later it runs than it wanted to.
+    late_s: how much later than planned the present step runs.
     """
 
     def __init__(self, name: str, step: Step) -> None:
@@ -78,16 +78,16 @@ class Job:
 
     @property
     def is_set(self) -> bool:
-        """Whether the step is going to run by itself."""
+        """Return whether the timer of the step is set."""
         return self._handle is not None
 
     def wake(self, after_s: float = NEXT_TURN) -> None:
-        """Run the step after this time, or earlier if an earlier time is set already."""
+        """Run the step after this time, or earlier if it is already due earlier."""
         if self._handle is None or _now() + after_s < self._due_at:
             self.reset(after_s)
 
     def reset(self, after_s: float) -> None:
-        """Run the step after this time, whatever was set before."""
+        """Run the step after this time, and replace an earlier setting."""
         self._cancel()
         if self._is_stopped:
             return
@@ -96,7 +96,7 @@ class Job:
         self._handle = loop.call_at(self._due_at, self._run) if after_s > 0 else loop.call_soon(self._run)
 
     def stop(self) -> None:
-        """Never run again."""
+        """Never run the step again."""
         self._is_stopped = True
         self._cancel()
 
@@ -113,14 +113,18 @@ class Job:
             self._is_refused = False
         except CannotAppendNowError as refusal:
             if not self._is_refused:
-                log.info("background work waits: the quorum accepts no appends now", work=self._name, why=str(refusal))
+                log.info(
+                    "background work waits, because the quorum accepts no appends now",
+                    work=self._name,
+                    why=str(refusal),
+                )
             self._is_refused = True
             after_s = RETRY_S
         except BatchTooLargeError:
             log.error("a background batch of the controller is too large and is skipped", work=self._name)
             after_s = TOO_LARGE_RETRY_S
         except NotLeaderError:
-            return  # the reign is over; whoever is told of that ends all jobs
+            return  # leadership has ended; its end stops all jobs
         if after_s is not None:
             self.wake(after_s)
 

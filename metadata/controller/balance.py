@@ -1,8 +1,8 @@
-"""The active controller's own way back to the preferred leaders: a round every `leader.rebalance.interval.ms`.
+"""The active controller's automatic return to the preferred leaders, every `leader.rebalance.interval.ms`.
 
-A round first looks for partitions without a leader that could have one (an unclean election may be allowed by now),
-then goes through all topics, some at a time, so that no turn of the loop is long and no batch is large.  Interval and
-`auto.leader.rebalance.enable` are cluster configs: `configs_changed` begins the wait anew.
+A round first looks for partitions without a leader that can have one (an unclean election may be permitted by now).
+Then it examines all topics, some at a time, so that no turn of the loop is long and no batch is large.  Interval and
+`auto.leader.rebalance.enable` are cluster configs: `configs_changed` restarts the wait.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from metadata.image import ClusterImage
 from quorumlog.runtime.logging import get_logger
 
 LOOK_MAX = 20_000
-"""Partitions that are looked at in one turn (about 2 ms)."""
+"""Partitions examined in one turn (about 2 ms)."""
 
 Decide = Callable[[Callable[[ClusterImage, bool], Decision[Any]]], Decision[Any]]
-"""Decide on the pending image and append.  Raises what a `background.Job` understands."""
+"""Decides on the pending image and appends.  Raises the exceptions that a `background.Job` handles."""
 
 log = get_logger("controller")
 
@@ -30,12 +30,12 @@ log = get_logger("controller")
 @dataclass(slots=True)
 class _Round:
     topic_ids: Sequence[UUID]
-    position: int = 0  # of the first topic that is still to be looked at
+    position: int = 0  # of the first topic that is not examined yet
     moved: int = 0
 
 
 class LeaderBalance:
-    """decide: one step of the controller's own.  elect: begins the search for leaders of partitions without one."""
+    """decide: makes one decision of the controller's own.  elect: starts elections for partitions without a leader."""
 
     def __init__(self, background: Background, decide: Decide, elect: Callable[[], None]) -> None:
         self._decide = decide
@@ -45,7 +45,7 @@ class LeaderBalance:
         self._job.wake(self._interval_s())
 
     def configs_changed(self) -> None:
-        """Give up the round that is under way, and wait for the interval as it is now."""
+        """Abandon the present round, and wait for the present interval."""
         self._round = None
         self._job.reset(self._interval_s())
 
@@ -56,7 +56,7 @@ class LeaderBalance:
         return int(self._look(lambda image: image.cluster_config("leader.rebalance.interval.ms"))) / 1000
 
     def _step(self) -> float:
-        """Begin a round, or go on with as many topics as a turn takes."""
+        """Start a round, or continue with as many topics as a turn permits."""
         if self._round is None:
             self._elect()
             if self._look(lambda image: image.cluster_config("auto.leader.rebalance.enable")) != "true":
@@ -65,7 +65,7 @@ class LeaderBalance:
         this = self._round
         if this.position >= len(this.topic_ids):
             if this.moved:
-                log.info("leaders are back at their preferred replicas", partitions=this.moved)
+                log.info("leadership moved back to preferred replicas", partitions=this.moved)
             self._round = None
             return self._interval_s()
         end = self._look(lambda image: _end_of_turn(image, this.topic_ids, this.position))

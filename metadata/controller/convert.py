@@ -1,7 +1,7 @@
 """Requests and replies of the `Controller` service ⇄ the values that `metadata.control` decides on.
 
-Conversion in checks what the types of `metadata.control` cannot say and raises RemoteProtocolError; conversion out
-cannot fail.  Each `…_reply` takes an `Outcome` for a request that got no decision at all.
+Conversion of requests checks what the types of `metadata.control` cannot express, and raises RemoteProtocolError.
+Conversion of replies cannot fail.  Each `…_reply` accepts an `Outcome` for a request without a decision.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 MAX_ITEMS = 100_000
-"""Topics or partitions that one request may name."""
+"""Maximum number of topics or partitions in one request."""
 
 
 def result(outcome: Outcome) -> pb.Result:
@@ -29,10 +29,10 @@ def result(outcome: Outcome) -> pb.Result:
 
 def bounded(count: int, what: str) -> None:
     if count > MAX_ITEMS:
-        raise RemoteProtocolError(f"{count} {what} in one request, at most {MAX_ITEMS} are taken")
+        raise RemoteProtocolError(f"{count} {what} in one request; at most {MAX_ITEMS} are permitted")
 
 
-# In
+# Requests
 
 
 def registration(request: pb.RegisterBrokerRequest) -> RegisterBroker:
@@ -97,7 +97,7 @@ def topics_to_delete(request: pb.DeleteTopicsRequest) -> tuple[list[str], list[U
 
 
 class _Ids:
-    """Topic ids of one request; equal ones are converted once."""
+    """The topic ids of one request; equal ones are converted once."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, UUID] = {}
@@ -109,7 +109,7 @@ class _Ids:
         return found
 
 
-# Out
+# Replies
 
 
 def registered(answer: Registered) -> pb.RegisterBrokerReply:

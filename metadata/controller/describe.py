@@ -1,4 +1,4 @@
-"""What `kctl` shows of topics and brokers, from one image.  Large answers are built with turns of the loop between."""
+"""Descriptions of topics and brokers from one image.  The loop runs other tasks while a large one is built."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PARTITIONS_PER_TURN = 1000
 async def describe_topics(
     image: ClusterImage, names: Sequence[str], *, partitions: bool = True
 ) -> pb.DescribeTopicsReply:
-    """The named topics, or all; by name.  Without `partitions` there may be any number of them."""
+    """Describe the named topics, or all, by name.  Without `partitions` their number is unlimited."""
     wanted = sorted(set(names)) if names else sorted(image.topic_ids)
     topics = [(name, image.topic(name)) for name in wanted]
     if not partitions:
@@ -36,14 +36,14 @@ async def describe_topics(
         return pb.DescribeTopicsReply(result=result(OK), offset=image.end_offset, topics=names_only)
     size = sum(len(topic.partitions) for _, topic in topics if topic is not None)
     if size > MAX_PARTITIONS_IN_REPLY:
-        text = f"{size} partitions, one answer describes at most {MAX_PARTITIONS_IN_REPLY}"
-        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "ask for single topics by name")
+        text = f"{size} partitions; one answer can describe at most {MAX_PARTITIONS_IN_REPLY}"
+        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request single topics by name")
         return pb.DescribeTopicsReply(result=result(refusal), offset=image.end_offset)
     reply = pb.DescribeTopicsReply(result=result(OK), offset=image.end_offset)
     built = 0
     for name, topic in topics:
         if topic is None:
-            text = f"no topic is named {name[:60]!a}"
+            text = f"topic {name[:60]!a} does not exist"
             outcome = Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text, "kctl topics list")
             reply.topics.append(pb.TopicDescription(name=name, result=result(outcome)))
             continue
@@ -58,11 +58,11 @@ async def describe_topics(
 async def describe_metadata(
     image: ClusterImage, cluster_id: str, names: Sequence[str], *, partitions: bool = True
 ) -> node_pb2.DescribeMetadataReply:
-    """Everything that the image says of the cluster, of the named topics or of all."""
+    """Describe the whole cluster of the image, with the named topics or all."""
     described = await describe_topics(image, names, partitions=partitions)
     if described.result.error != ApiError.NONE:
         text = f"more than {MAX_PARTITIONS_IN_REPLY} partitions"
-        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "name the topics that you want to see")
+        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request single topics by name")
         return node_pb2.DescribeMetadataReply(result=result(refusal))
     configs = sorted(image.configs.items(), key=lambda item: (item[0][0].value, item[0][1]))
     return node_pb2.DescribeMetadataReply(
@@ -111,7 +111,7 @@ def _partition(image: ClusterImage, partition: PartitionImage) -> pb.PartitionDe
 def describe_brokers(
     image: ClusterImage, cluster_id: str, sessions: Sequence[tuple[int, Session | None]]
 ) -> pb.DescribeBrokersReply:
-    """`sessions`: of each broker id what the controller heard from it."""
+    """Describe all brokers.  sessions: returns a broker's heartbeats as the controller knows them."""
     heard = dict(sessions)
     return pb.DescribeBrokersReply(
         result=result(OK),

@@ -1,4 +1,4 @@
-"""Elections that an operator asks for."""
+"""Elections on an operator's request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def elect_leaders(
 ) -> pb.ElectLeadersReply | Outcome:
     policy = _POLICIES.get(request.policy)
     if policy is None:
-        return Outcome(ApiError.INVALID_REQUEST, f"election policy {request.policy} is none that there is")
+        return Outcome(ApiError.INVALID_REQUEST, f"election policy {request.policy} does not exist")
     convert.bounded(len(request.partitions), "partitions")
     named = [(each.topic, each.index) for each in request.partitions]
 
@@ -41,9 +41,9 @@ async def elect_leaders(
         return answer
     elections, offset, changed = answer
     if changed:
-        controller.elect_soon()  # and see to reassignments that an unclean election has made complete
+        controller.elect_soon()  # also handles reassignments that an unclean election completed
     if any(each.unclean for each in elections) and changed:
-        log.warning("unclean elections were asked for", partitions=sum(each.unclean for each in elections))
+        log.warning("unclean elections were requested", partitions=sum(each.unclean for each in elections))
     return pb.ElectLeadersReply(
         result=convert.result(OK),
         changed=changed,

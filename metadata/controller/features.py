@@ -1,4 +1,4 @@
-"""Levels of features, as requests of the `Controller` service."""
+"""Feature levels, as requests of the `Controller` service."""
 
 from __future__ import annotations
 

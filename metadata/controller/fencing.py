@@ -1,6 +1,6 @@
-"""The active controller's watch over its brokers: it fences those whose session has ended, or whose process has.
+"""Fencing by the active controller: of brokers whose session has ended, or whose process has.
 
-That a process has ended is found out by `metadata.controller.refusals`.
+`metadata.controller.refusals` detects that a process has ended.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from quorumlog.runtime.logging import get_logger
 Decide = Callable[[Callable[[ClusterImage, bool], Decision[Any]]], Decision[Any]]
 
 LATE_SHARE = 4
-"""A check that comes late by more than this part of the session timeout renews all sessions."""
+"""A check that is late by more than this part of the session timeout renews all sessions."""
 
 
 class Why(Enum):
-    """Why a broker was fenced.  Values are those of the label in the metric."""
+    """The reason for fencing a broker; the values are those of the metric's label."""
 
     SESSION_ENDED = "session_timeout"
     PROCESS_ENDED = "refused_connections"
@@ -37,7 +37,7 @@ log = get_logger("controller")
 
 
 class Fencing:
-    """decide: one step of the controller's own, which raises what a `background.Job` understands.
+    """decide: makes one decision of the controller's own; raises the exceptions that a `background.Job` handles.
 
     counts: brokers fenced, by reason.
     """
@@ -49,20 +49,20 @@ class Fencing:
         self._timeout_s = timeout_s
         self._decide = decide
         self._counts = counts
-        self._under_way: tuple[int, Why] | None = None  # the broker whose fencing takes several batches, and why
+        self._under_way: tuple[int, Why] | None = None  # a broker whose fencing takes several batches, and the reason
         self._gone: dict[int, tuple[Session, float]] = {}  # with the last contact before its process ended
         self._job = background.job("fencing", self._step)
         self.sessions_changed()
 
     def sessions_changed(self) -> None:
-        """A session may have begun.  An alarm that is set stays: it rings, looks, and is set anew."""
+        """Set the alarm for a session that may have begun.  An alarm that is set stays: it checks and is reset."""
         if not self._job.is_set:
             after_s = self._until_first_ends()
             if after_s is not None:
                 self._job.wake(after_s)
 
     def process_ended(self, broker_id: int, session: Session, heard_at: float) -> None:
-        """Fence this broker, whose process has ended, unless a heartbeat has come after `heard_at` (loop time)."""
+        """Fence this broker, whose process has ended, unless a heartbeat came after `heard_at` (loop time)."""
         self._gone[broker_id] = (session, heard_at)
         self._job.wake()
 
@@ -71,12 +71,12 @@ class Fencing:
         return None if first is None else max(0.0, first[0] - asyncio.get_running_loop().time())
 
     def _step(self) -> float | None:
-        """One batch of the fencing of one broker; the next batch, or the next broker, has its own turn."""
+        """Append one batch for one broker; the next batch, or the next broker, has its own turn."""
         if self._under_way is not None:
             return self._fence(*self._under_way)
         now = asyncio.get_running_loop().time()
         if self._job.late_s > self._timeout_s / LATE_SHARE:
-            log.warning("sessions renewed: this process was held up", late_ms=round(self._job.late_s * 1000))
+            log.warning("sessions renewed, because this process was delayed", late_ms=round(self._job.late_s * 1000))
             self.sessions.renew(now)
         for broker_id, (session, heard_at) in list(self._gone.items()):
             if self.sessions.get(broker_id) is session and session.last_contact == heard_at:

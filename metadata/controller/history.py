@@ -1,7 +1,7 @@
-"""The metadata as it was: records by offset, images at an offset, a partition's chain of changes.
+"""The history of the metadata: records by offset, images at an offset, and the chain of a partition's changes.
 
-What is asked of any node is answered from its own log and snapshots, so history begins where they begin, and every
-answer says where that is.  It is read beside the node's work: a piece at a time, one large question at once.
+A node answers from its own log and snapshots, so its history begins where they begin, and every answer contains that
+offset.  Reads run beside the node's work: one piece at a time, and one large request at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IMAGES_MAX = 2
 
 
 class Log(Protocol):
-    """The part of `quorum.node.QuorumNode` that is read here."""
+    """The part of `quorum.node.QuorumNode` that this module reads."""
 
     @property
     def log_start(self) -> int: ...
@@ -39,11 +39,11 @@ class Log(Protocol):
 
 
 class GoneError(Exception):
-    """What was asked for is below the start of the history that this node has, or was dropped while it was read."""
+    """The requested offset is below the start of this node's history, or was deleted during the read."""
 
 
 class Chain(NamedTuple):
-    """`complete`: it goes back to the partition's creation."""
+    """complete: whether the chain reaches back to the partition's creation."""
 
     entries: list[Entry]
     batches: list[Batch]  # of each entry
@@ -58,16 +58,16 @@ class History:
 
     @property
     def begins(self) -> int:
-        """Lowest offset whose record is still in the log."""
+        """The lowest offset whose record is still in the log."""
         return self._log.log_start
 
     async def image_at(self, offset: int) -> tuple[ClusterImage, int]:
-        """The image of everything below `offset`, and the wall clock (ms since 1970) of its last batch, 0 if not known.
+        """Return the image of everything below `offset`, and the wall time (ms since 1970) of its last batch, or 0.
 
-        The image of a batch's inside is that of its beginning: nobody ever saw half a batch.
+        An offset inside a batch gives the image at the start of that batch, because a batch is applied as a whole.
 
         Raises:
-            GoneError: nothing that is kept leads there.
+            GoneError: the records and snapshots for it are no longer retained.
         """
         async with self._busy:
             known = self._images.get(offset)
@@ -105,7 +105,7 @@ class History:
         return image, timestamp_ms
 
     async def chain(self, image: ClusterImage, topic_id: UUID, index: int, max_changes: int) -> Chain:
-        """The latest changes of a partition of `image`, ascending, each with its cause, as far back as is kept."""
+        """Return the latest changes of a partition of `image`, ascending, each with its cause, as far as retained."""
         partition = image.partition(topic_id, index)
         assert partition is not None, f"partition {index} of {topic_id} is not in the image"
         reader = _Reader(self._log)
@@ -119,7 +119,7 @@ class History:
                     break
                 batch, record = found
                 assert isinstance(record, Partition | PartitionChange), f"offset {offset} holds {type(record).__name__}"
-                assert record.index == index, f"offset {offset} is about partition {record.index}, not {index}"
+                assert record.index == index, f"offset {offset} concerns partition {record.index}, not {index}"
                 cause = None
                 if isinstance(record, PartitionChange) and record.cause_offset != NO_OFFSET:
                     caused = await reader.record(record.cause_offset)
@@ -132,14 +132,14 @@ class History:
 
 
 class _Reader:
-    """Records by offset; neighbours are often in the same batch, so the last few stay decoded."""
+    """Reads records by offset, and caches the last decoded batches, which often contain neighbours."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._decoded: OrderedDict[int, tuple[Batch, list[Record]]] = OrderedDict()
 
     async def record(self, offset: int) -> tuple[Batch, Record] | None:
-        """The record at `offset` and its batch; None when that is not kept or is a control record."""
+        """Return the record at `offset` and its batch; None if it is no longer retained or is a control record."""
         for batch, records in self._decoded.values():
             if batch.base_offset <= offset < batch.end_offset:
                 return batch, records[offset - batch.base_offset]

@@ -1,10 +1,11 @@
-"""The `Node` service of every process: what this node knows and says of itself, never forwarded.  The one thing that
-it is told to do is to delete what lies on its own disks and is of no partition (`PurgeStrays`).  It keeps in memory why
-other nodes ended (`ReportEnd`), since those cannot be asked.
+"""The `Node` service of every process: the node's own knowledge, never forwarded.
 
-It reads the log and the snapshots of its own disk, so its answers are as of what is committed and applied here, and say
-at which offset that is.  Large questions come one after the other and give the loop back (`History`); the number of
-those that wait is bounded.
+Its only change is to delete replicas from its own disks that belong to no partition (`PurgeStrays`).  It also keeps in
+memory why other nodes ended (`ReportEnd`), since those cannot be asked.
+
+It reads the log and the snapshots of its own disk, so its answers contain committed and applied metadata, and their
+offset.  Large requests run one after the other and let the loop run other tasks (`History`); the number of waiting
+requests is limited.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MAX_WAIT_MS = 20_000
 
 
 class Node(Log, Protocol):
-    """The part of `quorum.node.QuorumNode` that is asked here."""
+    """The part of `quorum.node.QuorumNode` that this module uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -56,22 +57,22 @@ class Node(Log, Protocol):
 
 
 class BrokerView(Protocol):
-    """What a process with a broker in it adds."""
+    """The part of a process with a broker."""
 
     async def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
-        """Of the named topics, or of all."""
+        """Describe the replicas of the named topics, or of all."""
         ...
 
     def applied_batches(self, from_offset: int) -> tuple[int, list[pb.AppliedBatch]]:
-        """(end of what is forgotten, batches that end above `from_offset`)."""
+        """(end of the batches whose times were dropped, batches that end above `from_offset`)."""
         ...
 
     def progress(self) -> tuple[int, int]:
-        """(end of the metadata that is carried out, partition changes to carry out yet)."""
+        """(end of the applied metadata, number of partition changes that are not applied yet)."""
         ...
 
     def failed_directories(self) -> dict[str, str]:
-        """Paths of data directories that this process does not use any more, and why."""
+        """Paths of data directories that this process no longer uses, with the reason."""
         ...
 
     def strays(self) -> list[pb.Stray]:
@@ -79,12 +80,12 @@ class BrokerView(Protocol):
         ...
 
     async def purge_strays(self) -> str:
-        """Delete them all; what went wrong, or nothing."""
+        """Delete them all; return the error, or an empty string."""
         ...
 
 
 class NodeState(NamedTuple):
-    """What only the process knows."""
+    """State that only the process knows."""
 
     role: str
     controller_active: bool
@@ -99,7 +100,7 @@ Handle = Callable[["NodeService", RequestT], Awaitable[ReplyT | Outcome]]
 
 
 class NodeService:
-    """state: asked for each DescribeNode.  broker: set by a process that has one."""
+    """state: called for each DescribeNode.  broker: set by a process that has one."""
 
     def __init__(self, node: Node, replay: MetadataReplay, state: Callable[[], NodeState]) -> None:
         self._node = node
@@ -122,11 +123,11 @@ class NodeService:
         header = header_of(request)
         cluster_id = self._node.cluster_id
         if header.cluster_id and cluster_id is not None and header.cluster_id != cluster_id:
-            text = f"this is cluster {cluster_id}, the request is for {header.cluster_id[:60]!a}"
+            text = f"this is cluster {cluster_id}; the request is for {header.cluster_id[:60]!a}"
             return _refused(rpc, Outcome(ApiError.INCONSISTENT_CLUSTER_ID, text))
         if self._in_progress >= MAX_IN_PROGRESS:
             text = f"{MAX_IN_PROGRESS} requests are in progress here"
-            return _refused(rpc, Outcome(ApiError.OVERLOADED, text, "ask again later"))
+            return _refused(rpc, Outcome(ApiError.OVERLOADED, text, "retry later"))
         self._in_progress += 1
         try:
             answer: Message | Outcome = await handle(self, request)
@@ -134,7 +135,7 @@ class NodeService:
             answer = self._gone()
         except CorruptStoreError as error:
             answer = Outcome(
-                ApiError.INVALID_REQUEST, f"the history here cannot be read: {error.message}", error.next_step
+                ApiError.INVALID_REQUEST, f"the history of this node cannot be read: {error.message}", error.next_step
             )
         finally:
             self._in_progress -= 1
@@ -142,11 +143,11 @@ class NodeService:
 
     def _gone(self) -> Outcome:
         text = f"history on node {self._node.node_id} begins at offset {self._history.begins}"
-        return Outcome(ApiError.OFFSET_OUT_OF_RANGE, text, "ask for a later offset, or another node")
+        return Outcome(ApiError.OFFSET_OUT_OF_RANGE, text, "request a later offset, or ask another node")
 
     def _beyond(self, offset: int, end: int) -> Outcome:
-        text = f"offset {offset}: history on node {self._node.node_id} goes from {self._history.begins} to {end}"
-        return Outcome(ApiError.OFFSET_OUT_OF_RANGE, text, "ask for an offset in between, or another node")
+        text = f"offset {offset}: history on node {self._node.node_id} contains offsets {self._history.begins} to {end}"
+        return Outcome(ApiError.OFFSET_OUT_OF_RANGE, text, "request one of these, or ask another node")
 
     # By method
 
@@ -185,7 +186,7 @@ class NodeService:
                 async with asyncio.timeout(min(request.wait_ms, MAX_WAIT_MS) / 1000):
                     await self._node.applied(offset + 1)
             except TimeoutError:
-                pass  # an empty answer: nothing came
+                pass  # nothing arrived: an empty answer
         limit = min(request.max_bytes or READ_BYTES, READ_BYTES)
         batches = await self._node.read_committed(offset, max(limit, 1))
         if not batches and offset < self._node.high_watermark:
@@ -222,7 +223,7 @@ class NodeService:
         topic = image.topic(name)
         partition = None if topic is None else topic.partition(index)
         if topic is None or partition is None:
-            what = f"no topic is named {name[:60]!a}" if topic is None else f"{name} has no partition {index}"
+            what = f"topic {name[:60]!a} does not exist" if topic is None else f"{name} has no partition {index}"
             return Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, what, "kctl topics list")
         if request.max_changes < 0:
             return Outcome(ApiError.INVALID_REQUEST, f"max_changes {request.max_changes} is negative")
@@ -257,8 +258,8 @@ class NodeService:
             return pb.DescribeReplicasReply(result=result(OK), is_broker=False)
         replicas = await self.broker.describe_replicas(request.topics)
         if len(replicas) > MAX_PARTITIONS_IN_REPLY:
-            text = f"{len(replicas)} replicas, one answer describes at most {MAX_PARTITIONS_IN_REPLY}"
-            return Outcome(ApiError.POLICY_VIOLATION, text, "name the topics that you want to see")
+            text = f"{len(replicas)} replicas; one answer can describe at most {MAX_PARTITIONS_IN_REPLY}"
+            return Outcome(ApiError.POLICY_VIOLATION, text, "request single topics by name")
         return pb.DescribeReplicasReply(result=result(OK), is_broker=True, replicas=replicas)
 
     async def _purge_strays(self, request: pb.PurgeStraysRequest) -> pb.PurgeStraysReply | Outcome:
@@ -267,7 +268,7 @@ class NodeService:
         strays = self.broker.strays()
         problem = "" if request.dry_run else await self.broker.purge_strays()
         if problem:
-            return Outcome(ApiError.STORAGE_ERROR, problem, "look at the disk of that broker")
+            return Outcome(ApiError.STORAGE_ERROR, problem, "check the disk of that broker")
         return pb.PurgeStraysReply(result=result(OK), is_broker=True, strays=strays)
 
     async def _report_end(self, request: pb.ReportEndRequest) -> pb.ReportEndReply | Outcome:
@@ -275,7 +276,7 @@ class NodeService:
 
 
 def batch_message(batch: Batch) -> pb.MetadataBatch:
-    """A batch of the log for whoever reads it: its records, or what a control record says, in words."""
+    """Convert a batch of the log: its records, or the text of a control record."""
     message = pb.MetadataBatch(
         base_offset=batch.base_offset, count=batch.count, epoch=batch.epoch, timestamp_ms=batch.timestamp_ms
     )
@@ -295,7 +296,7 @@ def _control_text(batch: Batch) -> str:
             listed = ", ".join(f"{voter.key.node_id}@{voter.address}" for voter in voters)
             return f"Voters: {listed}; generation {generation}"
         case TargetVoters(target=None):
-            return "TargetVoters: none any more"
+            return "TargetVoters: none"
         case TargetVoters(target=target):
             assert target is not None, "matched above"
             return "TargetVoters: " + ", ".join(f"{voter.key.node_id}@{voter.address}" for voter in target)

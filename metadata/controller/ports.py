@@ -1,4 +1,4 @@
-"""What the controller needs of the quorum node below it: a part of `quorum.node.QuorumNode`."""
+"""The controller's interface to the quorum node below it: a part of `quorum.node.QuorumNode`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Node(Protocol):
 
     @property
     def cluster_id(self) -> str | None:
-        """None until the node has met its cluster."""
+        """None until the node has joined or founded its cluster."""
         ...
 
     @property
     def generation(self) -> int:
-        """How often the quorum that this node belongs to was rebuilt by `quorum-node recover`."""
+        """The number of times that the node's quorum was rebuilt by `quorum-node recover`."""
         ...
 
     @property
@@ -33,7 +33,7 @@ class Node(Protocol):
     def leader_address(self) -> str | None: ...
 
     def control_address_of(self, node_id: int) -> str | None:
-        """The control address (HOST:PORT) that a node advertises in its fetches from this leader; None: not known."""
+        """The control address (HOST:PORT) in a node's fetches from this leader; None if unknown."""
         ...
 
     @property
@@ -54,7 +54,7 @@ class Node(Protocol):
 
         Raises:
             NotLeaderError: this node does not lead `epoch` and never will again; nothing was appended.
-            CannotAppendNowError: it leads `epoch` but accepts nothing now; the same append may succeed later.
+            CannotAppendNowError: it leads `epoch` but accepts nothing at present; a retry may succeed.
         """
         ...
 
@@ -67,23 +67,23 @@ class Node(Protocol):
         ...
 
     async def confirm_read(self, timeout_ms: int) -> int:
-        """Wait until a majority has confirmed, since the call, that this node leads; the end offset of what is current.
+        """Wait until a majority has confirmed, since the call, that this node leads; return the end offset of the log.
 
         Raises:
-            NotLeaderError: it does not, or cannot say.
+            NotLeaderError: it does not lead, or cannot know.
             TimeoutError: not confirmed in time.
         """
         ...
 
     @property
     def voter_ids(self) -> tuple[int, ...]:
-        """Node ids of the voter set in force, ascending."""
+        """Node ids of the present voters, ascending."""
         ...
 
     async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
-        """Change the voters, as the leader; how it ended.  A cancel leaves it running."""
+        """Change the voters, as the leader, and return the outcome.  A cancel does not stop the change."""
         ...
 
     async def transfer_leader(self, to: int | None, timeout_ms: int) -> Transferred:
-        """Hand leadership to a voter, or to the best candidate; how it ended."""
+        """Hand leadership to a voter, or to the best candidate, and return the outcome."""
         ...

@@ -1,4 +1,4 @@
-"""Reassignments that an operator asks for, and what is going on."""
+"""Reassignments on an operator's request, and the list of those in progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PER_TURN = 1_000
 
 
 def wanted_from(request: pb.AlterReassignmentsRequest) -> list[Wanted]:
-    """Raises: RemoteProtocolError: more than one request may name."""
+    """Raises: RemoteProtocolError: too many partitions for one request."""
     convert.bounded(len(request.partitions), "partitions")
     convert.bounded(sum(len(each.replicas) for each in request.partitions), "replicas")
     return [Wanted(each.topic, each.index, tuple(each.replicas)) for each in request.partitions]
@@ -72,8 +72,8 @@ async def describe_reassignments(
 ) -> pb.ListReassignmentsReply | Outcome:
     convert.bounded(len(request.partitions), "partitions")
     if not request.partitions and image.reassigning_count > MAX_IN_REPLY:
-        text = f"{image.reassigning_count} reassignments, one answer describes at most {MAX_IN_REPLY}"
-        return Outcome(ApiError.POLICY_VIOLATION, text, "ask for single partitions by name")
+        text = f"{image.reassigning_count} reassignments; one answer can describe at most {MAX_IN_REPLY}"
+        return Outcome(ApiError.POLICY_VIOLATION, text, "request single partitions by name")
     reply = pb.ListReassignmentsReply(
         result=convert.result(OK),
         offset=image.end_offset,

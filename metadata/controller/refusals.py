@@ -1,22 +1,23 @@
 """Evidence that the process of a silent broker has ended: its own addresses refuse connections.
 
-Theory of operation.  When a process ends, however it ends, the kernel closes its listening sockets, and refuses whoever
-connects to them.  A process that is stopped, swapped out, starved or stuck in a system call keeps its sockets, and the
-kernel goes on accepting for it.  A host that is down, or cut off, does not answer at all.  So a refusal identifies
-the one case in which waiting for the session timeout is of no use.
+Theory of operation.  When a process ends for any reason, the kernel closes its listening sockets and refuses
+connections to them.  A process that is stopped, swapped out, starved or blocked in a system call keeps its sockets, and
+the kernel continues to accept connections for it.  A host that is down or cut off does not answer at all.  So a refusal
+identifies the one case in which waiting for the session timeout is useless.
 
-A refusal may also come from something between this node and the broker: a name that means another host here, a rule of
-a firewall, a port that nobody forwards.  Therefore an address counts only after it has accepted a connection from this
-node during the same registration, and it is tried again by the numeric address that accepted.  A broker is taken for
-gone when no heartbeat has come for `OVERDUE` intervals and then, `ROUNDS` times in a row and without a heartbeat in
-between, every address that counts is refused: its control address and at least one Kafka listener.  Anything else,
-be it a connection, a time-out, a reset, an unreachable host or network, is no evidence, and the rounds begin anew.
+A refusal may also come from a component between this node and the broker: a name that resolves to another host here, a
+firewall rule, a port that is not forwarded.  Therefore an address counts only after it has accepted a connection from
+this node during the same registration, and later attempts use the numeric address that accepted.  A process counts as
+ended if no heartbeat has come for `OVERDUE` intervals, and then every address that counts (the control address and at
+least one Kafka listener) refuses a connection `ROUNDS` times in a row, without a heartbeat in between.  Any other
+result (a connection, a timeout, a reset, an unreachable host or network) is no evidence, and the rounds start over.
 
-The evidence is no more than a reason to fence before the session ends.  Fencing is a record; it loses nothing if the
-evidence is wrong, and the next heartbeat of the broker unfences it.
+The evidence is only a reason to fence before the session ends.  Fencing is a record.  If the evidence is wrong, nothing
+is lost, and the broker's next heartbeat unfences it.
 
-Bounds: one task a broker at most, `PROVING_MAX` and `PROBING_MAX` connections at a time, each with a deadline; the time
-between the rounds of a silent broker doubles while they find nothing; a session that has ended is not examined.
+Limits: at most one task per broker, and `PROVING_MAX` and `PROBING_MAX` connections at a time, each with a
+deadline.  The time between the rounds of a silent broker doubles while they find nothing.  After its session has ended,
+a broker is not examined.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from quorumlog.runtime.addresses import parse_target
 from quorumlog.runtime.logging import get_logger
 
 OVERDUE = 1.25
-"""Heartbeat intervals without a heartbeat after which a broker is examined."""
+"""Number of missed heartbeat intervals after which a broker is examined."""
 
 ROUNDS = 3
 ROUND_PAUSE_S = 0.1
-"""Between two rounds that were refused."""
+"""Time between two rounds that were refused."""
 
 PROBE_TIMEOUT_S = 0.5
 LOOK_AGAIN_S = 0.25
 LOOK_AGAIN_MAX_S = 4.0
-"""Between two rounds when the first was not refused: doubles up to the latter."""
+"""Time between two rounds if the first was not refused: doubles up to the latter."""
 
 PROVE_AGAIN_MAX_S = 64.0
-"""Until addresses of which too few have accepted are tried again: doubles from 1 s up to this."""
+"""Time until addresses are tried again if too few accepted: doubles from 1 s up to this."""
 
 ADDRESSES_MAX = 8
 PROVING_MAX = 4
@@ -59,15 +60,15 @@ class Answer(Enum):
     ACCEPTED = "accepted"
     REFUSED = "refused"
     NONE = "none"
-    """A time-out or any other error."""
+    """A timeout or any other error."""
 
 
 class Refusals:
-    """interval_s: of heartbeats.  control_address: of a node, as this leader knows it (HOST:PORT), or None.
+    """interval_s: of heartbeats.  control_address: returns a node's control address (HOST:PORT), or None if unknown.
 
     on_gone: called with the broker id, the session during which its process ended, and the loop time of the last
     heartbeat before the rounds.
-    on_failure: told of a broken assertion.  counts: connections tried, by answer.
+    on_failure: called with a broken assertion.  counts: connection attempts, by answer.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Refusals:
         background.on_stop(self._stop)
 
     def heard(self, broker: BrokerImage, session: Session) -> None:
-        """An unfenced broker has sent a heartbeat."""
+        """Process a heartbeat of an unfenced broker."""
         if not self._job.is_set:
             self._job.wake(self._overdue_s)
         if not session.accepted and not session.has_task and _now() >= session.prove_at:
@@ -116,10 +117,10 @@ class Refusals:
 
         task.add_done_callback(ended)
 
-    # Which addresses count
+    # Addresses that count
 
     async def _prove(self, broker: BrokerImage, session: Session) -> None:
-        """Connect to each address of the broker; those count from now on if control plane and a listener accept."""
+        """Connect to each address of the broker; they count if the control address and a listener accept."""
         try:
             wanted = self._addresses(broker)
             found = [await self._accepting(where) for where in wanted]
@@ -131,11 +132,11 @@ class Refusals:
             self._job.wake(self._overdue_s)
 
     def _addresses(self, broker: BrokerImage) -> list[Socket]:
-        """The control address and then the Kafka listeners; nothing when the control address is not known."""
+        """Return the control address and the Kafka listeners; empty if the control address is unknown."""
         control = self._control_address(broker.broker_id)
         try:
             target = None if control is None else parse_target(control)
-        except ValueError:  # nobody checks what a node says of itself in its fetches
+        except ValueError:  # addresses in fetches are not validated
             target = None
         if target is None:
             return []
@@ -143,16 +144,16 @@ class Refusals:
         return [(target.host, target.port), *listeners][:ADDRESSES_MAX]
 
     async def _accepting(self, where: Socket) -> Socket | None:
-        """The numeric address that accepted a connection."""
+        """Return the numeric address that accepted a connection."""
         async with self._proving:
             answer, peer = await _connect(where)
         self._counts[answer.value] += 1
         return peer
 
-    # Who is silent
+    # Examination of silent brokers
 
     def _step(self) -> float | None:
-        """Begin to examine everybody who is overdue; return when the next one may be."""
+        """Start to examine all brokers whose heartbeat is overdue; return the time until the next one may be."""
         now = _now()
         next_s: float | None = None
         for broker_id, session in self._sessions.items():
@@ -166,7 +167,7 @@ class Refusals:
         return next_s
 
     async def _examine(self, broker_id: int, session: Session) -> None:
-        """Try to connect until the broker is heard from, its session ends or its process is found to be gone."""
+        """Try to connect until the broker sends a heartbeat, its session ends, or its process counts as ended."""
         heard_at, refused, pause_s = session.last_contact, 0, LOOK_AGAIN_S
 
         def is_silent() -> bool:
@@ -179,7 +180,7 @@ class Refusals:
                     if is_silent():  # a heartbeat may have come during the last round
                         self._on_gone(broker_id, session, heard_at)
                     return
-                await asyncio.sleep(ROUND_PAUSE_S)  # nothing tells that a listener is back
+                await asyncio.sleep(ROUND_PAUSE_S)  # no event signals that a listener is open again
             else:
                 refused = 0
                 await asyncio.sleep(pause_s)
@@ -196,13 +197,13 @@ class Refusals:
 
 
 async def _connect(where: Socket) -> tuple[Answer, Socket | None]:
-    """Open a connection and close it at once; what came of it, and the numeric address of who accepted."""
+    """Open a connection and close it at once; return the result, and the numeric address that accepted."""
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, *where)
     except ConnectionRefusedError:
         return Answer.REFUSED, None
-    except (OSError, TimeoutError, ValueError):  # ValueError: a name that cannot be one
+    except (OSError, TimeoutError, ValueError):  # ValueError: an invalid host name
         return Answer.NONE, None
     peer = transport.get_extra_info("peername")
     transport.close()

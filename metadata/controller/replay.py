@@ -1,8 +1,8 @@
-"""The committed image of this process, and those who follow it.
+"""The committed image of this process, and its subscribers.
 
-Every process has one: `QuorumNode` gives it each committed batch once, in order.  It decodes (refusing whatever it does
-not understand, which ends the process), applies, and tells the subscribers.  On the active controller the batch was
-decided and applied here already; what that made is taken over, so that a commit costs next to nothing there.
+Every process has one replay: `QuorumNode` passes each committed batch to it once, in order.  It decodes the batch (an
+unknown record ends the process), applies it, and calls the subscribers.  The active controller has already decided and
+applied the batch itself; its result is reused, so that a commit costs almost nothing there.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from quorum.core.types import Batch, LeaderChange
 from quorum.waiters import OffsetWaiters
 
 Subscriber = Callable[[ClusterImage, ClusterImage, Sequence[Record] | None, int, int, int], None]
-"""callback(old, new, records, base_offset, end_offset, timestamp_ms); `records` is empty for a control batch, and None
-when a snapshot took the place of the batches between `old` and `new`: anything may have changed."""
+"""callback(old, new, records, base_offset, end_offset, timestamp_ms).  `records` is empty for a control batch.  It is
+None if a snapshot replaced the batches between `old` and `new`: anything may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A batch that this process appended itself, with what it makes of the image that it was decided on."""
+    """A batch that this process appended itself, with the resulting image of its decision."""
 
     base_offset: int
     epoch: int
@@ -35,10 +35,10 @@ class Prepared:
 
 
 class Controller(Protocol):
-    """What the replay tells the controller of this process."""
+    """The replay's interface to the controller of this process."""
 
     def prepared(self, batch: Batch) -> Prepared | None:
-        """Give up what was kept of a batch that is committed now."""
+        """Return and drop the prepared result of a batch that is committed now."""
         ...
 
     def leader_change_applied(self, epoch: int) -> None: ...
@@ -47,7 +47,7 @@ class Controller(Protocol):
 
 
 class MetadataReplay:
-    """A `quorum.node.StateMachine`.  `image` is what is committed and applied."""
+    """A `quorum.node.StateMachine`.  image: the committed and applied metadata."""
 
     def __init__(self) -> None:
         self.image = ClusterImage()
@@ -57,20 +57,20 @@ class MetadataReplay:
         self._waiters = OffsetWaiters()
 
     def attach(self, controller: Controller) -> None:
-        """Name the controller of this process; before the node runs."""
+        """Set the controller of this process, before the node runs."""
         assert self._controller is None, "a process has one controller"
         self._controller = controller
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        """Call `callback` after each batch, in the order of subscription; the result ends that."""
+        """Call `callback` after each batch, in the order of subscription; the result ends the subscription."""
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 
     def apply(self, batch: Batch) -> None:
-        """Take a committed batch.
+        """Apply a committed batch.
 
         Raises:
-            CorruptStoreError: a record that this release does not understand.
+            CorruptStoreError: a record that this release does not support.
         """
         old = self.image
         records: Sequence[Record] = ()
@@ -93,15 +93,15 @@ class MetadataReplay:
             self._controller.leader_change_applied(batch.epoch)
 
     def snapshot(self) -> Iterator[bytes]:
-        """The image as it is now, in chunks; to be run through while newer batches are applied."""
+        """Yield the present image in chunks, while newer batches are applied."""
         return chunks(self.image)
 
     def loader(self, source: str) -> ImageLoader:
-        """Takes the chunks of a snapshot; what its `finish` gives goes to `load_snapshot`."""
+        """Return the receiver of a snapshot's chunks; pass the result of its `finish` to `load_snapshot`."""
         return ImageLoader(source)
 
     def load_snapshot(self, image: ClusterImage) -> None:
-        """Go on from an image that was loaded.  Never on an active controller: a leader loads no snapshot."""
+        """Continue from a loaded image.  Never on an active controller, because a leader loads no snapshot."""
         old = self.image
         assert image.end_offset >= old.end_offset, f"snapshot at {image.end_offset} after {old.end_offset}"
         self.image = image
@@ -110,7 +110,7 @@ class MetadataReplay:
         self._waiters.complete(self.image.end_offset)
 
     def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
-        """Pass on who leads."""
+        """Pass on a change of the leader."""
         if self._controller is not None:
             self._controller.leadership(epoch, leader_id, leader_address, is_leader)
 

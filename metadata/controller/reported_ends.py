@@ -1,8 +1,8 @@
-"""Why other nodes ended, as they reported it.
+"""The reasons for the ends of other nodes, as they reported them.
 
-A node that has ended answers no question, so it reports its end to other nodes (`ReportEnd`), which keep it in memory.
-Nobody proves who sends such a report.  So only nodes that this one knows have an end; one that is heard of again has
-none any more; log lines are bounded; and whoever shows a text of a report says whose it is.
+A node that has ended answers no request, so it reports its end to other nodes (`ReportEnd`), which keep it in memory.
+These reports are not authenticated.  So only nodes that this one knows can have an end; an end is dropped when the node
+is active again; the number of log lines is limited; and a report's text is always shown as that node's.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import node_pb2 as pb
 
 MAX_ENDS = 100
-"""Nodes whose reported ends are kept; the oldest report goes first."""
+"""Maximum number of nodes whose ends are kept; the oldest report is dropped first."""
 MAX_END_DIRECTORIES = 16
 MAX_END_TEXT = 600
-"""Characters of each text in a report that are kept."""
+"""Maximum number of characters of each text in a report."""
 MAX_TIME_MS = 253_402_300_799_999
-"""The end of the year 9999: later times cannot be shown."""
+"""The end of the year 9999: later times cannot be formatted."""
 LINES = 10
 LINES_INTERVAL_S = 60.0
 """At most `LINES` reports are logged in this time; the others are counted."""
@@ -34,7 +34,7 @@ _log = get_logger("controller")
 
 
 class Node(Protocol):
-    """The part of `quorum.node.QuorumNode` that is asked here."""
+    """The part of `quorum.node.QuorumNode` that this module uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -43,7 +43,7 @@ class Node(Protocol):
 
 
 class _Reported(NamedTuple):
-    """at_ms: when it arrived, on the loop's clock.  broker_epoch: the node's registration then; None for no broker."""
+    """at_ms: the loop's time of arrival.  broker_epoch: the node's registration at that time; None if not a broker."""
 
     end: pb.NodeEnd
     at_ms: int
@@ -51,7 +51,7 @@ class _Reported(NamedTuple):
 
 
 class ReportedEnds:
-    """The last end of each node.  image: the committed one."""
+    """The last end of each node.  image: returns the committed image."""
 
     def __init__(self, node: Node, image: Callable[[], ClusterImage]) -> None:
         self._node = node
@@ -60,22 +60,22 @@ class ReportedEnds:
         self._lines = LineBudget(_log, lambda: asyncio.get_running_loop().time(), LINES, LINES_INTERVAL_S)
 
     def listed(self) -> list[pb.NodeEnd]:
-        """Of the nodes that were not heard of since; the latest reports last."""
+        """Return the ends of nodes that have been silent since; the latest reports last."""
         self._forget_heard()
         return [reported.end for reported in self._reported.values()]
 
     def report(self, request: pb.ReportEndRequest) -> Outcome:
-        """Keep a node's end, or forget it if the request has none."""
+        """Keep a node's end, or drop it if the request has none."""
         node_id, end = request.node_id, request.end
         if node_id < 0 or not 0 <= end.at_ms <= MAX_TIME_MS or not 0 <= end.exit_status <= 255:
             text = f"node {node_id}, time {end.at_ms}, exit status {end.exit_status}"
-            return Outcome(ApiError.INVALID_REQUEST, f"no end of a node: {text}")
+            return Outcome(ApiError.INVALID_REQUEST, f"not the end of a node: {text}")
         if not request.HasField("end"):
             self._reported.pop(node_id, None)
             return OK
         own = self._node.node_id
         if node_id == own:
-            return OK  # it runs: it answers
+            return OK  # this node runs
         if not self._is_known(node_id):
             return Outcome(ApiError.INVALID_REQUEST, f"node {own} knows no voter, observer or broker with id {node_id}")
         self._forget_heard()
@@ -98,8 +98,8 @@ class ReportedEnds:
         return None if broker is None else broker.epoch
 
     def _forget_heard(self) -> None:
-        """Forget the ends of nodes that have registered or fetched since: they run again.  Only the leader is fetched
-        from."""
+        """Drop the ends of nodes that have registered or fetched since then, because they run again.  Only the leader
+        receives fetches."""
         if not self._reported:
             return
         quorum, now = self._node.describe(), now_ms()
@@ -129,5 +129,5 @@ def _checked(node_id: int, end: pb.NodeEnd) -> pb.NodeEnd:
 
 
 def _line(text: str) -> str:
-    """Text of another node, as it is kept and shown: one line, without control characters, not too long."""
+    """Return another node's text as it is kept and shown: one line, without control characters, of limited length."""
     return "".join(each if each.isprintable() else " " for each in text[:MAX_END_TEXT])

@@ -1,17 +1,16 @@
-"""The `Controller` service of every process: handles when active here, else forwards once to the leader.
+"""The `Controller` service of every process: handles requests if active here, else forwards them once to the leader.
 
-Every call ends, a little before the caller gives up (`header.timeout_ms`), so that the caller learns a named outcome
-instead of its own timeout.  While no leader is known, or this node has won but is not active yet, a call waits for that
-within its deadline.  What has been forwarded is not forwarded again: a node that is not the leader then says
-NOT_CONTROLLER and the caller finds the new one by itself.
+Every call ends shortly before the caller's timeout (`header.timeout_ms`), so that the caller gets a named outcome
+instead of its own timeout.  While no leader is known, or this node has won an election but is not active yet, a call
+waits for that within its deadline.  A forwarded request is not forwarded again: a node that is not the leader then
+answers NOT_CONTROLLER, and the caller looks for the new leader itself.
 
-A read whose header says `unconfirmed` needs no controller: this node answers it from the metadata that it has applied,
-and the reply says so, with the offset, the generation of the quorum and the epoch.
+A read with `unconfirmed` in its header needs no controller: this node answers it from the metadata that it has applied.
+The reply says so, with the offset, the generation of the quorum and the epoch.
 
-Requests in progress are bounded.  Heartbeats have an allowance of their own, and so have the other requests of brokers:
-administrators cannot push either out.  Nor can they delay them: of administrators' requests one begins in a turn of the
-loop, so what brokers ask, what a timer decides and the elections that follow go between any two of them, however many
-wait.
+The number of requests in progress is limited.  Heartbeats and the other requests of brokers have limits of their own,
+so that administrators cannot displace them.  Administrators cannot delay them either: only one administrator's request
+begins in each turn of the loop, so that brokers' requests, timers and elections run between any two of them.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ PAUSED = Outcome(
 NOTHING_APPLIED = Outcome(
     ApiError.NOT_CONTROLLER,
     "this node has just started and has not applied any metadata yet",
-    "ask another node, or again once a controller is active",
+    "ask another node, or retry once a controller is active",
 )
 REPLACED_GRACE_MS = 500
-"""How long the answer of a leader that was replaced may still be under way."""
+"""Time for which the answer of a replaced leader may still arrive."""
 
 
 class Caller(Protocol):
@@ -65,7 +64,7 @@ class Caller(Protocol):
 
 
 class Load(Enum):
-    """Requests whose number is limited together."""
+    """Kinds of requests that share a limit."""
 
     ADMINISTRATION = auto()
     BROKERS = auto()
@@ -73,7 +72,7 @@ class Load(Enum):
 
 
 IN_PROGRESS_MAX = {Load.ADMINISTRATION: 1_000, Load.BROKERS: 10_000, Load.HEARTBEATS: 10_000}
-"""Requests in progress; further ones are refused with OVERLOADED."""
+"""Maximum number of requests in progress; further ones are refused with OVERLOADED."""
 
 Handle = Callable[["ControllerService", RequestT, float], Awaitable[ReplyT | Outcome]]
 """Answers a request on the active controller, within a number of milliseconds."""
@@ -119,7 +118,7 @@ def _by_controller(
 
 
 class ControllerService:
-    """`handle` is what the transport serves; `call` is the way of this process's own broker role."""
+    """`handle` serves the transport; `call` serves this process's own broker role."""
 
     def __init__(self, node: Node, controller: ActiveController, transport: Caller) -> None:
         self._node = node
@@ -129,9 +128,9 @@ class ControllerService:
         self._bulk = asyncio.Lock()
 
     async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT:
-        """Send a request to the active controller, wherever it is; fills in the request's header.
+        """Send a request to the active controller, wherever it is, with the request's header filled in.
 
-        The reply's `result` says how the request ended; nothing is raised.
+        The reply's `result` contains the outcome; nothing is raised.
         """
         header = header_of(request)
         header.cluster_id = self._node.cluster_id or ""
@@ -153,9 +152,7 @@ class ControllerService:
         load = _load(rpc)
         limit = IN_PROGRESS_MAX[load]
         if self._in_progress[load] >= limit:
-            return _refused(
-                rpc, Outcome(ApiError.OVERLOADED, f"{limit} requests are in progress here", "ask again later")
-            )
+            return _refused(rpc, Outcome(ApiError.OVERLOADED, f"{limit} requests are in progress here", "retry later"))
         self._in_progress[load] += 1
         try:
             answer = await self._route(method, request)
@@ -173,7 +170,7 @@ class ControllerService:
         while True:
             cluster_id = self._node.cluster_id
             if header.cluster_id and cluster_id is not None and header.cluster_id != cluster_id:
-                text = f"this is cluster {cluster_id}, the request is for {header.cluster_id[:60]!a}"
+                text = f"this is cluster {cluster_id}; the request is for {header.cluster_id[:60]!a}"
                 return Outcome(ApiError.INCONSISTENT_CLUSTER_ID, text)
             if header.unconfirmed and method.describe is not None:
                 return await self._unconfirmed(method.describe, request)
@@ -201,7 +198,7 @@ class ControllerService:
                 return NOT_CONTROLLER
 
     async def _unconfirmed(self, describe: Describe[Any, Any], request: Message) -> Message | Outcome:
-        """Answer a read from the metadata that this node has applied, and mark the answer as such."""
+        """Answer a read from the metadata that this node has applied, and mark the answer as unconfirmed."""
         image = self.controller.applied_image
         if not image.end_offset:
             return NOTHING_APPLIED
@@ -213,14 +210,14 @@ class ControllerService:
         return answer
 
     async def _turn(self) -> None:
-        """Until it is the turn of one more administrator's request, which is decided before anything else runs."""
+        """Wait for the turn of one more administrator's request, which is decided before anything else runs."""
         await self._bulk.acquire()
         asyncio.get_running_loop().call_soon(self._bulk.release)
 
     async def _forward(
         self, rpc: Rpc[RequestT, ReplyT], request: RequestT, address: str, timeout_ms: float
     ) -> ReplyT | Outcome | None:
-        """Return the leader's answer; None when another leads now and may be asked instead."""
+        """Return the leader's answer; None if another node leads now and can be asked instead."""
         copy = rpc.request()
         copy.CopyFrom(request)
         header = header_of(copy)
@@ -241,7 +238,7 @@ class ControllerService:
             call.cancel()
 
     async def _answered_or_replaced(self, call: asyncio.Future[ReplyT], address: str) -> None:
-        """Wait for the answer, but not for that of a leader that hangs while another leads: it may never come."""
+        """Wait for the answer, unless the leader hangs while another one leads, since its answer may never arrive."""
         while not call.done() and (self._node.leader_id is None or self._node.leader_address == address):
             changed = asyncio.ensure_future(self.controller.changed())
             awaited: set[asyncio.Future[Any]] = {call, changed}
@@ -252,7 +249,7 @@ class ControllerService:
         if not call.done():
             await asyncio.wait({call}, timeout=REPLACED_GRACE_MS / 1000)
 
-    # By method: only on the active controller
+    # Methods that only the active controller handles
 
     async def _register(self, request: pb.RegisterBrokerRequest, timeout_ms: float) -> pb.RegisterBrokerReply | Outcome:
         answer = await self.controller.register(convert.registration(request), timeout_ms)
@@ -347,7 +344,7 @@ class ControllerService:
             return await self._confirmed(pb.TransferLeaderReply(result=convert.result(OK)), deadline)
         if not known:
             unknown = Outcome(
-                ApiError.VOTER_NOT_FOUND, f"node {to} is no voter", "see `kctl quorum status` for the voters"
+                ApiError.VOTER_NOT_FOUND, f"node {to} is not a voter", "see `kctl quorum status` for the voters"
             )
             return await self._confirmed(rpcs.TRANSFER_LEADER.reply_of(convert.result(unknown)), deadline)
         answer = await self._node.transfer_leader(to, int(timeout_ms))
@@ -356,7 +353,7 @@ class ControllerService:
         return await self._confirmed(voters.transferred(answer), deadline)
 
     async def _confirmed(self, reply: ReplyT, deadline: float) -> ReplyT | Outcome:
-        """`reply`, which rests on nothing that was appended for it, if this node is proven to have led."""
+        """Return `reply`, for which nothing was appended, once it is proven that this node led."""
         left_ms = max((deadline - asyncio.get_running_loop().time()) * 1000, 1)
         return await self.controller.confirm(left_ms) or reply
 
@@ -389,7 +386,7 @@ class ControllerService:
 
 
 def _allowed_ms(asked_ms: int) -> float:
-    """A tenth of the time, at most half a second, is left for the answer's way back."""
+    """Return the time limit: a tenth of the time, at most half a second, is reserved for sending the answer."""
     wanted = min(asked_ms or DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS)
     return wanted - min(wanted / 10, 500)
 

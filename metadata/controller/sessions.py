@@ -1,11 +1,11 @@
-"""Soft state of the active controller: when it last heard from each broker, and how far each says to be.
+"""Soft state of the active controller: the last heartbeat of each broker, and its progress.
 
-Not in the log: a new controller gives every unfenced broker a fresh session.  If the check itself comes late, this
-process was stopped or starved, and the heartbeats that it did not read in that time wait in its sockets: every session
-begins anew, so that a controller's own pause fences nobody.
+This state is not in the log: a new controller gives every unfenced broker a new session.  If the check itself is late,
+this process was stopped or starved, and heartbeats that arrived in that time wait unread in its sockets.  Then every
+session is renewed, so that a controller's own pause fences no broker.
 
-A leadership that pauses because the network failed probably does not hear its brokers either.  No session therefore
-ends earlier than one timeout after the last pause.
+A leadership that pauses because the network failed probably receives no heartbeats either.  Therefore no session ends
+earlier than one timeout after the last pause.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Socket = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """Offsets are -1 while the broker has not been heard from under this controller.
+    """Offsets are -1 until the broker has sent a heartbeat to this controller.
 
-    The last four fields are those of `metadata.controller.refusals`.  accepted: the addresses of this broker, by
-    number, that have accepted a connection from this node; empty until enough of them have.  prove_at: loop time of
-    the next attempt, prove_again_s: from it to the one after.  has_task: a task tries to connect.
+    The last four fields belong to `metadata.controller.refusals`.  accepted: the addresses of this broker, by number,
+    that have accepted a connection from this node; empty until enough of them have.  prove_at: loop time of the next
+    attempt; prove_again_s: time from it to the one after.  has_task: a task is trying to connect.
     """
 
     broker_epoch: int
@@ -62,7 +62,7 @@ class Sessions:
         return self._by_id.items()
 
     def touch(self, broker_id: int, broker_epoch: int, now: float) -> Session:
-        """A heartbeat of this incarnation has come."""
+        """Process a heartbeat of this incarnation."""
         session = self._by_id.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             session = self._by_id[broker_id] = Session(broker_epoch, now)
@@ -73,7 +73,7 @@ class Sessions:
         self._by_id.pop(broker_id, None)
 
     def follow(self, records: Iterable[Record], before: ClusterImage) -> None:
-        """These records were appended after `before`: forget the incarnations that they end."""
+        """Drop the sessions of incarnations that these records, appended after `before`, end."""
         for record in records:
             if isinstance(record, RegisterBroker):
                 old = before.brokers.get(record.broker_id)
@@ -88,7 +88,7 @@ class Sessions:
         return session is not None and now < self._end_of(session)
 
     def renew(self, now: float) -> None:
-        """Everybody's session begins anew."""
+        """Renew all sessions."""
         for session in self._by_id.values():
             session.last_contact = now
 
@@ -103,7 +103,7 @@ class Sessions:
         return max(session.last_contact, self._resumed_at()) + self._timeout
 
     def others_applied(self, image: ClusterImage, broker_id: int) -> int:
-        """The least end of metadata that the other unfenced brokers have applied; the image's end if there are none."""
+        """Return the lowest end of metadata applied by the other unfenced brokers; the image's end if none exist."""
         ends = [
             -1 if other not in self._by_id else self._by_id[other].applied_offset
             for other, broker in image.brokers.items()

@@ -1,6 +1,6 @@
-"""Changes of the voters, as requests of the `Controller` service: checked on the way in, put into words on the way out.
+"""Changes of the voters, as requests of the `Controller` service: checked, converted, and answered in words.
 
-The quorum itself decides (`quorum.core.membership`): this only converts.
+The quorum itself decides (`quorum.core.membership`); this module only converts.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _WORDS = {
 }
 
 _TRANSFER_ADVICE = {
-    VoterChangeError.PAUSED: "see `kctl quorum status`, and that a majority of the voters runs",
-    VoterChangeError.CHANGE_PENDING: "try again in a moment",
+    VoterChangeError.PAUSED: "make sure that a majority of the voters runs (`kctl quorum status`)",
+    VoterChangeError.CHANGE_PENDING: "retry in a moment",
     VoterChangeError.VOTER_NOT_FOUND: "see `kctl quorum status` for the voters",
-    VoterChangeError.NOT_CAUGHT_UP: "see that it runs and fetches (`kctl quorum status`), then try again",
+    VoterChangeError.NOT_CAUGHT_UP: "make sure that it runs and fetches (`kctl quorum status`), then retry",
     VoterChangeError.LAST_VOTER: "add a voter first: kctl add-voter",
     VoterChangeError.TIMED_OUT: "see `kctl quorum status` for who leads",
     VoterChangeError.OUTCOME_UNKNOWN: "see `kctl quorum status` for who leads",
@@ -47,14 +47,14 @@ UNSETTLED = {
     VoterChangeError.OUTCOME_UNKNOWN,
     VoterChangeError.TIMED_OUT,
 }
-"""Answers that claim nothing about the voters: they may be given by a leader that is not sure to be one."""
+"""Answers that claim nothing about the voters, which a leader may give even if it is unsure of its leadership."""
 
 
 def change(request: pb.ChangeVotersRequest) -> VoterChange:
-    """The change that is asked for.
+    """Return the requested change.
 
     Raises:
-        RemoteProtocolError: none, or one that cannot be meant.
+        RemoteProtocolError: the request has no change, or an invalid one.
     """
     match request.WhichOneof("change"):
         case "add":
@@ -65,7 +65,7 @@ def change(request: pb.ChangeVotersRequest) -> VoterChange:
             return SetTarget(_targets(request.set_target))
         case "cancel_target":
             return CancelTarget()
-    raise RemoteProtocolError("the request names no change of the voters")
+    raise RemoteProtocolError("the request contains no change of the voters")
 
 
 def changed(result: VoterChangeResult) -> pb.ChangeVotersReply:

@@ -343,7 +343,7 @@ def test_whoever_finds_no_controller_is_sent_to_the_doctor(
     client: FakeClient, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for code, next_step, shown in (
-        ("NOT_CONTROLLER", "ask again, or another node", "kctl doctor"),
+        ("NOT_CONTROLLER", "retry, or ask another node", "kctl doctor"),
         ("UNAVAILABLE", "", "kctl doctor"),
         ("TIMED_OUT", "", "kctl doctor"),
         ("UNAVAILABLE", "start a node there", "start a node there"),
