@@ -21,13 +21,18 @@ from functools import cache, partial
 from itertools import count, islice
 from typing import Any, TypeVar
 
-from simulation import cluster_mutants, cluster_plan, cluster_world, mutants, quorum_world, slow_disks
-from simulation.cluster_plan import ClusterPlan
-from simulation.cluster_world import ClusterResult
-from simulation.coverage import ROWS, Row, describe
-from simulation.plan import KINDS, Plan, draw
-from simulation.quorum_world import Result
-from simulation.shrink import shrink
+from simulation.cluster import mutants as cluster_mutants
+from simulation.cluster import plan as cluster_plan
+from simulation.cluster import run as cluster_run
+from simulation.cluster.plan import ClusterPlan
+from simulation.cluster.world import ClusterResult
+from simulation.kernel.mutation import hunt_all
+from simulation.kernel.shrink import shrink
+from simulation.quorum import mutants, slow_disks
+from simulation.quorum import run as quorum_run
+from simulation.quorum.coverage import ROWS, Row, describe
+from simulation.quorum.plan import KINDS, Plan, draw
+from simulation.quorum.world import Result
 
 BLOCK = 10
 PROGRESS = 500
@@ -145,11 +150,11 @@ def _freeze_program() -> None:
 
 
 def play_calmly(plan: Plan) -> Result:
-    return _calmly(lambda: quorum_world.play(plan))
+    return _calmly(lambda: quorum_run.play(plan))
 
 
 def play_cluster_calmly(plan: ClusterPlan) -> ClusterResult:
-    return _calmly(lambda: cluster_world.play(plan))
+    return _calmly(lambda: cluster_run.play(plan))
 
 
 @dataclass(frozen=True)
@@ -166,9 +171,9 @@ class Kind:
         return self.play(self.draw(seed))
 
 
-QUORUM = Kind("", draw, play_calmly, partial(quorum_world.play, traced=True), Totals)
+QUORUM = Kind("", draw, play_calmly, partial(quorum_run.play, traced=True), Totals)
 CLUSTER = Kind(
-    "--cluster ", cluster_plan.draw, play_cluster_calmly, partial(cluster_world.play, traced=True), ClusterTotals
+    "--cluster ", cluster_plan.draw, play_cluster_calmly, partial(cluster_run.play, traced=True), ClusterTotals
 )
 
 
@@ -288,13 +293,13 @@ def main() -> int:
     if options.minutes is not None and options.seeds is None:
         seeds = count(0)
     if options.mutants and options.cluster:
-        return mutants.hunt_all(cluster_mutants.MUTANTS, attack_cluster_seed)
+        return hunt_all(cluster_mutants.MUTANTS, attack_cluster_seed)
     if options.slow_disks:
         for line in slow_disks.table():
             print(line, flush=True)
         return 0
     if options.mutants:
-        return mutants.hunt_all()
+        return hunt_all(mutants.MUTANTS, mutants.attack_quorum)
     kind = CLUSTER if options.cluster else QUORUM
     if options.seed is not None:
         return replay(kind, options.seed, options.faults, options.trace)

@@ -23,7 +23,8 @@ from quorumlog.client.records import NewRecord, build_batch, decode_batches
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
-from simulation.world import EPOCH_MS, Host, World
+from simulation.cluster.nodes import Host, World
+from simulation.kernel.loop import EPOCH_MS
 
 TOPIC = "smoke"
 PARTITIONS = 2

@@ -21,9 +21,9 @@ from quorum.ports import ControllerHandler, Handler, QuorumStore, Transport
 from quorum.store import SqliteQuorumStore
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.runtime.clock import Sources
-from simulation.loop import Process, SimulatedLoop
-from simulation.network import Network, SimulatedTransport, current_process
-from simulation.store import QuorumDisk, SimulatedStore
+from simulation.kernel.loop import Process, SimulatedLoop
+from simulation.kernel.network import Network, SimulatedTransport, current_process
+from simulation.kernel.store import QuorumDisk, SimulatedStore
 
 
 class StoreKind(Protocol):

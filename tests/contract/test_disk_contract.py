@@ -17,7 +17,7 @@ import pytest
 
 from quorumlog.runtime.disk import Disk
 from quorumlog.runtime.file_disk import FileDisk
-from simulation.disk import SimulatedDisk
+from simulation.kernel.disk import SimulatedDisk
 from tests.contract.conftest import run_simulated
 
 

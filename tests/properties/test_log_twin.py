@@ -19,7 +19,7 @@ from broker.core.epochs import UNKNOWN_EPOCH
 from broker.core.producer_state import ProducerState
 from broker.log import Appended, LogConfig, LogKey, LogManager, PartitionLog
 from quorumlog.wire.record_batch import BatchHeader, parse_header, patch
-from simulation.disk import SimulatedDisk
+from simulation.kernel.disk import SimulatedDisk
 from tests.contract.conftest import run_simulated
 from tests.unit.broker.log.batches import make_batch
 

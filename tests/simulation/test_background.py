@@ -11,7 +11,7 @@ from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from simulation import smoke
-from simulation.world import Host, World
+from simulation.cluster.nodes import Host, World
 from tests.simulation.test_known_failures import active, epoch_of
 from tests.simulation.test_snapshots import up
 

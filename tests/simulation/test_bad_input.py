@@ -12,7 +12,7 @@ from metadata.records import NoOp
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.addresses import Address
 from simulation import smoke
-from simulation.world import Host, World
+from simulation.cluster.nodes import Host, World
 from tests.simulation.test_known_failures import active, ask_to_create, epoch_of
 from tests.simulation.test_snapshots import equal, up
 

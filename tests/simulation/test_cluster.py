@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from simulation.__main__ import CLUSTER, ClusterTotals, attack_cluster_seed, main
-from simulation.cluster_mutants import MUTANTS
-from simulation.cluster_plan import KINDS, draw
-from simulation.mutants import hunt
+from simulation.cluster.mutants import MUTANTS
+from simulation.cluster.plan import KINDS, draw
+from simulation.kernel.mutation import hunt
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 36
@@ -131,7 +131,7 @@ def test_the_command_shrinks_and_names_a_failing_seed(
 @pytest.mark.parametrize("name", sorted(QUICKLY_CAUGHT))
 def test_a_known_mistake_is_caught(name: str) -> None:
     mutant = next(one for one in MUTANTS if one.name == name)
-    assert hunt(mutant, MUTANT_SEEDS, attack=attack_cluster_seed).caught_by is not None
+    assert hunt(mutant, attack_cluster_seed, MUTANT_SEEDS).caught_by is not None
 
 
 def test_nothing_is_left_of_a_mutant() -> None:

@@ -13,11 +13,11 @@ from broker.log import LogKey
 from quorum.core import messages
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.record_batch import Codec, patch
-from simulation import network
-from simulation.cluster_history import Committed, History, Mark, batches_in
-from simulation.cluster_metadata import Spot
-from simulation.cluster_retention import Kept, Retention, StrayWatch
-from simulation.disk import SimulatedDisk
+from simulation.cluster.history import Committed, History, Mark, batches_in
+from simulation.cluster.metadata import Spot
+from simulation.cluster.retention import Kept, Retention, StrayWatch
+from simulation.kernel import network
+from simulation.kernel.disk import SimulatedDisk
 
 FORGETS_S = 2.0
 NOW_MS = 1_000_000

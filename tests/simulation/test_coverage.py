@@ -6,7 +6,7 @@ import pytest
 
 from quorum.core.events import RoleChanged
 from quorum.core.types import Role
-from simulation.coverage import ROWS, TRANSITIONS, describe, row_of
+from simulation.quorum.coverage import ROWS, TRANSITIONS, describe, row_of
 
 
 def changed(role: Role, reason: str) -> RoleChanged:

@@ -10,8 +10,8 @@ import pytest
 from quorum.core.messages import Request, Vote
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
+from simulation.cluster.nodes import Host, World
 from simulation.smoke import quiet
-from simulation.world import Host, World
 
 ASKED: dict[str, Callable[[int], Any]] = {
     "a read": lambda leader: pb.DescribePreferredControllersRequest(),

@@ -14,9 +14,10 @@ from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
-from simulation.cluster_world import LIMITS, QUICK
+from simulation.cluster.nodes import World
+from simulation.cluster.world import LIMITS, QUICK
+from simulation.kernel.loop import EPOCH_MS
 from simulation.smoke import all_ready, quiet
-from simulation.world import EPOCH_MS, World
 
 TOPIC = "t"
 LEADER, EMPTIED, BEHIND = 11, 12, 13

@@ -12,7 +12,8 @@ from quorumlog.runtime.addresses import Address
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation import smoke
-from simulation.world import CONTROL_PORT, Host, World
+from simulation.cluster.nodes import Host, World
+from simulation.kernel.network import CONTROL_PORT
 from tests.simulation.test_snapshots import equal, up
 
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from simulation.linearizability import Operation, check, check_key
+from simulation.quorum.linearizability import Operation, check, check_key
 
 
 def read(began: float, ended: float, result: str | None) -> Operation:

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulation import cluster_world, quorum_world
-from simulation.cluster_plan import draw as draw_cluster
-from simulation.loop import SimulatedLoop
-from simulation.plan import draw as draw_quorum
+from simulation.cluster import run as cluster_run
+from simulation.cluster.plan import draw as draw_cluster
+from simulation.cluster.world import ClusterWorld
+from simulation.kernel.loop import SimulatedLoop
+from simulation.quorum import run as quorum_run
+from simulation.quorum.plan import draw as draw_quorum
+from simulation.quorum.world import QuorumWorld
 
 
 @pytest.fixture
@@ -54,9 +57,9 @@ def test_an_assertion_that_ended_a_task_unheard_is_reported(loop: SimulatedLoop)
 
 
 def test_a_broken_invariant_is_a_violation_of_either_kind_of_run() -> None:
-    cluster = cluster_world.ClusterWorld(draw_cluster(0))
+    cluster = ClusterWorld(draw_cluster(0))
     cluster.loop.call_later(1.0, broken)
-    assert "an invariant is broken" in str(cluster.play().violation)
-    quorum = quorum_world.QuorumWorld(draw_quorum(0))
+    assert "an invariant is broken" in str(cluster.play(cluster_run.attack).violation)
+    quorum = QuorumWorld(draw_quorum(0))
     quorum.loop.call_later(1.0, broken)
-    assert "an invariant is broken" in str(quorum.play().violation)
+    assert "an invariant is broken" in str(quorum.play(quorum_run.attack).violation)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.mutants import MUTANTS, hunt
-from simulation.plan import draw
-from simulation.quorum_world import play
+from simulation.kernel.mutation import hunt
+from simulation.quorum.mutants import MUTANTS, attack_quorum
+from simulation.quorum.plan import draw
+from simulation.quorum.run import play
 
 SEEDS = 100
 SLOW = {
@@ -29,7 +30,7 @@ SLOW = {
 @pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.name not in SLOW], ids=lambda mutant: mutant.name)
 def test_is_caught(mutant: object) -> None:
     found = next(one for one in MUTANTS if one is mutant)
-    assert hunt(found, SEEDS).caught_by is not None
+    assert hunt(found, attack_quorum, SEEDS).caught_by is not None
 
 
 def test_nothing_is_left_of_a_mutant() -> None:

@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from simulation import smoke
-from simulation.world import Host, World
+from simulation.cluster.nodes import Host, World
 from tests.simulation.test_background import image_of
 from tests.simulation.test_known_failures import active, epoch_of
 from tests.simulation.test_refusals import SESSION_S, fenced_after, steady

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from quorum.core.types import Role
-from simulation import mutants
 from simulation.__main__ import QUORUM, Totals, main, play_calmly
-from simulation.coverage import ROWS
-from simulation.plan import DISK_FAULTS, LINK_FAULTS, NODE_FAULTS, ORDERS, draw
-from simulation.shrink import shrink
+from simulation.kernel.shrink import shrink
+from simulation.quorum import mutants
+from simulation.quorum.coverage import ROWS
+from simulation.quorum.plan import DISK_FAULTS, LINK_FAULTS, NODE_FAULTS, ORDERS, draw
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 240

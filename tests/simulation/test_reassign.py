@@ -22,9 +22,10 @@ from quorumlog.client.records import NewRecord, build_batch, decode_batches
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
-from simulation.faults import Faults
+from simulation.cluster.nodes import Host, World
+from simulation.cluster.random_faults import Faults
+from simulation.kernel.loop import EPOCH_MS
 from simulation.smoke import all_ready, image_digest, quiet
-from simulation.world import EPOCH_MS, Host, World
 
 TOPIC = "t"
 OLD = (11, 12, 13)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from simulation import smoke
-from simulation.world import Host, World
+from simulation.cluster.nodes import Host, World
 from tests.simulation.test_background import image_of
 from tests.simulation.test_known_failures import active
 from tests.simulation.test_snapshots import up

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.slow_disks import measure
-from simulation.store import Latency
+from simulation.kernel.store import Latency
+from simulation.quorum.slow_disks import measure
 
 P99_MS = 2000
 

@@ -18,8 +18,8 @@ from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from simulation import smoke
-from simulation.store import QuorumDisk
-from simulation.world import Host, World
+from simulation.cluster.nodes import Host, World
+from simulation.kernel.store import QuorumDisk
 
 POLICY = SnapshotPolicy(log_bytes=1500, retain_bytes=3000)
 

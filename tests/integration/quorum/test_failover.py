@@ -21,7 +21,7 @@ from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster, Node
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
-from simulation.linearizability import Operation, check
+from simulation.quorum.linearizability import Operation, check
 from tests.integration.quorum.clusters import TIMEOUT_S, everybody, kill, leader_of, node_of, ready, running, spawn
 from tests.integration.quorum.load import ATTEMPT_S, create, outcome
 

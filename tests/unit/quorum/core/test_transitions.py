@@ -20,7 +20,7 @@ from quorum.core.state import CoreState
 from quorum.core.timeouts import Timeouts
 from quorum.core.transitions import TRANSITIONS, Transitions
 from quorum.core.types import QuorumState, Role, StoredQuorum
-from simulation import coverage
+from simulation.quorum import coverage
 
 PAGE = Path(__file__).parents[4] / "ARCHITECTURE.md"
 DIAGRAM = re.compile(r"```mermaid\nstateDiagram-v2\n.*?```\n", re.DOTALL)

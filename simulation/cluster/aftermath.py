@@ -1,0 +1,213 @@
+"""What must have come when all faults of a cluster have ended, and by when: liveness, and everything read back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRangeError
+from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
+from quorumlog.wire.v1 import controller_pb2 as pb
+from simulation.cluster.clients import CONNECT_S, REQUEST_S
+from simulation.cluster.history import History
+from simulation.cluster.metadata import Spot
+from simulation.cluster.orders import Orders
+from simulation.cluster.plan import TopicPlan
+from simulation.kernel.violation import Violation
+
+if TYPE_CHECKING:
+    from simulation.cluster.world import ClusterWorld
+
+READY_S = 30.0
+REPORTED_S = 10.0
+WHOLE_S = 30.0
+DRAIN_S = 20.0
+READ_S = 20.0
+
+
+def not_ready(world: ClusterWorld) -> list[str]:
+    """Brokers that do not serve, and why."""
+    found = []
+    for host in world.brokers:
+        with world.loop.as_process(host.process):
+            if host.broker is None:
+                found.append(f"{host.name} is down")
+            elif not (ready := host.broker.is_ready())[0]:
+                found.append(f"{host.name}: {ready[1]}")
+    return found
+
+
+class Aftermath:
+    """One a run."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        self.world = world
+
+    async def create_topics(self) -> None:
+        """Those of the plan."""
+        orders, random = Orders(self.world), self.world.fresh_random()
+        for topic in self.world.plan.topics:
+            new = pb.NewTopic(name=topic.name, partitions=topic.partitions, replication_factor=topic.factor)
+            for key, value in topic.configs.items():
+                new.configs.add(key=key, value=value)
+            reply = await orders.ask(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[new]), READY_S, random)
+            words = [] if reply is None else [each.result.error for each in reply.topics]
+            if words not in ([ApiError.NONE], [ApiError.TOPIC_ALREADY_EXISTS]):
+                raise Violation(f"L2: {topic.name} cannot be created: {reply}")
+
+    async def follow(self) -> None:
+        """All faults have ended.  Raises: Violation."""
+        world = self.world
+        await world.wait(
+            lambda: not self._unreported(), "L7: failed disks are known to the cluster", REPORTED_S, self._unreported
+        )
+        for host in world.brokers:
+            if host.process is not None and any(disk.is_broken for disk in host.disks):
+                world.bring_down(host.config.node_id)
+                world.bring_up(host.config.node_id)
+        await world.wait(lambda: not not_ready(world), "L1: all brokers are ready", READY_S, lambda: not_ready(world))
+        await world.wait(lambda: not self._not_whole(), "L3: everything is in sync", WHOLE_S, self._not_whole)
+        await self._drain()
+        await world.wait(lambda: not self._not_quiet(), "L4: all replicas are alike", WHOLE_S, self._not_quiet)
+        try:
+            async with asyncio.timeout(READ_S):
+                await self._read_all()
+        except TimeoutError:
+            raise Violation(f"L5: not everything is read within {READ_S} s") from None
+        self._last_checks()
+
+    def _unreported(self) -> list[str]:
+        """Failed directories of brokers that run, which the metadata takes for good ones."""
+        image = self.world.watch.metadata.image
+        found = []
+        for host in self.world.brokers:
+            known = image.brokers.get(host.config.node_id)
+            if host.broker is None or known is None:
+                continue
+            for directory_id in host.broker.role.logs.failed_disks:
+                if directory_id not in known.directories_offline and len(host.disks) > 1:
+                    found.append(f"{host.name}: {directory_id}")
+        return found
+
+    def _not_whole(self) -> list[str]:
+        """Partitions without a leader, with replicas out of sync, or being reassigned."""
+        image = self.world.watch.metadata.image
+        found = []
+        for topic in image.topics.values():
+            for partition in topic.partitions:
+                assert partition is not None
+                if not partition.isr and self.world.plan.wipes and topic.name.startswith("extra"):
+                    continue  # one replica was in sync, and its disk is gone
+                if partition.leader < 0 or set(partition.isr) != set(partition.replica_ids) or partition.reassigning:
+                    found.append(f"{topic.name}: {partition}")
+        behind = [
+            f"{host.name} is at {end} of {image.end_offset}"
+            for host in self.world.hosts.values()
+            if (end := -1 if host.plane is None else host.plane.replay.image.end_offset) < image.end_offset
+        ]
+        return found + behind
+
+    async def _drain(self) -> None:
+        clients = self.world.clients
+        clients.stop_writing.set()
+        _, late = await asyncio.wait(clients.writing, timeout=DRAIN_S)
+        self._all_ended(late, "L4: producers have not come to their end")
+        clients.stop_reading.set()
+        _, late = await asyncio.wait(clients.reading, timeout=DRAIN_S)
+        self._all_ended(late, "L4: consumers have not come to their end")
+
+    def _all_ended(self, late: set[asyncio.Task[None]], what: str) -> None:
+        if self.world.violation is not None:
+            raise Violation(self.world.violation)
+        if late:
+            raise Violation(f"{what} within {DRAIN_S} s: {len(late)}")
+
+    def _not_quiet(self) -> list[str]:
+        """Replicas that are not as the metadata has them, or not like their leader."""
+        world = self.world
+        image = world.watch.metadata.image
+        found = self._not_whole()
+        for host in world.brokers:
+            if host.broker is None:
+                return [f"{host.name} is down"]
+            node_id, table = host.config.node_id, host.broker.role.table
+            wanted = {
+                (topic.topic_id, one.index)
+                for topic in image.topics.values()
+                for one in topic.partitions
+                if one is not None and one.replica(node_id) is not None
+            }
+            hosted = {tuple(one.partition) for one in table}
+            if hosted != wanted:
+                found.append(f"{host.name} has {sorted(hosted)}, it should have {sorted(wanted)}")
+            for one in table:
+                if one.log is None:
+                    found.append(f"{host.name}: {one}: {one.offline}")
+                    continue
+                history = world.watch.history(one.key)
+                end = None if history is None else history.end
+                state = (one.log.end_offset, one.log.flushed_offset)
+                if state != (end, end):
+                    found.append(f"{host.name}: {one} ends at {state}, committed is {end}")
+        return found
+
+    # Reading back
+
+    async def _read_all(self) -> None:
+        async with Cluster(self.world.bootstrap, request_timeout_s=REQUEST_S, connect_timeout_s=CONNECT_S) as cluster:
+            consumer = Consumer(cluster, timeout_s=READ_S, request_timeout_s=REQUEST_S)
+            for topic in self.world.plan.topics:
+                for index in range(topic.partitions):
+                    await self._read(consumer, topic, Spot(topic.name, index))
+
+    async def _read(self, consumer: Consumer, topic: TopicPlan, spot: Spot) -> None:
+        watch = self.world.watch
+        history = watch.current(spot)
+        if history is None:
+            if topic.passing:
+                return
+            raise Violation(f"I20: {spot} is gone")
+        end = (await consumer.list_offset(spot.topic, spot.index, LATEST)).offset
+        watch.check(end == history.end, lambda: f"I21: the latest offset of {spot} is {end}, committed {history.end}")
+        offset = (await consumer.list_offset(spot.topic, spot.index, EARLIEST)).offset
+        watch.listed_earliest("last", spot, offset)
+        while offset < end:
+            before = offset
+            try:
+                offset = await self.world.clients.read("last", consumer, spot, offset)
+            except OffsetOutOfRangeError as error:  # retention goes on
+                watch.refused("last", spot, error.offset)
+                offset = error.start
+            watch.check(offset > before, lambda offset=offset: f"I21: nothing is read of {spot} at {offset} of {end}")  # type: ignore[misc]
+
+    def _last_checks(self) -> None:
+        world = self.world
+        watch, image = world.watch, world.watch.metadata.image
+        watch.read_damaged()
+        watch.check(
+            image.end_offset >= world.promised_offset,
+            lambda: f"I14: metadata up to {world.promised_offset} was promised, the log ends at {image.end_offset}",
+        )
+        if (problem := world.releases.problem()) is not None:
+            raise Violation(problem)
+        lost = world.promised_topics - watch.metadata.topic_ids
+        watch.check(not lost, lambda: f"I14: topics that were created have never been: {lost}")
+        for topic in world.plan.topics:
+            if topic.keeps_all:
+                for index in range(topic.partitions):
+                    count = len(watch.named(Spot(topic.name, index)))
+                    watch.check(
+                        count == 1,
+                        lambda topic=topic, index=index, count=count: (
+                            f"I20: {topic.name}-{index} was made {count} times"
+                        ),  # type: ignore[misc]
+                    )
+        for spot, offset, marks in world.by_leader_only:
+            kept = any(_has(history, offset, marks) for history in watch.named(spot))
+            watch.seen["acks=1 kept" if kept else "acks=1 lost"] += 1
+
+
+def _has(history: History, offset: int, marks: tuple[object, ...]) -> bool:
+    return all(history.mark_at(offset + place) == mark for place, mark in enumerate(marks))

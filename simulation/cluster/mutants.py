@@ -1,0 +1,480 @@
+"""Known mistakes of brokers and controllers, made again one at a time, to show that the cluster's simulator finds them.
+
+As `quorum/mutants.py`; most are bugs that other systems have had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from broker.core.errors import Code
+from broker.core.fetch_session import SessionCache
+from broker.core.partition import UNKNOWN_END, Answer, FollowerState, LeaderState
+from broker.core.producer_state import ACCEPT, ProducerState
+from broker.log import Appended, LogConfig, LogManager, PartitionLog
+from broker.log.segment import Segment
+from broker.log.state import empty_state
+from broker.replica import fetch
+from broker.replica.fetch import FetchService
+from broker.replica.fetchers import Fetcher
+from broker.replica.image import ImageFollower
+from broker.replica.replica import Replica
+from broker.server.role import BrokerRole
+from metadata import codec
+from metadata.control import brokers, features, partitions, reassign
+from metadata.image import BrokerImage, ClusterImage, PartitionImage
+from metadata.records import Feature, RegisterBroker
+from quorum.core.types import Batch, Voters
+from quorum.core.voters import VoterHistory
+from quorumlog.errors import CorruptStoreError
+from quorumlog.wire.record_batch import BatchRefusal, check_batches
+from quorumlog_server import recover
+from simulation.cluster import disaster as cluster_disaster
+from simulation.kernel.loop import EPOCH_MS
+from simulation.kernel.mutation import Mutant, mutant_of
+
+MUTANTS: list[Mutant] = []
+
+_mutant = mutant_of(MUTANTS)
+
+
+# Truncation and divergence
+
+
+@_mutant("a follower truncates its log to the watermark")
+def _cuts_at_the_watermark() -> list[Any]:
+    """As before KIP-101: what was committed above the watermark that it knew is gone."""
+    follow = Replica.follow
+
+    def cut(self: Replica) -> None:
+        log = self.log
+        if log is not None and self.role_epoch != self.image.leader_epoch:
+            log.truncate_to(max(log.high_watermark, log.truncation_floor, log.start_offset))
+        follow(self)
+
+    return [patch.object(Replica, "follow", cut)]
+
+
+@_mutant("a leader does not check for divergence")
+def _no_divergence() -> list[Any]:
+    def check(fetch_offset: int, last_epoch: int, log_start: int, epochs: Any, *, is_replica: bool) -> Code:
+        return Code.NONE if log_start <= fetch_offset <= epochs.end_offset else Code.OFFSET_OUT_OF_RANGE
+
+    return [patch.object(fetch, "check_position", check)]
+
+
+@_mutant("divergence is applied after the watermark")
+def _watermark_first() -> list[Any]:
+    """KAFKA-14704."""
+    apply = Fetcher._apply
+
+    async def watermark_first(
+        self: Fetcher,
+        key: Any,
+        replica: Replica,
+        log: PartitionLog,
+        follower: FollowerState,
+        target: Any,
+        part: Any,
+        *more: Any,
+    ) -> None:
+        if part.diverging_epoch >= 0:
+            replica.follow_watermark(part.high_watermark)
+        await apply(self, key, replica, log, follower, target, part, *more)
+
+    return [patch.object(Fetcher, "_apply", watermark_first)]
+
+
+@_mutant("producers are not rebuilt after a truncation")
+def _producers_survive() -> list[Any]:
+    truncate = PartitionLog.truncate_to
+
+    def keep(self: PartitionLog, offset: int) -> None:
+        producers = self._producers
+        truncate(self, offset)
+        self._producers = producers
+
+    return [patch.object(PartitionLog, "truncate_to", keep)]
+
+
+# Maintenance
+
+
+@_mutant("an empty log matches any position")
+def _empty_logs_fit() -> list[Any]:
+    """A replica whose log retention has emptied is held to the bounds of its leader's log, not to its epochs."""
+    check = FetchService._check
+
+    def by_bounds(self: FetchService, entry: Any, replica_id: int, log: PartitionLog) -> Any:
+        if entry.fetch_offset == entry.log_start_offset > 0 and log.start_offset <= entry.fetch_offset:
+            return Code.NONE if entry.fetch_offset <= log.end_offset else Code.OFFSET_OUT_OF_RANGE
+        return check(self, entry, replica_id, log)
+
+    return [patch.object(FetchService, "_check", by_bounds)]
+
+
+@_mutant("retention deletes uncommitted records")
+def _deletes_uncommitted() -> list[Any]:
+    def advance(self: PartitionLog, offset: int) -> None:
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.epochs.drop_before(offset)
+            self.is_changed = True
+
+    retained = PartitionLog.retained_start
+
+    def flushed(self: PartitionLog, *clocks: int) -> int:
+        watermark, self.high_watermark = self.high_watermark, self.end_offset
+        try:
+            return retained(self, *clocks)
+        finally:
+            self.high_watermark = watermark
+
+    return [
+        patch.object(PartitionLog, "advance_start_offset", advance),
+        patch.object(PartitionLog, "retained_start", flushed),
+    ]
+
+
+@_mutant("retention deletes one segment too many")
+def _deletes_too_much() -> list[Any]:
+    retained = PartitionLog.retained_start
+
+    def one_more(self: PartitionLog, *clocks: int) -> int:
+        start = retained(self, *clocks)
+        ends = [one.end_offset for one in self.segments if one.end_offset > start]
+        return ends[0] if start > self.start_offset and ends else start
+
+    return [patch.object(PartitionLog, "retained_start", one_more)]
+
+
+@_mutant("producers expire when the wall clock jumps")
+def _expire_by_wall_clock() -> list[Any]:
+    maintain = LogManager.maintain
+
+    async def by_wall_clock(self: LogManager, now_ms: int, wall_ms: int) -> None:
+        for log in self.logs.values():
+            for _, producer in log.producers:
+                if abs(wall_ms - now_ms - EPOCH_MS) > log.config.producer_expiration_ms // 2:
+                    producer.silent_since_ms = now_ms - log.config.producer_expiration_ms - 1
+        for log in self.logs.values():
+            log.producers.expire(now_ms, log.config.producer_expiration_ms, log.end_offset)
+        await maintain(self, now_ms, wall_ms)
+
+    return [patch.object(LogManager, "maintain", by_wall_clock)]
+
+
+@_mutant("a stray is deleted at once")
+def _strays_go_at_once() -> list[Any]:
+    delete = LogManager.delete_strays
+
+    async def at_once(self: LogManager, now_ms: int, kept_ms: int) -> int:
+        return await delete(self, now_ms, -1)
+
+    return [patch.object(LogManager, "delete_strays", at_once)]
+
+
+# Acknowledgements
+
+
+@_mutant("a leader counts records that it has not flushed")
+def _leader_unflushed() -> list[Any]:
+    on_appended = LeaderState.on_appended
+
+    def appended(self: LeaderState, log_end: int) -> None:
+        on_appended(self, log_end)
+        self.flushed_end = log_end
+
+    return [patch.object(LeaderState, "on_appended", appended)]
+
+
+@_mutant("a follower fetches from an offset that it has not flushed")
+def _follower_unflushed() -> list[Any]:
+    return [patch.object(PartitionLog, "flushed_offset", property(lambda self: self.end_offset))]
+
+
+@_mutant("writes are acknowledged below min.insync.replicas")
+def _below_min_isr() -> list[Any]:
+    return [patch.object(LeaderState, "min_isr", property(lambda self: 1))]
+
+
+@_mutant("a duplicate is acknowledged before the watermark")
+def _duplicates_at_once() -> list[Any]:
+    append = PartitionLog.append_as_leader
+
+    def at_once(self: PartitionLog, batches: Any, leader_epoch: int, now_ms: int) -> Any:
+        outcome = append(self, batches, leader_epoch, now_ms)
+        if isinstance(outcome, Appended) and outcome.duplicate:
+            return outcome._replace(end_offset=0)
+        return outcome
+
+    return [patch.object(PartitionLog, "append_as_leader", at_once)]
+
+
+@_mutant("a retry is not recognised")
+def _no_duplicates() -> list[Any]:
+    return [patch.object(ProducerState, "check", lambda self, batch, log_start: ACCEPT)]
+
+
+# ISR
+
+
+@_mutant("a proposed shrink counts before it is committed")
+def _shrinks_at_once() -> list[Any]:
+    propose = LeaderState.propose
+
+    def at_once(self: LeaderState, now_ms: int) -> Any:
+        proposal = propose(self, now_ms)
+        if proposal is not None:
+            self.isr = tuple([each for each in self.isr if each in proposal.members])
+            self.advance()
+        return proposal
+
+    return [patch.object(LeaderState, "propose", at_once)]
+
+
+@_mutant("a proposal is dropped on a timeout")
+def _timeouts_refuse() -> list[Any]:
+    on_answer = LeaderState.on_answer
+
+    def refused(self: LeaderState, proposal: Any, answer: Answer, now_ms: int) -> bool:
+        return on_answer(self, proposal, Answer.REFUSED if answer is Answer.UNKNOWN else answer, now_ms)
+
+    return [patch.object(LeaderState, "on_answer", refused)]
+
+
+@_mutant("a follower joins the ISR without the records at the leader's epoch start")
+def _joins_early() -> list[Any]:
+    in_sync = LeaderState._in_sync
+
+    def any_end(self: LeaderState, broker_id: int, now_ms: int) -> bool:
+        return in_sync(self, broker_id, now_ms) or self.followers[broker_id].end > UNKNOWN_END
+
+    return [patch.object(LeaderState, "_in_sync", any_end)]
+
+
+@_mutant("a fetch by an earlier incarnation counts")
+def _old_incarnations_count() -> list[Any]:
+    """KAFKA-15221: broker epochs are compared neither by the leader nor by the controller."""
+    on_fetch, check = LeaderState.on_fetch, partitions._check_members
+
+    def counts(self: LeaderState, broker_id: int, broker_epoch: int, *more: Any) -> bool:
+        return on_fetch(self, broker_id, self.cluster.broker_epoch(broker_id), *more)
+
+    def members(image: ClusterImage, name: str, change: Any, partition: PartitionImage) -> Any:
+        known = [member._replace(broker_epoch=_epoch_of(image, member.broker_id)) for member in change.isr]
+        return check(image, name, replace(change, isr=tuple(known)), partition)
+
+    return [
+        patch.object(LeaderState, "on_fetch", counts),
+        patch.object(partitions, "_check_members", members),
+        patch.object(SessionCache, "close_replica", lambda self, replica_id: None),
+    ]
+
+
+def _epoch_of(image: ClusterImage, broker_id: int) -> int:
+    broker = image.brokers.get(broker_id)
+    return -1 if broker is None else broker.epoch
+
+
+@_mutant("a stale ISR change is accepted")
+def _stale_changes() -> list[Any]:
+    check = partitions._check_change
+
+    def any_epoch(image: ClusterImage, broker_id: int, change: Any, partition: Any) -> Any:
+        if partition is not None:
+            change = replace(change, partition_epoch=partition.partition_epoch)
+        return check(image, broker_id, change, partition)
+
+    return [patch.object(partitions, "_check_change", any_epoch)]
+
+
+# Brokers and their disks
+
+
+@_mutant("a broker keeps its epoch after a crash")
+def _epochs_are_kept() -> list[Any]:
+    register = brokers.register
+
+    def same(image: ClusterImage, request: RegisterBroker, *, session_live: bool) -> Any:
+        old = image.brokers.get(request.broker_id)
+        if old is not None and set(old.directory_ids) == set(request.directory_ids):
+            request = msgspec.structs.replace(request, incarnation_id=old.incarnation_id)
+        return register(image, request, session_live=session_live)
+
+    return [patch.object(brokers, "register", same)]
+
+
+@_mutant("an emptied disk is trusted")
+def _emptied_disks_are_trusted() -> list[Any]:
+    """Neither the registration nor the report of its new directory tells that the one before is gone."""
+    return [
+        patch.object(brokers, "_lost_by", lambda *_: lambda topic, partition, replica: False),
+        patch.object(BrokerImage, "directory_online", lambda self, directory_id: True),
+    ]
+
+
+@_mutant("an unclean stop loses nothing with write.caching")
+def _caches_survive() -> list[Any]:
+    lost_by = brokers._lost_by
+
+    def as_if_clean(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> Any:
+        return lost_by(image, old, msgspec.structs.replace(request, previous_broker_epoch=old.epoch))
+
+    return [patch.object(brokers, "_lost_by", as_if_clean)]
+
+
+@_mutant("a segment is read unchecked")
+def _reads_unchecked() -> list[Any]:
+    return [patch.object(Segment, "_check", lambda *_: None)]
+
+
+@_mutant("a read checks no more than checksums")
+def _reads_checksums_only() -> list[Any]:
+    def check(self: Segment, data: bytes, start: int, epoch_of: Any) -> None:
+        if isinstance(refusal := check_batches(data), BatchRefusal):
+            raise CorruptStoreError(f"{self.path} at position {start + refusal.position}: {refusal.reason}")
+
+    return [patch.object(Segment, "_check", check)]
+
+
+@_mutant("a damaged replica is made anew without being told")
+def _damage_is_dropped() -> list[Any]:
+    """An error while a log is recovered is taken for an empty folder."""
+
+    def offline(self: LogManager, disk: Any, key: Any, folder: str, error: Any) -> None:
+        self._adopt(PartitionLog(disk, key, "damaged", folder, LogConfig(), empty_state()))
+
+    return [patch.object(LogManager, "_offline", offline)]
+
+
+@_mutant("a follower is taken for as far as it once was")
+def _followers_never_go_back() -> list[Any]:
+    """Its disk may have been restored from a backup meanwhile."""
+    on_fetch = LeaderState.on_fetch
+
+    def furthest(self: LeaderState, broker_id: int, broker_epoch: int, end: int, *more: Any) -> bool:
+        follower = self.followers.get(broker_id)
+        return on_fetch(self, broker_id, broker_epoch, max(end, follower.end) if follower and end else end, *more)
+
+    return [patch.object(LeaderState, "on_fetch", furthest)]
+
+
+@_mutant("strays are set aside before the metadata has caught up")
+def _strays_early() -> list[Any]:
+    def activate(self: ImageFollower, broker_epoch: int) -> None:
+        self._cluster.own_epoch = broker_epoch
+        self._cluster.newest = ClusterImage(end_offset=1)
+        self._wait_for = 0
+        self._news.set()
+
+    return [patch.object(ImageFollower, "activate", activate)]
+
+
+@_mutant("a failed disk is not reported")
+def _failures_are_kept() -> list[Any]:
+    def unheard(self: BrokerRole, directory_id: Any, error: Any) -> None:
+        for replica in list(self.table):
+            if replica.log is not None and replica.log.directory_id == directory_id:
+                replica.take_offline(error)
+
+    return [patch.object(BrokerRole, "_on_disk_failure", unheard)]
+
+
+# Reassignments, elections, topics
+
+
+@_mutant("a reassignment drops the old replicas before the new ones are in sync")
+def _drops_early() -> list[Any]:
+    completed = reassign._completed
+
+    def early(image: ClusterImage, topic_id: Any, partition: Any, now: PartitionImage, *more: Any) -> Any:
+        return completed(image, topic_id, partition, msgspec.structs.replace(now, adding=()), *more)
+
+    return [patch.object(reassign, "_completed", early)]
+
+
+@_mutant("leader epochs start over when a topic is recreated")
+def _epochs_restart() -> list[Any]:
+    return [patch.object(ClusterImage, "first_leader_epoch", lambda self, name, index: 0)]
+
+
+# Voters
+
+
+@_mutant("a node keeps to the first voters that it has heard of")
+def _voters_never_change() -> list[Any]:
+    append = VoterHistory.append
+
+    def first_only(self: VoterHistory, batch: Batch) -> bool:
+        if isinstance(batch.control, Voters) and self.record is not None:
+            return False
+        return append(self, batch)
+
+    return [patch.object(VoterHistory, "append", first_only)]
+
+
+# A quorum that is rebuilt
+
+
+@_mutant("a rebuilt quorum keeps the generation")
+def _same_generation() -> list[Any]:
+    plan_rebuild = recover.plan_rebuild
+
+    def same(*about: Any) -> Any:
+        plan = plan_rebuild(*about)
+        state = replace(plan.write.state, generation=plan.generation - 1)
+        first = plan.write.batches[0]
+        assert isinstance(first.control, Voters)
+        control = replace(first.control, generation=plan.generation - 1)
+        batches = (replace(first, control=control), *plan.write.batches[1:])
+        return replace(plan, write=replace(plan.write, state=state, batches=batches))
+
+    return [patch.object(cluster_disaster, "plan_rebuild", same)]
+
+
+# Feature levels
+
+
+@_mutant("a level is raised without asking the brokers")
+def _brokers_do_not_limit() -> list[Any]:
+    refuse = features._refuse
+
+    def by_our_own(feature: Any, wanted: int) -> Any:
+        return refuse(replace(feature, highest=features.SUPPORTED[feature.name][-1]), wanted)
+
+    return [patch.object(features, "_refuse", by_our_own)]
+
+
+@_mutant("a node skips a level that it does not understand")
+def _levels_are_skipped() -> list[Any]:
+    return [patch.object(codec._Reader, "feature", lambda self, message: Feature(message.name, message.level))]
+
+
+# What clients are shown
+
+
+@_mutant("consumers see uncommitted records")
+def _shows_all() -> list[Any]:
+    evaluate = FetchService._evaluate
+
+    def everything(self: FetchService, entry: Any, plan: Any, budget: int, at_least_one: bool) -> Any:
+        return evaluate(
+            self, entry, replace(plan, replica_id=-2) if plan.replica_id == -1 else plan, budget, at_least_one
+        )
+
+    serving = FetchService._serving
+
+    def anybody(self: FetchService, entry: Any, replica_id: int) -> Any:
+        return serving(self, entry, -1 if replica_id == -2 else replica_id)
+
+    return [patch.object(FetchService, "_evaluate", everything), patch.object(FetchService, "_serving", anybody)]
+
+
+@_mutant("a new leader reports a latest offset before it knows it")
+def _latest_unknown() -> list[Any]:
+    return [patch.object(LeaderState, "latest_known", lambda self: True)]

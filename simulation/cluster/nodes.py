@@ -1,0 +1,235 @@
+"""A cluster in virtual time: voters and brokers that run the product's own processes on simulated ports.
+
+A host keeps its disks when its process is killed and its address when it comes back.  `trace` collects a line for each
+message, start, kill and note, with its virtual time; its digest is what two runs of one seed must agree on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, TypeVar
+
+from broker.replica.limits import ReplicaLimits
+from broker.server.process import BrokerProcess
+from quorumlog.runtime.addresses import DEFAULT_LISTENER, Address, InitialVoter
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import BROKER, QUORUM_NODE, KafkaListener, NodeConfig
+from quorumlog_server.control_plane import ControlPlane
+from simulation.kernel.disk import SimulatedDisk
+from simulation.kernel.loop import EPOCH_MS, Process, SimulatedLoop
+from simulation.kernel.network import CONTROL_PORT, Network, SimulatedTransport
+from simulation.kernel.store import QuorumDisk
+from simulation.kernel.trace import Trace
+
+KAFKA_PORT = 9092
+
+T = TypeVar("T")
+
+
+@dataclass
+class Host:
+    """A machine: what outlives the processes on it, and the present process if one runs."""
+
+    config: NodeConfig
+    quorum_disk: QuorumDisk
+    disks: tuple[SimulatedDisk, ...]
+    process: Process | None = None
+    plane: ControlPlane | None = None
+    broker: BrokerProcess | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    down: int = 0  # faults that keep it from being started
+    failure: BaseException | None = None
+
+    @property
+    def name(self) -> str:
+        return self.config.control_listen.host
+
+
+class World:
+    """Voters v1, v2, … with ids from 1, brokers b11, b12, … with ids from 11, and a client's host.
+
+    Use `run(coroutine)`: it is the test's own process, and time passes only while it waits.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        voters: int = 3,
+        brokers: int = 3,
+        *,
+        spares: int = 0,
+        directories: int = 1,
+        settings: Mapping[str, Any] | None = None,
+        limits: ReplicaLimits | None = None,
+        torn: bool = False,
+        traced: bool = True,
+    ) -> None:
+        """spares: quorum nodes that are no voters at first.
+
+        directories: data directories of each broker.  settings: fields of every `NodeConfig`.
+
+        torn: power failures keep by chance some of what was not durable.  traced: the lines of the trace are kept.
+        """
+        self.loop = SimulatedLoop()
+        self.random = Random(seed)
+        self.trace = Trace(1000 if traced else 0)
+        self.traced = traced
+        self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note)
+        self.wall_offset_s = 0.0
+        self._limits = limits
+        self._torn = torn
+        listed = tuple(InitialVoter(one, Address(f"v{one}", CONTROL_PORT)) for one in range(1, voters + 1))
+        self.hosts: dict[int, Host] = {}
+        for voter in listed:
+            config = NodeConfig(
+                role=QUORUM_NODE,
+                node_id=voter.node_id,
+                data_dirs=("data",),
+                initial_voters=listed,
+                control_listen=voter.address,
+            )
+            self.hosts[voter.node_id] = Host(replace(config, **(settings or {})), self.new_quorum_disk(), ())
+        for broker_id in range(11, 11 + brokers):
+            host = f"b{broker_id}"
+            config = NodeConfig(
+                role=BROKER,
+                node_id=broker_id,
+                data_dirs=tuple(f"data{number}" for number in range(directories)),
+                bootstrap=tuple(voter.address for voter in listed),
+                control_listen=Address(host, CONTROL_PORT),
+                kafka_listeners=(KafkaListener(DEFAULT_LISTENER, Address(host, KAFKA_PORT)),),
+            )
+            disks = tuple([self.new_disk() for _ in range(directories)])
+            self.hosts[broker_id] = Host(replace(config, **(settings or {})), self.new_quorum_disk(), disks)
+        for node_id in range(voters + 1, voters + spares + 1):
+            config = NodeConfig(
+                role=QUORUM_NODE,
+                node_id=node_id,
+                data_dirs=("data",),
+                bootstrap=tuple(voter.address for voter in listed),
+                control_listen=Address(f"v{node_id}", CONTROL_PORT),
+            )
+            self.hosts[node_id] = Host(replace(config, **(settings or {})), self.new_quorum_disk(), ())
+
+    def new_quorum_disk(self) -> QuorumDisk:
+        return QuorumDisk(Random(self.random.getrandbits(64)))
+
+    def new_disk(self) -> SimulatedDisk:
+        return SimulatedDisk(Random(self.random.getrandbits(64)), torn=self._torn)
+
+    def note(self, line: str) -> None:
+        self.trace.add(f"{self.loop.true_time():.6f} {line}")
+
+    def show(self, line: str) -> None:
+        """See `Trace.show`."""
+        self.trace.show(f"{self.loop.true_time():.6f} {line}")
+
+    @property
+    def voters(self) -> list[Host]:
+        return [host for host in self.hosts.values() if host.config.role == QUORUM_NODE]
+
+    @property
+    def brokers(self) -> list[Host]:
+        return [host for host in self.hosts.values() if host.config.role == BROKER]
+
+    @property
+    def bootstrap(self) -> list[str]:
+        """The brokers' Kafka addresses."""
+        return [f"{host.name}:{KAFKA_PORT}" for host in self.brokers]
+
+    # Life and death
+
+    def start(self, node_id: int) -> None:
+        """Start the node's process on its host, with whatever its disks hold."""
+        host = self.hosts[node_id]
+        assert host.process is None, f"{host.name} is running"
+        self.note(f"start {host.name}")
+        host.process = Process(self.loop, host.name)
+        host.stop = asyncio.Event()
+        host.failure = None
+        host.process.start(self._main(host))
+
+    def start_all(self) -> None:
+        for node_id in sorted(self.hosts):
+            self.start(node_id)
+
+    def kill(self, node_id: int) -> None:
+        """As SIGKILL and power loss at once: what was not durable is gone."""
+        host = self.hosts[node_id]
+        assert host.process is not None, f"{host.name} is not running"
+        self.note(f"kill {host.name}")
+        host.process.kill()
+        host.process = host.plane = host.broker = None
+        host.quorum_disk.crash()
+        for disk in host.disks:
+            disk.crash()
+
+    async def _main(self, host: Host) -> None:
+        sources = Sources.seeded(self.random.getrandbits(64), self.wall_ms)
+        transport = SimulatedTransport(self.network, str(host.config.control_listen))
+        store = host.quorum_disk.store()
+        try:
+            if host.config.role == QUORUM_NODE:
+                plane = ControlPlane(host.config, sources, store, transport)
+                self.opening(host, plane, None)
+                async with plane:
+                    host.plane = plane
+                    await host.stop.wait()
+            else:
+                broker = BrokerProcess(host.config, sources, host.disks, store, transport, self._limits)
+                self.opening(host, broker.plane, broker)
+                async with broker:
+                    host.broker, host.plane = broker, broker.plane
+                    await host.stop.wait()
+        except Exception as failure:
+            self.note(f"{host.name} ends: {failure}")
+            host.failure = failure
+
+    def opening(self, host: Host, plane: ControlPlane, broker: BrokerProcess | None) -> None:
+        """Called in a process before anything of it runs; for who wants to watch it."""
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + int((self.loop.time() + self.wall_offset_s) * 1000)
+
+    # Watching
+
+    async def until(
+        self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0, look_s: float = 0.005
+    ) -> float:
+        """Let time pass until the condition holds, looking each `look_s`; how long it took, in seconds.
+
+        Raises:
+            AssertionError: it did not within `timeout_s`, or a process has failed.
+        """
+        began = self.loop.time()
+        while not condition():
+            failed = [host for host in self.hosts.values() if host.failure is not None]
+            if failed:
+                raise AssertionError(f"{failed[0].name} failed: {failed[0].failure!r}") from failed[0].failure
+            assert self.loop.time() - began < timeout_s, f"not within {timeout_s} s of virtual time: {what}"
+            await asyncio.sleep(look_s)
+        self.note(f"so: {what}")
+        return self.loop.time() - began
+
+    def active(self) -> Host | None:
+        """The host of the active controller, if there is just one."""
+        found = [host for host in self.hosts.values() if host.plane is not None and host.plane.controller.active]
+        return found[0] if len(found) == 1 else None
+
+    def run(self, main: Coroutine[Any, Any, T], timeout_s: float = 600.0) -> T:
+        """Run `main` as the process `client`, for at most `timeout_s` of virtual time; then end the world."""
+        result: list[T] = []
+
+        async def whole() -> None:
+            async with asyncio.timeout(timeout_s):
+                result.append(await main)
+
+        try:
+            self.loop.run_until_complete(Process(self.loop, "client").start(whole()))
+        finally:
+            self.loop.bury()
+            self.loop.close()
+        return result[0]

@@ -1,0 +1,89 @@
+"""What a person does by the documentation when a replica cannot heal by itself.
+
+A partition of a topic with write.caching has no leader after all members of its ISR have stopped uncleanly: the
+operator elects one uncleanly.  A damaged replica is made anew by a reassignment to other brokers and back, once all
+faults have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from metadata.image import PartitionImage
+from metadata.records import LOST
+from quorumlog.wire import rpcs
+from quorumlog.wire.v1 import controller_pb2 as pb
+from simulation.cluster.metadata import Spot
+from simulation.cluster.orders import Orders
+
+if TYPE_CHECKING:
+    from simulation.cluster.world import ClusterWorld
+
+LOOK_S = 0.4
+ORDER_S = 2.0
+
+
+class Operator:
+    """One a run."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        self._world = world
+        self._orders = Orders(world)
+        self._before: dict[Spot, tuple[int, ...]] = {}
+        """Replicas as they were before a damaged one was taken out."""
+
+    def start(self) -> None:
+        """Look after the cluster until the run ends, if anything in its plan needs that."""
+        plan = self._world.plan
+        if any(topic.caching for topic in plan.topics) or any(fault.kind == "rot" for fault in plan.faults):
+            self._world.start_client("operator", self._run())
+
+    async def _run(self) -> None:
+        random = self._world.fresh_random()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if lost := self._leaderless():
+                policy = pb.ElectLeadersRequest.POLICY_UNCLEAN
+                request = pb.ElectLeadersRequest(policy=policy, partitions=lost)
+                await self._orders.ask(rpcs.ELECT_LEADERS, request, ORDER_S, random)
+            moves = self._moves() if self._world.healed else {}
+            if moves:
+                reassign = pb.AlterReassignmentsRequest(replace=True)
+                for spot, replicas in moves.items():
+                    reassign.partitions.add(topic=spot.topic, index=spot.index, replicas=replicas)
+                await self._orders.ask(rpcs.ALTER_REASSIGNMENTS, reassign, ORDER_S, random)
+
+    def _partitions(self) -> list[tuple[Spot, PartitionImage]]:
+        topics = self._world.watch.metadata.image.topics.values()
+        return [(Spot(one.name, each.index), each) for one in topics for each in one.partitions if each is not None]
+
+    def _leaderless(self) -> list[pb.TopicPartition]:
+        """Return the partitions of topics with write.caching of which no replica is sure to hold everything."""
+        caching = self._world.watch.metadata.caching
+        return [
+            pb.TopicPartition(topic=spot.topic, index=spot.index)
+            for spot, partition in self._partitions()
+            if spot.topic in caching and partition.leader < 0 and not partition.isr and not partition.elr
+        ]
+
+    def _moves(self) -> dict[Spot, list[int]]:
+        """Return the next step for each damaged replica: off its broker, or back to it."""
+        moves: dict[Spot, list[int]] = {}
+        for spot, partition in self._partitions():
+            replicas = tuple(each for each in partition.replica_ids if each not in partition.removing)
+            damaged = [one.broker_id for one in partition.replicas if one.directory_id == LOST]
+            if damaged:
+                if set(damaged) <= set(partition.removing):
+                    continue
+                self._before.setdefault(spot, replicas)
+                others = [each for each in self._world.plan.broker_ids if each not in replicas]
+                sound = [each for each in replicas if each not in damaged]
+                moves[spot] = sound + others[: len(damaged)]
+            elif spot in self._before and not partition.reassigning:
+                before = self._before[spot]
+                if set(before) == set(replicas):
+                    del self._before[spot]
+                else:
+                    moves[spot] = list(before)
+        return moves

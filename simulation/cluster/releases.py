@@ -1,0 +1,159 @@
+"""Two releases in one cluster: some nodes understand only the older level of `metadata.version`.
+
+Theory of operation.  The product knows one level today, so the newer release is made here: for the code of each
+simulated process, the highest level that it understands depends on the host it runs on.  An administrator raises the
+level while nodes of both releases work, and replaces the older release node by node.  A node of the older release that
+meets the newer level must end and name it; its operator then starts the newer release on the same disks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import Context
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from broker.server import lifecycle
+from metadata import codec, snapshot
+from metadata.control import features
+from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, METADATA_VERSION_MIN
+from quorumlog.errors import QuorumlogError
+from quorumlog.wire import rpcs
+from quorumlog.wire.v1 import controller_pb2 as pb
+from simulation.cluster.nodes import Host
+from simulation.kernel.faults import Deed, Fault
+from simulation.kernel.loop import PROCESS
+
+if TYPE_CHECKING:
+    from simulation.cluster.orders import Orders
+    from simulation.cluster.plan import ClusterPlan
+    from simulation.cluster.world import ClusterWorld
+
+OLDER = METADATA_VERSION_MAX
+NEWER = METADATA_VERSION_MAX + 1
+SHARE = 0.12
+KINDS = ("raise level", "newer release")
+OPERATOR_S = (0.2, 1.5)
+"""How soon an operator starts the newer release on a node that has ended for the lack of it."""
+ORDERLY_S = 2.0
+
+
+def drawn(random: Random, plan: ClusterPlan) -> tuple[tuple[int, ...], list[Fault]]:
+    """The nodes that begin with the older release, and what the administrator does; nothing in most runs."""
+    if random.random() >= SHARE:
+        return (), []
+    among = random.choice((plan.node_ids, plan.node_ids, plan.node_ids[: plan.voters], plan.broker_ids))
+    older = tuple(node for node in among if random.random() < 0.5) or (random.choice(among),)
+    replaced = random.choice((0.0, 0.6, 1.0))
+    more = [_fault(random, plan, "newer release", (node,)) for node in older if random.random() < replaced]
+    more += [_fault(random, plan, "raise level", ()) for _ in range(random.randint(1, 3))]
+    return older, [*more, replace(more[-1], at_s=plan.chaos_s)]
+
+
+def _fault(random: Random, plan: ClusterPlan, kind: str, nodes: tuple[int, ...]) -> Fault:
+    return Fault(0, kind, random.uniform(0.2, plan.chaos_s), random.uniform(0.1, 2.0), nodes, random.random())
+
+
+class Releases:
+    """The release of each node of one run, and what an administrator does about it: `deeds`, for a `Havoc`."""
+
+    def __init__(self, world: ClusterWorld, older: Sequence[int]) -> None:
+        self._world = world
+        self._older = {world.hosts[node].name for node in older}
+        self._random = world.fresh_random() if older else Random(0)
+        self._level_met = METADATA_VERSION_MIN
+
+    def understood_by(self, host_name: str) -> int:
+        """The highest level that the release on this host understands."""
+        return OLDER if host_name in self._older else NEWER
+
+    def deeds(self, orders: Orders) -> dict[str, Deed]:
+        async def raise_level(fault: Fault) -> None:
+            random = Random(f"{self._world.plan.seed} {fault.number}")
+            level = random.choice((None, NEWER, NEWER, OLDER))
+            request = pb.UpgradeFeatureRequest(name=METADATA_VERSION, level=level)
+            await orders.ask(rpcs.UPGRADE_FEATURE, request, fault.length_s, random)
+
+        return {"raise level": raise_level, "newer release": self._replace}
+
+    async def _replace(self, fault: Fault) -> None:
+        """Stop the node, orderly or not, and start the newer release in its place."""
+        host = self._world.hosts[fault.nodes[0]]
+        process = host.process
+        if fault.amount < 0.7:
+            host.stop.set()
+            await asyncio.sleep(ORDERLY_S)
+        if host.process is process:
+            self._world.bring_down(host.config.node_id)
+        self._older.discard(host.name)
+        self._world.bring_up(host.config.node_id)
+
+    def explains(self, host: Host, failure: QuorumlogError) -> bool:
+        """Whether the node ended because its release lacks a level; if so, its operator starts the newer one soon."""
+        if METADATA_VERSION not in failure.message or host.name not in self._older:
+            return False
+        world = self._world
+        world.watch.seen["older release ended"] += 1
+        self._level_met = NEWER
+        self._older.discard(host.name)
+        delay_s = self._random.uniform(*OPERATOR_S)
+        world.loop.call_later(delay_s, world.bring_up, host.config.node_id, context=Context())
+        return True
+
+    def problem(self) -> str | None:
+        """At the end: a level that ended a node must be in force."""
+        level = self._world.watch.metadata.image.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
+        if level < self._level_met:
+            return f"I26: a node ended for the lack of level {self._level_met}, and level {level} is in force"
+        return None
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """The code of each process understands what the release on its host understands."""
+        understood = _Understood(self)
+        with (
+            patch.object(codec, "METADATA_VERSION_MAX", understood),
+            patch.object(snapshot, "METADATA_VERSION_MAX", understood),
+            patch.object(lifecycle, "METADATA_VERSION_MAX", understood),
+            patch.object(features, "SUPPORTED", _Supported(understood)),
+        ):
+            yield
+
+
+class _Understood:
+    """A number that depends on which process asks."""
+
+    def __init__(self, releases: Releases) -> None:
+        self._releases = releases
+
+    def __index__(self) -> int:
+        process = PROCESS.get()
+        return NEWER if process is None else self._releases.understood_by(process.host)
+
+    def __ge__(self, other: int) -> bool:
+        return self.__index__() >= other
+
+    def __str__(self) -> str:
+        return str(self.__index__())
+
+
+class _Supported(Mapping[str, Any]):
+    """`metadata.control.features.SUPPORTED` of the process that asks."""
+
+    def __init__(self, understood: _Understood) -> None:
+        self._understood = understood
+
+    def __getitem__(self, name: str) -> range:
+        if name != METADATA_VERSION:
+            raise KeyError(name)
+        return range(METADATA_VERSION_MIN, self._understood.__index__() + 1)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((METADATA_VERSION,))
+
+    def __len__(self) -> int:
+        return 1

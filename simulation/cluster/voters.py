@@ -1,0 +1,199 @@
+"""Changes of the voters while brokers work: voters added, removed and replaced, target sets, voters inside brokers.
+
+An administrator gives the orders; the quorum decides.  `VotersWatch` follows what the log says: sets differ by one
+voter, and every node ends with the voters that the log names.  At most one disk of a voter is lost in a run, and only
+where the other voters are a majority without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from quorum.core.types import Batch, TargetVoters, Voters, VoterSet
+from quorumlog.wire import rpcs
+from quorumlog.wire.v1 import controller_pb2 as pb
+from simulation.cluster.nodes import Host
+from simulation.kernel.faults import Deed, Fault
+
+if TYPE_CHECKING:
+    from simulation.cluster.orders import Orders
+    from simulation.cluster.plan import ClusterPlan
+    from simulation.cluster.world import ClusterWorld
+
+SHARE = 0.15
+SPARES_MAX = 2
+KINDS = ("add voter", "remove voter", "replace voter", "target voters", "cancel target")
+_WEIGHED = (*KINDS, "add voter", "add voter", "remove voter", "target voters")
+TARGET_MAX = 5
+REPLACED_S = 8.0
+"""For how long an administrator asks to replace a lost disk, until the faults end and a little after."""
+CALLED_OFF_S = 10.0
+"""For how long a target is waited for at the end before it is called off."""
+
+
+def drawn(random: Random, plan: ClusterPlan) -> tuple[int, list[Fault]]:
+    """How many spare quorum nodes there are, and the changes; none in most runs."""
+    if random.random() >= SHARE or plan.wipes:
+        return 0, []
+    spares = random.randint(0, SPARES_MAX)
+    ids = list(range(1, plan.voters + spares + 1))
+    if random.random() < 0.5 or spares == 0:
+        ids += plan.broker_ids
+    kinds = [random.choice(_WEIGHED) for _ in range(random.choice((1, 3, 6)))]
+    return spares, [_fault(random, plan, kind, ids) for kind in kinds]
+
+
+def _fault(random: Random, plan: ClusterPlan, kind: str, ids: list[int]) -> Fault:
+    nodes: tuple[int, ...] = (random.choice(ids),)
+    if kind == "target voters":
+        nodes = tuple(random.sample(ids, random.randint(1, min(TARGET_MAX, len(ids)))))
+    length_s = random.choice((random.uniform(0.2, 1.0), random.uniform(1.0, 4.0)))
+    return Fault(0, kind, random.uniform(0.2, plan.chaos_s), length_s, nodes, random.random())
+
+
+class VotersWatch:
+    """The voters and their target as the committed log says.  Fed with each committed batch, once."""
+
+    def __init__(self, check: Callable[[bool, Callable[[], str]], None], seen: Counter[str]) -> None:
+        self._check = check
+        self._seen = seen
+        self.generation = 0
+        self.voters = VoterSet()
+        self.target: VoterSet | None = None
+
+    def committed(self, batch: Batch) -> None:
+        match batch.control:
+            case Voters(_, generation, voters):
+                before = {voter.key for voter in self.voters}
+                after = {voter.key for voter in voters}
+                is_rebuilt, self.generation = generation > self.generation, generation
+                if before and not is_rebuilt:
+                    self._seen["voters changed"] += before != after
+                    self._check(
+                        len(before ^ after) <= 1,
+                        lambda: f"I11: the voters change from {self.voters} to {voters} in one step",
+                    )
+                self.voters = voters
+            case TargetVoters(target):
+                self.target = target
+
+
+class VoterOrders:
+    """`deeds`, for a `Havoc`, and the end of what they began."""
+
+    def __init__(self, world: ClusterWorld, orders: Orders) -> None:
+        self._world = world
+        self._orders = orders
+        self._has_lost_one = False
+        self.deeds: dict[str, Deed] = {
+            "add voter": self._change,
+            "remove voter": self._change,
+            "target voters": self._change,
+            "cancel target": self._change,
+            "replace voter": self._replace,
+        }
+
+    def _random(self, fault: Fault) -> Random:
+        return Random(f"{self._world.plan.seed} {fault.number}")
+
+    async def _change(self, fault: Fault) -> None:
+        await self._ask(self._request(fault), fault.length_s, self._random(fault))
+
+    async def _ask(self, request: pb.ChangeVotersRequest, length_s: float, random: Random) -> None:
+        await self._orders.ask(rpcs.CHANGE_VOTERS, request, length_s, random)
+
+    def _request(self, fault: Fault) -> pb.ChangeVotersRequest:
+        hosts = [self._world.hosts[node] for node in fault.nodes]
+        match fault.kind:
+            case "add voter":
+                return add_request(hosts[0], replace=False)
+            case "remove voter":
+                return pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=hosts[0].config.node_id))
+            case "target voters":
+                voters = [pb.VoterAddress(node_id=host.config.node_id, address=_address(host)) for host in hosts]
+                return pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=voters))
+            case _:
+                return pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters())
+
+    async def _replace(self, fault: Fault) -> None:
+        """A voter loses its disk.  It starts with an empty one, and the administrator has it replaced."""
+        host = self._may_lose(fault.amount)
+        if host is None:
+            return
+        world, node_id = self._world, host.config.node_id
+        self._has_lost_one = True
+        world.watch.seen["disk of a voter lost"] += 1
+        host.down += 1
+        world.bring_down(node_id, power=True)
+        host.quorum_disk = world.new_quorum_disk()
+        world.at_usual_speed(host)
+        await asyncio.sleep(min(fault.length_s, 1.0))
+        host.down -= 1
+        world.bring_up(node_id)
+        await self._ask(add_request(host, replace=True), REPLACED_S, self._random(fault))
+
+    def _may_lose(self, amount: float) -> Host | None:
+        """A quorum node whose disk the others can do without, whichever of the sets that are known anywhere holds."""
+        world = self._world
+        planes = [host.plane for host in world.hosts.values() if host.plane is not None]
+        sets = [world.watch.metadata.voters.voters, *(plane.node.core.history.current for plane in planes)]
+        present = world.present_disks()
+        candidates = [
+            host
+            for host in world.voters
+            if all(_is_majority(voters, present - {_disk_of(host)}) for voters in sets if len(voters) > 0)
+        ]
+        if self._has_lost_one or not candidates:
+            return None
+        return candidates[int(amount % 1 * len(candidates))]
+
+    # The end
+
+    def is_majority_left(self) -> bool:
+        """False: a removal that was decided before a disk was lost has left too few."""
+        return _is_majority(self._world.watch.metadata.voters.voters, self._world.present_disks())
+
+    async def settle(self) -> None:
+        """All faults have ended.  A target is reached, or called off."""
+        world = self._world
+        loop = asyncio.get_running_loop()
+        end = loop.time() + CALLED_OFF_S
+        while world.watch.metadata.voters.target is not None and loop.time() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+        if world.watch.metadata.voters.target is not None:
+            world.watch.seen["target called off at the end"] += 1
+            cancel = pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters())
+            await self._ask(cancel, CALLED_OFF_S, world.fresh_random())
+
+    def unsettled(self) -> list[str]:
+        """What the voters lack at the end."""
+        watched = self._world.watch.metadata.voters
+        found = [] if watched.target is None else [f"the target {watched.target} is neither reached nor called off"]
+        for host in self._world.hosts.values():
+            if host.plane is not None and host.plane.node.core.history.current != watched.voters:
+                known = host.plane.node.core.history.current
+                found.append(f"{host.name} knows the voters {known}, the log says {watched.voters}")
+        return found
+
+
+def _address(host: Host) -> str:
+    return str(host.config.control_listen)
+
+
+def add_request(host: Host, *, replace: bool) -> pb.ChangeVotersRequest:
+    add = pb.AddVoter(node_id=host.config.node_id, address=_address(host), replace=replace)
+    return pb.ChangeVotersRequest(add=add)
+
+
+def _disk_of(host: Host) -> tuple[int, UUID | None]:
+    return host.config.node_id, host.quorum_disk.directory_id
+
+
+def _is_majority(voters: VoterSet, present: set[tuple[int, UUID | None]]) -> bool:
+    left = [voter for voter in voters if (voter.key.node_id, voter.key.directory_id) in present]
+    return len(left) > len(voters) // 2 or len(voters) == 0

@@ -1,0 +1,391 @@
+"""A whole cluster under attack: voters and brokers that run the product's own processes, clients, an administrator.
+
+Theory of operation.  `World` (`nodes.py`) runs the nodes as in production, but with shorter timeouts: what takes a
+cluster half a minute takes two seconds of virtual time.  `run.py` plays a plan on them: `faults.py` carries out faults
+and orders, `invariants.py` watches every process.  Then all faults end.  `aftermath.py` checks that the cluster
+recovers in time, and reads back everything that was ever acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import structlog
+
+from broker.replica.limits import ReplicaLimits
+from broker.server.process import BrokerProcess
+from broker.server.role import CLEAN_EPOCH
+from metadata.controller.fencing import Fencing
+from metadata.controller.sessions import Session
+from metadata.image import PartitionImage
+from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError
+from quorumlog_server.control_plane import ControlPlane
+from simulation.cluster.clients import Clients
+from simulation.cluster.disaster import outlived
+from simulation.cluster.history import Mark
+from simulation.cluster.invariants import ClusterWatch
+from simulation.cluster.metadata import Spot
+from simulation.cluster.nodes import Host, World
+from simulation.cluster.plan import ClusterPlan
+from simulation.cluster.releases import Releases
+from simulation.cluster.retention import Kept, Retention, StrayWatch
+from simulation.kernel import real_store
+from simulation.kernel.loop import BusyError, Process
+from simulation.kernel.real_disk import Folders
+from simulation.kernel.store import QuorumDisk
+from simulation.kernel.trace import Trace
+from simulation.kernel.violation import Violation
+
+QUICK: dict[str, Any] = {
+    "quorum_election_timeout_ms": 300,
+    "quorum_fetch_timeout_ms": 700,
+    "broker_heartbeat_interval_ms": 300,
+    "broker_session_timeout_ms": 1500,
+    "replica_lag_time_max_ms": 1500,
+    "shutdown_timeout_ms": 4000,
+    "quorum_preference_wait_ms": 1000,
+}
+LIMITS = ReplicaLimits(
+    fetcher_wait_ms=500,
+    fetcher_timeout_ms=1000,
+    fetcher_backoff_min_ms=30,
+    fetcher_backoff_max_ms=300,
+    checkpoint_interval_ms=700,
+)
+SMALL_FETCH_BYTES = 200
+READY_S = 30.0
+EVENTS_MAX = 1_000_000
+CLOCK_RATE_MAX = 2.0
+"""How fast a clock may run in a run, or how slowly, see the fault `skew`."""
+
+
+@dataclass
+class ClusterResult:
+    """How a run went.  violation: the promise that was broken, or None."""
+
+    plan: ClusterPlan
+    violation: str | None = None
+    events: int = 0
+    checks: int = 0
+    written: int = 0
+    acknowledged: int = 0
+    consumed: int = 0
+    virtual_s: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    seen: Counter[str] = field(default_factory=Counter)
+    digest: str = ""
+    lines: list[str] = field(default_factory=list)
+
+
+class ClusterWorld(World):
+    """One run of one plan.  Make one, call `play`, once."""
+
+    def __init__(self, plan: ClusterPlan, traced: bool = False) -> None:
+        settings = {**QUICK, "replica_lag_max_bytes": plan.lag_max_bytes}
+        if plan.snapshots:
+            settings |= {"metadata_snapshot_log_bytes": 2000, "metadata_snapshot_interval_ms": 1000}
+        limits = limits_of(plan)
+        self._stores = real_store.Folders() if plan.real_store else None
+        super().__init__(
+            plan.seed,
+            plan.voters,
+            plan.brokers,
+            spares=plan.spares,
+            directories=plan.directories,
+            settings=settings,
+            limits=limits,
+            torn=True,
+            traced=traced,
+        )
+        self.plan = plan
+        self.network.converts = plan.converts
+        self.loop.events_max = EVENTS_MAX
+        self.trace = Trace(1_000_000 if traced else 0)
+        self.faults: Counter[str] = Counter()
+        retention = {topic.name: Kept(topic.retention_ms, topic.retention_bytes) for topic in plan.topics}
+        self.watch = ClusterWatch(
+            frozenset(topic.name for topic in plan.topics if topic.unclean),
+            self.loop.true_time,
+            plan.forgets_producers_s / CLOCK_RATE_MAX,
+            Retention(retention, exact_clocks=all(fault.kind not in ("jump", "skew") for fault in plan.faults)),
+        )
+        self.watch.metadata.caching = frozenset(topic.name for topic in plan.topics if topic.caching)
+        self.watch.on_violation = self._break
+        self.watch.note = self.show if traced else None
+        self.healed = False
+        self.violation: str | None = None
+        self.broken = asyncio.Event()
+        self.written = self.acknowledged = self.consumed = 0
+        self.by_leader_only: list[tuple[Spot, int, tuple[Mark, ...]]] = []
+        self.promised_offset = 0
+        """The end of the metadata log that an administrator was told of."""
+        self.promised_topics: set[UUID] = set()
+        """Those that he was told are created."""
+        strays_s = limits.strays_kept_ms / 1000
+        self._strays = StrayWatch(self.watch.check, self.loop.true_time, strays_s / CLOCK_RATE_MAX)
+        self._folders = Folders() if plan.real_files else None
+        for host in self.hosts.values():
+            if self._folders is not None:
+                host.disks = tuple([self._folders.disk(self.fresh_random(), host.config.node_id) for _ in host.disks])
+            self.at_usual_speed(host)
+            for disk in host.disks:
+                self._strays.attach(disk)
+        self.generation = 0
+        """How often the quorum was rebuilt."""
+        self.refused: set[str] = set()
+        """Hosts whose disks were voters' of an earlier generation."""
+        self.clients = Clients(self)
+        self.releases = Releases(self, plan.older_releases)
+        self.watch.metadata.understood_by = lambda node_id: self.releases.understood_by(self.hosts[node_id].name)
+
+    def _break(self, message: str) -> None:
+        if self.violation is None and not self.watch.closed:
+            self.violation = message
+            self.note(f"VIOLATION {message}")
+            self.broken.set()
+
+    def new_quorum_disk(self) -> QuorumDisk:
+        return super().new_quorum_disk() if self._stores is None else self._stores.disk(self.fresh_random())
+
+    # Life and death
+
+    def opening(self, host: Host, plane: ControlPlane, broker: BrokerProcess | None) -> None:
+        disk = host.quorum_disk
+        generation = disk.state.generation if disk.log_end > 0 else None
+        self.watch.opening(host.config.node_id, plane, broker, generation)
+
+    def bring_up(self, node_id: int) -> None:
+        """Start the node's process, unless it runs or a fault keeps it down."""
+        host = self.hosts[node_id]
+        if host.process is not None or host.down > 0:
+            return
+        for disk in host.disks:
+            disk.repaired()
+        self.start(node_id)
+
+    def bring_down(self, node_id: int, *, power: bool = False) -> None:
+        """As SIGKILL; with `power`, as a power failure."""
+        host = self.hosts[node_id]
+        if host.process is None:
+            return
+        self.note(f"{'power of' if power else 'kill'} {host.name}")
+        host.process.kill()
+        self._gone(host, power=power)
+
+    def _gone(self, host: Host, *, power: bool) -> None:
+        clean = self._folders is None and all(disk.facts.load(CLEAN_EPOCH) for disk in host.disks)
+        self.watch.ended(host.config.node_id, clean=clean, power=power)
+        host.process = host.plane = host.broker = None
+        host.quorum_disk.crash()
+        for disk in host.disks:
+            if power:
+                disk.crash()
+            else:
+                disk.process_ends()
+
+    def at_usual_speed(self, host: Host) -> None:
+        """The host's disks sync as fast as they do in this run when no fault slows them.
+
+        At the end all are fast: a follower that syncs more slowly than its partition is written to does not return to
+        the ISR before the writers pause, since it never has all that is committed.
+        """
+        slow = {} if self.healed else dict(self.plan.slow_disks)
+        sync_ms = (0.2, float(slow.get(host.config.node_id, 2)))
+        host.quorum_disk.fsync_ms = sync_ms
+        for disk in host.disks:
+            disk.sync_ms = sync_ms
+
+    def wipe(self, host: Host, *, all_of_them: bool) -> None:
+        """Empty disks in place of one, or all, of a broker that is down."""
+        lost = host.disks if all_of_them else host.disks[:1]
+        kept = [disk for disk in host.disks if disk not in lost]
+        for disk in lost:
+            self.watch.wiped(host.config.node_id, disk.directory_id)
+        host.disks = tuple([self.new_disk() if disk in lost else disk for disk in host.disks])
+        for disk in host.disks:
+            if disk not in kept:
+                self._strays.attach(disk)
+        if all_of_them:
+            host.quorum_disk = self.new_quorum_disk()
+        self.at_usual_speed(host)
+
+    async def _main(self, host: Host) -> None:
+        process = host.process
+        await super()._main(host)
+        failure, host.failure = host.failure, None
+        foreseen = isinstance(failure, (FatalError, Violation)) and not isinstance(failure, CorruptStoreError)
+        is_known = isinstance(failure, QuorumlogError) and self.releases.explains(host, failure)
+        is_outlived = outlived(self, host, failure)
+        if failure is not None and not (is_known or is_outlived or foreseen):
+            self._break(f"{host.name} fails: {_described(failure)}")
+        if process is not None and host.process is process:
+            process.kill()
+            self._gone(host, power=False)
+            if self.healed or (is_outlived and host.name not in self.refused):  # what failed it came at the very end
+                self.loop.call_soon(self.bring_up, host.config.node_id, context=Context())
+
+    def start_client(self, name: str, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a client on its own host; what it raises is a broken promise."""
+
+        async def guarded() -> None:
+            try:
+                await main
+            except Violation:
+                pass  # told by the watch already
+            except Exception as error:
+                self._break(f"client {name} fails: {_described(error)}")
+
+        return Process(self.loop, name).start(guarded())
+
+    def fresh_random(self) -> Random:
+        return Random(self.random.getrandbits(64))
+
+    # Looking
+
+    def present_disks(self) -> set[tuple[int, UUID | None]]:
+        """Of the quorum: by node and directory."""
+        return {(host.config.node_id, host.quorum_disk.directory_id) for host in self.hosts.values()}
+
+    @property
+    def host_names(self) -> list[str]:
+        """Of nodes and clients."""
+        return [*(host.name for host in self.hosts.values()), *self.clients.names]
+
+    def partition_at(self, amount: float) -> PartitionImage | None:
+        """One of the plan's partitions, chosen by `amount`."""
+        image = self.watch.metadata.image
+        partitions = [
+            one for topic in self.plan.topics if (found := image.topic(topic.name)) for one in found.partitions
+        ]
+        return partitions[int(amount % 1 * len(partitions))] if partitions else None
+
+    def holder(self, leads: bool, amount: float) -> int:
+        """A broker that leads, or follows, a partition that is chosen by `amount`."""
+        partition = self.partition_at(amount)
+        fallback = self.plan.broker_ids[int(amount % 1 * self.plan.brokers)]
+        if partition is None or (leads and partition.leader < 0):
+            return fallback
+        if leads:
+            return partition.leader
+        return next((each for each in partition.replica_ids if each != partition.leader), fallback)
+
+    async def wait(self, condition: Callable[[], bool], what: str, timeout_s: float, why: Callable[[], Any]) -> None:
+        """Let time pass until the condition holds.  Raises: Violation, when it does not in time."""
+        began = self.loop.true_time()
+        while not condition():
+            if self.broken.is_set():
+                raise Violation(self.violation)
+            if self.loop.true_time() - began >= timeout_s:
+                raise Violation(f"{what} not within {timeout_s} s: {why()}")
+            await asyncio.sleep(0.02)
+        self.note(f"so: {what}")
+
+    # The course of a run
+
+    def play(self, course: Course) -> ClusterResult:
+        """Run the plan to its end, or to the first broken promise."""
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+        silenced = logging.root.manager.disable
+        logging.disable()
+        try:
+            with (
+                early_fencing_watched(self),
+                self.releases.in_force(),
+                nullcontext() if self._stores is None else self._stores.in_use(),
+            ):
+                self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded(course)))
+            for broken in self.loop.broken_invariants():
+                self._break(_described(broken))
+        except BusyError as error:
+            self._break(f"L6: {error}")
+        except AssertionError as error:
+            self._break(_described(error))
+        finally:
+            logging.disable(silenced)
+            self.watch.closed = True
+            self.loop.bury()
+            self.loop.close()
+            if self._folders is not None:
+                self._folders.remove()
+            if self._stores is not None:
+                self._stores.remove()
+        return ClusterResult(
+            self.plan,
+            self.violation,
+            self.loop.events,
+            self.watch.checks,
+            self.written,
+            self.acknowledged,
+            self.consumed,
+            self.loop.true_time(),
+            self.faults,
+            self.watch.seen,
+            self.trace.digest,
+            self.trace.lines,
+        )
+
+    async def _guarded(self, course: Course) -> None:
+        play = asyncio.get_running_loop().create_task(course(self))
+        broken = asyncio.get_running_loop().create_task(self.broken.wait())
+        await asyncio.wait({play, broken}, return_when=asyncio.FIRST_COMPLETED)
+        if play.done() and (error := play.exception()) is not None:
+            self._break(f"{error}" if isinstance(error, Violation) else _described(error))
+        with suppress(asyncio.CancelledError):
+            broken.cancel()
+
+
+def limits_of(plan: ClusterPlan) -> ReplicaLimits:
+    """Return the limits of the brokers of a run: those of production, but for shorter intervals."""
+    limits = replace(LIMITS, fetch_partition_bytes=SMALL_FETCH_BYTES) if plan.small_fetches else LIMITS
+    if (upkeep := plan.upkeep) is None:
+        return limits
+    return replace(
+        limits,
+        maintenance_interval_ms=round(upkeep.interval_s * 1000),
+        strays_kept_ms=upkeep.strays_ms,
+        log_checkpoint_bytes=upkeep.checkpoint_bytes,
+        segment_size_max=upkeep.segment_bytes,
+        segment_age_max_ms=upkeep.segment_ms,
+        index_interval_bytes=upkeep.index_bytes,
+        producer_expiration_ms=upkeep.producers_ms,
+    )
+
+
+@contextmanager
+def early_fencing_watched(world: ClusterWorld) -> Iterator[None]:
+    """Whoever is fenced because its process has ended must have no process that serves."""
+
+    def process_ended(self: Fencing, broker_id: int, session: Session, heard_at: float) -> None:
+        broker = world.hosts[broker_id].broker
+        lives = broker is not None and broker._is_open and broker.role.context.cluster.own_epoch == session.broker_epoch
+        world.watch.seen["process found to have ended"] += 1
+        world.watch.check(not lives, lambda: f"broker {broker_id} serves, and is taken for a process that has ended")
+        found(self, broker_id, session, heard_at)
+
+    found = Fencing.process_ended
+    with patch.object(Fencing, "process_ended", process_ended):
+        yield
+
+
+def _described(error: BaseException) -> str:
+    """What and where."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_described(one) for one in error.exceptions)
+    at = traceback.extract_tb(error.__traceback__)[-3:]
+    where = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in reversed(at))
+    return f"{type(error).__name__}: {error} ({where})"
+
+
+Course = Callable[[ClusterWorld], Coroutine[Any, Any, None]]
+"""What happens in a run, from its first process to its last check."""

@@ -1,0 +1,1 @@
+"""Virtual time, and everything that the simulators of quorum and cluster share."""

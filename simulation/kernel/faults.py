@@ -1,0 +1,170 @@
+"""Faults, and how they are carried out: each begins at its time, and ends after its length or with `heal`.
+
+Overlapping faults are counted, so a link or node works again only when the last fault on it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from random import Random
+from typing import Any, Protocol
+
+from simulation.kernel.network import Network
+
+ALL_LINKS = "all links"
+ALL_LINKS_SHARE = 0.1
+"""In how many runs all links are cut or slow at once, besides what else is drawn."""
+REAL_STORE_SHARE = 0.12
+"""In how many runs quorum disks are SQLite databases on real files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """number: its place in the plan as drawn.  at_s, length_s: when it begins, and how long it lasts.
+
+    nodes: whom it hits; `LEADER` for the leader of the moment.  amount: how hard; what it means depends on the kind.
+    """
+
+    number: int
+    kind: str
+    at_s: float
+    length_s: float
+    nodes: tuple[int, ...]
+    amount: float
+
+    def __str__(self) -> str:
+        whom = ",".join(str(node) for node in self.nodes)
+        return f"#{self.number} {self.at_s:.2f}s +{self.length_s:.2f}s {self.kind} {whom} {self.amount:.2f}"
+
+
+Deed = Callable[[Fault], Coroutine[Any, Any, None]]
+
+
+class AttackPlan(Protocol):
+    @property
+    def faults(self) -> tuple[Fault, ...]: ...
+    @property
+    def chaos_s(self) -> float: ...
+
+
+class Attacked(Protocol):
+    """A world, as far as all attackers need it."""
+
+    @property
+    def plan(self) -> AttackPlan: ...
+    @property
+    def network(self) -> Network: ...
+    @property
+    def faults(self) -> Counter[str]:
+        """How many of each kind have begun."""
+        ...
+
+    def note(self, line: str) -> None: ...
+
+
+class Havoc:
+    """One a run.  `rage`, then `heal`.  Subclasses fill `deeds`: what to do for each kind of fault."""
+
+    LATE_S = 2.0
+    ALL_CUT = 0.6
+    SLOW_MAX_MS = 1000
+
+    def __init__(self, attacked: Attacked) -> None:
+        self._attacked = attacked
+        self._stop = asyncio.Event()
+        self._open: list[asyncio.Task[None]] = []
+        self._weather: list[Fault] = []
+        self.deeds: dict[str, Deed] = {}
+
+    async def rage(self) -> None:
+        """Begin each fault at its time; those still open then go on until `heal`."""
+        attacked = self._attacked
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for fault in attacked.plan.faults:
+            await asyncio.sleep(max(0.0, began + fault.at_s - loop.time()))
+            attacked.note(f"FAULT {fault}")
+            attacked.faults[fault.kind] += 1
+            self._open.append(loop.create_task(self.deeds[fault.kind](fault)))
+        await asyncio.sleep(max(0.0, began + attacked.plan.chaos_s - loop.time()))
+
+    async def heal(self) -> None:
+        """End all faults; every link is whole when this returns."""
+        self._stop.set()
+        for task in self._open:
+            await task
+
+    async def lasts(self, length_s: float) -> None:
+        """Return when the time is up, or all faults end."""
+        try:
+            async with asyncio.timeout(length_s):
+                await self._stop.wait()
+        except TimeoutError:
+            pass
+
+    async def weathered(self, fault: Fault) -> None:
+        """All links are slow, lossy, late: as bad as the worst of the faults that overlap."""
+        self._weather.append(fault)
+        self._set_weather()
+        await self.lasts(fault.length_s)
+        self._weather.remove(fault)
+        self._set_weather()
+
+    def _set_weather(self) -> None:
+        network = self._attacked.network
+
+        def worst(kind: str) -> float:
+            return max((fault.amount for fault in self._weather if fault.kind == kind), default=0.0)
+
+        network.delay_ms = (0.1, max(2.0, worst("slow")))
+        network.loss, network.duplicates = worst("loss"), worst("duplicate")
+        network.late = (worst("late"), self.LATE_S)
+
+    async def without(self, length_s: float, links: Sequence[tuple[str, str]]) -> None:
+        """These links, each one way, are cut."""
+        network = self._attacked.network
+        for link in links:
+            network.cut(*link)
+        await self.lasts(length_s)
+        for link in links:
+            network.heal(*link)
+
+    async def all_links(self, fault: Fault, nodes: Sequence[str], clients: Sequence[str]) -> None:
+        """Cut every link between all nodes at once, the clients' too or not, or make every link very slow."""
+        if fault.amount >= self.ALL_CUT:
+            await self.weathered(replace(fault, kind="slow", amount=fault.amount * self.SLOW_MAX_MS))
+            return
+        names = [*nodes, *clients] if fault.amount >= self.ALL_CUT / 2 else nodes
+        await self.without(fault.length_s, list(permutations(names, 2)))
+
+    async def flapping(self, fault: Fault, links: Sequence[tuple[str, str]]) -> None:
+        """Cut and whole in turns, `amount` seconds each."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + fault.length_s
+        while loop.time() < end and not self._stop.is_set():
+            await self.without(fault.amount, links)
+            await self.lasts(fault.amount)
+
+
+def without(faults: tuple[Fault, ...], kinds: Sequence[str]) -> tuple[Fault, ...]:
+    """All faults but those of these kinds, numbered."""
+    kept = [fault for fault in faults if fault.kind not in kinds]
+    return tuple(replace(fault, number=number) for number, fault in enumerate(kept))
+
+
+def with_all_links(random: Random, faults: tuple[Fault, ...], chaos_s: float) -> tuple[Fault, ...]:
+    """Add the fault "all links" to some runs."""
+    if random.random() >= ALL_LINKS_SHARE:
+        return faults
+    length_s = random.choice((random.uniform(0.1, 1.0), random.uniform(1.0, 4.0)))
+    return with_more(faults, [Fault(0, ALL_LINKS, random.uniform(0.2, chaos_s), length_s, (), random.random())])
+
+
+def with_more(faults: tuple[Fault, ...], more: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Add faults in the order of their times, and number all of them."""
+    ordered = sorted((*faults, *more), key=lambda fault: fault.at_s)
+    return tuple(replace(fault, number=number) for number, fault in enumerate(ordered))

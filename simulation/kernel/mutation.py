@@ -1,0 +1,83 @@
+"""Known mistakes, made again one at a time, to show that a simulator finds them.
+
+A mutant patches the product while its context is open, and changes nothing for good.  `hunt` runs seeds until one ends
+in a violation; what caught it is part of the result, since some mistakes break an assertion inside the core before any
+promise to the outside is broken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+SEEDS_MAX = 1000
+
+Attack = Callable[[int], str | None]
+"""Play a seed; the violation, if there was one."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    patches: Callable[[], list[Any]]
+
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """The product makes this mistake while the context is open."""
+        patches = self.patches()
+        for one in patches:
+            one.start()
+        try:
+            yield
+        finally:
+            for one in reversed(patches):
+                one.stop()
+
+
+@dataclass(frozen=True)
+class Catch:
+    """seeds: how many were run, the catching one included.  caught_by is None when none caught it."""
+
+    mutant: Mutant
+    seeds: int
+    caught_by: str | None
+
+
+def mutant_of(mutants: list[Mutant]) -> Callable[[str], Callable[[Callable[[], list[Any]]], Callable[[], list[Any]]]]:
+    """A decorator for what gives the patches of a mutant: adds that, by its name, to `mutants`."""
+
+    def named(name: str) -> Callable[[Callable[[], list[Any]]], Callable[[], list[Any]]]:
+        def add(patches: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
+            mutants.append(Mutant(name, patches))
+            return patches
+
+        return add
+
+    return named
+
+
+def hunt(mutant: Mutant, attack: Attack, seeds: int = SEEDS_MAX, first: int = 0) -> Catch:
+    """Run seeds until one catches the mutant."""
+    with mutant.alive():
+        for seed in range(first, first + seeds):
+            violation = attack(seed)
+            if violation is not None:
+                return Catch(mutant, seed - first + 1, violation)
+    return Catch(mutant, seeds, None)
+
+
+def hunt_all(mutants: Sequence[Mutant], attack: Attack) -> int:
+    """Hunt each mutant; prints what caught it after how many seeds.  1 if one was not caught."""
+    missed = 0
+    width = max(len(mutant.name) for mutant in mutants)
+    for mutant in mutants:
+        began = time.monotonic()
+        catch = hunt(mutant, attack)
+        missed += catch.caught_by is None
+        what = " ".join((catch.caught_by or "NOT CAUGHT").split())[:150]
+        print(f"{mutant.name:{width}}  {catch.seeds:4} seeds {time.monotonic() - began:6.1f} s  {what}", flush=True)
+    print(f"{len(mutants) - missed} of {len(mutants)} mutants caught")
+    return 1 if missed else 0

@@ -1,0 +1,531 @@
+"""The simulated network: the quorum's requests (`SimulatedTransport`) and the brokers' TCP streams.
+
+Hosts are names.  A message takes `latency()` seconds, drawn from the seed.  `cut(a, b)` drops what goes from a to b
+(one way), `cut_replies(a, b)` only the replies that a gives b; a stream across a cut is held back, as TCP would, and
+goes on when it heals.  Requests and replies can also be lost, sent twice and held up by chance (`loss`, `duplicates`,
+`late`); who overlap counts, so a link is whole again when all that cut it have healed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from random import Random
+from typing import Any
+from zlib import crc32
+
+from google.protobuf.message import Message
+
+from quorum.core.events import Peer
+from quorum.core.messages import Reply, Request
+from quorum.ports import ControllerHandler, Handler, UnreachableError
+from quorum.transport import convert
+from quorumlog.errors import ConfigError, RemoteProtocolError
+from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
+from simulation.kernel.loop import PROCESS, Process, SimulatedLoop
+
+CONTROL_PORT = 9093
+
+_FIRST_PORT = 30_000
+
+
+def current_process() -> Process:
+    process = PROCESS.get()
+    assert process is not None, "only a simulated process has a network"
+    return process
+
+
+class Network:
+    """All links of one simulation.  `trace`, if there is one, is called with a line for each message delivered."""
+
+    def __init__(self, loop: SimulatedLoop, random: Random, trace: Callable[[str], None] | None) -> None:
+        self.loop = loop
+        self.random = random
+        self.trace = trace
+        self.delay_ms = (0.1, 2.0)  # uniform
+        self.loss = self.duplicates = 0.0  # chance of each request, and of each reply, to be lost; to be sent twice
+        self.late = (0.0, 0.0)  # chance of each request and reply to be held up, and by at most how many seconds
+        self.converts = False  # quorum messages take the wire format of production, and must arrive as they left
+        self.watch_request: Callable[[str, Request], None] = _ignore
+        self.watch_reply: Callable[[str, Request, Reply], None] = _ignore
+        self.watch_arrival: Callable[[str, Request], None] = _ignore
+        self._cuts: Counter[tuple[str, str]] = Counter()
+        self._reply_cuts: Counter[tuple[str, str]] = Counter()
+        self._listeners: dict[tuple[str, int], Listener] = {}
+        self._transports: dict[tuple[str, int], SimulatedTransport] = {}
+        self._streams: list[Stream] = []
+        self._next_port = _FIRST_PORT
+        loop.network = self
+
+    def latency(self) -> float:
+        """Seconds that the next message takes."""
+        low, high = self.delay_ms
+        return self.random.uniform(low, high) / 1000
+
+    def request_latency(self) -> float:
+        """The same for a request or reply, some of which are held up."""
+        chance, longest_s = self.late
+        extra = self.random.uniform(0, longest_s) if chance and self.random.random() < chance else 0.0
+        return self.latency() + extra
+
+    def cut(self, source: str, target: str) -> None:
+        self._cuts[source, target] += 1
+
+    def heal(self, source: str, target: str) -> None:
+        self._cuts[source, target] = max(0, self._cuts[source, target] - 1)
+        for stream in self._streams:
+            stream.pump()
+
+    def cut_replies(self, source: str, target: str) -> None:
+        self._reply_cuts[source, target] += 1
+
+    def heal_replies(self, source: str, target: str) -> None:
+        self._reply_cuts[source, target] = max(0, self._reply_cuts[source, target] - 1)
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return self._cuts[source, target] > 0
+
+    def loses(self, source: str, target: str, *, reply: bool = False) -> bool:
+        """Whether a request or reply that leaves or arrives now is lost."""
+        if self.is_cut(source, target) or (reply and self._reply_cuts[source, target] > 0):
+            return True
+        return self.loss > 0 and self.random.random() < self.loss
+
+    def free_port(self) -> int:
+        self._next_port += 1
+        return self._next_port
+
+    # Streams
+
+    def listen(self, factory: Callable[[], Any], host: Any, port: int) -> Listener:
+        process = current_process()
+        name = process.host if host in (None, "", "0.0.0.0") else str(host)
+        port = port or self.free_port()
+        if (name, port) in self._listeners:
+            raise OSError(98, f"address in use: {name}:{port}")
+        listener = Listener(self, process, copy_context(), factory, name, port)
+        self._listeners[name, port] = listener
+        return listener
+
+    def unlisten(self, listener: Listener) -> None:
+        if self._listeners.get((listener.host, listener.port)) is listener:
+            del self._listeners[listener.host, listener.port]
+
+    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Stream, Any]:
+        process = current_process()
+        await asyncio.sleep(self.latency())
+        while self.is_cut(process.host, host) or self.is_cut(host, process.host):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)  # the SYN is sent again, as TCP does
+        listener = self._listeners.get((host, port)) or self._door((host, port))
+        if listener is None or not listener.process.alive:
+            raise ConnectionRefusedError(111, f"nobody listens at {host}:{port}")
+        ours = Stream(self, process, copy_context(), (process.host, self.free_port()))
+        theirs = Stream(self, listener.process, listener.context, (host, port))
+        ours.peer, theirs.peer = theirs, ours
+        self._streams += [ours, theirs]
+        protocol = ours.open(factory)
+        self.loop.call_later(self.latency(), theirs.open, listener.factory, context=listener.context.copy())
+        if self.trace is not None:
+            self.trace(f"connect {process.host} -> {host}:{port}")
+        return ours, protocol
+
+    def _door(self, address: tuple[str, int]) -> Listener | None:
+        """What accepts connections for a transport that serves, and hears nothing that is said over them."""
+        transport = self._transports.get(address)
+        if transport is None or not transport.is_serving:
+            return None
+        return Listener(self, transport.process, transport.context, asyncio.Protocol, *address)
+
+    def forget(self, stream: Stream) -> None:
+        if stream in self._streams:
+            self._streams.remove(stream)
+
+    def reset_process(self, process: Process) -> None:
+        """The process is gone: its listeners and transports with it, and each peer sees a reset."""
+        for listener in [one for one in self._listeners.values() if one.process is process]:
+            self.unlisten(listener)
+        for address in [at for at, one in self._transports.items() if one.process is process]:
+            del self._transports[address]
+        for stream in [one for one in self._streams if one.process is process]:
+            self.forget(stream)
+            if stream.peer is not None:
+                stream.peer.lose_later(ConnectionResetError(104, f"{process.host} is gone"))
+
+    def reset_host(self, host: str) -> None:
+        """Every stream from the host or to it breaks, at both ends."""
+        for stream in [one for one in self._streams if one.process.host == host and one.peer is not None]:
+            assert stream.peer is not None
+            for end in (stream, stream.peer):
+                self.forget(end)
+                end.lose_later(ConnectionResetError(104, f"reset at {host}"))
+
+    # Requests
+
+    def bind(self, transport: SimulatedTransport, address: tuple[str, int]) -> None:
+        if address in self._transports:
+            raise ConfigError(f"{address[0]}:{address[1]} is in use")
+        self._transports[address] = transport
+
+    def unbind(self, transport: SimulatedTransport) -> None:
+        for address in [at for at, one in self._transports.items() if one is transport]:
+            del self._transports[address]
+
+    def transport_at(self, address: str) -> SimulatedTransport | None:
+        host, _, port = address.rpartition(":")
+        return self._transports.get((host, int(port)))
+
+
+class Listener:
+    """What `loop.create_server` returns."""
+
+    def __init__(
+        self, network: Network, process: Process, context: Context, factory: Callable[[], Any], host: str, port: int
+    ) -> None:
+        self.network = network
+        self.process = process
+        self.context = context
+        self.factory = factory
+        self.host = host
+        self.port = port
+        self.sockets = [_Socket(host, port)]
+
+    def close(self) -> None:
+        self.network.unlisten(self)
+
+    def is_serving(self) -> bool:
+        return True
+
+    async def start_serving(self) -> None:
+        pass
+
+    async def wait_closed(self) -> None:
+        pass
+
+
+class _Socket:
+    """Just enough of a socket to be asked for its name and to be given options."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._name = (host, port)
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._name
+
+    def setsockopt(self, *_: Any) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return -1
+
+
+class Stream(asyncio.Transport):
+    """One end of a TCP connection."""
+
+    peer: Stream | None = None
+
+    def __init__(self, network: Network, process: Process, context: Context, name: tuple[str, int]) -> None:
+        super().__init__()
+        self.network = network
+        self.process = process
+        self.context = context
+        self.name = name
+        self._protocol: Any = None
+        self._outgoing: deque[tuple[float, bytes | None]] = deque()  # None is the end of the stream
+        self._incoming: deque[bytes | None] = deque()
+        self._reading = True
+        self._closing = False
+        self._lost = False
+        self._pumping = False
+
+    def open(self, factory: Callable[[], Any]) -> Any:
+        self._protocol = factory()
+        self._protocol.connection_made(self)
+        self._drain()
+        return self._protocol
+
+    # What asyncio's users call
+
+    def write(self, data: Any) -> None:
+        if self._closing or self._lost or not data:
+            return
+        self._outgoing.append((self.network.loop.true_time() + self.network.latency(), bytes(data)))
+        self.pump()
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(bytes(data) for data in list_of_data))
+
+    def write_eof(self) -> None:
+        self.close()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return sum(len(data) for _, data in self._outgoing if data)
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return 0, 1 << 30
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self.network.loop.call_soon(self._drain)
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def is_closing(self) -> bool:
+        return self._closing or self._lost
+
+    def close(self) -> None:
+        if self._closing or self._lost:
+            return
+        self._closing = True
+        self._outgoing.append((self.network.loop.true_time() + self.network.latency(), None))
+        self.pump()
+        self.network.loop.call_soon(self._lose, None)
+
+    def abort(self) -> None:
+        self.close()
+
+    def set_protocol(self, protocol: Any) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> Any:
+        return self._protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        match name:
+            case "peername":
+                return self.peer.name if self.peer is not None else default
+            case "sockname":
+                return self.name
+            case "socket":
+                return _Socket(*self.name)
+        return default
+
+    # The wire
+
+    def pump(self) -> None:
+        """Deliver what has travelled long enough, in order; held back while the link is cut."""
+        if self._pumping or not self._outgoing or self.peer is None:
+            return
+        if self.network.is_cut(self.name[0], self.peer.name[0]):
+            return
+        self._pumping = True
+        due = max(self._outgoing[0][0], self.network.loop.true_time())
+        self.network.loop.call_at_true_time(due, self._deliver, context=Context())
+
+    def _deliver(self) -> None:
+        self._pumping = False
+        if self.peer is None or self.network.is_cut(self.name[0], self.peer.name[0]):
+            return
+        now = self.network.loop.true_time()
+        while self._outgoing and self._outgoing[0][0] <= now:
+            data = self._outgoing.popleft()[1]
+            if self.network.trace is not None:
+                what = "end" if data is None else f"{len(data)} bytes {crc32(data):08x}"
+                self.network.trace(f"{what} {_name(self)} -> {_name(self.peer)}")
+            if not self.peer._lost:
+                self.peer._incoming.append(data)
+        self.network.loop.call_soon(self.peer._drain, context=self.peer.context.copy())
+        self.pump()
+
+    def _drain(self) -> None:
+        while self._incoming and self._reading and not self._lost and self._protocol is not None:
+            data = self._incoming.popleft()
+            if data is None:
+                self._lose(None)
+            elif isinstance(self._protocol, asyncio.BufferedProtocol):
+                self._fill(data)
+            else:
+                self._protocol.data_received(data)
+
+    def _fill(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and not self._lost:
+            buffer = memoryview(self._protocol.get_buffer(len(view)))
+            size = min(len(buffer), len(view))
+            buffer[:size] = view[:size]
+            self._protocol.buffer_updated(size)
+            view = view[size:]
+
+    def lose_later(self, error: Exception | None) -> None:
+        delay = self.network.latency()
+        self.network.loop.call_later(delay, self._lose, error, context=self.context.copy())
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        if not self._outgoing:
+            self.network.forget(self)
+        if self._protocol is not None:
+            self._protocol.connection_lost(error)
+
+
+def _name(stream: Stream) -> str:
+    return f"{stream.name[0]}:{stream.name[1]}"
+
+
+class SimulatedTransport:
+    """`quorum.ports.Transport` over the simulated network."""
+
+    def __init__(self, network: Network, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.network = network
+        self.address = (host, int(port))
+        self.process = current_process()
+        self._name = address
+        self._serving = False
+        self._handler: Handler | None = None
+        self._controller_handler: ControllerHandler | None = None
+        self.context = copy_context()
+
+    @property
+    def is_serving(self) -> bool:
+        return self._serving
+
+    def serve(self, handler: Handler) -> None:
+        self._handler = handler
+
+    def serve_controller(self, handler: ControllerHandler) -> None:
+        self._controller_handler = handler
+
+    def bind(self) -> str:
+        if self.network.transport_at(self._name) is not self:
+            self.network.bind(self, self.address)
+        return self._name
+
+    async def start(self) -> None:
+        self.bind()
+        self._serving = True
+
+    async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
+        network = self.network
+        if network.converts:
+            request = _converted_request(request)
+        network.watch_request(self.process.host, request)
+
+        async def handle(target: SimulatedTransport) -> Reply:
+            if target._handler is None:
+                raise UnreachableError(f"{to.address} does not serve the quorum")
+            network.watch_arrival(target.process.host, request)
+            reply = await target._handler(request)
+            network.watch_reply(target.process.host, request, reply)
+            return reply
+
+        reply: Reply = await self.exchange(to.address, handle, timeout_ms, type(request).__name__, may_repeat=True)
+        return _converted_reply(request, reply) if network.converts else reply
+
+    async def call(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT:
+        wire = request.SerializeToString(deterministic=True)
+
+        async def handle(target: SimulatedTransport) -> Message:
+            if target._controller_handler is None:
+                raise UnreachableError(f"{address} does not serve the controller")
+            copy = type(request)()
+            copy.ParseFromString(wire)
+            return await target._controller_handler(rpc, copy)
+
+        label = f"{rpc} {crc32(wire):08x}"
+        reply: ReplyT = await self.exchange(address, handle, timeout_ms, rpc.name, label)
+        return reply
+
+    async def exchange(
+        self, address: str, handle: Any, timeout_ms: int, name: str, label: str = "", *, may_repeat: bool = False
+    ) -> Any:
+        """There and back, each way with its own delay and its own chance to be lost; `handle(transport)` runs at the
+        other end, twice if chance wants it and the request `may_repeat`.  label: for the trace, in place of `name`.
+        """
+        loop, network = self.network.loop, self.network
+        answer = loop.create_future()
+        ours = copy_context()
+        source = self.process.host
+
+        def deliver(result: Any, error: Exception | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                was_sent = not isinstance(error, ConnectionRefusedError)
+                answer.set_exception(UnreachableError(str(error), was_sent=was_sent))
+            else:
+                answer.set_result(result)
+
+        async def at_target(target: SimulatedTransport) -> None:
+            try:
+                result, error = await handle(target), None
+            except UnreachableError as problem:
+                result, error = None, problem
+            if not network.loses(target.process.host, source, reply=True):
+                if network.trace is not None:
+                    network.trace(f"{label or name} reply {target.process.host} -> {source}")
+                loop.call_later(network.request_latency(), deliver, result, error, context=ours.copy())
+
+        def arrive() -> None:
+            target = network.transport_at(address)
+            if target is None or not target._serving:
+                loop.call_later(network.latency(), deliver, None, ConnectionRefusedError(address), context=ours.copy())
+                return
+            if network.loses(source, target.process.host):
+                return
+            if network.trace is not None:
+                network.trace(f"{label or name} {source} -> {target.process.host}")
+            loop.create_task(at_target(target), context=target.context.copy())
+
+        def give_up() -> None:
+            if not answer.done():
+                problem = f"{address} did not answer {name} within {timeout_ms} ms"
+                answer.set_exception(UnreachableError(problem))
+
+        loop.call_later(network.request_latency(), arrive, context=Context())
+        if may_repeat and network.duplicates and network.random.random() < network.duplicates:
+            loop.call_later(network.request_latency() + network.latency(), arrive, context=Context())
+        deadline = loop.call_later(timeout_ms / 1000, give_up)
+        try:
+            return await answer
+        finally:
+            deadline.cancel()
+
+    async def reset(self) -> None:
+        """There are no connections to drop."""
+
+    async def close(self) -> None:
+        self._serving = False
+        self.network.unbind(self)
+
+
+_CORRELATION_ID = 7
+
+
+def _converted_request(request: Request) -> Request:
+    """What the other end reads.  Raises AssertionError: not what was sent."""
+    rpc = convert.rpc_of(request)
+    try:
+        _, converted = convert.request_from_wire(rpc, convert.request_to_wire(request, _CORRELATION_ID))
+    except RemoteProtocolError as error:
+        raise AssertionError(f"{request} does not pass its own check: {error}") from error
+    assert converted == request, f"{request} arrives as {converted}"
+    return converted
+
+
+def _converted_reply(request: Request, reply: Reply) -> Reply:
+    rpc = convert.rpc_of(request)
+    try:
+        wire = convert.reply_to_wire(rpc, reply, _CORRELATION_ID)
+        converted = convert.reply_from_wire(request, _CORRELATION_ID, wire)
+    except RemoteProtocolError as error:
+        raise AssertionError(f"{reply} does not pass its own check: {error}") from error
+    assert converted == reply, f"{reply} arrives as {converted}"
+    return converted
+
+
+def _ignore(*_: Any) -> None:
+    pass

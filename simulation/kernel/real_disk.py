@@ -1,0 +1,100 @@
+"""`FileDisk`, on a real file system, in the place of the simulated disk: for runs in which no disk fails.
+
+What it does in threads, the simulated loop does inline, so a run stays a function of its seed.  A kill leaves what was
+written, as the page cache would; nothing here loses what was not flushed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+
+from quorumlog.runtime.disk import Disk, DiskFile, Facts
+from quorumlog.runtime.file_disk import FileDisk
+from simulation.kernel.disk import SimulatedDisk
+
+SHARED_MEMORY = "/dev/shm"
+
+
+class RealDisk(SimulatedDisk):
+    """A `FileDisk` in `folder`.  The object outlives the processes that use it, as `SimulatedDisk`."""
+
+    def __init__(self, random: Random, folder: Path, node_id: int) -> None:
+        super().__init__(random)
+        self._folder = folder
+        self._node_id = node_id
+        self._disk = self._acquire()
+
+    def _acquire(self) -> FileDisk:
+        return FileDisk.acquire(self._folder, self._node_id, None, lambda: self._directory_id)
+
+    @property
+    def facts(self) -> Facts:
+        return self._disk.facts
+
+    def process_ends(self) -> None:
+        self._disk.close()
+        self._disk = self._acquire()
+
+    def crash(self) -> None:
+        """Memory is all there is below these files: as `process_ends`."""
+        self.process_ends()
+
+    def close(self) -> None:
+        self._disk.close()
+
+    def open(self, path: str, create: bool = False) -> DiskFile:
+        return self._disk.open(path, create)
+
+    def exists(self, path: str) -> bool:
+        return self._disk.exists(path)
+
+    def list(self, path: str) -> list[str]:
+        return self._disk.list(path)
+
+    def make_dir(self, path: str) -> None:
+        self._disk.make_dir(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._disk.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self._disk.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        self._disk.remove_tree(path)
+
+    async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
+        await asyncio.sleep(self._random.uniform(*self.sync_ms) / 1000)
+        await self._disk.flush(files, folders)
+
+    async def sync_dir(self, path: str) -> None:
+        await self._disk.sync_dir(path)
+
+
+class Folders:
+    """Folders of one run's disks, in memory where the system has such a place; `remove` takes all away."""
+
+    def __init__(self) -> None:
+        memory = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
+        self._root = Path(tempfile.mkdtemp(prefix="quorumlog-simulation-", dir=memory))
+        self._disks: list[RealDisk] = []
+
+    def disk(self, random: Random, node_id: int) -> RealDisk:
+        disk = RealDisk(random, self._root / str(len(self._disks)), node_id)
+        self._disks.append(disk)
+        return disk
+
+    def remove(self) -> None:
+        for disk in self._disks:
+            disk.close()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+
+def _is_a_disk(disk: RealDisk) -> Disk:
+    return disk

@@ -1,0 +1,31 @@
+"""Plays a plan on a quorum: nodes and clients run, faults begin and end, then every promise is checked."""
+
+from __future__ import annotations
+
+from simulation.quorum.aftermath import Aftermath
+from simulation.quorum.disaster import Disaster
+from simulation.quorum.nemesis import Nemesis
+from simulation.quorum.plan import Plan
+from simulation.quorum.world import QuorumWorld, Result
+
+
+def play(plan: Plan, traced: bool = False) -> Result:
+    """Run one plan.  The result is a function of the plan and the code."""
+    return QuorumWorld(plan, traced).play(attack)
+
+
+async def attack(world: QuorumWorld) -> None:
+    """Let the faults of the plan happen, end them, and check what must come then."""
+    for node_id in sorted(world.hosts):
+        world.start(node_id)
+    stop = world.start_clients()
+    nemesis = Nemesis(world)
+    await nemesis.rage()
+    await nemesis.heal()
+    if not world.majority_is_left():
+        world.watch.seen["majority lost"] += 1
+        stop.set()
+        return
+    await Aftermath(world).follow(stop)
+    if world.plan.disaster:
+        await Disaster(world).strike()
