@@ -1,6 +1,8 @@
 """What is kept of a log among the facts of its directory, so that a start reads no file of an idle log.
 
-The state is written at checkpoints: after a clean stop it says all; after any other it says from where to look.
+The state is written at checkpoints: after a clean stop it says all; after any other it says from where to look.  It
+begins with its checksum, since a wrong digit would hide records, or append where others are.  States of releases that
+wrote none are accepted; those releases ignore the checksum.
 
 Two smaller facts tell, after a stop that was not clean, what is gone from what never was.  `folder/<folder>` is written
 once, before anything in a new folder is acknowledged: the folder must be there.  `watermark/<log>`, written every few
@@ -9,7 +11,10 @@ seconds, is a watermark below which everything was durable here: the log must re
 
 from __future__ import annotations
 
+import re
+
 import msgspec
+from crc32c import crc32c
 
 from broker.log.types import LogKey
 from quorumlog.errors import CorruptStoreError
@@ -73,12 +78,22 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(LogState)
 
 
+_CHECKSUM = re.compile(rb'\{"checksum":"([0-9a-f]{8})",')
+
+
 def encode_state(state: LogState) -> bytes:
-    return _encoder.encode(state)
+    """Return the fact that holds `state`: JSON, with the CRC-32C of the same JSON without checksum in front."""
+    body = _encoder.encode(state)
+    return b'{"checksum":"%08x",' % crc32c(body) + body[1:]
 
 
 def decode_state(key: str, data: bytes) -> LogState:
-    """Raises CorruptStoreError: not a state of this version."""
+    """Return the state in the fact `key`.
+
+    Raises: CorruptStoreError: damaged, or not a state of this version.
+    """
+    if (match := _CHECKSUM.match(data)) is not None and crc32c(b"{" + data[match.end() :]) != int(match[1], 16):
+        raise CorruptStoreError(f"fact {key} is damaged: its checksum does not match")
     try:
         state = _decoder.decode(data)
     except msgspec.DecodeError as error:

@@ -219,8 +219,12 @@ class ClusterWatch:
         run = self._runs.pop(node_id, None)
         if run is None:
             return
-        if not clean and (life := run.role.lifecycle) is not None:
-            self._crashed.add(life.identity.incarnation_id)
+        if not clean:
+            if (life := run.role.lifecycle) is not None:
+                self._crashed.add(life.identity.incarnation_id)
+            # A process that dies before it has registered has already removed the mark that the last one left.
+            if (registered := self.metadata.image.brokers.get(node_id)) is not None:
+                self._crashed.add(registered.incarnation_id)
         if not run.recovered:
             return
         self._judge_damage(run)

@@ -166,6 +166,13 @@ MUTANTS = (
         (f"{UNIT}/test_recovery.py::test_a_tear_before_another_segment_is_damage",),
     ),
     Mutant(
+        "the checksum of a checkpoint is not compared",
+        "broker/log/state.py",
+        "!= int(match[1], 16):",
+        "== -1:",
+        (f"{UNIT}/test_recovery.py::test_every_flipped_byte_of_a_checkpoint_is_found",),
+    ),
+    Mutant(
         "with write.caching, a tear is damage when a good batch follows it",
         RECOVERY,
         "for one, position in () if start.unsynced else",

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import shutil
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from broker.log import LogConfig, LogKey, PartitionLog
-from broker.log.state import UNSYNCED, folder_fact, watermark_fact
+from broker.log.state import UNSYNCED, decode_state, encode_state, folder_fact, watermark_fact
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.file_disk import FileDisk
 from quorumlog.wire.record_batch import LENGTH_END
@@ -288,6 +289,42 @@ async def test_every_flipped_byte_is_found_when_it_is_read_after_a_clean_stop(ri
         with pytest.raises(CorruptStoreError, match=path.name):
             batches_of(rig.log)
         await rig.stop()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_every_flipped_byte_of_a_checkpoint_is_found(rig: Rig, clean: bool) -> None:
+    log = rig.create()
+    for epoch in range(3):
+        fill(log, 3, epoch)
+    await rig.settle(log)
+    before = batches_of(log)
+    await rig.stop()
+    disk = FileDisk.acquire(rig.folder, 1, "cluster", uuid4)
+    (name,) = disk.facts.load("log/")
+    good = disk.facts.load(name)[name]
+    disk.close()
+    for position in range(len(good)):
+        damaged = bytearray(good)
+        damaged[position] ^= 1
+        disk = FileDisk.acquire(rig.folder, 1, "cluster", uuid4)
+        forget = {key: None for key in disk.facts.load("damaged/")}
+        await disk.facts.commit({**forget, name: bytes(damaged), "clean": b"" if clean else None})
+        disk.close()
+        await rig.start()
+        if KEY in rig.logs.failures:
+            assert name in str(rig.logs.failures[KEY])
+        else:  # the checksum was no longer recognised as one, and what it is of is as it was
+            assert position < good.index(b'"version"')
+            assert batches_of(rig.log) == before
+        await rig.kill()
+
+
+async def test_a_checkpoint_of_a_release_that_wrote_no_checksum_is_read(rig: Rig) -> None:
+    log = rig.create()
+    state = log.take_state()
+    data = encode_state(state)
+    assert decode_state("log/x", data) == state
+    assert decode_state("log/x", b"{" + data[data.index(b'"version"') :]) == state
 
 
 async def test_indexes_are_only_hints(rig: Rig) -> None:
