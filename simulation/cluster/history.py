@@ -97,6 +97,8 @@ class History:
         self.start = self.end = 0
         self.cut: dict[int, set[Mark]] = {}  # by offset: what unclean elections have taken out
         self.unclean_epoch = self.begun_epoch = -1  # of the last unclean election; of the last that has been heard of
+        self.start_meanwhile = 0  # as start, from an unclean election to the first that is heard of its leader
+        self.unknown = range(0)  # offsets that the leader of an unclean election had deleted before it led
         self.ends: dict[int, int] = {}  # of what was committed when each leader epoch began
 
     def __repr__(self) -> str:
@@ -161,5 +163,6 @@ class History:
 
     def begin_at(self, offset: int) -> None:
         """The leader of an unclean election has records from `offset` on, perhaps above what it shares with others."""
-        self.start = max(self.start, offset)
-        self.end = max(self.end, offset)
+        self.start, self.start_meanwhile = max(self.start, offset, self.start_meanwhile), 0
+        if offset > self.end:
+            self.unknown, self.end = range(self.end, offset), offset

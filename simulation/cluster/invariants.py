@@ -33,8 +33,8 @@ from metadata.image import ClusterImage, PartitionImage
 from quorum.core.types import Batch
 from quorumlog.errors import CorruptStoreError
 from quorumlog.wire.rpcs import AnyRpc
+from quorumlog_server import recover
 from quorumlog_server.control_plane import ControlPlane
-from quorumlog_server.recover import EPOCH_JUMP
 from simulation.cluster.history import History, Mark, batches_in, batches_of, peek
 from simulation.cluster.metadata import Election, Follower, MetadataWatch, Proposed, Spot
 from simulation.cluster.retention import Retention
@@ -159,7 +159,7 @@ class ClusterWatch:
                 history = self.history(LogKey(topic.origin, partition.index, partition.created))
                 if history is not None and not {*partition.isr, *partition.elr} <= sound:
                     self.seen["partition may lose records with the voters"] += history.unclean_epoch < 0
-                    history.unclean_epoch = max(history.unclean_epoch, partition.leader_epoch + EPOCH_JUMP)
+                    history.unclean_epoch = max(history.unclean_epoch, partition.leader_epoch + recover.EPOCH_JUMP)
 
     # Processes
 
@@ -501,7 +501,7 @@ class ClusterWatch:
                 else:
                     known = history.at(batch.base_offset)
                     self.check(
-                        known == batch,
+                        known == batch or batch.base_offset in history.unknown,
                         lambda batch=batch, known=known: (  # type: ignore[misc]
                             f"I20: {run.node_id} has {batch} in {history}, committed is {known}"
                         ),
@@ -559,6 +559,8 @@ class ClusterWatch:
         if offset <= history.start:
             return
         if history.unclean_epoch >= 0 and not _is_part_of(history, log, offset):
+            if history.begun_epoch < history.unclean_epoch:
+                history.start_meanwhile = max(history.start_meanwhile, offset)
             return
         self.check(
             offset <= history.end,
