@@ -130,9 +130,9 @@ class Answer(Enum):
     """What became of a proposal."""
 
     ACCEPTED = auto()  # the log will show it
-    REFUSED = auto()  # definitely not carried out
+    REFUSED = auto()  # definitely not accepted
     OVERTAKEN = auto()  # the partition has moved on; the log will show how
-    UNKNOWN = auto()  # no usable answer; it may yet be carried out
+    UNKNOWN = auto()  # no usable answer; it may still be accepted
 
 
 @dataclass(slots=True)

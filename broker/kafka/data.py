@@ -1,7 +1,7 @@
-"""Produce and Fetch: a frame into calls of the replica manager, its results into a frame.
+"""Produce and Fetch: a frame into calls of the replicas, their results into a frame.
 
-Record bytes are never copied here: a batch goes to the manager as a slice of its frame, and comes back as a buffer that
-is handed to the socket.
+Record bytes are never copied here: a batch is passed on as a slice of its frame, and returns as a buffer that goes to
+the socket.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def handle_produce(replicas: Replicas, caller: Caller, frame: memoryview) -> Rep
         if request.acks != 0:
             return _produce_reply(replicas, caller, request.partitions, results)
         for item, result in zip(request.partitions, results, strict=True):
-            if result.error_code:  # a client that wants no reply can only be told by hanging up
+            if result.error_code:  # without a reply, the only signal is a closed connection
                 reason = f"acks=0 to {item.topic}-{item.index}: error {result.error_code} {result.error_message}"
                 raise HangUp(reason.rstrip())
         return None
@@ -100,7 +100,7 @@ def _produce_reply(
 
 
 async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, room: Callable[[], int]) -> Reply:
-    """`room`: the largest reply that a consumer may be given now."""
+    """room: returns the most bytes of records that a consumer may be sent now."""
     version = caller.header.api_version
     request = fetch.decode_request(frame, caller.header.body, version, FetchPartition, ForgottenPartition)
     refusal = _refusal(request, version)
@@ -118,19 +118,21 @@ async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, ro
 
 
 def _without_storage_error(result: R) -> R:
-    """Clients of old versions do not know that error, but all know what to do when somebody else leads."""
+    """Replace KAFKA_STORAGE_ERROR, which old clients do not know, by one that makes them look for the leader."""
     if result.error_code != Code.KAFKA_STORAGE_ERROR:
         return result
     return replace(result, error_code=int(Code.NOT_LEADER_OR_FOLLOWER))
 
 
 def _refusal(request: fetch.FetchRequest, version: int) -> Code | None:
-    """Why the request as a whole is not even looked at."""
+    """Return the error for the request as a whole, if there is one."""
     follower = request.replica_id >= 0
     if follower and version < _FIRST_FETCH_WITH_STATE:
-        return Code.CLUSTER_AUTHORIZATION_FAILED  # no broker of ours fetches so: its word must not move a watermark
+        return (
+            Code.CLUSTER_AUTHORIZATION_FAILED
+        )  # brokers of this cluster do not fetch so: it must not move a watermark
     if not follower and request.session_id != NO_SESSION:
-        return Code.FETCH_SESSION_ID_NOT_FOUND  # consumers are given none
+        return Code.FETCH_SESSION_ID_NOT_FOUND  # consumers get no session
     return None
 
 

@@ -7,39 +7,39 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLimits:
-    """Every bound of the data plane, in one place."""
+    """Every bound of the replicas, in one place."""
 
     max_wait_ms: int = 30_000
-    """Longest that a fetch is parked, whatever it asks for."""
+    """The longest time that a fetch is parked."""
     produce_timeout_max_ms: int = 120_000
     parked_fetches: int = 10_000
-    """Parked fetches; one more is answered at once with what there is."""
+    """Parked fetches; one more is answered at once, even without records."""
     parked_produces: int = 100_000
-    """Produces that wait for replication; one more is refused before it is appended, with REQUEST_TIMED_OUT, which all
-    clients take as a reason to try again."""
+    """Produces that wait for replication.  One more is refused with REQUEST_TIMED_OUT, before it is appended; all
+    clients then try again."""
     inline_check_bytes: int = 16 << 10
     inline_check_inflated_bytes: int = 256 << 10
-    """A produce whose batches with compression are at most so large, and inflate to at most so much, is checked on the
-    event loop, in well under a millisecond with all codecs but gzip; a larger one in a thread."""
+    """A produce whose batches with compression have at most this size, and inflate to at most that size, is checked on
+    the event loop, in well under a millisecond with all codecs but gzip.  A larger one is checked in a thread."""
     record_check_threads: int = 2
-    """Larger ones that are checked at once, each in a thread; the others wait."""
+    """Produces that are checked in threads at the same time; the others wait."""
     record_check_wait_ms: int = 30_000
     """How long a produce may wait until its records are checked.  Then it is refused with REQUEST_TIMED_OUT."""
     time_lookups: int = 2
-    """Look-ups by time, which open batches, at once; the others wait.  They share the threads that flush the disks."""
+    """Look-ups by time at the same time; the others wait.  They share the threads that flush the disks."""
     fetch_response_max_bytes: int = 64 << 20
     sessions: int = 1_000
     session_idle_ms: int = 120_000
-    """A session idle for less is never evicted to make room."""
+    """A session that was idle for less is never closed for a new one."""
     fetch_partition_bytes: int = 1 << 20
     fetcher_response_bytes: int = 16 << 20
     fetcher_wait_ms: int = 500
     fetcher_timeout_ms: int = 5_000
-    """On top of the wait: how long a fetcher waits for its leader before it drops the connection."""
+    """How long, beyond the wait, a fetcher waits for a reply before it drops the connection."""
     fetcher_backoff_min_ms: int = 50
     fetcher_backoff_max_ms: int = 1_000
     isr_check_divisor: int = 2
-    """The ISR is looked at each replica.lag.time.max.ms / this."""
+    """The ISR is checked every replica.lag.time.max.ms divided by this."""
     checkpoint_interval_ms: int = 5_000
     """How often changed watermarks are written to the data directories' facts."""
     maintenance_interval_ms: int = 60_000
@@ -57,8 +57,8 @@ class ReplicaLimits:
     producer_expiration_ms: int = 24 * 60 * 60 * 1000
     """An idempotent producer that is silent for longer is forgotten."""
     producer_id_low_water: int = 1_000
-    """The next block of producer ids is asked for when fewer are left.  So this many new producers can begin at a
-    broker while no controller is active; further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""
+    """The broker requests the next block of producer ids when fewer are left.  So this many producers can start while
+    no controller is active; further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""
 
 
 @dataclass(slots=True)

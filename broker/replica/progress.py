@@ -10,12 +10,12 @@ from uuid import UUID
 from quorumlog.wire.v1 import node_pb2 as pb
 
 BATCHES_KEPT = 10_000
-"""Latest batches of the metadata log whose times are remembered (design §5)."""
+"""Batches of the metadata log whose times are remembered, the latest ones."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far this broker is with the metadata; the image follower keeps it."""
+    """How far this broker has applied the metadata; `ImageFollower` updates it."""
 
     received_offset: int = 0
     applied_offset: int = 0
@@ -24,9 +24,9 @@ class Progress:
 
 
 class AppliedBatches:
-    """When each batch was received and carried out, in ms of the wall clock.
+    """When each batch was received and applied, in ms of the wall clock.
 
-    kept_from: nothing is known (any more) of batches that end at or below it, unless `since` has them.
+    kept_from: batches that end at or below it are unknown or forgotten, unless `since` has them.
     """
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
@@ -36,7 +36,7 @@ class AppliedBatches:
         self.kept_from = 0
 
     def begin(self, end_offset: int) -> None:
-        """What comes next begins here: the batches before came to an earlier process, or as a snapshot."""
+        """Begin at this offset: earlier batches went to an earlier process, or came as a snapshot."""
         self.kept_from = max(self.kept_from, end_offset)
 
     def received(self, end_offset: int) -> None:
@@ -45,7 +45,7 @@ class AppliedBatches:
         self._waiting.append((end_offset, self._wall_ms()))
 
     def completed(self, end_offset: int) -> None:
-        """Everything below `end_offset` is carried out."""
+        """Everything below `end_offset` is applied."""
         now = self._wall_ms()
         while self._waiting and self._waiting[0][0] <= end_offset:
             end, received = self._waiting.popleft()
@@ -54,7 +54,7 @@ class AppliedBatches:
             self._completed.append((end, received, now))
 
     def since(self, from_offset: int) -> list[pb.AppliedBatch]:
-        """Those that end above `from_offset`, ascending; those not carried out yet among them."""
+        """Return the batches that end above `from_offset`, ascending, also those that are not applied yet."""
         done = [
             pb.AppliedBatch(end_offset=end, received_ms=received, completed_ms=completed)
             for end, received, completed in self._completed

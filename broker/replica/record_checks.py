@@ -1,17 +1,17 @@
-"""Produces whose records are still to be checked, each partition's in their order of arrival.
+"""Produces whose records must be checked before they are appended, in the order of arrival for each partition.
 
-Theory of operation.  The records of a batch with compression can be checked only once it is inflated.  A small batch
-is inflated on the event loop, a larger one in a thread.  Of each partition only the produce at the head of its queue
-may be appended, so a later one that needs no thread waits behind an earlier one that does: the order of appends stays
-the order of arrival, which a producer's sequence numbers rely on.
+Theory of operation.  A batch with compression must be inflated before its records can be checked.  A small batch is
+inflated on the event loop, a larger one in a thread.  Only the produce at the head of a partition's queue is appended,
+so a later one that needs no thread waits behind an earlier one that does.  The order of appends is thus the order of
+arrival, which a producer's sequence numbers rely on.
 
 Bounds: `record_check_threads` checks run at once, and each inflates a bounded number of bytes (`inflated_size_max`).
 The caller bounds how many produces wait.  A produce that waits for longer than `record_check_wait_ms` is refused and
-not appended, and its client tries again.  Whatever ends a produce also removes its check if that has not begun, so the
-batches of an answered produce are kept only by a check that runs.
+not appended, and its client tries again.  A produce that ends is removed together with its check, unless the check is
+running; only a running check keeps the batches of an answered produce.
 
-The threads are not those of the loop's default executor: a disk that hangs keeps all of those in its flushes, and must
-not delay the produces to other directories.
+The threads are not those of the loop's default executor: a disk that hangs may hold all of those in its flushes, and
+must not delay produces to other directories.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from broker.replica.limits import ReplicaLimits
 class Produce:
     """One produce to one partition, not appended yet.
 
-    batches: what was checked so far, or why it is refused.
+    batches: the batches, checked so far, or the refusal.
     """
 
     topic: str
@@ -72,10 +72,10 @@ class RecordChecks:
         self._running = 0
         self._threads = ThreadPoolExecutor(limits.record_check_threads, "record-check")
         self.produces = 0
-        """How many wait in the queues of all partitions."""
+        """Produces in the queues of all partitions."""
 
     def admit(self, produce: Produce, config: LogConfig) -> bool:
-        """Check the records of `produce` if they must be.  False: it waits, and `append` will get it."""
+        """Return True if `produce` may be appended now.  Otherwise it waits, and `append` is called with it later."""
         check = self._needed(produce, config)
         queue = self._queues.get(produce.partition)
         if check is None:
@@ -103,7 +103,7 @@ class RecordChecks:
             self._advance(partition)
 
     def _needed(self, produce: Produce, config: LogConfig) -> _Check | None:
-        """The check for a thread, if there must be one; a small batch is checked here."""
+        """Return the check that must run in a thread, if any; a small batch is checked here."""
         batches = produce.batches
         if isinstance(batches, Refused) or not config.compressed_records_checked:
             return None
@@ -122,7 +122,7 @@ class RecordChecks:
         while self._waiting and self._running < self._limits.record_check_threads:
             produce, check = self._waiting.popitem(last=False)
             if produce.future.done():
-                continue  # its caller went away
+                continue  # its caller cancelled it
             loop = asyncio.get_running_loop()
             running = loop.run_in_executor(self._threads, check_inflated, check.batches, check.size_max)
             self._running += 1
@@ -138,7 +138,7 @@ class RecordChecks:
         self._advance(check.produce.partition)
         self._start()
         if not done.cancelled() and (error := done.exception()) is not None:
-            raise error  # a bug of ours: the loop's exception handler judges it
+            raise error  # a bug: the loop's exception handler reports it
 
     def _on_timeout(self, produce: Produce) -> None:
         produce.timer = None
@@ -148,7 +148,7 @@ class RecordChecks:
         self._advance(produce.partition)
 
     def _advance(self, partition: tuple[str, int]) -> None:
-        """Hand over every produce at the head of the queue that is decided."""
+        """Hand over the produces at the head of the queue that are checked."""
         queue = self._queues.get(partition)
         while queue and (queue[0].is_checked or queue[0].future.done()):
             produce = queue.popleft()
@@ -164,7 +164,7 @@ class RecordChecks:
     def _hand_over(self, produce: Produce) -> None:
         try:
             self._append(produce)
-        except Exception as error:  # a bug of ours: nobody but the loop's exception handler is there to judge it
+        except Exception as error:  # a bug: the loop's exception handler reports it
             if not produce.future.done():
                 message = "the broker failed while it appended; the records may have been appended"
                 produce.future.set_result(ProduceResult(int(Code.UNKNOWN_SERVER_ERROR), error_message=message))

@@ -80,7 +80,7 @@ class LifecycleRunner:
         await self._unfenced.wait()
 
     def on_applied(self, offset: int) -> None:
-        """Metadata below `offset` is carried out."""
+        """Metadata below `offset` is applied."""
         self._progress.applied_offset = offset
         self.core.on_applied(offset, now_ms())
         self._news.set()
@@ -194,7 +194,7 @@ class LifecycleRunner:
             was = self.core.stage
             self.core.on_beat(reply.fenced, reply.should_shutdown, reply.leaders_left, now)
             if reply.fenced and progress.applied_offset > sent_offset:
-                self.core.on_urgent(now)  # what was carried out meanwhile may be what it waits for
+                self.core.on_urgent(now)  # what was applied meanwhile may be what the controller waits for
             if not reply.fenced:
                 self.stall_detector.end(stall)
             self._show(was)

@@ -1,4 +1,4 @@
-"""The broker's numbers, read from state when somebody asks."""
+"""The metrics of a broker, read from its state at each scrape."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     )
     gauge(
         "broker_partitions_reassigning",
-        "Partitions led here whose reassignment is going on.",
+        "Partitions led here that are being reassigned.",
         lambda: sum(each.leader is not None and each.image.reassigning for each in table),
     )
     gauge(
@@ -40,9 +40,9 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     )
     gauge("broker_is_serving", "Whether this broker is unfenced.", lambda: role.is_serving)
     gauge("broker_metadata_received_offset", "End of the metadata received.", lambda: role.progress.received_offset)
-    gauge("broker_metadata_applied_offset", "End of the metadata carried out.", lambda: role.progress.applied_offset)
-    gauge("broker_metadata_pending", "Partition changes to carry out.", lambda: role.progress.pending_changes)
-    gauge("broker_fetches_parked", "Long polls that wait.", lambda: fetches.parked)
+    gauge("broker_metadata_applied_offset", "End of the metadata applied.", lambda: role.progress.applied_offset)
+    gauge("broker_metadata_pending", "Partition changes to apply.", lambda: role.progress.pending_changes)
+    gauge("broker_fetches_parked", "Parked fetches (long polls).", lambda: fetches.parked)
     gauge("broker_fetch_sessions", "Open fetch sessions.", lambda: fetches.session_count)
     gauge("broker_produces_parked", "Writes that wait for replication.", lambda: role.context.parked_produces)
     gauge("broker_connections", "Client connections.", lambda: kafka.counters.connections)
@@ -54,13 +54,13 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     )
     counter("broker_produced_bytes", "Appended as leader.", lambda: counters.produced_bytes)
     counter("broker_produced_batches", "Requests appended as leader.", lambda: counters.produced_batches)
-    counter("broker_fetched_bytes", "Given to consumers and followers.", lambda: counters.fetched_bytes)
+    counter("broker_fetched_bytes", "Sent to consumers and followers.", lambda: counters.fetched_bytes)
     counter("broker_replicated_bytes", "Appended as follower.", lambda: counters.replicated_bytes)
     counter(
         "broker_reassignment_in_bytes", "Appended as a replica being added.", lambda: counters.reassignment_in_bytes
     )
-    counter("broker_reassignment_out_bytes", "Given to replicas being added.", lambda: counters.reassignment_out_bytes)
+    counter("broker_reassignment_out_bytes", "Sent to replicas being added.", lambda: counters.reassignment_out_bytes)
     counter("broker_isr_shrinks", "ISR members removed.", lambda: counters.isr_shrinks)
     counter("broker_isr_expands", "ISR members added.", lambda: counters.isr_expands)
-    counter("broker_truncations", "Logs cut at a leader's word.", lambda: counters.truncations)
+    counter("broker_truncations", "Logs truncated to match a leader.", lambda: counters.truncations)
     metrics.counters("broker_requests", "Kafka requests begun.", "api", lambda: dict(kafka.handlers.requests))

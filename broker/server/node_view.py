@@ -1,4 +1,4 @@
-"""What a broker says of itself beside its metrics: its replicas, and when it carried out which metadata."""
+"""What DescribeNode and `kctl brokers` show of a broker: its replicas, strays and applied metadata."""
 
 from __future__ import annotations
 

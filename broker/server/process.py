@@ -191,7 +191,7 @@ class BrokerProcess:
                 disk.bind_cluster(cluster_id)
         self.kafka.handlers.joined(cluster_id)
         self.role.start(group, self.advertised())
-        # The first thing that is carried out holds this broker's registration; nobody is sent here before that.
+        # The first metadata that is applied holds this broker's registration; no client is sent here before that.
         await self.role.wait_applied(1)
         await self.kafka.start()
 

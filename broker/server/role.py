@@ -1,11 +1,11 @@
 """The broker role of a process: everything between its metadata replay and its Kafka listener.
 
-`BrokerRole` connects the parts and owns their tasks; it decides nothing.  The order of its life:
+`BrokerRole` connects the parts and owns their tasks; it decides nothing.  Its phases, in order:
 
-open      the logs are recovered, the clean-stop mark is read and removed
-start     register, carry the metadata out, be unfenced; from then on leaders serve and followers copy
-stop      hand over (controlled shutdown), within a bound
-close     everything parked is answered, watermarks saved, logs closed, the clean-stop mark written
+open      recover the logs, read and remove the clean-stop mark
+start     register, apply the metadata, be unfenced; from then on leaders serve and followers copy
+stop      hand leaderships over (controlled shutdown), within a bound
+close     answer everything that is parked, save watermarks, close the logs, write the clean-stop mark
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class BrokerRole:
         limits: ReplicaLimits | None = None,
         generation: Callable[[], int] = lambda: 0,
     ) -> None:
-        """generation: of the quorum, asked for once it has been joined."""
+        """generation: returns the quorum's generation; called once the quorum has been joined."""
         limits = limits or ReplicaLimits()
         # A follower whose long poll outlasts lag_max_ms would seem to have fallen silent.
         limits = replace(limits, fetcher_wait_ms=min(limits.fetcher_wait_ms, max(1, config.lag_max_ms // 3)))
@@ -153,7 +153,7 @@ class BrokerRole:
         await self.close(clean=kind is None)
 
     def start(self, group: asyncio.TaskGroup, endpoints: Sequence[Endpoint]) -> None:
-        """Join the cluster under these endpoints; `group` carries this role's tasks."""
+        """Join the cluster under these endpoints; the tasks of this role belong to `group`."""
         self._group = group
         self.lifecycle = LifecycleRunner(
             Identity(
@@ -186,14 +186,14 @@ class BrokerRole:
         self._life = group.create_task(self.lifecycle.run(), name="broker-life")
 
     async def stop(self) -> bool:
-        """Hand over; returns whether the controller let go in time."""
+        """Hand leaderships over; return whether the controller released this broker in time."""
         if self.lifecycle is None or self._life is None:
             return True
         self.lifecycle.stop(self.config.shutdown_timeout_ms)
         return await self._life
 
     async def close(self, clean: bool = True) -> None:
-        """Let nothing be parked, end all tasks, close the logs.  Idempotent."""
+        """Answer everything that is parked, end all tasks, close the logs.  Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -219,7 +219,7 @@ class BrokerRole:
             log.error("data directories not closed", cause=str(error))
 
     async def wait_serving(self) -> None:
-        """Until this broker is unfenced and has carried that out.  The caller sets the deadline."""
+        """Wait until this broker is unfenced and has applied that.  The caller sets the deadline."""
         assert self.lifecycle is not None, "start() comes first"
         while not self.is_serving:
             await self.lifecycle.wait_unfenced()
@@ -228,7 +228,7 @@ class BrokerRole:
 
     @property
     def is_serving(self) -> bool:
-        """Unfenced, and the leaderships that came with it are taken up."""
+        """Whether this broker is unfenced, and leads what the controller has elected it for."""
         if self.lifecycle is None or not self.lifecycle.unfenced or not self.context.is_serving():
             return False
         cluster = self.context.cluster
@@ -236,7 +236,7 @@ class BrokerRole:
         return own is not None and own.epoch == cluster.own_epoch and not own.fenced
 
     async def failed(self) -> None:
-        """Waits until no data directory is left.
+        """Wait until no data directory is left.
 
         Raises:
             FatalError: always.
@@ -248,7 +248,7 @@ class BrokerRole:
             next_step="make room on the disks or replace them, then start again",
         )
 
-    # -- what the parts tell each other
+    # -- connections between the parts
 
     def _inter_broker_address(self, broker_id: int) -> tuple[str, int] | None:
         broker = self.context.cluster.newest.brokers.get(broker_id)
@@ -260,7 +260,7 @@ class BrokerRole:
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
     async def wait_applied(self, offset: int) -> None:
-        """Until metadata below `offset` is carried out.  The caller sets the deadline."""
+        """Wait until metadata below `offset` is applied.  The caller sets the deadline."""
         if self.progress.applied_offset < offset:
             self._applied_waiters = [each for each in self._applied_waiters if not each[1].done()]
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -296,7 +296,7 @@ class BrokerRole:
             failed.set_result(error)
 
     def _on_log_failure(self, key: LogKey, error: CorruptStoreError) -> None:
-        """A replica is damaged while its directory works: the controller takes it out of the ISR, and elects."""
+        """Report a damaged replica of a working directory; the controller removes it from the ISR, and elects."""
         replica = self.table.with_log(key)
         if replica is not None:
             replica.take_offline(error)
@@ -316,7 +316,7 @@ class BrokerRole:
                 log.error("maintenance failed", cause=str(error))
 
     async def _take_clean_mark(self) -> int:
-        """The epoch of the last clean stop, which no later start may find: it holds once, and for all directories."""
+        """Return the broker epoch of the last clean stop, or -1.  Removes the mark, which is valid for one start."""
         marks = [
             b"" if self._has_failed(disk) else disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH, b"")
             for disk in self._disks
