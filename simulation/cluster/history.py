@@ -94,6 +94,8 @@ class History:
         self.places: dict[Mark, int] = {}
         self.last: dict[int, int] = {}  # of each writer, the number of its last record
         self.heard: dict[int, float] = {}  # when a batch of each writer became committed last
+        self.last_offset: dict[int, int] = {}  # of each writer, the offset of its last record
+        self.rebuilt_at = 0  # the highest offset at which a replica has started over
         self.start = self.end = 0
         self.cut: dict[int, set[Mark]] = {}  # by offset: what unclean elections have taken out
         self.unclean_epoch = self.begun_epoch = -1  # of the last unclean election; of the last that has been heard of
@@ -124,10 +126,13 @@ class History:
         """Append a batch; return what is wrong with it.
 
         forgets_s: what a producer that has been silent for so long sends again may be appended again.
+
+        A replica that starts over at its leader's log start knows only the producers of the records that it copies.
+        It may become the leader, and then it accepts what any other producer sends again.
         """
         if batch.base_offset != self.end:
             return f"I20: {self}: a batch at {batch.base_offset} becomes committed, all before ends at {self.end}"
-        forgotten = bool(batch.marks) and now_s - self.heard.get(batch.marks[0].writer, now_s) >= forgets_s
+        forgotten = bool(batch.marks) and self._may_be_forgotten(batch.marks[0].writer, now_s, forgets_s)
         for place, mark in enumerate(batch.marks):
             self.heard[mark.writer] = now_s
             if forgotten:
@@ -136,12 +141,16 @@ class History:
                 return f"I22: {self}: {mark} is at {self.places[mark]} and again at {batch.base_offset + place}"
             if mark.number <= self.last.get(mark.writer, -1):
                 return f"I20: {self}: {mark} at {batch.base_offset} comes after {self.last[mark.writer]}"
-            self.places[mark] = batch.base_offset + place
+            self.places[mark] = self.last_offset[mark.writer] = batch.base_offset + place
             self.last[mark.writer] = mark.number
         self.batches.append(batch)
         self.bases.append(batch.base_offset)
         self.end = batch.end_offset
         return None
+
+    def _may_be_forgotten(self, writer: int, now_s: float, forgets_s: float) -> bool:
+        is_silent = now_s - self.heard.get(writer, now_s) >= forgets_s
+        return is_silent or self.last_offset.get(writer, self.rebuilt_at) < self.rebuilt_at
 
     def cut_to(self, end: int) -> int:
         """An unclean election has taken out what is from `end` on; how many records."""
@@ -157,8 +166,10 @@ class History:
         self.ends = {epoch: min(one, self.end) for epoch, one in self.ends.items()}
         self.start = min(self.start, self.end)
         self.last = {}
-        for mark in self.places:
+        self.last_offset = {}
+        for mark, offset in self.places.items():
             self.last[mark.writer] = max(mark.number, self.last.get(mark.writer, -1))
+            self.last_offset[mark.writer] = max(offset, self.last_offset.get(mark.writer, -1))
         return count
 
     def begin_at(self, offset: int) -> None:

@@ -576,6 +576,7 @@ class ClusterWatch:
         if history is None:
             return
         self.seen["log restarted"] += 1
+        history.rebuilt_at = max(history.rebuilt_at, offset)
         if self.note is not None:
             self.note(f"{run.node_id} restarts {history} at {offset}, had {log.start_offset} to {log.end_offset}")
         if history.unclean_epoch >= 0:

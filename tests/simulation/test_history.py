@@ -1,0 +1,43 @@
+"""What the judge of committed records accepts, and what it reports."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from broker.log import LogKey
+from simulation.cluster.history import Committed, History, Mark
+from simulation.cluster.metadata import Spot
+
+FORGETS_S = 60.0
+
+
+def a_history() -> History:
+    return History(LogKey(UUID(int=1), 0, 5), Spot("safe", 0))
+
+
+def a_batch(offset: int, *marks: Mark) -> Committed:
+    return Committed(offset, offset + len(marks), 0, 0, marks)
+
+
+def test_record_that_is_committed_twice_is_reported() -> None:
+    history = a_history()
+    assert history.add(a_batch(0, Mark(7, 0), Mark(8, 0)), 0.0, FORGETS_S) is None
+    problem = history.add(a_batch(2, Mark(7, 0)), 1.0, FORGETS_S)
+    assert problem is not None
+    assert problem.startswith("I22")
+
+
+def test_record_below_the_offset_at_which_a_replica_started_over_may_come_again() -> None:
+    history = a_history()
+    assert history.add(a_batch(0, Mark(7, 0), Mark(8, 0)), 0.0, FORGETS_S) is None
+    history.rebuilt_at = 2
+    assert history.add(a_batch(2, Mark(7, 0)), 1.0, FORGETS_S) is None
+
+
+def test_writer_with_a_record_that_the_rebuilt_replica_copies_is_still_known() -> None:
+    history = a_history()
+    assert history.add(a_batch(0, Mark(7, 0), Mark(7, 1)), 0.0, FORGETS_S) is None
+    history.rebuilt_at = 1
+    problem = history.add(a_batch(2, Mark(7, 0)), 1.0, FORGETS_S)
+    assert problem is not None
+    assert problem.startswith("I22")
