@@ -1,8 +1,8 @@
 """The Spark data source: `spark.read.format("quorumlog")` and `df.write.format("quorumlog")`.
 
-Spark imports every top-level module whose name begins with `pyspark_` and takes its `DefaultSource`: nothing has to be
-registered.  An exception, or a slow import, here would hurt every data source of the session, so this module imports
-Spark's own and no more; numba, pyarrow and the client are loaded by the task that needs them.
+Spark imports every top-level module whose name begins with `pyspark_` and registers its `DefaultSource`.  An exception
+or a slow import here would affect every data source of the session, so this module imports only Spark's own modules.
+The tasks that need numba, pyarrow and the client import them.
 """
 
 from pyspark_quorumlog.source import DefaultSource

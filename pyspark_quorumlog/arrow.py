@@ -1,7 +1,7 @@
 """Fetched batches as Arrow record batches in Spark's row schema, and Arrow columns as record batches.
 
-The compiled walk is in `compiled`; this is what happens once a buffer, not once a record.  Importing it loads numba and
-pyarrow, so only code that runs in a Spark worker's task may do so.
+`compiled` walks the records; this module contains the work that is done once per buffer.  It imports numba and pyarrow,
+so only code that runs in a Spark worker's task may import it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_HEADERS = (_NO_INT32, _NO_BYTES, _NO_INT32, _NO_BYTES, _NO_INT32, _NO_BYTES,
 
 
 def read_schema(with_headers: bool) -> pa.Schema:
-    """The Arrow form of `source.read_schema`: Spark compares the two for equality."""
+    """Return the Arrow form of `source.read_schema`; Spark compares the two for equality."""
     fields = [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -55,9 +55,10 @@ def read_schema(with_headers: bool) -> pa.Schema:
 def decode(
     data: Buffer, first_offset: int, end_offset: int, topic: str, partition: int, with_headers: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a fetched buffer with `first_offset <= offset < end_offset`.
+    """Yield the records of a fetched buffer with `first_offset <= offset < end_offset`.
 
-    One Arrow batch, unless the record batches inflate to more than `PIECE_SIZE_BYTES`; none has no rows.
+    Yields one Arrow batch, or several if the record batches decompress to more than `PIECE_SIZE_BYTES`; none without
+    rows.
 
     Raises:
         UnreadableBatchError: a batch is damaged or a record of it is malformed.
@@ -75,7 +76,7 @@ def decode(
 
 
 def _pieces(opened: Iterator[OpenBatch]) -> Iterator[list[OpenBatch]]:
-    """What was compressed can be many times what was fetched: not all of it at once."""
+    """Divide batches into pieces, since decompressed data can be many times the size of the fetched data."""
     piece: list[OpenBatch] = []
     size = 0
     for batch in opened:
@@ -131,9 +132,9 @@ def _decode_spans(
 
 
 def _spans(data: Buffer, opened: Sequence[OpenBatch]) -> tuple[Bytes, Int64s]:
-    """One array of bytes that holds every batch's records, and where each batch's are in it.
+    """Return one array of bytes with every batch's records, and each batch's positions in it.
 
-    Without compression that is the fetched buffer itself.
+    Without compression, the array is the fetched buffer itself.
     """
     compressed = any(batch.header.codec for batch in opened)
     source: Buffer = b"".join(batch.body for batch in opened) if compressed else data
@@ -152,15 +153,15 @@ def _spans(data: Buffer, opened: Sequence[OpenBatch]) -> tuple[Bytes, Int64s]:
 
 @dataclass(slots=True)
 class _Binary:
-    """The arrays of a binary or text column while compiled code fills them."""
+    """The arrays of a binary or text column, which compiled code fills."""
 
     offsets: Int32s
     data: Bytes
-    valid: Bytes  # a byte each
+    valid: Bytes  # one byte per row
 
     @classmethod
     def empty(cls, rows: int, size: int) -> _Binary:
-        """Room for `rows` of together `size` bytes; memory that is not filled is never touched."""
+        """Return room for `rows` with `size` bytes in total; memory that is not filled is never touched."""
         offsets = np.empty(rows + 1, np.int32)
         offsets[0] = 0
         return cls(offsets, np.empty(size, np.uint8), np.empty(rows, np.uint8))
@@ -191,7 +192,7 @@ def _constant_text(text: str, rows: int) -> pa.Array:
 
 
 class _MalformedError(Exception):
-    """span, position: where the malformed record is.  result: of the compiled function, which holds the span."""
+    """span, position: location of the malformed record.  result: of the compiled function; it contains the span."""
 
     def __init__(self, result: int, position: int) -> None:
         super().__init__(result, position)
@@ -204,7 +205,7 @@ class _MalformedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of rows to be written, as the arrays that compiled code walks.  An empty array: no such column."""
+    """The columns of rows to write, as arrays for compiled code.  An empty array means that the column is missing."""
 
     row_count: int
     key: tuple[Int32s, Bytes, Bytes]  # offsets, data, validity bitmap
@@ -216,7 +217,7 @@ class Columns:
 
     @classmethod
     def of(cls, table: pa.Table | pa.RecordBatch, topic: str | None) -> Columns:
-        """The columns named key, value, headers, topic and partition; `topic`, if given, is that of every row.
+        """Return the columns key, value, headers, topic and partition.  topic: if given, it applies to every row.
 
         Raises:
             ClusterError: a row has no topic, or a header has no name.
@@ -252,13 +253,13 @@ def encode(
     batch_size_max: int,
     codec: Codec = Codec.NONE,
 ) -> Iterator[EncodedBatch]:
-    """The rows as sealed batches of at most `batch_size_max` bytes before compression, partition after partition.
+    """Return the rows as sealed batches of at most `batch_size_max` bytes before compression, grouped by partition.
 
-    A record that is larger than that is a batch of its own: whether it is too large is the topic's to say.  Rows of a
-    partition keep their order.  `partition_counts` and `sticky` (where rows without key and partition go) are by topic.
+    A larger record is a batch of its own, since the topic decides whether it is too large.  Rows of a partition keep
+    their order.  `partition_counts` and `sticky` (the partition of rows without key and partition) are by topic.
 
     Raises:
-        ClusterError: a row names a partition that its topic does not have, or is larger than any broker takes.
+        ClusterError: a row names a partition that its topic does not have, or is larger than any broker accepts.
     """
     counts = np.asarray(partition_counts, np.int64)
     first_groups = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -287,7 +288,7 @@ def encode(
                 if size > RECORD_SIZE_MAX_BYTES:
                     where = f"{topic}-{partition}"
                     raise ClusterError(
-                        ApiError.MESSAGE_TOO_LARGE, f"{where}: a record of {size} bytes is beyond every limit"
+                        ApiError.MESSAGE_TOO_LARGE, f"{where}: a record of {size} bytes exceeds every limit"
                     )
                 place = np.empty(HEADER_SIZE + size, np.uint8)
                 following, size = compiled.encode(
@@ -300,7 +301,7 @@ def encode(
 def _sealed(
     encoded: Bytes, topic: str, partition: int, record_count: int, timestamp_ms: int, codec: Codec
 ) -> EncodedBatch:
-    """`encoded` has room for the header before its records."""
+    """Seal `encoded`, which has room for the header before its records."""
     if codec is not Codec.NONE:
         body = memoryview(encoded.data)[HEADER_SIZE:]
         data = seal_batch(body, record_count, timestamp_ms, timestamp_ms, codec)
@@ -315,7 +316,7 @@ def _no_such_partition(columns: Columns, row: int, counts: Int64s) -> ClusterErr
     partition = int(columns.partition[0][row])
     return ClusterError(
         ApiError.UNKNOWN_TOPIC_OR_PARTITION,
-        f"a row names partition {partition} of topic {columns.topics[topic]}, which has {counts[topic]}",
+        f"a row names partition {partition} of topic {columns.topics[topic]}, which has {counts[topic]} partitions",
     )
 
 
@@ -331,7 +332,7 @@ def _binary_input(column: pa.Array) -> tuple[Int32s, Bytes, Bytes]:
         column = column.cast(pa.binary())
     validity, offsets, data = column.buffers()
     first = column.offset
-    if offsets is None:  # Arrow allows it for an empty column
+    if offsets is None:  # Arrow permits this for an empty column
         return np.zeros(1, np.int32), _NO_BYTES, _NO_BYTES
     return (
         np.frombuffer(offsets, np.int32)[first : first + len(column) + 1],
@@ -341,7 +342,7 @@ def _binary_input(column: pa.Array) -> tuple[Int32s, Bytes, Bytes]:
 
 
 def _bitmap(validity: pa.Buffer | None, first: int, rows: int) -> Bytes:
-    """Arrow's validity bitmap, moved so that bit 0 is the first row."""
+    """Return Arrow's validity bitmap, shifted so that bit 0 is the first row."""
     if validity is None or rows == 0:
         return _NO_BYTES
     bits = np.frombuffer(validity, np.uint8)
@@ -364,16 +365,16 @@ def _int_input(column: pa.Array) -> tuple[Int32s, Bytes]:
 def _topics(column: pa.Array) -> tuple[Int32s, tuple[str, ...]]:
     if column.null_count:
         raise ClusterError(
-            ApiError.INVALID_TOPIC, "a row has no topic", "fill the column topic, or set the option topic for all rows"
+            ApiError.INVALID_TOPIC, "a row has no topic", "fill the column topic, or set the option topic"
         )
     encoded = column.dictionary_encode()
     return _int_input(encoded.indices)[0], tuple(encoded.dictionary.to_pylist())
 
 
 def _headers_input(column: pa.Array) -> tuple[Int32s, Bytes, Int32s, Bytes, Int32s, Bytes, Bytes]:
-    """list<struct<key, value>>; a null list is no headers."""
+    """Return the arrays of a list<struct<key, value>>; a null list means no headers."""
     entries = column.values
-    keys, values = entries.field(0), entries.field(1)  # `field` keeps offsets and leaves out the struct's own nulls
+    keys, values = entries.field(0), entries.field(1)  # `field` keeps offsets and ignores the struct's nulls
     if entries.null_count or keys.null_count:
         raise ClusterError(ApiError.INVALID_RECORD, "a header has no key", "give every header a key")
     counts = np.frombuffer(column.buffers()[1], np.int32) if len(column) else np.zeros(1, np.int32)

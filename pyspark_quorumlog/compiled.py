@@ -1,17 +1,17 @@
-"""The records of record batch v2, to and from Arrow's buffers, compiled.
+"""Compiled conversion between the records of record batch v2 and Arrow's buffers.
 
-Theory of operation.  A record is a run of variable-length integers and bytes whose position depends on every record
-before it, so no vectorised library can read it; a Python object for each record costs twenty times what the rest of the
-path costs.  Here one call walks the records of *all* batches of a fetched buffer and appends each to the arrays that
-Arrow lays over them without another copy, and one call writes the records of a batch from such arrays.
+Theory of operation.  A record is a sequence of variable-length integers and bytes whose position depends on every
+record before it, so no vectorised library can read it.  A Python object per record would cost twenty times as much as
+the rest of the path.  Here one call walks the records of *all* batches of a fetched buffer and appends each of them to
+arrays that Arrow uses without another copy.  Another call writes the records of a batch from such arrays.
 
-The caller has checked the batches' headers and CRC, and has decompressed; what it hands over are spans of records.  Yet
-a CRC only proves that the bytes are as they were sent, so nothing here trusts them: each length is compared with what
-is left before it is used, and a malformed record ends the call with its position.  Compiled code does not check indexes
-by itself.
+The caller has checked the batches' headers and CRC, has decompressed them, and passes spans of records.  A CRC only
+proves that the bytes are as they were sent, so nothing here trusts them: each length is compared with the remaining
+size before it is used, and a malformed record ends the call with its position.  Compiled code does not check indexes on
+its own.
 
-Compilation takes seconds, loading what was compiled before takes milliseconds: the results are cached on disk beside
-this file, or in the user's cache folder.  Where neither can be written, the code is compiled once a process.
+Compilation takes seconds, and loading compiled code takes milliseconds, so the results are cached on disk beside this
+file or in the user's cache folder.  If neither is writable, the code is compiled once per process.
 """
 
 # numba infers the types; the signatures are in the decorators
@@ -27,8 +27,8 @@ from numba import int32, int64, njit, types, uint8
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-MALFORMED = -1  # a decoder's result, less the span's index, when the bytes are not records; the position follows
-TOO_SMALL = -2  # an encoder's result when not even one record fits; the size that it needs follows
+MALFORMED = -1  # minus the span's index: a decoder's result for malformed bytes; the position follows
+TOO_SMALL = -2  # an encoder's result if no record fits; the needed size follows
 
 SPAN_START, SPAN_END, SPAN_BASE_OFFSET, SPAN_BASE_TIMESTAMP, SPAN_APPEND_TIME, SPAN_COUNT, SPAN_LAST_DELTA = range(7)
 SPAN_FIELDS = 7
@@ -44,12 +44,12 @@ _i64_out = int64[::1]
 
 
 def _compiled(*signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile for one signature, from the cache when there is one, without a cache when none can be kept."""
+    """Compile for one signature; use the cache if there is one, or no cache if none is writable."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             compiled: Callable[..., Any] = njit(*signature, cache=True, nogil=True)(function)
-        except (RuntimeError, OSError):  # numba: "no locator available", or a cache folder that refuses
+        except (RuntimeError, OSError):  # numba: "no locator available", or an unusable cache folder
             compiled = njit(*signature, nogil=True)(function)
         return compiled
 
@@ -58,10 +58,10 @@ def _compiled(*signature: Any) -> Callable[[Callable[..., Any]], Callable[..., A
 
 @_compiled(types.UniTuple(int64, 2)(_bytes_in, int64, int64))
 def _varint(data, position, end):
-    """(value, next position) of a zigzag variable-length integer; next position -1: it does not end before `end`."""
+    """Return (value, next position) of a zigzag variable-length integer; next position -1 if it exceeds `end`."""
     raw = np.uint64(0)
     shift = np.uint64(0)
-    at = np.uint64(position)  # unsigned, and no `range`: together a tenth of the time
+    at = np.uint64(position)  # unsigned, and without `range`: takes a tenth of the time
     while at < np.uint64(end) and shift < np.uint64(70):
         byte = np.uint64(data[at])
         at += np.uint64(1)
@@ -96,7 +96,7 @@ def _varint_size(value):
 
 @intrinsic
 def _copy(_context, out, to, data, start, size):
-    """memcpy of `size` bytes.  As a loop it is seven times slower: LLVM does not see that the arrays are apart."""
+    """memcpy of `size` bytes.  A loop is seven times slower, since LLVM does not know that the arrays are distinct."""
 
     def generate(context, builder, signature, values):
         target = context.make_array(signature.args[0])(context, builder, values[0])
@@ -131,7 +131,7 @@ def _take_bytes(data, position, end, index, offsets, out, valid):
 
 @_compiled(types.UniTuple(int64, 2)(_bytes_in, _spans_in))
 def count_headers(data, spans):
-    """(how many headers the spans' records have, 0), or (MALFORMED - span, position)."""
+    """Return (number of headers in the spans' records, 0), or (MALFORMED - span, position)."""
     total = 0
     for span in range(spans.shape[0]):
         position = spans[span, 0]
@@ -165,7 +165,7 @@ def count_headers(data, spans):
 
 @_compiled(
     types.UniTuple(int64, 2)(
-        *(_bytes_in, _spans_in, int64, int64),  # what, and which offsets
+        *(_bytes_in, _spans_in, int64, int64),  # data, spans, offsets
         *(_i64_out, _i64_out, _i32_out),  # offset, timestamp, timestamp type
         *(_i32_out, _bytes_out, _bytes_out),  # key
         *(_i32_out, _bytes_out, _bytes_out),  # value
@@ -196,10 +196,10 @@ def decode(
     header_values,
     header_value_valid,
 ):
-    """Append the records with `first_offset <= offset < end_offset`; (rows, 0), or (MALFORMED - span, position).
+    """Append the records with `first_offset <= offset < end_offset`; return (rows, 0), or (MALFORMED - span, position).
 
-    Timestamps are microseconds, as Spark wants them.  `header_counts` is a list column's offsets.  Every offsets array
-    starts with the caller's 0; the other arrays are as long as the spans can need.
+    Timestamps are microseconds, as Spark requires.  `header_counts` contains a list column's offsets.  Every offsets
+    array starts with the caller's 0; the other arrays are as long as the spans can need.
     """
     row = 0
     header = 0
@@ -269,7 +269,7 @@ def decode(
 
 @_compiled(int64(_bytes_in, int64))
 def _is_valid(bits, index):
-    """Whether Arrow's validity bitmap holds `index`; an empty bitmap means that all are valid."""
+    """Return whether Arrow's validity bitmap contains `index`; an empty bitmap means that all rows are valid."""
     if bits.shape[0] == 0:
         return int64(1)
     return int64((bits[index >> 3] >> (index & 7)) & 1)
@@ -277,7 +277,7 @@ def _is_valid(bits, index):
 
 @_compiled(int64(_bytes_in, int64, int64))
 def murmur2(data, start, end):
-    """Kafka's hash of a key, made positive as its default partitioner does."""
+    """Return Kafka's hash of a key, made positive as in its default partitioner."""
     mask = np.uint64(0xFFFFFFFF)
     multiplier = np.uint64(0x5BD1E995)
     size = end - start
@@ -314,8 +314,8 @@ def murmur2(data, start, end):
             _i64_in,
             _i64_in,
         ),  # each row's topic; a topic's first group, partition count, sticky
-        *(_i32_in, _bytes_in),  # the partition column; empty: there is none
-        *(_i32_in, _bytes_in, _bytes_in),  # the key column; empty: there is none
+        *(_i32_in, _bytes_in),  # the partition column; empty if missing
+        *(_i32_in, _bytes_in, _bytes_in),  # the key column; empty if missing
         *(_i32_out, _i64_out),  # group of each row; rows of each group
     )
 )
@@ -332,10 +332,10 @@ def assign(
     groups,
     group_sizes,
 ):
-    """Give each row its group, one group a partition of a topic; -1, or the first row whose partition does not exist.
+    """Assign a group to each row, one per partition of a topic; return -1, or the first row with an unknown partition.
 
-    As Kafka's default partitioner: the row's own partition, else the hash of its key, else a partition that stays the
-    same for the whole call.
+    As Kafka's default partitioner: the row's own partition, else the hash of its key, else one partition for the whole
+    call.
     """
     for row in range(groups.shape[0]):
         topic = topics[row] if topics.shape[0] else int32(0)
@@ -356,7 +356,7 @@ def assign(
 
 @_compiled(types.void(_i32_in, _i64_in, _i64_out))
 def order_by_group(groups, group_starts, order):
-    """Rows in the order of their groups, and within a group in their own order (a counting sort)."""
+    """Order the rows by group, and within a group in their own order (a counting sort)."""
     following = group_starts.copy()
     for row in range(groups.shape[0]):
         group = groups[row]
@@ -366,11 +366,11 @@ def order_by_group(groups, group_starts, order):
 
 @_compiled(
     types.UniTuple(int64, 2)(
-        *(_i64_in, int64, int64),  # rows, which of them
+        *(_i64_in, int64, int64),  # rows, range of rows
         *(_i32_in, _bytes_in, _bytes_in),  # key
         *(_i32_in, _bytes_in, _bytes_in),  # value
         *(_i32_in, _bytes_in, _i32_in, _bytes_in, _i32_in, _bytes_in, _bytes_in),  # headers
-        *(_bytes_out, int64),  # where to, from which position
+        *(_bytes_out, int64),  # output, start position
     )
 )
 def encode(
@@ -395,7 +395,7 @@ def encode(
 ):
     """Write records from `rows[first:end]` until `out` is full, all with the batch's own timestamp.
 
-    (index after the last one written, end position), or (TOO_SMALL, bytes that the first record needs).
+    Returns (index after the last written one, end position), or (TOO_SMALL, bytes that the first record needs).
     """
     limit = out.shape[0]
     for at in range(first, end):

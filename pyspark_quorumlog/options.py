@@ -1,8 +1,8 @@
-"""The options of the data source, judged before anything is asked of a cluster.
+"""The options of the data source, which are checked before any request to a cluster.
 
-They are those of the well-known Kafka source, so that a user changes one word.  Spark hands them over with lower-cased
-names.  A name that is not known is refused with its nearest neighbour, because a mistyped `startingOffsets` that is
-silently ignored reads the wrong data.  All problems are reported at once.
+They are those of Spark's Kafka source, so that a user changes one word.  Spark passes them with lower-cased names.  An
+unknown name is refused with the most similar one, because a mistyped `startingOffsets` that is silently ignored would
+read the wrong data.  All problems are reported at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DECIDED_BY_SOURCE = (
 _SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 
 SHOWN_MAX = 80
-"""Characters of a value that an error message quotes."""
+"""Maximum number of characters of a value in an error message."""
 _FORM = 'for every partition, like {"a": {"0": 23}}'
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -48,17 +48,17 @@ Partition = tuple[str, int]
 
 
 class OptionError(ConfigError, ValueError):
-    """One or more options of `format("quorumlog")` are wrong; the message names each."""
+    """One or more options of `format("quorumlog")` are invalid; the message names each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where to start, or to end, in each partition.
+    """The start or end position in each partition.
 
-    everywhere: an offset (or EARLIEST, LATEST) or time for partitions that `by_partition` does not name.
+    everywhere: an offset (or EARLIEST, LATEST) or time for partitions that are not in `by_partition`.
     by_time: the numbers are milliseconds since 1970, and mean the first record that is not older.
-    or_latest: a time later than all records means the end; else it is an error.
-    option: the one that says so, or would; for messages.
+    or_latest: a time later than all records means the end; otherwise it is an error.
+    option: the name of the option, for messages.
     """
 
     everywhere: int | None
@@ -70,7 +70,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read.  Exactly one of `topics`, `pattern`, `assigned` is set."""
+    """The data to read.  Exactly one of `topics`, `pattern`, `assigned` is set."""
 
     bootstrap: tuple[str, ...]
     topics: tuple[str, ...]
@@ -90,7 +90,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How to write.  `topic`: that of every row, whatever its column says."""
+    """The settings of a write.  topic: applies to every row and overrides the column."""
 
     bootstrap: tuple[str, ...]
     topic: str | None
@@ -132,10 +132,10 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
     reader = _Reader(options, WRITE_OPTIONS, "writing")
     acks = reader.text("kafka.acks") or "all"
     if acks not in ("all", "-1", "1"):
-        reader.problem("kafka.acks", f"is {acks!r}: all or 1 (0 would hide what was lost)")
+        reader.problem("kafka.acks", f"is {acks!r}; expected: all or 1 (0 would hide lost records)")
     compression = reader.text("kafka.compression.type") or "none"
     if compression not in COMPRESSIONS:
-        reader.problem("kafka.compression.type", f"is {compression!r}: one of {', '.join(COMPRESSIONS)}")
+        reader.problem("kafka.compression.type", f"is {compression!r}; expected: one of {', '.join(COMPRESSIONS)}")
     topic = reader.text("topic")
     if topic == "":
         reader.problem("topic", "is empty")
@@ -155,7 +155,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
 
 
 class _Reader:
-    """Takes options by their proper names and gathers what is wrong with them."""
+    """Reads options by their proper names and collects their problems."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str], purpose: str) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
@@ -168,14 +168,16 @@ class _Reader:
             if name in known or name in _IGNORED:
                 continue
             if name in _DECIDED_BY_SOURCE:
-                self.problem(name, "is decided by the data source itself and cannot be set")
+                self.problem(name, "is set by the data source and cannot be changed")
             elif name.startswith(_SECURITY):
-                self.problem(name, "asks for security that this version does not offer: nothing was sent")
+                self.problem(name, "requests security, which this version does not support; nothing was sent")
             elif name in other_way:
                 self.problem(name, f"has no meaning when {purpose}")
-            elif not name.startswith("kafka."):  # other settings of Kafka's clients only tune what we do otherwise
+            elif not name.startswith(
+                "kafka."
+            ):  # other settings of Kafka's clients only tune mechanisms that differ here
                 near = get_close_matches(name, known, 1)
-                self.problem(name, "is not known" + (f"; did you mean {known[near[0]]}?" if near else ""))
+                self.problem(name, "is unknown" + (f"; did you mean {known[near[0]]}?" if near else ""))
 
     def problem(self, name: str, what: str) -> None:
         self._problems.append(f"option {name} {what}")
@@ -191,7 +193,7 @@ class _Reader:
     def flag(self, name: str, default: bool) -> bool:
         value = self.text(name)
         if value is not None and value.lower() not in ("true", "false"):
-            self.problem(name, f"is {value!r}: true or false")
+            self.problem(name, f"is {value!r}; expected: true or false")
         return default if value is None else value.lower() == "true"
 
     def number(self, name: str, default: int | None, lowest: int, highest: int = 2**63 - 1) -> int | None:
@@ -200,7 +202,7 @@ class _Reader:
             return default
         if not re.fullmatch(r"-?\d{1,19}", value) or not lowest <= int(value) <= highest:
             allowed = f"from {lowest}" if highest == 2**63 - 1 else f"from {lowest} to {highest}"
-            self.problem(name, f"is {value!r}: a whole number {allowed}")
+            self.problem(name, f"is {value!r}; expected: a whole number {allowed}")
             return default
         return int(value)
 
@@ -212,17 +214,19 @@ class _Reader:
     def parsed_json(
         self, name: str, convert: Callable[[object], dict[Partition, int]], expected: str
     ) -> dict[Partition, int]:
-        """`convert` raises ValueError for another form; the problem then names option, value and `expected`."""
+        """Convert JSON; a ValueError of `convert` becomes a problem with option, value and `expected`."""
         text = self.text(name) or ""
         shown = repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…")
         try:
             value = json.loads(text)
         except json.JSONDecodeError as error:
-            where = "it is empty" if not text else f"this is no JSON at character {error.pos + 1}"
+            where = "it is empty" if not text else f"this is not JSON at character {error.pos + 1}"
             self.problem(name, f"is {shown}: {where}; expected {expected}")
             return {}
         except (ValueError, RecursionError):  # a number of 5,000 digits; ten thousand brackets
-            self.problem(name, f"is {shown}: this JSON is beyond all bounds; expected {expected}")
+            self.problem(
+                name, f"is {shown}: this JSON is nested too deeply, or a number is too long; expected {expected}"
+            )
             return {}
         try:
             return convert(value)
@@ -241,7 +245,7 @@ def _bootstrap(reader: _Reader) -> tuple[str, ...]:
     for server in servers:
         host, _, port = server.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            reader.problem("bootstrap.servers", f"holds {server!r}: not HOST:PORT")
+            reader.problem("bootstrap.servers", f"contains {server!r}, which is not HOST:PORT")
     if not servers:
         reader.problem("bootstrap.servers", "is empty")
     return servers
@@ -252,7 +256,7 @@ def _subscription(reader: _Reader) -> tuple[tuple[str, ...], str | None, tuple[P
     given = [name for name in ways if reader.text(name) is not None]
     if len(given) != 1:
         found = f"{' and '.join(given)} are given" if given else "none is given"
-        reader.problem(", ".join(ways), f"exclude one another and one is required: {found}")
+        reader.problem(", ".join(ways), f"exclude one another, and one is required: {found}")
         return (), None, ()
     text = reader.text(given[0]) or ""
     if given[0] == "subscribe":
@@ -271,7 +275,7 @@ def _subscription(reader: _Reader) -> tuple[tuple[str, ...], str | None, tuple[P
 
 
 def _assignment(value: object) -> dict[Partition, int]:
-    """{"topic": [0, 1]}"""
+    """Convert {"topic": [0, 1]}."""
     if not isinstance(value, dict) or not value:
         raise ValueError("this names no topic")
     found: dict[Partition, int] = {}
@@ -284,10 +288,10 @@ def _assignment(value: object) -> dict[Partition, int]:
 
 
 def _positions(reader: _Reader, which: str, default: int, refused: int) -> Positions:
-    """`startingTimestamp` goes before `startingOffsetsByTimestamp`, that before `startingOffsets`; so for ending."""
+    """Return the positions: `startingTimestamp` has priority over `…OffsetsByTimestamp`, and that over `…Offsets`."""
     strategy = reader.text("startingOffsetsByTimestampStrategy") or "error"
     if which == "starting" and strategy not in ("error", "latest"):
-        reader.problem("startingOffsetsByTimestampStrategy", f"is {strategy!r}: error or latest")
+        reader.problem("startingOffsetsByTimestampStrategy", f"is {strategy!r}; expected: error or latest")
     or_latest = which == "ending" or strategy == "latest"
     name = f"{which}Timestamp"
     if reader.text(name) is not None:
@@ -304,7 +308,7 @@ def _positions(reader: _Reader, which: str, default: int, refused: int) -> Posit
         return Positions(default, option=name)
     if text.lower() in words:
         if words[text.lower()] == refused:
-            reader.problem(name, f"cannot be {refused_word} when a batch is read")
+            reader.problem(name, f"cannot be {refused_word} in a batch read")
         return Positions(words[text.lower()], option=name)
     word, other = ("earliest", f"{EARLIEST}: earliest") if which == "starting" else ("latest", f"{LATEST}: latest")
     offsets = reader.parsed_json(
@@ -312,12 +316,12 @@ def _positions(reader: _Reader, which: str, default: int, refused: int) -> Posit
     )
     for (topic, partition), offset in sorted(offsets.items()):
         if offset == refused:
-            reader.problem(name, f"cannot be {refused} ({refused_word}) for {topic}-{partition} when a batch is read")
+            reader.problem(name, f"cannot be {refused} ({refused_word}) for {topic}-{partition} in a batch read")
     return Positions(None, offsets, option=name)
 
 
 def _by_partition(value: object, lowest: int, what: str) -> dict[Partition, int]:
-    """{"topic": {"0": 23}}"""
+    """Convert {"topic": {"0": 23}}."""
     if not isinstance(value, dict):
         raise ValueError("this names no topic")
     found: dict[Partition, int] = {}

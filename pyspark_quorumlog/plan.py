@@ -1,4 +1,4 @@
-"""Which offsets of which partitions a batch reads, cut into tasks.  Pure: what the brokers said is given."""
+"""Planning of a batch read: offset ranges of partitions, divided into tasks.  Pure: the brokers' answers are given."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from pyspark_quorumlog.options import EARLIEST, LATEST, OptionError, Partition, 
 
 
 class DataLossError(Exception):
-    """Records that the query asked for are not there (any more); `failOnDataLoss=false` goes on without them."""
+    """Requested records are missing; with `failOnDataLoss=false` the query continues without them."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(
-            "; ".join(problems)
-            + ". To read what is there and skip what is not, set the option failOnDataLoss to false."
+            "; ".join(problems) + ". To read the remaining records, set the option failOnDataLoss to false."
         )
 
 
@@ -35,16 +34,16 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a partition holds: `start <= offset < end`."""
+    """The contents of a partition: `start <= offset < end`."""
 
     start: int
     end: int
 
 
 def check_named(positions: Positions, partitions: Iterable[Partition], default: int) -> None:
-    """Positions by partition must name every partition that is read, and no other.
+    """Check that positions by partition name every partition that is read, and no other.
 
-    default: EARLIEST for starting positions, LATEST for ending ones: the word that may be given for a partition.
+    default: EARLIEST for starting positions, LATEST for ending ones: the special value of a partition's position.
 
     Raises:
         OptionError
@@ -57,7 +56,7 @@ def check_named(positions: Positions, partitions: Iterable[Partition], default: 
     if missing := sorted(read - named):
         word = "-2 for earliest" if default == EARLIEST else "-1 for latest"
         example = "ms since 1970" if positions.by_time else f"an offset, or {word}"
-        problems.append(f"option {positions.option} lacks {_listed(missing)}: give {example}")
+        problems.append(f"option {positions.option} lacks {_listed(missing)}: add {example}")
     if strange := sorted(named - read):
         problems.append(f"option {positions.option} names {_listed(strange)}, which this query does not read")
     if problems:
@@ -65,7 +64,7 @@ def check_named(positions: Positions, partitions: Iterable[Partition], default: 
 
 
 def check_order(starting: Positions, ending: Positions, partitions: Iterable[Partition]) -> None:
-    """An end below its start is a mistake, and reads nothing.  Times are compared with times, offsets with offsets.
+    """Check that no end is below its start.  Times are compared with times, offsets with offsets.
 
     Raises:
         OptionError
@@ -82,7 +81,7 @@ def check_order(starting: Positions, ending: Positions, partitions: Iterable[Par
 
 
 def times_asked(positions: Positions, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """The times that have to be looked up, by partition."""
+    """Return the times to look up, by partition."""
     if not positions.by_time:
         return {}
     return {one: position_of(positions, one) for one in partitions}
@@ -95,22 +94,21 @@ def position_of(positions: Positions, partition: Partition) -> int:
 
 
 def resolve(positions: Positions, partition: Partition, bounds: Bounds, found_by_time: Mapping[Partition, int]) -> int:
-    """The offset meant; one that the query names may lie outside of `bounds`.
+    """Return the offset of a position; an offset in the query may lie outside of `bounds`.
 
     Raises:
-        OptionError: no record is as new as the time asked for.
+        OptionError: no record is as new as the requested time.
     """
     position = position_of(positions, partition)
     if positions.by_time:
         offset = found_by_time[partition]
         if offset >= 0:
-            return min(offset, bounds.end)  # a record that came after the end was asked for is not of this query
+            return min(offset, bounds.end)  # exclude records that arrived after the end was fixed
         if positions.or_latest:
             return bounds.end
         where = f"{partition[0]}-{partition[1]}"
         raise OptionError(
-            f"{where} has no record as new as {position}; "
-            "startingOffsetsByTimestampStrategy=latest would start at its end"
+            f"{where} has no record as new as {position}; startingOffsetsByTimestampStrategy=latest starts at its end"
         )
     if position == EARLIEST:
         return bounds.start
@@ -120,17 +118,17 @@ def resolve(positions: Positions, partition: Partition, bounds: Bounds, found_by
 
 
 def checked_range(partition: Partition, first: int, end: int, bounds: Bounds, losses: list[str]) -> OffsetRange:
-    """The range cut to what is there; what is missing is added to `losses`."""
+    """Return the range, limited to the existing offsets; add missing ones to `losses`."""
     where = f"{partition[0]}-{partition[1]}"
-    holds = f"the log holds offsets from {bounds.start} to {bounds.end} (exclusive)"
+    holds = f"the log contains offsets from {bounds.start} to {bounds.end} (exclusive)"
     if first < bounds.start:
-        losses.append(f"{where}: start offset {first} was deleted, {holds}")
+        losses.append(f"{where}: start offset {first} was deleted; {holds}")
     if first > bounds.end:
-        losses.append(f"{where}: start offset {first} is beyond the end, {holds}")
+        losses.append(f"{where}: start offset {first} is beyond the end; {holds}")
     if end > bounds.end:
-        losses.append(f"{where}: end offset {end} is beyond the end, {holds}")
+        losses.append(f"{where}: end offset {end} is beyond the end; {holds}")
     if 0 < end < bounds.start <= first:
-        losses.append(f"{where}: all below the end offset {end} was deleted, {holds}")
+        losses.append(f"{where}: all records below the end offset {end} were deleted; {holds}")
     first = min(max(first, bounds.start), bounds.end)
     return OffsetRange(*partition, first, max(first, min(end, bounds.end)))
 
@@ -138,9 +136,9 @@ def checked_range(partition: Partition, first: int, end: int, bounds: Bounds, lo
 def split(
     ranges: Iterable[OffsetRange], partitions_min: int | None, records_per_partition_max: int | None
 ) -> list[OffsetRange]:
-    """One task a partition, or more where a limit asks for it; empty ranges need none.
+    """Return one task per partition, or more if a limit requires it; none for empty ranges.
 
-    `partitions_min` is shared out in proportion to size; where both ask, the larger number of tasks wins.
+    `partitions_min` is distributed in proportion to size.  If both limits apply, the larger number of tasks is used.
     """
     filled = sorted((one for one in ranges if one.size > 0), key=lambda one: (one.topic, one.partition))
     total = sum(one.size for one in filled)

@@ -1,4 +1,4 @@
-"""Planning and reading ranges of offsets, in driver and executor."""
+"""Plans a read in the driver, and reads ranges of offsets in executors."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 
 def plan_tasks(options: ReadOptions) -> list[OffsetRange]:
-    """Ask the brokers what there is, and cut it into tasks.
+    """Ask the brokers for the existing offsets, and divide them into tasks.
 
     Raises:
-        OptionError: a topic or partition does not exist, or the positions do not fit to what does.
-        DataLossError: records asked for are gone.
+        OptionError: a topic or partition does not exist, or the positions do not match the existing ones.
+        DataLossError: requested records are missing.
     """
     return runner().run(_plan_tasks(options))
 
@@ -67,12 +67,12 @@ async def _plan_tasks(options: ReadOptions) -> list[OffsetRange]:
 
 
 async def _first_not_older(consumer: Consumer, times: dict[Partition, int]) -> dict[Partition, int]:
-    """The offset of the first record that is not older, by partition; -1: there is none."""
+    """Return the offset of the first record that is not older, by partition; -1 if none exists."""
     return {partition: listed.offset for partition, listed in (await consumer.list_offsets(times)).items()}
 
 
 async def _partitions(options: ReadOptions) -> list[Partition]:
-    """The partitions that the query reads, in order."""
+    """Return the partitions that the query reads, in order."""
     cluster = runner().cluster(options.bootstrap, options.client_id)
     timeout_s = options.poll_timeout_s
     if options.pattern is not None:
@@ -98,14 +98,14 @@ def _consumer(options: ReadOptions) -> Consumer:
 
 
 def read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBatch]:
-    """The records of one task's range, as Arrow batches; the next fetch is on its way while one is decoded.
+    """Yield the records of one task's range as Arrow batches; fetch the next ones while one is decoded.
 
     Raises:
-        DataLossError: records of the range are gone.
+        DataLossError: records of the range are missing.
         ClusterError: no leader answered, or the log did not reach the end of the range, within the poll timeout; or a
             batch cannot be read.
     """
-    from pyspark_quorumlog.arrow import decode  # numba: half a second, once a worker
+    from pyspark_quorumlog.arrow import decode  # numba: half a second, once per worker
 
     fetching = _RangeFetcher(options, task)
     try:
@@ -120,7 +120,7 @@ def read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBat
 
 
 def _named(error: UnreadableBatchError, task: OffsetRange) -> ClusterError:
-    """The error with its partition and the way on in its text, since Spark shows nothing but the text."""
+    """Return the error with its partition and next step in its text, since Spark shows nothing else."""
     next_step = f"kctl explain {task.topic}-{task.partition}"
     named = error.of(task.topic, task.partition, next_step)
     if error.base_offset is not None and error.end_offset is not None:
@@ -132,22 +132,22 @@ def _named(error: UnreadableBatchError, task: OffsetRange) -> ClusterError:
 
 
 class _RangeFetcher:
-    """Walks one range, one fetch ahead."""
+    """Fetches one range, one fetch ahead."""
 
     def __init__(self, options: ReadOptions, task: OffsetRange) -> None:
         self.decoded_from = task.first
-        """First offset wanted of what `next` returned last."""
+        """First offset of interest in the last result of `next`."""
         self._options = options
         self._task = task
         self._runner = runner()
         self._consumer = _consumer(options)
         self._offset = task.first
         self._is_ahead = False
-        """The fetch was begun before anybody asked for what it gives."""
+        """Whether the present fetch was started before its result was needed."""
         self._fetch = self._start()
 
     def next(self) -> Fetched | None:
-        """Batches that begin at or below `decoded_from`; None when the range is through."""
+        """Return batches that begin at or below `decoded_from`; None at the end of the range."""
         deadline: float | None = None
         while self._offset < self._task.end:
             self.decoded_from = self._offset
@@ -159,7 +159,7 @@ class _RangeFetcher:
             except ClusterError as error:
                 if not (self._is_ahead and error.retriable):
                     raise
-                # its time ran while Spark worked on the rows before, and nobody here took the answer
+                # its time passed while Spark processed the previous rows, so its answer was not read
                 self._fetch = self._start()
                 continue
             following = end_offset(fetched.records)
@@ -168,16 +168,16 @@ class _RangeFetcher:
                 if following < self._task.end:
                     self._fetch = self._start(is_ahead=True)
                 return fetched
-            # a new leader may not know yet how far its log is committed
+            # a new leader may not know its committed end yet
             now = self._runner.loop.time()
             deadline = deadline or now + self._options.poll_timeout_s
             if now > deadline:
                 task = self._task
                 raise ClusterError(
                     ApiError.TIMED_OUT,
-                    f"{task.topic}-{task.partition}: nothing at offset {self._offset} within "
+                    f"{task.topic}-{task.partition}: no records at offset {self._offset} within "
                     f"{self._options.poll_timeout_s:g} s; the range ends at {task.end}, "
-                    f"the watermark is {fetched.high_watermark}",
+                    f"the high watermark is {fetched.high_watermark}",
                     f"kctl topics describe {task.topic}",
                     retriable=True,
                 )
@@ -191,13 +191,15 @@ class _RangeFetcher:
         self._is_ahead = is_ahead
         task = self._task
         size_max = self._options.fetch_size_max_bytes
-        wait_ms = min(offsets.FETCH_WAIT_MS, int(self._options.poll_timeout_s * 1000) // 2)  # or no empty answer comes
+        wait_ms = min(
+            offsets.FETCH_WAIT_MS, int(self._options.poll_timeout_s * 1000) // 2
+        )  # else no empty answer arrives
         return self._runner.start(
             self._consumer.fetch(task.topic, task.partition, self._offset, size_max_bytes=size_max, wait_ms=wait_ms)
         )
 
     def _skip(self, error: OffsetOutOfRangeError) -> None:
-        """Go on behind what is gone, if the query allows it."""
+        """Continue after missing records, if the query permits it."""
         if self._options.fail_on_data_loss:
             raise DataLossError([error.message]) from error
         log.warning("%s", error.message)

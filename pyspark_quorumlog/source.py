@@ -1,7 +1,7 @@
-"""What Spark calls: the data source, its reader and its writer.
+"""Spark's entry points: the data source, its reader and its writer.
 
-These objects are made in two or three processes and pickled in between: they hold options and no connection.  On the
-driver's side `partitions` asks the brokers; only `read` and `write` run in executors.
+These objects are created in two or three processes and pickled in between, so they hold options and no connections.  On
+the driver, `partitions` asks the brokers; only `read` and `write` run in executors.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_schema(with_headers: bool) -> StructType:
 class DefaultSource(DataSource):
     """Reads topics of a quorumlog cluster as rows, and writes rows to them, in batches.
 
-    Name: `quorumlog`.  Options, schema and meaning are those of Spark's Kafka source: see docs/spark.md.
+    Name: `quorumlog`.  Options, schema and meaning are those of Spark's Kafka source; see docs/spark.md.
 
     Examples:
         >>> spark.read.format("quorumlog").option("bootstrap.servers", "localhost:9092").option("subscribe", "t").load()
@@ -82,7 +82,7 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> Reader:
         options = parse_read(self.options)
         if schema != read_schema(options.with_headers):
-            raise OptionError("the schema of quorumlog rows is fixed: leave out .schema(...)")
+            raise OptionError("the schema of quorumlog rows is fixed: remove .schema(...)")
         return Reader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
@@ -93,19 +93,19 @@ class DefaultSource(DataSource):
         return Writer(options)
 
     def streamReader(self, schema: StructType) -> RefusedStream:
-        """One that refuses.  Spark calls `stop` on what this returns also when it raises, and shows that failure.
+        """Return a reader that refuses.  Spark calls `stop` on it even after an error, and shows a failure of `stop`.
 
-        `schema` cannot refuse: Spark calls it in the same way for a batch and for a stream.
+        `schema` cannot refuse, since Spark calls it in the same way for a batch and for a stream.
         """
         return RefusedStream()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuses by name."""
-        raise OptionError("streams are not written: write each of their batches with foreachBatch and frame.write")
+        """Refuse the stream."""
+        raise OptionError("writeStream is not supported: write each batch with foreachBatch and frame.write")
 
 
 class RefusedStream(DataSourceStreamReader):
-    """Refuses by name whatever Spark asks of a stream first."""
+    """Refuses every operation on a stream."""
 
     def initialOffset(self) -> NoReturn:
         _refuse_stream()
@@ -121,12 +121,12 @@ class RefusedStream(DataSourceStreamReader):
 
 
 def _refuse_stream() -> NoReturn:
-    raise OptionError("streams are not read: read a batch with spark.read, from given offsets or times")
+    raise OptionError("readStream is not supported: read a batch with spark.read, from given offsets or times")
 
 
 @dataclass
 class TaskRange(InputPartition):
-    """One task's share of the read."""
+    """One task's range of the read."""
 
     value: OffsetRange
 
@@ -143,7 +143,7 @@ class Reader(DataSourceReader):
         return [TaskRange(one) for one in plan_tasks(self.options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, TaskRange):  # what Spark makes of an empty list of partitions
+        if not isinstance(partition, TaskRange):  # Spark replaces an empty list of partitions
             return iter(())
         from pyspark_quorumlog.reading import read_range
 
@@ -152,13 +152,13 @@ class Reader(DataSourceReader):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has written, all of it acknowledged."""
+    """The number of rows that a task has written, all acknowledged."""
 
     record_count: int
 
 
 class Writer(DataSourceArrowWriter):
-    """Appends rows.  A row is written once in each attempt of its task; Spark may run a failed task again."""
+    """Appends rows.  An attempt of a task writes each row once; Spark may run a failed task again."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -178,13 +178,15 @@ def _check_writable(schema: StructType, options: WriteOptions) -> None:
     for name, kind in kinds.items():
         if name == "headers":
             if not _is_headers(kind):
-                problems.append(f"column headers is {kind.simpleString()}: array<struct<key:string,value:binary>>")
+                problems.append(
+                    f"column headers is {kind.simpleString()}; expected: array<struct<key:string,value:binary>>"
+                )
         elif name not in _WRITABLE:
             allowed = ", ".join(sorted((*_WRITABLE, "headers")))
-            problems.append(f"column {name} has no place in a record: use {allowed}")
+            problems.append(f"column {name} is not part of a record: use {allowed}")
         elif kind not in _WRITABLE[name]:
             allowed = " or ".join(one.simpleString() for one in _WRITABLE[name])
-            problems.append(f"column {name} is {kind.simpleString()}: {allowed}")
+            problems.append(f"column {name} is {kind.simpleString()}; expected: {allowed}")
     if "value" not in kinds:
         problems.append("column value is required")
     if "topic" not in kinds and options.topic is None:

@@ -1,4 +1,4 @@
-"""Writing rows from an executor's task."""
+"""Writes rows in an executor's task."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _PACES_PER_S = 10
 
 
 def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch], task_index: int) -> int:
-    """Write all rows and return how many, every one acknowledged.
+    """Write all rows and return their number, once every one is acknowledged.
 
     Args:
-        task_index: where rows without key and partition begin to go, so that tasks do not all begin with the same.
+        task_index: determines the first partition for rows without key and partition, so that tasks begin with
+        different ones.
 
     Raises:
         ClusterError: some were not acknowledged within the delivery timeout, or were refused.
@@ -33,7 +34,7 @@ def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch], task_in
 
 
 class _Write:
-    """One task's write: gathers Arrow batches into chunks, cuts each into a record batch a partition, sends them."""
+    """One task's write: collects Arrow batches into chunks, encodes a record batch per partition, and sends them."""
 
     def __init__(self, options: WriteOptions, task_index: int) -> None:
         self._options = options
@@ -47,7 +48,7 @@ class _Write:
     async def run(self, batches: Iterator[pa.RecordBatch]) -> int:
         self._begun = asyncio.get_running_loop().time()
         options = self._options
-        if options.topic is not None:  # before any row, so that an empty write to a missing topic fails, too
+        if options.topic is not None:  # before any row, so that an empty write to a missing topic fails as well
             await self._know([options.topic])
         async with Producer(
             self._cluster,
@@ -62,9 +63,9 @@ class _Write:
         return self._row_count
 
     async def _next_chunk(self, batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
-        """Rows worth a record batch for each partition; None at the end.
+        """Return enough rows for a record batch in each partition; None at the end.
 
-        Spark's iterator blocks, so it runs beside the loop: a row that comes late must not look like a late broker.
+        Spark's iterator blocks, so it runs beside the loop: a late row must not look like a slow broker.
         """
         loop = asyncio.get_running_loop()
         partitions = sum(self._partition_counts.values()) or 1
@@ -92,7 +93,7 @@ class _Write:
                 await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
 
     async def _write_paced(self, rows: pa.Table, producer: Producer) -> None:
-        from pyspark_quorumlog.arrow import Columns, encode  # numba: half a second, once a worker
+        from pyspark_quorumlog.arrow import Columns, encode  # numba: half a second, once per worker
 
         options = self._options
         columns = Columns.of(rows, options.topic)
@@ -106,7 +107,7 @@ class _Write:
         self._row_count += rows.num_rows
 
     async def _know(self, topics: list[str] | tuple[str, ...]) -> None:
-        """Learn how many partitions new topics have."""
+        """Look up the number of partitions of new topics."""
         new = [topic for topic in topics if topic not in self._partition_counts]
         if not new:
             return

@@ -1,16 +1,15 @@
-"""A cluster seen through the Kafka protocol: who leads what, and an open connection to each broker that is needed.
+"""A cluster as seen through the Kafka protocol: the leader of each partition, and open connections to brokers.
 
-Theory of operation.  The cache holds, for every topic that was asked for, its partitions' leaders, and where brokers
-are.  It is refreshed by one Metadata request at a time, whoever needs it joining the one under way if that began after
-the need arose: a thousand partitions that lose their leader together ask once.  Any broker answers it; the ones that
-are known are tried, then the bootstrap addresses, beginning with the one that answered last and ending with those that
-failed.
+Theory of operation.  The cache holds the partitions' leaders of every requested topic, and the brokers' addresses.  One
+Metadata request at a time refreshes it.  A caller that needs a refresh joins the request in progress if that began
+after the need arose, so a thousand partitions that lose their leader together send one request.  Any broker can answer
+it: the known brokers are tried, then the bootstrap addresses, beginning with the one that answered last and ending with
+those that failed.
 
-An answer may come from a broker that lags behind: of two leaders of a partition the one of the higher leader epoch is
-believed, as long as the topic is the same.  Cluster ids must not change: two bootstrap addresses of different clusters
-are an error, not a choice.
+An answer may come from a broker that lags.  Of two leaders of a partition the one with the higher leader epoch is used,
+as long as the topic is the same.  If bootstrap addresses belong to different clusters, that is an error.
 
-Calls fail with `ClusterError`; `retriable` ones are worth asking again after a pause.  Nothing outlives its deadline.
+Calls fail with `ClusterError`; a `retriable` one may be retried after a pause.  Every call ends by its deadline.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from quorumlog.wire.kafka.codec import Api
 CONNECT_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 10.0
 HURRY_S = 3.0
-"""How long one broker has for an answer that any other can give, too: it may hang."""
+"""Time limit for an answer that any other broker could give as well, since the broker may hang."""
 PAUSE_MIN_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 EPOCHS_GO_ON_S: Final = 24 * 3600.0
 TOPICS_MAX: Final = 10_000
-"""Topics whose leaders are remembered; above it those not asked for just now are forgotten."""
+"""Maximum number of topics in the cache; above it, topics that were not just requested are dropped."""
 _METADATA_VERSION: Final = 12
 _INIT_PRODUCER_ID_VERSION: Final = 4
 _NO_LEADER: Final = -1
@@ -54,7 +53,7 @@ class _Leader:
 
 @dataclass(slots=True)
 class _Topic:
-    """refreshed: number of the refresh that last told of it.  told_at: loop time of that."""
+    """refreshed: number of the refresh that last contained it.  told_at: loop time of that answer."""
 
     topic_id: UUID | None
     leaders: dict[int, _Leader]
@@ -62,8 +61,8 @@ class _Topic:
     told_at: float
 
     def is_ahead_of(self, other: _Topic) -> bool:
-        """Whether this was so after `other` was: leader epochs of a topic's name go on, whatever id it has (for a day
-        after it has gone), so a lower one is told by a broker that is behind: it was paused, or is cut off."""
+        """Return whether this state is newer than `other`.  Leader epochs of a topic name continue under a new id (for
+        a day after its deletion), so a lower epoch comes from a broker that lags: it was paused, or is cut off."""
         return other.told_at - self.told_at < EPOCHS_GO_ON_S and any(
             index in self.leaders and self.leaders[index].epoch > leader.epoch
             for index, leader in other.leaders.items()
@@ -72,7 +71,7 @@ class _Topic:
 
 @dataclass(slots=True)
 class _Refresh:
-    """One Metadata request; `topics` None asks for all."""
+    """One Metadata request; `topics` None requests all."""
 
     number: int
     topics: frozenset[str] | None
@@ -86,15 +85,15 @@ class _View:
     brokers: dict[int, Address] = field(default_factory=dict)
     topics: dict[str, _Topic] = field(default_factory=dict)
     missing: dict[str, tuple[int, ClusterError]] = field(default_factory=dict)
-    """Topics that the last answer refused, by the number of that refresh."""
+    """Topics that the last answer refused, with the number of that refresh."""
 
 
 class Cluster:
-    """Bound to the loop it is first used on; `close()`, or an async context manager.
+    """A client for one cluster, bound to the loop of its first use; `close()` it, or use it as a context manager.
 
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list.
-        client_id: what brokers' logs call us.
+        client_id: our name in the brokers' logs.
     """
 
     def __init__(
@@ -122,22 +121,22 @@ class Cluster:
         self._refresh: _Refresh | None = None
         self._refreshes = 0
         self._lost: dict[tuple[str, int], int] = {}
-        """Partitions whose leader failed, by the number of the last refresh begun until then."""
+        """Partitions whose leader failed, with the number of the last refresh that had begun by then."""
         self._last_good: Address | None = None
         self._failures = 0
         self._failed: dict[Address, int] = {}
-        """Addresses that did not answer, by when: the one that failed last is tried last."""
+        """Addresses that did not answer, with the time: the one that failed last is tried last."""
         self._closed = False
 
-    # --- what clients ask ---
+    # --- for other clients ---
 
     @property
     def cluster_id(self) -> str | None:
-        """None until a broker has answered."""
+        """The cluster id; None until a broker has answered."""
         return self._view.cluster_id
 
     async def leader(self, topic: str, index: int, timeout_s: float) -> KafkaConnection:
-        """An open connection to the partition's leader.  One try: a retriable ClusterError says ask again."""
+        """Return an open connection to the partition's leader.  Tries once and raises a retriable ClusterError."""
         async with self._deadline(f"the leader of {topic}-{index}", timeout_s):
             newer_than = self._lost.get((topic, index), -1)
             known = self._view.topics.get(topic)
@@ -152,12 +151,12 @@ class Cluster:
                 raise
 
     async def leader_lost(self, topic: str, index: int, connection: KafkaConnection) -> None:
-        """The connection failed, or its broker is not the leader: look it up before the next answer."""
+        """Note that the connection failed, or that its broker is not the leader: the next call refreshes."""
         self._lost[topic, index] = self._refreshes
         self._drop_if_bad(connection)
 
     async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
-        """Whether others, asked now, say that the partition is led by another broker than this connection's."""
+        """Return whether other brokers, asked now, report another leader of the partition than this connection's."""
         hangs = Address(connection.host, connection.port)
         self._ask_last(hangs)
         try:
@@ -167,19 +166,19 @@ class Cluster:
             return False
 
     async def any_broker(self, timeout_s: float) -> KafkaConnection:
-        """An open connection to some broker.  One try over all that are known."""
+        """Return an open connection to any broker.  Tries each known broker once."""
         async with self._deadline("any broker", timeout_s):
             return (await self._first_that_answers(self._connection_to))[1]
 
     async def new_producer_id(self, timeout_s: float) -> tuple[int, int]:
-        """A fresh (producer id, epoch), tried until the time is up."""
+        """Return a new (producer id, epoch), with retries until the time is up."""
 
         async def ask(left_s: float) -> tuple[int, int]:
             connection = await self.any_broker(left_s)
             values = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
             limit_s = min(left_s, HURRY_S)
             reply = await self._ask(connection, Api.INIT_PRODUCER_ID, _INIT_PRODUCER_ID_VERSION, values, limit_s)
-            if reply.error_code:  # its reserve is used up: another broker may have ids left
+            if reply.error_code:  # its reserve is used up; another broker may have ids
                 self._ask_last(Address(connection.host, connection.port))
                 raise _refused(reply.error_code, "a producer id")
             return reply.producer_id, reply.producer_epoch
@@ -187,9 +186,9 @@ class Cluster:
         return await self.retrying("a producer id", timeout_s, ask)
 
     async def partition_counts(self, topics: Iterable[str] | None, timeout_s: float) -> dict[str, int]:
-        """Number of partitions by topic, of all topics if None; a topic that does not exist is left out.
+        """Return the number of partitions by topic, of all topics if None; topics that do not exist are omitted.
 
-        Asked anew each time, until the time is up.
+        Sends a new request each time, with retries until the time is up.
         """
         wanted = None if topics is None else frozenset(topics)
 
@@ -206,9 +205,9 @@ class Cluster:
         return await self.retrying("topics", timeout_s, ask)
 
     async def retrying(self, what: str, timeout_s: float, ask: Callable[[float], Awaitable[T]]) -> T:
-        """`ask(seconds left)` again, after growing pauses, while it raises a retriable ClusterError.
+        """Call `ask(seconds left)` until it succeeds, with growing pauses after retriable ClusterErrors.
 
-        Raises: ClusterError: one that is not retriable, or TIMED_OUT with the last one as its cause.
+        Raises: ClusterError: a final one, or TIMED_OUT with the last one as its cause.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -253,7 +252,7 @@ class Cluster:
         if self._refresh is refresh:
             self._refresh = None
         if not refresh.task.cancelled():
-            refresh.task.exception()  # whoever waited has seen it
+            refresh.task.exception()  # the waiting calls have seen it
 
     def _remembered(self) -> frozenset[str]:
         if len(self._view.topics) > TOPICS_MAX:
@@ -279,7 +278,7 @@ class Cluster:
             raise ClusterError(ApiError.INCONSISTENT_CLUSTER_ID, message, "check the bootstrap servers")
         view.cluster_id = reply.cluster_id
         view.controller_id = reply.controller_id
-        if reply.brokers:  # a broker that is just starting knows of none
+        if reply.brokers:  # empty from a broker that is starting
             view.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in reply.brokers}
         for topic in reply.topics:
             if topic.name is None:
@@ -330,7 +329,7 @@ class Cluster:
     # --- connections ---
 
     async def _first_that_answers(self, ask: Callable[[Address], Awaitable[T]]) -> tuple[Address, T]:
-        """Ask one broker after the other until one answers."""
+        """Ask the brokers one after the other until one answers."""
         addresses = list(dict.fromkeys((*self._view.brokers.values(), *self._bootstrap)))
         addresses.sort(key=lambda address: (self._failed.get(address, -1), address != self._last_good))
         failures = []
@@ -349,14 +348,14 @@ class Cluster:
         raise ClusterError(
             ApiError.BROKER_UNAVAILABLE,
             f"no broker answers: {'; '.join(failures)}",
-            "check the bootstrap servers and that brokers run",
+            "check the bootstrap servers, and that brokers run",
             retriable=True,
             refresh_metadata=True,
         )
 
     @property
     def _hurry_s(self) -> float:
-        """For one broker's answer; with nobody else to ask there is no hurry."""
+        """Return the time limit of one broker's answer; unlimited if there is no other broker."""
         others = {*self._view.brokers.values(), *self._bootstrap}
         return min(HURRY_S, self._request_timeout_s) if len(others) > 1 else self._request_timeout_s
 
@@ -368,7 +367,7 @@ class Cluster:
         return await self._connection(address)
 
     async def _connection(self, address: Address) -> KafkaConnection:
-        """The open connection to a broker; whoever needs one joins the attempt under way."""
+        """Return the open connection to a broker, or join the attempt in progress."""
         if self._closed:
             raise _closed()
         found = self._connections.get(address)
@@ -403,7 +402,7 @@ class Cluster:
             raise
 
     def _drop_if_bad(self, connection: KafkaConnection) -> None:
-        """Forget a connection that has failed, or on which a request has waited in vain."""
+        """Drop a connection that has failed, or on which a request has timed out."""
         if connection.is_open and not connection.has_timed_out:
             return
         for address, kept in list(self._connections.items()):
@@ -419,7 +418,7 @@ class Cluster:
     # --- end ---
 
     async def close(self) -> None:
-        """Idempotent.  What waits fails."""
+        """Close all connections and fail all waiting calls.  Idempotent."""
         self._closed = True
         tasks = [*self._connecting.values(), *([self._refresh.task] if self._refresh is not None else [])]
         for task in tasks:
@@ -443,7 +442,7 @@ class Cluster:
 
 
 class _Deadline:
-    """A block that ends in time, with a retriable ClusterError if it must."""
+    """A block that ends by its deadline, if necessary with a retriable ClusterError."""
 
     def __init__(self, what: str, timeout_s: float) -> None:
         self._what = what
@@ -468,7 +467,7 @@ def _closed() -> ClusterError:
 
 
 def _outcome(task: asyncio.Task[T]) -> T:
-    """Of a task that is done; only `close` cancels."""
+    """Return the result of a finished task; only `close` cancels tasks."""
     if task.cancelled():
         raise _closed()
     return task.result()

@@ -1,8 +1,7 @@
-"""Fetching from given partitions, and asking where their logs begin and end.
+"""Fetches records from given partitions, and lists where their logs begin and end.
 
-Groups and their assignment are not this module's: whoever reads says which partition and from which offset.  A fetch
-is asked again, of whoever leads now, until it is answered; an answer may be empty, and is so until the watermark has
-passed the offset.
+This module does not assign partitions: the caller gives the partition and the offset.  A fetch is retried at the
+present leader until it is answered.  An answer is empty until the watermark has passed the offset.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _LIST_OFFSETS_VERSION: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """records: whole batches and perhaps the beginning of one more; the first batch may begin below the offset."""
+    """records: complete batches and perhaps part of one more; the first batch may begin below the offset."""
 
     records: memoryview
     high_watermark: int
@@ -43,17 +42,17 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """offset -1: no record is as new as was asked for."""
+    """offset -1: no record is as new as the requested timestamp."""
 
     offset: int
     timestamp_ms: int
 
 
 class OffsetOutOfRangeError(ClusterError):
-    """`offset` is below the log's start or above its end."""
+    """`offset` is below the log start or above the log end."""
 
     def __init__(self, topic: str, index: int, offset: int, start: int, end: int) -> None:
-        where = f"the log holds offsets from {start} to {end} (exclusive)"
+        where = f"the log contains offsets from {start} to {end} (exclusive)"
         super().__init__(ApiError.OFFSET_OUT_OF_RANGE, f"{topic}-{index}: offset {offset} is out of range: {where}")
         self.offset = offset
         self.start = start
@@ -61,11 +60,11 @@ class OffsetOutOfRangeError(ClusterError):
 
 
 class Consumer:
-    """Stateless but for its limits: any number of partitions may be asked at once.
+    """Stateless except for its limits; any number of partitions may be fetched at once.
 
     Args:
-        timeout_s: how long a call is tried before it fails.
-        request_timeout_s: how long one request may take, on top of the wait that it asks for.
+        timeout_s: how long a call is retried before it fails.
+        request_timeout_s: how long one request may take, in addition to the wait that it requests.
     """
 
     def __init__(
@@ -84,11 +83,11 @@ class Consumer:
         size_max_bytes: int = FETCH_SIZE_MAX_BYTES,
         wait_ms: int = FETCH_WAIT_MS,
     ) -> Fetched:
-        """Batches from `offset` on; none if nothing is committed there within `wait_ms`.
+        """Return batches from `offset` on; none if no record is committed there within `wait_ms`.
 
         Raises:
             OffsetOutOfRangeError
-            ClusterError: TIMED_OUT, or an answer that is final.
+            ClusterError: TIMED_OUT, or a final error.
         """
         body = fetch.encode_request(
             fetch.CLIENT_VERSION,
@@ -106,7 +105,7 @@ class Consumer:
                 if decoded.error_code:
                     raise refusal(decoded.error_code, topic, index, "a fetch")
                 if [(one.topic, one.index) for one in decoded.partitions] != [(topic, index)]:
-                    raise RemoteProtocolError("an answer to Fetch that names other partitions than the request")
+                    raise RemoteProtocolError("the answer to Fetch contains other partitions than the request")
             (fetched,) = decoded.partitions
             if fetched.error_code not in (ErrorCode.none, ErrorCode.offset_out_of_range):
                 raise refusal(fetched.error_code, topic, index, f"a fetch at offset {offset}")
@@ -126,10 +125,10 @@ class Consumer:
             end = (await self._list_offset(topic, index, LATEST, left_s())).offset
             if not start <= offset <= end or loop.time() >= deadline:
                 raise OffsetOutOfRangeError(topic, index, offset, start, end)
-            await asyncio.sleep(PAUSE_MIN_S)  # whoever answered first was not the leader any more
+            await asyncio.sleep(PAUSE_MIN_S)  # the first answer came from a former leader
 
     async def list_offset(self, topic: str, index: int, timestamp: int) -> ListedOffset:
-        """The first offset whose record is not older than `timestamp` (ms), or EARLIEST, or LATEST (the watermark)."""
+        """Return the first offset whose record is not older than `timestamp` (ms), EARLIEST, or LATEST (watermark)."""
         return await self._list_offset(topic, index, timestamp, self._timeout_s)
 
     async def _list_offset(self, topic: str, index: int, timestamp: int, timeout_s: float) -> ListedOffset:
@@ -145,10 +144,10 @@ class Consumer:
             with connection.judged():
                 found = [(one.name, part) for one in reply.topics for part in one.partitions]
                 if [(name, part.partition_index) for name, part in found] != [(topic, index)]:
-                    raise RemoteProtocolError("an answer to ListOffsets that names other partitions than the request")
+                    raise RemoteProtocolError("the answer to ListOffsets contains other partitions than the request")
             answer = found[0][1]
             if answer.error_code != ErrorCode.none:
-                raise refusal(int(answer.error_code), topic, index, "the question for its offsets")
+                raise refusal(int(answer.error_code), topic, index, "the request for its offsets")
             return ListedOffset(answer.offset, answer.timestamp)
 
         return await self._calls.call(topic, index, timeout_s, attempt)
@@ -166,7 +165,7 @@ class Consumer:
             async with asyncio.TaskGroup() as tasks:
                 for (topic, index), timestamp in asked.items():
                     tasks.create_task(ask(topic, index, timestamp))
-        except BaseExceptionGroup as failures:  # not `except*`: what that raises is a group again in Python 3.11.2
+        except BaseExceptionGroup as failures:  # not `except*`, which raises a group again in Python 3.11.2
             refusals, others = failures.split(ClusterError)
             if refusals is None or others is not None:
                 raise

@@ -1,13 +1,13 @@
-"""A client of the control plane: any node takes a request and forwards it to the active controller.
+"""A client of the control plane: any node accepts a request and forwards it to the active controller.
 
-`call` tries each address in turn, with a back-off after each round, until it has an answer or its deadline passes.
-A request that changes something is sent again only when the first certainly did nothing: the node was never connected
-to, or it answered with a retriable refusal.  When a connection breaks, or the deadline passes, after such a request was
-sent, nobody knows what became of it: that is OUTCOME_UNKNOWN, and the caller must look before trying again.
+`call` tries each address in turn, with a back-off after each round, until it has an answer or its deadline passes.  A
+change is sent again only if the first attempt certainly had no effect: no connection to the node was made, or the node
+answered with a retriable refusal.  If a connection breaks, or the deadline passes, after a change was sent, its outcome
+is unknown: OUTCOME_UNKNOWN, and the caller must check before retrying.
 
-A node may hang while its connection stands.  So a change is sent only to a node that has answered within the last
-second; any other is asked first what it knows of the quorum, which changes nothing, and the next node is tried when it
-does not say.  A node that has not answered is avoided for a while: it is asked only when no other answers.
+A node may hang while its connection stays open.  So a change is sent only to a node that has answered within the last
+second.  Any other node is first asked for its view of the quorum, which changes nothing; if it does not answer, the
+next node is tried.  A node that has not answered is avoided for a while: it is asked only if no other answers.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ CONNECT_TIMEOUT_S = 2.0
 READ_ATTEMPT_TIMEOUT_S = 5.0
 ASK_TIMEOUT_MIN_S = 1.0
 PROBE_S = 1.0
-"""How long an address that does not answer is looked at to find out why."""
+"""Time for finding out why an address does not answer."""
 SHOWN_MAX = 5
-"""Addresses that an error names, and that are looked at for it."""
+"""Number of addresses that an error names and that are examined for it."""
 ANSWER_FRESH_S = 1.0
-"""A change is sent without a question before it to a node that answered so recently."""
+"""A change is sent without a check to a node that answered this recently."""
 LOOK_TIMEOUT_S = 1.0
-"""How long a node may take to answer that question; twice as long in each further round."""
+"""Time limit of that check; doubled in each further round."""
 AVOID_S = 30.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.25
-"""A new leader is there within 3 s; whoever waits for it should not be what takes longest."""
+"""A new leader exists within 3 s, so longer pauses would only delay a call."""
 
 
 class ControllerClient:
@@ -53,7 +53,7 @@ class ControllerClient:
         self._addresses = list(dict.fromkeys(addresses))
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._silences: dict[str, Silence] = {}
-        """Why addresses gave no answer, as far as that was looked at."""
+        """The reasons why addresses do not answer, as far as they were examined."""
         self._answered_at: dict[str, float] = {}
         self._avoided_until: dict[str, float] = {}
         assert self._addresses, "no address to call"
@@ -74,7 +74,7 @@ class ControllerClient:
     async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
         """Send an RPC of the `Controller` service and return its reply, whose own `result` is success.
 
-        The caller checks the results of single items (topics) in the reply.
+        The caller must check the results of single items (topics) in the reply.
 
         Raises:
             ClusterError: refused (with the code of the refusal), or UNAVAILABLE, TIMED_OUT, OUTCOME_UNKNOWN.
@@ -102,8 +102,8 @@ class ControllerClient:
                 if not rpc.reads_only and reason.code not in _NOTHING_DONE:
                     raise ClusterError(
                         ApiError.OUTCOME_UNKNOWN,
-                        f"{address} took the request, then: {reason.message}",
-                        "look whether it was done before trying again",
+                        f"{address} accepted the request, then: {reason.message}",
+                        "check whether it took effect before you retry",
                         retriable=True,
                     ) from error
                 if not reason.retriable:
@@ -121,7 +121,7 @@ class ControllerClient:
         raise reason or self._no_answer()
 
     async def _look_first(self, address: str, timeout_s: float) -> ClusterError | None:
-        """Why a change must not be sent to this node: it does not answer.  None: it may."""
+        """Return the error of a node that does not answer, so a change must not be sent to it; None if it answers."""
         if _now() - self._answered_at.get(address, -ANSWER_FRESH_S) < ANSWER_FRESH_S:
             return None
         try:
@@ -135,13 +135,13 @@ class ControllerClient:
 
     @property
     def addresses(self) -> list[str]:
-        """The control addresses that are known, the one to ask first at the front."""
+        """The known control addresses, the one to ask first at the front."""
         return list(self._addresses)
 
     async def call_node(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
         """Send a read of the `Controller` service to one node, once, and return its reply, whose `result` is success.
 
-        A change is not sent this way: if its answer were lost, its outcome would be unknown.
+        Changes must not be sent this way: if the answer were lost, the outcome would be unknown.
 
         Raises:
             ClusterError: refused, or UNAVAILABLE.
@@ -151,7 +151,7 @@ class ControllerClient:
         return await self._ask_once(address, rpc, request, timeout_s)
 
     async def ask_any(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
-        """Send an RPC of the `Node` service to one node after the other until one answers; its `result` is success.
+        """Send an RPC of the `Node` service to one node after the other until one answers with success in its `result`.
 
         Raises:
             ClusterError: refused, or no node answered.
@@ -161,7 +161,7 @@ class ControllerClient:
         reason: ClusterError | None = None
         attempts = _Attempts(self, deadline)
         while (address := await attempts.next()) is not None:
-            # A node that hangs must leave time for the others; one that has much to look up needs some.
+            # A node that hangs must leave time for the others, but a large request needs some time.
             left = deadline - _now()
             try:
                 limit = _now() + max(left / 2, min(left, ASK_TIMEOUT_MIN_S))
@@ -204,11 +204,11 @@ class ControllerClient:
         return reply
 
     def learn(self, addresses: Iterable[str]) -> None:
-        """Further nodes of the cluster, to be tried after those that are known."""
+        """Add further nodes of the cluster, to be tried after the known ones."""
         self._addresses += [address for address in dict.fromkeys(addresses) if address not in self._addresses]
 
     async def describe_quorum_of(self, address: str, timeout_s: float) -> quorum_pb2.DescribeQuorumReply:
-        """The quorum as this one node sees it.
+        """Return the quorum as this node sees it.
 
         Raises:
             ClusterError: it does not answer.
@@ -222,10 +222,10 @@ class ControllerClient:
             raise _from_describe(error, address) from error
 
     async def describe_quorum(self, timeout_s: float) -> quorum_pb2.DescribeQuorumReply:
-        """The quorum as its leader sees it, or, when no leader can be reached, as the node sees it that is furthest.
+        """Return the quorum as its leader sees it, or without a leader as the node with the newest knowledge sees it.
 
-        A node that knows no leader may be the one that is cut off, or of a quorum that was rebuilt without it: then all
-        others are asked, too.
+        A node that knows no leader may be cut off, or belong to a quorum that was rebuilt without it; then all other
+        nodes are asked as well.
 
         Raises:
             ClusterError: no node answered.
@@ -253,7 +253,7 @@ class ControllerClient:
     async def _describe_all(
         self, but: Collection[str], deadline: float
     ) -> list[tuple[quorum_pb2.DescribeQuorumReply, str]]:
-        """What the other nodes say, and where, of those that answer soon."""
+        """Return the descriptions of the other nodes that answer soon, with their addresses."""
 
         async def ask(address: str) -> tuple[quorum_pb2.DescribeQuorumReply, str] | None:
             limit_s = max(0.0, min(deadline - _now(), CONNECT_TIMEOUT_S))
@@ -288,10 +288,10 @@ class ControllerClient:
         )
 
     async def find_out_why(self, limit_s: float) -> None:
-        """Look at every address that gave no answer, once.
+        """Examine every address that does not answer, once.
 
         Raises:
-            ClusterError: NOT_A_NODE: every one of them speaks another protocol, so that waiting does not help.
+            ClusterError: NOT_A_NODE: all of them speak another protocol, so waiting does not help.
         """
         addresses = self._addresses[:SHOWN_MAX]
         found = await asyncio.gather(*(why_silent(address, min(limit_s / 2, PROBE_S)) for address in addresses))
@@ -300,8 +300,8 @@ class ControllerClient:
             raise self._no_answer()
 
     async def _meaning(self, error: grpc.aio.AioRpcError, address: str, deadline: float) -> ClusterError:
-        """Of a call that broke.  A request that nobody knows there may be newer than the node, or it is no node at all:
-        then it does not describe a quorum either, which every version does."""
+        """Return the error for a broken call.  If the node does not know the request, the node may be older than the
+        request, or not a quorumlog node: then it cannot describe a quorum either, which every version can."""
         reason = _from_rpc(error, address)
         if reason.code == ApiError.UNSUPPORTED_VERSION:
             try:
@@ -332,13 +332,13 @@ class ControllerClient:
         return await ask(quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit)
 
     def prefer(self, address: str) -> None:
-        """Ask this node first: one that has answered, since a dead one costs a connection timeout each time."""
+        """Ask this node first, since it has answered; a dead node costs a connection timeout each time."""
         self._answered_at[address] = _now()
         self._avoided_until.pop(address, None)
         self._addresses = [address, *(other for other in self._addresses if other != address)]
 
     def _avoid(self, address: str) -> None:
-        """Ask this node, which has not answered, last, and for a while only if no other answers."""
+        """Ask this node last, since it has not answered, and for a while only if no other answers."""
         self._avoided_until[address] = _now() + AVOID_S
         self._answered_at.pop(address, None)
         self._addresses.remove(address)
@@ -354,7 +354,7 @@ class ControllerClient:
 
 
 class _Attempts:
-    """The addresses to try, connected, one after the other and round after round, until the deadline."""
+    """The addresses to try, connected, one after the other in rounds, until the deadline."""
 
     def __init__(self, client: ControllerClient, deadline: float) -> None:
         self._client = client
@@ -363,13 +363,13 @@ class _Attempts:
         self._waiting: list[str] = []
         self._avoided: list[str] = []
         self._is_silent = True
-        """No address has taken a connection, and it was not found out why."""
+        """No address has accepted a connection, and the reason was not found."""
         self._look_timeout_s = LOOK_TIMEOUT_S
         self._begin_round()
 
     @property
     def look_timeout_s(self) -> float:
-        """How long a node of this round may take to show that it answers."""
+        """Return how long a node of this round may take to show that it answers."""
         return max(min(self._look_timeout_s, self._deadline - _now()), 0.001)
 
     def _begin_round(self) -> None:
@@ -378,7 +378,7 @@ class _Attempts:
         self._avoided = [address for address in addresses if self._client._is_avoided(address)]
 
     async def next(self) -> str | None:
-        """The next address that accepts a connection; None when the time is up.
+        """Return the next address that accepts a connection; None when the time is up.
 
         Raises:
             ClusterError: NOT_A_NODE, as `ControllerClient.find_out_why`.
@@ -391,7 +391,7 @@ class _Attempts:
                     self._is_silent = False
                     await self._client.find_out_why(limit)
                     limit = max(self._deadline - _now(), 0.0)
-                await asyncio.sleep(min(self._backoff, limit))  # back-off: no event tells that a node is back
+                await asyncio.sleep(min(self._backoff, limit))  # back-off: no event signals that a node has restarted
                 self._backoff = min(self._backoff * 2, BACKOFF_MAX_S)
                 self._look_timeout_s *= 2
                 self._begin_round()
@@ -403,22 +403,22 @@ class _Attempts:
         return None
 
     def answered(self) -> None:
-        """A node of this round has answered: those that are avoided are not asked in it."""
+        """Note that a node of this round has answered: avoided nodes are not asked in it."""
         self._avoided.clear()
 
 
 def _leads(reply: quorum_pb2.DescribeQuorumReply) -> bool:
-    """By its own word."""
+    """Return whether the node reports that it leads."""
     return reply.known.HasField("leader_id") and reply.known.leader_id == reply.answered_by.node_id
 
 
 def _standing(reply: quorum_pb2.DescribeQuorumReply) -> tuple[int, int, bool, int]:
-    """The greater, the more it knows."""
+    """Return a key that is greater for a node with newer knowledge."""
     return reply.known.generation, reply.known.epoch, _leads(reply), reply.high_watermark
 
 
 def _with_timeout(request: RequestT, deadline: float) -> RequestT:
-    """Return a copy of `request` that tells the nodes how long they have."""
+    """Return a copy of `request` with the remaining time for the nodes."""
     copy = type(request)()
     copy.CopyFrom(request)
     header_of(copy).timeout_ms = max(1, int((deadline - _now()) * 1000))
@@ -431,14 +431,14 @@ def _refusal(result: controller_pb2.Result, before: str = "") -> ClusterError:
 
 
 def _from_rpc(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
-    """What a broken call means to the user."""
+    """Return the error of a broken call as the user sees it."""
     details = (error.details() or "").strip() or error.code().name
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return ClusterError(ApiError.TIMED_OUT, f"{address} did not answer in time", retriable=True)
         case grpc.StatusCode.UNIMPLEMENTED:
             return ClusterError(
-                ApiError.UNSUPPORTED_VERSION, f"{address} does not know this request", "upgrade that node"
+                ApiError.UNSUPPORTED_VERSION, f"{address} does not support this request", "upgrade that node"
             )
         case grpc.StatusCode.INVALID_ARGUMENT:
             return ClusterError(ApiError.INVALID_REQUEST, f"{address}: {details}")
@@ -453,7 +453,7 @@ def _from_describe(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
 
 
 def _not_a_node(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
-    text = f"what answers at {address} is no quorumlog node ({(error.details() or '').strip() or error.code().name})"
+    text = f"{address} is not the address of a quorumlog node ({(error.details() or '').strip() or error.code().name})"
     return ClusterError(ApiError.NOT_A_NODE, text, "give the control address of a node (its port is 9093 by default)")
 
 

@@ -1,12 +1,12 @@
 """One connection to one broker, speaking the Kafka protocol.
 
 Theory of operation.  Requests are pipelined: each is written at once, the broker answers in order, and a reply belongs
-to the oldest request that waits.  Its correlation id must say so; if it does not, nothing that follows can be trusted,
-and the connection is closed.  Every request has a deadline.  A request whose deadline passes leaves its place in the
-line, so that its late reply is dropped and the connection lives on; whether a late broker is given up is the caller's
-decision (`Cluster` closes the connection).
+to the oldest waiting request.  If its correlation id differs, no later reply can be trusted, and the connection is
+closed.  Every request has a deadline.  A request whose deadline has passed keeps its place in the queue, so that its
+late reply is dropped and the connection stays usable.  The caller decides whether to give up a slow broker (`Cluster`
+closes the connection).
 
-A connection that fails, fails everything that waits on it with one retriable `ClusterError`; it is never used again.
+When a connection fails, all waiting requests fail with one retriable `ClusterError`, and it is never used again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 def error_word(code: int) -> tuple[str, bool]:
-    """The name of a broker's error code, and whether it is worth asking again, as Kafka defines it."""
+    """Return the name of a broker's error code, and whether the request may be retried, as Kafka defines it."""
     try:
         known = ErrorCode(code)
     except ValueError:
@@ -56,17 +56,17 @@ def _timed_out(peer: str, what: str, timeout_s: float) -> ClusterError:
 
 
 class _Line(FrameProtocol):
-    """The protocol object: the line of requests that wait for their reply."""
+    """The protocol object: the queue of requests that wait for their replies."""
 
     def __init__(self, peer: str, frame_max_bytes: int) -> None:
         super().__init__(frame_max_bytes)
         self.peer = peer
         self.failure: str | None = None
-        """Why nothing more can be asked here."""
+        """Why the connection cannot be used any more."""
         self.waiting: deque[tuple[int, int, int, asyncio.Future[memoryview]]] = deque()
-        """Api key, version, correlation id and who waits, oldest first."""
+        """Api key, version, correlation id and future of each request, oldest first."""
         self.changed = asyncio.Event()
-        """Set when a place in the line, or room in the socket's buffer, may have become free."""
+        """Set when a place in the queue, or room in the socket's buffer, may have become free."""
         self.full = False
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.WriteTransport | None = None
@@ -88,14 +88,14 @@ class _Line(FrameProtocol):
         self.full = False
         self.changed.set()
 
-    # --- the line ---
+    # --- the queue ---
 
     def write(self, parts: Sequence[Buffer]) -> None:
         assert self._transport is not None
         write_parts(self._transport, parts)
 
     def reply(self, api_key: int, version: int, correlation_id: int) -> asyncio.Future[memoryview]:
-        """The encoded response to what was just written."""
+        """Return the encoded response to the request that was just written."""
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         if self.failure is None:
             self.waiting.append((api_key, version, correlation_id, future))
@@ -104,7 +104,7 @@ class _Line(FrameProtocol):
         return future
 
     def fail(self, why: str, flush: bool = False) -> None:
-        """Close, and fail everything that waits; only the first call counts."""
+        """Close, and fail all waiting requests; only the first call has an effect."""
         if self.failure is not None:
             return
         self.failure = why
@@ -125,18 +125,18 @@ class _Line(FrameProtocol):
         self._transport.abort()
 
     def frame_refused(self, error: RemoteProtocolError) -> None:
-        self.fail(f"broke the protocol: {error.message}")
+        self.fail(f"violated the protocol: {error.message}")
 
     def frame_received(self, frame: memoryview) -> None:
         if not self.waiting:
-            return self.fail("broke the protocol: a reply that nothing waits for")
+            return self.fail("violated the protocol: a reply without a request")
         api_key, version, expected, future = self.waiting[0]
         try:
             correlation_id, position = codec.parse_response_header(api_key, version, frame)
         except RemoteProtocolError as error:
-            return self.fail(f"broke the protocol: {error.message}")
+            return self.fail(f"violated the protocol: {error.message}")
         if correlation_id != expected:
-            return self.fail(f"broke the protocol: reply to request {correlation_id} where {expected} is due")
+            return self.fail(f"violated the protocol: reply to request {correlation_id} instead of {expected}")
         self.waiting.popleft()
         self.changed.set()
         if not future.done():  # else: its deadline has passed
@@ -145,11 +145,11 @@ class _Line(FrameProtocol):
 
 
 class KafkaConnection:
-    """Requests in, replies out.  Bound to the loop on which it was connected; an async context manager that closes.
+    """A connection, bound to the loop on which it was connected; an async context manager that closes it.
 
     Args:
-        frame_max_bytes: a reply above it closes the connection.
-        in_flight_max: requests that wait for a reply; one more waits for its turn, within its deadline.
+        frame_max_bytes: a larger reply closes the connection.
+        in_flight_max: number of requests that may wait for replies; one more waits for its turn, within its deadline.
     """
 
     def __init__(
@@ -170,15 +170,15 @@ class KafkaConnection:
         self._line: _Line | None = None
         self._next_correlation_id = 0
         self.has_timed_out = False
-        """Whether a request has waited in vain: the broker may hang."""
+        """Whether a request has timed out, so that the broker may hang."""
 
     @property
     def is_open(self) -> bool:
         return self._line is not None and self._line.failure is None
 
     async def connect(self, timeout_s: float) -> None:
-        """Raises: ClusterError (retriable) when nobody answers within `timeout_s` seconds."""
-        assert self._line is None, "a connection is connected once"
+        """Raises: ClusterError (retriable) if there is no answer within `timeout_s` seconds."""
+        assert self._line is None, "connect() is called only once"
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -192,7 +192,7 @@ class KafkaConnection:
         self._line = line
 
     async def close(self) -> None:
-        """Idempotent.  What waits fails; what was written is sent, if the broker takes it within a second."""
+        """Fail waiting requests, but still send those already written, for up to a second.  Idempotent."""
         if self._line is not None:
             self._line.fail("closed", flush=True)
             try:
@@ -211,7 +211,7 @@ class KafkaConnection:
         await self.close()
 
     async def send(self, request: Any, timeout_s: float) -> Any:
-        """Send a `kio` request object (it names its api key and version) and return the `kio` response.
+        """Send a `kio` request object (which has its api key and version) and return the `kio` response.
 
         Raises: ClusterError, always retriable: BROKER_UNAVAILABLE or, after `timeout_s` seconds, REQUEST_TIMED_OUT.
         """
@@ -221,13 +221,13 @@ class KafkaConnection:
             return codec.decode(codec.response_schema(api_key, version), body, 0)
 
     async def ask(self, api_key: Api, version: int, values: Mapping[str, Any], timeout_s: float) -> Any:
-        """`send`, for a request out of nested mappings (see `codec.make`)."""
+        """`send` for a request given as nested mappings (see `codec.make`)."""
         return await self.send(codec.request(api_key, version, values), timeout_s)
 
     async def call(self, api_key: int, version: int, body: Sequence[Buffer], timeout_s: float) -> memoryview:
-        """Send an encoded request and return the encoded response; neither has headers.
+        """Send an encoded request and return the encoded response, both without headers.
 
-        `body` is not copied: its buffers must not change until the reply is there.  Raises: as `send`.
+        `body` is not copied: its buffers must not change before the reply arrives.  Raises: as `send`.
         """
         what = Api(api_key).name
         try:
@@ -241,7 +241,7 @@ class KafkaConnection:
             raise _timed_out(self.peer, what, timeout_s) from cause
 
     async def post(self, api_key: int, version: int, body: Sequence[Buffer], timeout_s: float) -> None:
-        """Send a request that is never answered (Produce with acks=0)."""
+        """Send a request without a response (Produce with acks=0)."""
         try:
             async with asyncio.timeout(timeout_s):
                 line = await self._turn()
@@ -252,19 +252,19 @@ class KafkaConnection:
 
     @contextmanager
     def judged(self) -> Iterator[None]:
-        """For decoding a reply in: a malformed one closes the connection and becomes a retriable ClusterError."""
+        """Decode a reply in this block: a malformed one closes the connection and becomes a retriable ClusterError."""
         try:
             yield
         except RemoteProtocolError as error:
-            failure = _unavailable(self.peer, f"broke the protocol: {error.message}")
+            failure = _unavailable(self.peer, f"violated the protocol: {error.message}")
             if self._line is not None:
                 self._line.fail(failure.message)
             raise failure from error
 
     async def _turn(self) -> _Line:
-        """Wait until the line has room."""
+        """Wait until the queue has room."""
         line = self._line
-        assert line is not None, "connect() comes first"
+        assert line is not None, "call connect() first"
         while line.failure is None and (line.full or len(line.waiting) >= self._in_flight_max):
             line.changed.clear()
             await line.changed.wait()

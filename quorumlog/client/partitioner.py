@@ -1,6 +1,6 @@
-"""Which partition a key belongs to: Kafka's murmur2, so that all clients of a topic agree.
+"""The partition of a key: Kafka's murmur2, so that all clients of a topic agree.
 
-Plain Python, for tools; Spark's writer has the same compiled.
+Plain Python, for tools; Spark's writer has a compiled version.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _SEED = 0x9747B28C
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash, unsigned."""
+    """Return the 32-bit hash, unsigned."""
     value = (_SEED ^ len(data)) & _MASK
     whole = len(data) & ~3
     for position in range(0, whole, 4):
@@ -26,5 +26,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partition_count: int) -> int:
-    """The partition of `key` among `partition_count`."""
+    """Return the partition of `key` among `partition_count`."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

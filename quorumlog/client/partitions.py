@@ -1,15 +1,15 @@
-"""Requests that only the leader of a partition can answer, asked until it does or the time is up.
+"""Requests that only the leader of a partition can answer, with retries until it does or the time is up.
 
-Theory of operation.  A leader dies, moves, or has not heard yet that it leads: none of that is an error to who reads
-or writes a partition, it is a reason to look the leader up again and to ask again.  `PartitionCalls.call` does so with
-a growing pause until a deadline, and then says what the last answer was.  What may be asked again is the caller's
-concern: a fetch always, a batch because the broker recognises its sequence number.
+Theory of operation.  A leader may fail, move, or not know yet that it leads.  For a client these are no errors, but
+reasons to look up the leader and to retry.  `PartitionCalls.call` does so with growing pauses until a deadline, and
+then reports the last answer.  The caller must make sure that a retry is safe: a fetch always is, and a batch is because
+the broker recognises its sequence number.
 
-A leader that hangs keeps its connections open, and answers nothing, until it goes on or is killed.  So who has waited
-for longer than an answer should take looks, now and then, whether others say that somebody else leads by now; then the
-question is put to that one, and what the old leader may still answer is not heard.
+A leader that hangs keeps its connections open and answers nothing until it resumes or is killed.  So when an answer is
+late, other brokers are asked at intervals whether another broker leads now.  If so, the request is sent to that broker,
+and a later answer of the old leader is ignored.
 
-A topic that nobody knows is given a few seconds only: it may just have been created, but it may as well be misspelt.
+An unknown topic is retried for a few seconds only: it may just have been created, but its name may also be misspelt.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 0.5
 UNKNOWN_TOPIC_TIMEOUT_S = 10.0
 LOOK_AFTER_S = 1.0
-"""How long an answer may be late before others are asked who leads; as long again until they are asked again."""
+"""Time after which other brokers are asked for the leader if an answer is late, and the interval of repetitions."""
 
 Reply = TypeVar("Reply")
 
 
 class Leaders(Protocol):
-    """What is needed of `kafka.Cluster`."""
+    """The part of `Cluster` that is used here."""
 
     async def leader(self, topic: str, index: int, timeout_s: float) -> KafkaConnection:
-        """An open connection to the partition's leader; raises ClusterError."""
+        """Return an open connection to the partition's leader; raises ClusterError."""
 
     async def leader_lost(self, topic: str, index: int, connection: KafkaConnection) -> None:
-        """The connection failed, or its broker is not the leader: look it up before the next answer."""
+        """Note that the connection failed, or that its broker is not the leader: the next call refreshes."""
 
     async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
-        """Whether others, asked now, say that the partition is led by another broker than this connection's.
+        """Return whether other brokers, asked now, report another leader of the partition than this connection's.
 
-        Raises nothing; False while nobody else can say.
+        Raises nothing; False while no other broker can answer.
         """
 
 
 def refusal(code: int, topic: str, index: int, what: str) -> ClusterError:
-    """A broker's error code as what a client sees."""
+    """Return a broker's error code as a client's error."""
     name, retriable = error_word(code)
     message = f"{topic}-{index}: {what} was answered with {name}"
     return ClusterError(name, message, retriable=retriable, refresh_metadata=retriable)
 
 
 class PartitionCalls:
-    """Asks leaders.  Bound to one loop, as the connections are.
+    """Sends requests to leaders.  Bound to one loop, as its connections are.
 
-    retry_pause_max_s: what the pause between two tries grows to.
+    retry_pause_max_s: the maximum of the growing pause between retries.
     """
 
     def __init__(self, leaders: Leaders, retry_pause_max_s: float = PAUSE_MAX_S) -> None:
@@ -72,12 +72,12 @@ class PartitionCalls:
         attempt: Callable[[KafkaConnection, float], Coroutine[Any, Any, Reply]],
         wait_s: float = 0.0,
     ) -> Reply:
-        """`attempt(connection, seconds left)`, again while it raises a retriable ClusterError.
+        """Return the result of `attempt(connection, seconds left)`, with retries after retriable ClusterErrors.
 
-        wait_s: how long a leader may hold its answer back by what it is asked.
+        wait_s: how long the request permits the leader to delay its answer.
 
         Raises:
-            ClusterError: what `attempt` raised if that is not retriable; else TIMED_OUT, with the last error as cause.
+            ClusterError: a final error of `attempt`, or TIMED_OUT with the last error as its cause.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -116,7 +116,7 @@ class PartitionCalls:
     async def _answer(
         self, topic: str, index: int, connection: KafkaConnection, asked: asyncio.Future[Reply], wait_s: float
     ) -> Reply:
-        """What was asked, unless it is not answered while somebody else leads by now."""
+        """Return the answer, or raise a retriable ClusterError if another broker leads meanwhile."""
         look: asyncio.Future[bool] | None = None
         try:
             await asyncio.wait({asked}, timeout=wait_s + LOOK_AFTER_S)
@@ -128,7 +128,7 @@ class PartitionCalls:
                 if look.result():
                     raise ClusterError(
                         ApiError.NOT_LEADER_OR_FOLLOWER,
-                        f"{topic}-{index}: {connection.peer} does not answer, and leads no more",
+                        f"{topic}-{index}: {connection.peer} does not answer, and no longer leads",
                         retriable=True,
                     )
                 await asyncio.wait({asked}, timeout=LOOK_AFTER_S)

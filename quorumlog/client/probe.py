@@ -1,7 +1,7 @@
-"""Why a control address does not answer: found out with plain connections, for error messages.
+"""Finds out why a control address does not answer, with plain connections, for error messages.
 
-A port for Kafka clients and an HTTP port take connections, too, but never speak gRPC.  Each is asked in its own
-protocol, so that the message can name the mistake.
+A port for Kafka clients and an HTTP port also accept connections, but do not speak gRPC.  Each address is probed with
+these protocols, so that the message can name the mistake.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 from quorumlog.runtime.addresses import parse_address
 
-HANGS: Final = "it takes connections, but does not answer"
+HANGS: Final = "it accepts connections, but does not answer"
 _CORRELATION_ID: Final = b"QLOG"
 _KAFKA_HELLO: Final = b"\x00\x00\x00\x0a\x00\x12\x00\x00" + _CORRELATION_ID + b"\xff\xff"
 """An ApiVersions request of version 0, which every Kafka broker answers."""
@@ -29,9 +29,9 @@ Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.Str
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Why an address does not answer.
+    """The reason why an address does not answer.
 
-    text: in words.  is_other_port: what answers speaks another protocol, so asking again does not help.
+    text: in words.  is_other_port: the address speaks another protocol, so a retry does not help.
     """
 
     text: str
@@ -39,9 +39,9 @@ class Silence:
 
 
 async def open_stream(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """`asyncio.open_connection`, but whoever gives up does not have to wait for the resolver.
+    """`asyncio.open_connection`, except that a cancel does not wait for the name resolver.
 
-    A look-up of a name cannot be cancelled, and a loop that closes waits for its own threads.
+    The look-up of a name cannot be cancelled, and a loop waits for its own threads when it closes.
     """
     pool = ThreadPoolExecutor(1, "resolver")
     try:
@@ -59,13 +59,13 @@ async def open_stream(host: str, port: int) -> tuple[asyncio.StreamReader, async
 
 
 async def probe(address: str, timeout_s: float, connect: Connect = open_stream) -> str | None:
-    """Why no connection can be made to an address, in words; None when it takes connections."""
+    """Return why a connection to an address fails, in words; None if it succeeds."""
     target = parse_address(address)
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await connect(target.host, target.port)
     except TimeoutError:
-        return "no answer to a connection: its machine is down, or cut off from here"
+        return "no answer to a connection: the machine is down, or cut off from here"
     except ConnectionRefusedError:
         return "connection refused: nothing listens there"
     except socket.gaierror as error:
@@ -77,7 +77,7 @@ async def probe(address: str, timeout_s: float, connect: Connect = open_stream) 
 
 
 async def why_silent(address: str, timeout_s: float, connect: Connect = open_stream) -> Silence:
-    """Why an address that was asked over gRPC gave no answer.  Takes at most twice `timeout_s`."""
+    """Return why an address did not answer a gRPC call.  Takes at most twice `timeout_s`."""
     text = await probe(address, timeout_s, connect)
     if text is not None:
         return Silence(text)
@@ -92,7 +92,7 @@ async def why_silent(address: str, timeout_s: float, connect: Connect = open_str
 
 
 async def _reply_to(hello: bytes, address: str, timeout_s: float, connect: Connect) -> bytes:
-    """The first bytes that come back; empty when none do."""
+    """Return the first bytes of the reply; empty if there is no reply."""
     target = parse_address(address)
     writer = None
     try:

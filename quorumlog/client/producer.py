@@ -1,16 +1,16 @@
-"""An idempotent producer of ready-built record batches.
+"""An idempotent producer of encoded record batches.
 
-Theory of operation.  Each partition has a lane: a queue of batches and one task that sends them, one at a time.  With
-a single batch in flight a sequence number says all: the broker has the batch or it has not, and a batch that is sent
-again, to the same leader or to the next, is recognised.  Lanes do not wait for each other, requests of many lanes share
-a connection, and batches are large, so one in flight costs less than the fsync that it waits for.
+Theory of operation.  Each partition has a lane: a queue of batches, and one task that sends them one at a time.  With
+only one batch in flight a sequence number is sufficient: either the broker has the batch or not, and it recognises a
+batch that is sent again, also to the next leader.  Lanes do not wait for each other, the requests of many lanes share
+a connection, and batches are large, so a single batch in flight costs less than the fsync that it waits for.
 
-A batch is stamped with producer id, epoch and sequence once, when its turn comes, and never changes after that: no
-answer, a broken connection and a new leader are all the same, send it again, until the delivery timeout.  The timeout
-counts from the batch's turn, not from `send`: a lane that waited out a failover does not fail what queued behind.
+A batch gets its producer id, epoch and sequence once, when its turn comes, and never changes afterwards.  Without an
+answer, after a broken connection or after a change of leader, it is sent again until the delivery timeout.  The timeout
+counts from the batch's turn, not from `send`, so batches that waited in the queue during a failover do not expire.
 
-The first failure ends the lane and with it the producer: whatever follows would leave a hole in the order.  Waiting
-batches are failed, `send` and `flush` raise.  Nothing is ever dropped in silence.
+The first failure ends the lane and the producer, because later batches would leave a gap in the order.  Waiting batches
+fail, and `send` and `flush` raise the error.  No batch is dropped silently.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ ACKS_NONE: Final = 0
 
 
 class ProducerLeaders(Leaders, Protocol):
-    """What a producer needs of `kafka.Cluster`."""
+    """The part of `Cluster` that a producer uses."""
 
     async def new_producer_id(self, timeout_s: float) -> tuple[int, int]:
-        """A fresh (producer id, epoch); raises ClusterError."""
+        """Return a new (producer id, epoch); raises ClusterError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class Producer:
     """`async with Producer(cluster) as producer:`; leaving the block without an error flushes.
 
     Args:
-        acks: ACKS_ALL (acknowledged by the whole ISR), ACKS_LEADER, or ACKS_NONE (not idempotent, and never known to
-            have arrived).
-        delivery_timeout_s: how long one batch is tried.
+        acks: ACKS_ALL (acknowledged by the whole ISR), ACKS_LEADER, or ACKS_NONE (not idempotent, and without any
+        acknowledgement).
+        delivery_timeout_s: how long one batch is retried.
         request_timeout_s: how long one request may take before it is sent again.
-        buffer_size_max_bytes: above it `send` waits for acknowledgements.
-        retry_pause_max_s: what the pause between two tries of a batch grows to.
+        buffer_size_max_bytes: above this, `send` waits for acknowledgements.
+        retry_pause_max_s: the maximum of the growing pause between retries of a batch.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Producer:
         self._running: list[asyncio.Task[None]] = []
         self._buffered_bytes = 0
         self._failure: ClusterError | None = None
-        self._moved = asyncio.Event()  # something was delivered, or failed
+        self._moved = asyncio.Event()  # set when a batch was delivered, or failed
         self.delivered_records = 0
-        """Acknowledged so far."""
+        """Number of acknowledged records."""
 
     async def __aenter__(self) -> Self:
-        """Raises: ClusterError, when no producer id can be had within the delivery timeout."""
+        """Raises: ClusterError if no producer id is available within the delivery timeout."""
         if self._acks != ACKS_NONE:
             self._identity = await self._cluster.new_producer_id(self._delivery_timeout_s)
         await self._tasks.__aenter__()
@@ -122,16 +122,16 @@ class Producer:
             self._fail(ClusterError(ApiError.PRODUCER_CLOSED, "the producer was closed"))
             for task in self._running:
                 task.cancel()
-            if isinstance(error, asyncio.CancelledError):  # perhaps the group's own doing, because a lane hit a bug
+            if isinstance(error, asyncio.CancelledError):  # perhaps by the task group, after a bug in a lane
                 await self._tasks.__aexit__(kind, error, trace)
             else:
                 await self._tasks.__aexit__(None, None, None)
 
     async def send(self, topic: str, index: int, batch: bytearray) -> asyncio.Future[int]:
-        """Queue one sealed batch (`records.seal_batch`), which is the producer's from now on.
+        """Queue one sealed batch (`records.seal_batch`), which belongs to the producer from now on.
 
-        Returns once there is room.  The future gives the batch's base offset, -1 when the broker no longer knows it;
-        it need not be awaited, `flush` raises what it would.
+        Returns once there is room.  The future returns the batch's base offset, -1 if the broker no longer knows it.
+        It need not be awaited, because `flush` raises its error.
 
         Raises: ClusterError, the producer's first failure.
         """
@@ -151,7 +151,7 @@ class Producer:
         return delivered
 
     async def flush(self) -> None:
-        """Return once everything is acknowledged.  Raises: ClusterError, the producer's first failure."""
+        """Return once every batch is acknowledged.  Raises: ClusterError, the producer's first failure."""
         while self._failure is None and self._buffered_bytes:
             self._moved.clear()
             await self._moved.wait()
@@ -176,7 +176,7 @@ class Producer:
                 offset = await self._deliver(lane, pending)
             except ClusterError as error:
                 return self._fail(error)
-            if self._failure is not None:  # another lane's: this batch was failed with the others
+            if self._failure is not None:  # another lane failed, and this batch with it
                 return None
             lane.queue.popleft()
             lane.next_sequence = (lane.next_sequence + pending.record_count) & SEQUENCE_MAX
@@ -194,7 +194,7 @@ class Producer:
             for pending in lane.queue:
                 if not pending.delivered.done():
                     pending.delivered.set_exception(self._failure)
-                    pending.delivered.exception()  # nobody has to ask: flush raises it
+                    pending.delivered.exception()  # mark as retrieved: flush raises it
             lane.queue.clear()
         self._buffered_bytes = 0
         self._moved.set()
@@ -224,12 +224,12 @@ class Producer:
         with connection.judged():
             results = produce.decode_response(reply, _PRODUCE_VERSION)
             if len(results) != 1 or (results[0].topic, results[0].index) != (lane.topic, lane.index):
-                raise RemoteProtocolError("an answer to Produce that names other partitions than the request")
+                raise RemoteProtocolError("the answer to Produce contains other partitions than the request")
         result = results[0]
         match result.error_code:
             case ErrorCode.none:
                 return result.base_offset
-            case ErrorCode.duplicate_sequence_number:  # the broker has it, from so long ago that it forgot where
+            case ErrorCode.duplicate_sequence_number:  # the broker has it, but no longer knows its offset
                 return _UNKNOWN_OFFSET
             case ErrorCode.out_of_order_sequence_number | ErrorCode.unknown_producer_id:
                 raise _sequence_lost(lane, result.error_code, attempts)
@@ -240,7 +240,7 @@ class Producer:
 
 
 def _sequence_lost(lane: _Lane, code: int, attempts: int) -> ClusterError:
-    """The broker does not know the batch before this one, which it had acknowledged."""
+    """The broker does not know the previous batch, although it had acknowledged it."""
     what = f"sequence {lane.next_sequence} (attempt {attempts})"
     error = refusal(code, lane.topic, lane.index, what)
     why = "the log no longer holds this producer's last batch: acknowledged records were deleted or lost"

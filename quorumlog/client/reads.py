@@ -1,11 +1,11 @@
 """Reads of the metadata that need no active controller.
 
-An active controller confirms a read: nothing that was answered before it is missing.  Without one, every node can still
-say what it has applied, and at which offset that is.  `read` prefers the first and does not wait long for it;
-`read_anywhere` asks for the second only.  The reply's `result.unconfirmed` tells them apart.
+An active controller confirms a read: the answer contains every change that was acknowledged before it.  Without a
+controller, every node can still report the metadata that it has applied, with the offset.  `read` prefers a controller
+and waits for it briefly; `read_anywhere` only asks the nodes.  `result.unconfirmed` in the reply tells the two apart.
 
-Offsets compare within one generation of the quorum only: a voter that `quorum-node recover` left behind may still run
-and may have applied more than the rebuilt quorum has.  So the newest generation comes first, then the highest offset.
+Offsets can be compared only within one generation of the quorum.  A voter that `quorum-node recover` left behind may
+still run, and may have applied more than the rebuilt quorum has.  So answers are ordered by generation, then by offset.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from quorumlog.errors import ClusterError
 from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc, header_of
 
 CONFIRM_S: Final = 1.2
-"""How long an active controller is waited for before other nodes are asked, too."""
+"""How long to wait for an active controller before other nodes are asked as well."""
 GRACE_S: Final = 0.3
-"""How long the other nodes have to answer after the first one did."""
+"""Time limit of the other nodes after the first answer."""
 NODES_MAX: Final = 32
-"""Nodes that are asked at once; further ones are not asked."""
+"""Maximum number of nodes that are asked."""
 
 
 class Caller(Protocol):
@@ -32,7 +32,7 @@ class Caller(Protocol):
 
 
 class Client(Caller, Protocol):
-    """The part of `ControllerClient` that reads need."""
+    """The part of `ControllerClient` that reads use."""
 
     @property
     def addresses(self) -> list[str]: ...
@@ -43,7 +43,7 @@ class Client(Caller, Protocol):
 
 
 async def read(client: Client, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
-    """Return the answer of the active controller, or, when there is none, the best of the nodes.
+    """Return the answer of the active controller, or without one the best answer of the nodes.
 
     Raises:
         ClusterError: refused, or no node answered within `timeout_s`.
@@ -65,7 +65,7 @@ async def read(client: Client, rpc: Rpc[RequestT, ReplyT], request: RequestT, ti
             for task in (confirmed, unconfirmed):
                 if _is_settled(task):
                     return task.result()
-        return confirmed.result()  # raises: no controller, and no other node answered
+        return confirmed.result()  # raises, since neither a controller nor another node answered
     finally:
         for task in tasks:
             task.cancel()
@@ -75,10 +75,10 @@ async def read(client: Client, rpc: Rpc[RequestT, ReplyT], request: RequestT, ti
 async def read_anywhere(client: Client, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
     """Ask every known node once, at the same time; return the answer of the newest generation with the highest offset.
 
-    Once a node has answered, the others have `GRACE_S` left.
+    After the first answer, the other nodes have `GRACE_S` left.
 
     Raises:
-        ClusterError: no node answered; the first refusal that is final, if there was one.
+        ClusterError: no node answered; the first final refusal, if there was one.
     """
     copy = type(request)()
     copy.CopyFrom(request)
@@ -104,7 +104,7 @@ async def read_anywhere(client: Client, rpc: Rpc[RequestT, ReplyT], request: Req
 
 
 def _rank(reply: Any) -> tuple[bool, int, int]:
-    """Greater for the answer that is to be preferred."""
+    """Return a key that is greater for the better answer."""
     return not reply.result.unconfirmed, reply.result.generation, reply.offset
 
 
@@ -113,7 +113,7 @@ def _has_answer(task: asyncio.Future[Any]) -> bool:
 
 
 def _is_settled(task: asyncio.Future[Any]) -> bool:
-    """Whether the call has ended with an answer, or with an error that other nodes would give as well."""
+    """Return whether the call ended with an answer, or with an error that other nodes would give as well."""
     if not task.done():
         return False
     error = task.exception()

@@ -1,8 +1,8 @@
-"""Record batches from records, and back: the slow, plain way, for tools.
+"""Encodes and decodes record batches in plain Python, for tools.
 
-`kctl` handles hundreds of records and must start fast, so this is plain Python.  `pyspark_quorumlog` has the same in
-compiled form, over Arrow; both share the header (`quorumlog.wire.record_batch`), the compression and the way from a
-fetched buffer to the bodies of its batches (`open_batches`), and a property test holds them to the same answers.
+`kctl` handles hundreds of records and must start fast.  `pyspark_quorumlog` has a compiled version of this, over Arrow.
+Both share the header (`quorumlog.wire.record_batch`), the compression, and the splitting of a fetched buffer into
+batches (`open_batches`); a property test compares their results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class NewRecord(NamedTuple):
-    """A record to be written."""
+    """A record to write."""
 
     key: bytes | None
     value: bytes | None
@@ -48,7 +48,7 @@ class NewRecord(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record as it was read.  `append_time`: the timestamp is the leader's, not the producer's."""
+    """A record that was read.  append_time: whether the timestamp is the leader's, not the producer's."""
 
     offset: int
     timestamp_ms: int
@@ -59,7 +59,7 @@ class Record(NamedTuple):
 
 
 class OpenBatch(NamedTuple):
-    """A checked batch and its records, decompressed.  `position`: where they are, as they came, in what was fetched."""
+    """A checked batch with its decompressed records.  position: of the original records in the fetched buffer."""
 
     header: BatchHeader
     body: Buffer
@@ -70,7 +70,7 @@ class OpenBatch(NamedTuple):
 
 
 def build_batch(records: Sequence[NewRecord], codec: Codec = Codec.NONE) -> bytearray:
-    """One sealed batch of `records`, at least one, that names no producer (`stamp` does that)."""
+    """Return one sealed batch of at least one record, without a producer (`stamp` sets that)."""
     assert records
     base_timestamp = records[0].timestamp_ms
     body = bytearray()
@@ -83,7 +83,7 @@ def build_batch(records: Sequence[NewRecord], codec: Codec = Codec.NONE) -> byte
 def seal_batch(
     body: Buffer, record_count: int, base_timestamp_ms: int, max_timestamp_ms: int, codec: Codec = Codec.NONE
 ) -> bytearray:
-    """Compress encoded records, put the header before them, and the checksum into it."""
+    """Compress encoded records, and add the header with the checksum."""
     contents = body if codec is Codec.NONE else compress(codec, body)
     batch = bytearray(HEADER_SIZE + len(contents))
     batch[HEADER_SIZE:] = contents
@@ -94,7 +94,7 @@ def seal_batch(
 def new_header(
     batch_size: int, record_count: int, base_timestamp_ms: int, max_timestamp_ms: int, codec: Codec
 ) -> BatchHeader:
-    """The header of a batch of `batch_size` bytes that has no offset and no producer yet."""
+    """Return the header of a batch of `batch_size` bytes, without offset and producer."""
     return BatchHeader(
         base_offset=0,
         batch_length=batch_size - LENGTH_END,
@@ -113,7 +113,7 @@ def new_header(
 
 
 def stamp(batch: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Write the producer's identity into a built batch, and its checksum anew."""
+    """Write the producer's identity into a sealed batch, and update its checksum."""
     header = parse_header(batch)
     seal(
         batch,
@@ -157,7 +157,7 @@ def _append_varint(out: bytearray, value: int) -> None:
 class UnreadableBatchError(RemoteProtocolError):
     """A batch that cannot be read.
 
-    base_offset, end_offset: of its records, as far as its header says so; None: unknown.
+    base_offset, end_offset: of its records, from its header; None: unknown.
     """
 
     def __init__(self, reason: str, base_offset: int | None, end_offset: int | None) -> None:
@@ -167,26 +167,26 @@ class UnreadableBatchError(RemoteProtocolError):
         self.end_offset = end_offset
 
     def of(self, topic: str, index: int, next_step: str) -> ClusterError:
-        """The same for a user, who has to know the partition and how to read on."""
+        """Return the error for a user, with the partition and the command that reads on."""
         return ClusterError(ApiError.CORRUPT_MESSAGE, f"{topic}-{index}: {self.message}", next_step)
 
 
 def _batch_named(base_offset: int | None, end_offset: int | None) -> str:
     if base_offset is None:
-        return "a batch without a whole header"
+        return "a batch without a complete header"
     if end_offset is None:
         return f"the batch at offset {base_offset}"
     return f"the batch of offsets {base_offset} to {end_offset - 1}"
 
 
 def whole_batches(data: Buffer) -> memoryview:
-    """`data` without the batch at its end that a fetch has cut off."""
+    """Return `data` without the incomplete batch at its end."""
     view = memoryview(data)
     position, end = 0, len(view)
     while position + HEADER_SIZE <= end:
         (length,) = _INT32.unpack_from(view, position + LENGTH_END - _INT32.size)
         if length < HEADER_SIZE - LENGTH_END or view[position + MAGIC_POSITION] != MAGIC:
-            return view  # not a cut-off batch: damage, and for whoever reads the batch to name
+            return view  # damage, which the reader of the batch reports
         if position + LENGTH_END + length > end:
             break
         position += LENGTH_END + length
@@ -196,16 +196,16 @@ def whole_batches(data: Buffer) -> memoryview:
 def open_batches(
     data: Buffer, end: int = OFFSET_MAX, inflated_size_max: int = INFLATED_SIZE_MAX
 ) -> Iterator[OpenBatch]:
-    """Check and decompress one batch of a fetched buffer after the other, as they are asked for.
+    """Check and decompress the batches of a fetched buffer, one at a time.
 
-    Control batches hold no user's records and are left out.
+    Control batches contain no records of users and are skipped.
 
     Args:
-        end: stop at the first batch that begins here or later, without a look at it.
-        inflated_size_max: bytes that one batch may hold.
+        end: stop at the first batch that begins here or later, without reading it.
+        inflated_size_max: maximum size of one batch in bytes.
 
     Raises:
-        UnreadableBatchError: the next batch is damaged; those before it have been given out.
+        UnreadableBatchError: the next batch is damaged; the batches before it have been yielded.
     """
     view = whole_batches(data)
     position = 0
@@ -234,10 +234,10 @@ def unreadable(header: BatchHeader, reason: str) -> UnreadableBatchError:
 
 
 def _plain_header(view: memoryview, position: int) -> BatchHeader:
-    """The header at `position`, whose batch is whole as `whole_batches` found it.
+    """Return the header at `position`, whose batch `whole_batches` found to be complete.
 
     Raises:
-        UnreadableBatchError: it is no header, so nobody knows where the next batch begins.
+        UnreadableBatchError: it is not a header, so the position of the next batch is unknown.
     """
     if position + HEADER_SIZE > len(view):
         raise UnreadableBatchError(f"{len(view) - position} bytes are too few for a header", None, None)
@@ -250,10 +250,10 @@ def _plain_header(view: memoryview, position: int) -> BatchHeader:
 
 
 def end_offset(data: Buffer) -> int | None:
-    """Where the next fetch goes on: the end offset of the last whole batch; None when there is none.
+    """Return the offset of the next fetch: the end offset of the last complete batch; None if there is none.
 
     Raises:
-        UnreadableBatchError: what stands there is no batch.
+        UnreadableBatchError: the data is not a batch.
     """
     view = whole_batches(data)
     position, last = 0, None
@@ -264,10 +264,10 @@ def end_offset(data: Buffer) -> int | None:
 
 
 def decode_batches(data: Buffer, first_offset: int = 0, end: int = OFFSET_MAX) -> Iterator[Record]:
-    """The records with `first_offset <= offset < end`.
+    """Yield the records with `first_offset <= offset < end`.
 
     Raises:
-        UnreadableBatchError: a batch is damaged.  No record of it was given out, but all records before it.
+        UnreadableBatchError: a batch is damaged.  All records before it have been yielded, and none of its own.
     """
     for batch in open_batches(data, end):
         for record in _decode_batch(batch.header, memoryview(batch.body)):
@@ -292,12 +292,12 @@ def _decode_batch(header: BatchHeader, body: memoryview) -> list[Record]:
             delta = reader.varint()
             if not previous < delta <= header.last_offset_delta:
                 last = header.last_offset_delta
-                raise reader.malformed(f"offset delta {delta} after {previous}, the batch ends with {last}")
+                raise reader.malformed(f"offset delta {delta} after {previous}; the batch ends with {last}")
             previous = delta
             key, value = reader.nullable(), reader.nullable()
             headers = reader.headers()
             if reader.position != record_end:
-                raise reader.malformed("a record that is not as long as it says")
+                raise reader.malformed("a record whose length differs from its length field")
             if append_time:
                 timestamp = header.max_timestamp
             records.append(Record(header.base_offset + delta, timestamp, append_time, key, value, headers))
@@ -309,11 +309,11 @@ def _decode_batch(header: BatchHeader, body: memoryview) -> list[Record]:
 
 
 class _MalformedError(Exception):
-    """Says what is malformed, and where in the body of its batch."""
+    """The problem of a malformed record, with its position in the batch."""
 
 
 class _Reader:
-    """Walks the body of one batch."""
+    """Reads the body of one batch from start to end."""
 
     def __init__(self, body: memoryview) -> None:
         self.body = body
@@ -331,14 +331,14 @@ class _Reader:
                 raw &= 0xFFFFFFFFFFFFFFFF
                 return (raw >> 1) ^ -(raw & 1)
             shift += 7
-        raise self.malformed("a number that does not end")
+        raise self.malformed("an unterminated number")
 
     def nullable(self) -> bytes | None:
         size = self.varint()
         if size == -1:
             return None
         if size < 0 or size > len(self.body) - self.position:
-            raise self.malformed(f"{size} bytes where {len(self.body) - self.position} are left")
+            raise self.malformed(f"{size} bytes, but only {len(self.body) - self.position} are left")
         self.position += size
         return bytes(self.body[self.position - size : self.position])
 

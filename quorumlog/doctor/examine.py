@@ -46,7 +46,7 @@ TOPICS_AT_ONCE = 256
 TROUBLED_TOPICS_MAX = 100
 """Troubled topics whose replicas are asked for; of others the causes stay unknown."""
 
-NOT_A_NODE = "what answers there is no quorumlog node"
+NOT_A_NODE = "the process there is not a quorumlog node"
 CURRENT = -1
 """As `at_offset`: the metadata that the node has applied."""
 

@@ -46,8 +46,8 @@ def test_names_are_case_insensitive_and_lists_are_cut() -> None:
     [
         ({"subscribe": "t"}, "option bootstrap.servers is required"),
         ({**READ, "bootstrap.servers": "other:1"}, "option bootstrap.servers and kafka.bootstrap.servers differ"),
-        ({**READ, "kafka.bootstrap.servers": "h"}, "option bootstrap.servers holds 'h': not HOST:PORT"),
-        ({**READ, "kafka.bootstrap.servers": "h:99999"}, "holds 'h:99999'"),
+        ({**READ, "kafka.bootstrap.servers": "h"}, "option bootstrap.servers contains 'h', which is not HOST:PORT"),
+        ({**READ, "kafka.bootstrap.servers": "h:99999"}, "contains 'h:99999'"),
         ({"bootstrap.servers": "h:1"}, "none is given"),
         ({**READ, "assign": '{"t":[0]}'}, "assign and subscribe are given"),
         (
@@ -57,19 +57,22 @@ def test_names_are_case_insensitive_and_lists_are_cut() -> None:
         ({"bootstrap.servers": "h:1", "assign": '{"t":[-1]}'}, "-1 is not a whole number"),
         (
             {"bootstrap.servers": "h:1", "assign": '{"t"'},
-            """option assign is '{"t"': this is no JSON at character 5; exp""",
+            """option assign is '{"t"': this is not JSON at character 5; exp""",
         ),
         ({"bootstrap.servers": "h:1", "subscribe": " , "}, "option subscribe names no topic"),
         ({"bootstrap.servers": "h:1", "subscribePattern": "("}, "option subscribePattern is not a regular"),
         ({**READ, "startingOffsets": "latest"}, "option startingOffsets cannot be latest"),
         (
             {**READ, "startingOffsets": "soon"},
-            "option startingOffsets is 'soon': this is no JSON at character 1; expected earliest, or offsets for every "
-            'partition, like {"a": {"0": 23}} (-2: earliest)',
+            "option startingOffsets is 'soon': this is not JSON at character 1; expected earliest, or offsets for "
+            'every partition, like {"a": {"0": 23}} (-2: earliest)',
         ),
         ({**READ, "startingOffsets": ""}, "option startingOffsets is '': it is empty; expected earliest, or"),
         ({**READ, "startingOffsets": "23"}, "option startingOffsets is '23': this names no topic; expected earliest"),
-        ({**READ, "startingOffsets": "9" * 5000}, "999…': this JSON is beyond all bounds; expected earliest"),
+        (
+            {**READ, "startingOffsets": "9" * 5000},
+            "999…': this JSON is nested too deeply, or a number is too long; expected earliest",
+        ),
         (
             {**READ, "endingOffsets": '{"t":{"0":"x"}}'},
             """option endingOffsets is '{"t":{"0":"x"}}': t-0: 'x' is not a whole number from -2; expected latest, """
@@ -77,32 +80,35 @@ def test_names_are_case_insensitive_and_lists_are_cut() -> None:
         ),
         (
             {**READ, "endingOffsets": "[1"},
-            "option endingOffsets is '[1': this is no JSON at character 3; expected latest",
+            "option endingOffsets is '[1': this is not JSON at character 3; expected latest",
         ),
         (
             {**READ, "endingOffsetsByTimestamp": "{}x"},
-            "option endingOffsetsByTimestamp is '{}x': this is no JSON at character 3; expected times in ms for every",
+            "option endingOffsetsByTimestamp is '{}x': this is not JSON at character 3; expected times in ms for every",
         ),
         ({**READ, "startingOffsets": '{"t":{"0":-1}}'}, "option startingOffsets cannot be -1 (latest) for t-0"),
         ({**READ, "startingOffsets": '{"t":{"x":1}}'}, "'x' is not a partition"),
         ({**READ, "startingOffsets": '{"t":[1]}'}, "topic t has no offsets by partition; expected"),
-        ({**READ, "startingOffsets": "[" * 100_000}, "[[…': this JSON is beyond all bounds; expected earliest"),
+        (
+            {**READ, "startingOffsets": "[" * 100_000},
+            "[[…': this JSON is nested too deeply, or a number is too long; expected earliest",
+        ),
         ({**READ, "endingOffsets": "earliest"}, "option endingOffsets cannot be earliest"),
         ({**READ, "endingOffsets": '{"t":{"0":-2}}'}, "option endingOffsets cannot be -2 (earliest) for t-0"),
         ({**READ, "startingTimestamp": "now"}, "option startingTimestamp is 'now'"),
-        ({**READ, "startingOffsetsByTimestampStrategy": "guess"}, "is 'guess': error or latest"),
-        ({**READ, "minPartitions": "0"}, "option minPartitions is '0': a whole number from 1"),
+        ({**READ, "startingOffsetsByTimestampStrategy": "guess"}, "is 'guess'; expected: error or latest"),
+        ({**READ, "minPartitions": "0"}, "option minPartitions is '0'; expected: a whole number from 1"),
         ({**READ, "maxRecordsPerPartition": "many"}, "option maxRecordsPerPartition is 'many'"),
-        ({**READ, "failOnDataLoss": "perhaps"}, "option failOnDataLoss is 'perhaps': true or false"),
+        ({**READ, "failOnDataLoss": "perhaps"}, "option failOnDataLoss is 'perhaps'; expected: true or false"),
         ({**READ, "startingOffset": "earliest"}, "did you mean startingOffsets?"),
-        ({**READ, "includeTimestamp": "true"}, "option includetimestamp is not known"),
+        ({**READ, "includeTimestamp": "true"}, "option includetimestamp is unknown"),
         (
             {**READ, "endingOffsetsByTimestampStrategy": "latest"},
-            "option endingoffsetsbytimestampstrategy is not known; did you mean startingOffsetsByTimestampStrategy?",
+            "option endingoffsetsbytimestampstrategy is unknown; did you mean startingOffsetsByTimestampStrategy?",
         ),
         ({**READ, "topic": "t"}, "option topic has no meaning when reading"),
-        ({**READ, "kafka.auto.offset.reset": "latest"}, "is decided by the data source itself"),
-        ({**READ, "kafka.sasl.mechanism": "PLAIN"}, "asks for security that this version does not offer"),
+        ({**READ, "kafka.auto.offset.reset": "latest"}, "is set by the data source"),
+        ({**READ, "kafka.sasl.mechanism": "PLAIN"}, "requests security"),
     ],
 )
 def test_a_bad_read_option_is_named(options: dict[str, str], complaint: str) -> None:
@@ -116,7 +122,7 @@ def test_a_bad_read_option_is_named(options: dict[str, str], complaint: str) -> 
         ({**WRITE, "kafka.acks": "0"}, "option kafka.acks is '0'"),
         ({**WRITE, "kafka.compression.type": "rar"}, "option kafka.compression.type is 'rar'"),
         ({**WRITE, "topic": ""}, "option topic is empty"),
-        ({**WRITE, "kafka.batch.size": "1"}, "option kafka.batch.size is '1': a whole number from 1024"),
+        ({**WRITE, "kafka.batch.size": "1"}, "option kafka.batch.size is '1'; expected: a whole number from 1024"),
         ({**WRITE, "maxRecordsPerSecond": "-5"}, "option maxRecordsPerSecond is '-5'"),
         ({**WRITE, "subscribe": "t"}, "option subscribe has no meaning when writing"),
     ],
@@ -151,12 +157,12 @@ def test_timestamps_go_before_offsets() -> None:
     [
         (
             {"startingOffsets": '{"t":{"0":5},"u":{"3":1}}'},
-            "option startingOffsets lacks t-1: give an offset, or -2 for earliest; option startingOffsets names u-3, "
+            "option startingOffsets lacks t-1: add an offset, or -2 for earliest; option startingOffsets names u-3, "
             "which this query does not read",
         ),
-        ({"endingOffsets": '{"t":{"0":5}}'}, "option endingOffsets lacks t-1: give an offset, or -1 for latest"),
-        ({"startingOffsetsByTimestamp": '{"t":{"0":5}}'}, "option startingOffsetsByTimestamp lacks t-1: give ms since"),
-        ({"endingOffsetsByTimestamp": '{"t":{"0":5}}'}, "option endingOffsetsByTimestamp lacks t-1: give ms since"),
+        ({"endingOffsets": '{"t":{"0":5}}'}, "option endingOffsets lacks t-1: add an offset, or -1 for latest"),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":5}}'}, "option startingOffsetsByTimestamp lacks t-1: add ms since"),
+        ({"endingOffsetsByTimestamp": '{"t":{"0":5}}'}, "option endingOffsetsByTimestamp lacks t-1: add ms since"),
     ],
 )
 def test_positions_by_partition_must_fit(given: dict[str, str], complaint: str) -> None:
@@ -235,11 +241,16 @@ def test_a_record_that_came_after_the_end_was_asked_for_is_no_loss() -> None:
     ("first", "end", "expected", "losses"),
     [
         (2, 9, (2, 9), []),
-        (0, 9, (2, 9), ["t-0: start offset 0 was deleted, the log holds offsets from 2 to 9 (exclusive)"]),
-        (12, 9, (9, 9), ["t-0: start offset 12 is beyond the end, the log holds offsets from 2 to 9 (exclusive)"]),
-        (3, 12, (3, 9), ["t-0: end offset 12 is beyond the end, the log holds offsets from 2 to 9 (exclusive)"]),
+        (0, 9, (2, 9), ["t-0: start offset 0 was deleted; the log contains offsets from 2 to 9 (exclusive)"]),
+        (12, 9, (9, 9), ["t-0: start offset 12 is beyond the end; the log contains offsets from 2 to 9 (exclusive)"]),
+        (3, 12, (3, 9), ["t-0: end offset 12 is beyond the end; the log contains offsets from 2 to 9 (exclusive)"]),
         (8, 4, (8, 8), []),
-        (2, 1, (2, 2), ["t-0: all below the end offset 1 was deleted, the log holds offsets from 2 to 9 (exclusive)"]),
+        (
+            2,
+            1,
+            (2, 2),
+            ["t-0: all records below the end offset 1 were deleted; the log contains offsets from 2 to 9 (exclusive)"],
+        ),
         (2, 0, (2, 2), []),
     ],
 )

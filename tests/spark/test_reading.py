@@ -52,7 +52,7 @@ def test_a_task_that_works_on_rows_for_longer_than_the_poll_timeout_reads_on(fil
 
 def test_what_was_deleted_after_planning_is_an_error_or_left_out(filled: ThreadedBrokers) -> None:
     filled.run(filled.brokers.cut_front("t", 0, 2))
-    with pytest.raises(DataLossError, match=r"t-0: offset 0 is out of range: the log holds offsets from 2 to 5"):
+    with pytest.raises(DataLossError, match=r"t-0: offset 0 is out of range: the log contains offsets from 2 to 5"):
         values(read(filled, 4))
     assert values(read(filled, 4, failOnDataLoss="false")) == [b"2", b"3"]
     assert values(read(filled, 2, failOnDataLoss="false")) == [], "nothing of the range is left"
@@ -61,7 +61,7 @@ def test_what_was_deleted_after_planning_is_an_error_or_left_out(filled: Threade
 def test_a_log_that_does_not_reach_the_end_of_the_range_is_named(filled: ThreadedBrokers) -> None:
     batches = read(filled, 6)
     with pytest.raises(
-        ClusterError, match=r"t-0: nothing at offset 5 within 0.5 s; the range ends at 6, the watermark"
+        ClusterError, match=r"t-0: no records at offset 5 within 0.5 s; the range ends at 6, the high watermark"
     ):
         values(batches)
 

@@ -199,7 +199,7 @@ def test_what_is_gone_is_an_error_unless_told_otherwise(spark: SparkSession, clu
     cluster.run(cluster.brokers.fill("t", 0, batch(0, 1, 2)))
     options = {"startingOffsets": '{"t":{"0":7}}'}
     with pytest.raises(
-        PySparkException, match="t-0: start offset 7 is beyond the end, the log holds offsets from 0 to 3"
+        PySparkException, match="t-0: start offset 7 is beyond the end; the log contains offsets from 0 to 3"
     ):
         reader(spark, cluster, **options).count()
     assert reader(spark, cluster, failOnDataLoss="false", **options).count() == 0
@@ -251,7 +251,7 @@ def test_streams_are_refused(spark: SparkSession, cluster: ThreadedBrokers, tmp_
     with pytest.raises(PySparkException) as refused:
         _run(read.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "other")))
     assert last_line(refused.value) == (
-        "OptionError: streams are not read: read a batch with spark.read, from given offsets or times"
+        "OptionError: readStream is not supported: read a batch with spark.read, from given offsets or times"
     )
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     with pytest.raises(PySparkException) as refused:
@@ -261,7 +261,7 @@ def test_streams_are_refused(spark: SparkSession, cluster: ThreadedBrokers, tmp_
             .options(topic="t", **where)
         )
     assert last_line(refused.value) == (
-        "OptionError: streams are not written: write each of their batches with foreachBatch and frame.write"
+        "OptionError: writeStream is not supported: write each batch with foreachBatch and frame.write"
     )
     assert logged(cluster, "t", 1) == [[]]
 
@@ -277,7 +277,7 @@ def last_line(error: PySparkException) -> str:
     [
         (
             {"startingOffsetsByTimestamp": '{"t":{"0":5}}'},
-            "OptionError: option startingOffsetsByTimestamp lacks t-1: give ms since 1970",
+            "OptionError: option startingOffsetsByTimestamp lacks t-1: add ms since 1970",
         ),
         (
             {"startingOffsets": '{"t":{"0":2,"1":0}}', "endingOffsets": '{"t":{"0":1,"1":0}}'},

@@ -218,7 +218,7 @@ async def test_a_node_that_does_not_know_the_method(start: Start) -> None:
         with pytest.raises(ClusterError) as caught:
             await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     assert (caught.value.code, caught.value.retriable) == ("UNSUPPORTED_VERSION", False)
-    assert caught.value.message == f"{node.address} does not know this request"
+    assert caught.value.message == f"{node.address} does not support this request"
 
 
 @asynccontextmanager
@@ -271,7 +271,7 @@ async def test_what_is_no_node_is_said_to_be_none(
             with pytest.raises(ClusterError) as caught:
                 await asked
             assert (caught.value.code, caught.value.retriable) == ("NOT_A_NODE", False)
-            assert caught.value.message.startswith(f"what answers at {address} is no quorumlog node (")
+            assert caught.value.message.startswith(f"{address} is not the address of a quorumlog node (")
             assert why in caught.value.message
 
 

@@ -84,7 +84,7 @@ def test_advice_is_no_illness(clinic: Clinic, diagnose: Diagnose, capsys: pytest
 
 
 def test_nobody_answers(clinic: Clinic, diagnose: Diagnose, capsys: pytest.CaptureFixture[str]) -> None:
-    clinic.silent = {1: SILENT, 2: HANGS, 3: "no answer to a connection: its machine is down, or cut off from here"}
+    clinic.silent = {1: SILENT, 2: HANGS, 3: "no answer to a connection: the machine is down, or cut off from here"}
     findings, code = diagnose()
     assert (code, list(findings)) == (4, ["UNREACHABLE"])
     for why in clinic.silent.values():
@@ -97,11 +97,11 @@ def test_what_is_no_node_is_not_said_to_hang(
     clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def asked(where: str, timeout_s: float) -> Any:
-        raise ClusterError("NOT_A_NODE", f"what answers at {where} is no quorumlog node (404)")
+        raise ClusterError("NOT_A_NODE", f"{where} is not the address of a quorumlog node (404)")
 
     monkeypatch.setattr(clinic, "describe_quorum_of", asked)
     findings, _ = diagnose("--controllers", address(1))
-    assert findings["UNREACHABLE"]["cause"] == f"{address(1)}: what answers there is no quorumlog node"
+    assert findings["UNREACHABLE"]["cause"] == f"{address(1)}: the process there is not a quorumlog node"
 
 
 def test_no_quorum_is_arithmetic_and_names_who_must_come_back(clinic: Clinic, diagnose: Diagnose) -> None:
@@ -170,7 +170,7 @@ def test_an_election_that_ends_in_time_is_no_finding(
 
 
 def test_a_leader_that_only_doctor_cannot_reach(clinic: Clinic, diagnose: Diagnose) -> None:
-    clinic.silent = {1: "no answer to a connection: its machine is down, or cut off from here"}
+    clinic.silent = {1: "no answer to a connection: the machine is down, or cut off from here"}
     findings, _ = diagnose()
     assert findings.keys() == {"LEADER_UNREACHABLE"}
     assert (findings["LEADER_UNREACHABLE"]["severity"], findings["LEADER_UNREACHABLE"]["nodes"]) == ("problem", [1])
@@ -669,7 +669,7 @@ async def test_why_nobody_answers_at_an_address() -> None:
     async def unknown(host: str, port: int) -> Any:
         raise OSError(-2, "Name or service not known")
 
-    assert await probe("h:1", 0.01, hang) == "no answer to a connection: its machine is down, or cut off from here"
+    assert await probe("h:1", 0.01, hang) == "no answer to a connection: the machine is down, or cut off from here"
     assert await probe("h:1", 1, refuse) == SILENT
     assert await probe("h:1", 1, unknown) == "cannot be reached: Name or service not known"
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
