@@ -103,6 +103,8 @@ class ClusterWatch:
         """Replicas with write.caching that were not led again since a power failure."""
         self._stale: set[tuple[int, LogKey]] = set()
         """Replicas that a restored backup has put back, until they are in sync again."""
+        self._set_back: set[LogKey] = set()
+        """Partitions that such a replica has led."""
         self.metadata.on_elected = self._elected
         self.metadata.on_joined = self._joined
         self.metadata.has_crashed = self._crashed.__contains__
@@ -406,8 +408,9 @@ class ClusterWatch:
         # It may hear late that it leads, when there are others already: those have committed what it need not have.
         newest = max(history.ends, default=0)
         end = history.end if leader.leader_epoch >= newest else history.ends.get(leader.leader_epoch, 0)
-        if anew and leader.high_watermark > end:
+        if (anew or replica.key in self._set_back) and leader.high_watermark > end:
             # A leader that did not know that it was deposed has gone on, and told it what it shows from now on.
+            # Or the one before had its records from a backup, and this one still has what that one lacked.
             end = leader.high_watermark
             self._is_on_disks(run, replica, leader, history)
         self._compare(run, history, copy, end)
@@ -622,6 +625,7 @@ class ClusterWatch:
             lambda: f"I20: {new.leader} leads with what a backup had, {others} of the isr are active: {old} to {new}",
         )
         self.seen["leader from a restored backup"] += 1
+        self._set_back.add(election.key)
         self._unclean(election)
 
     def _joined(self, key: LogKey, broker_ids: frozenset[int]) -> None:
