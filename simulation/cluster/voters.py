@@ -146,7 +146,8 @@ class VoterOrders:
         candidates = [
             host
             for host in world.voters
-            if all(_is_majority(voters, present - {_disk_of(host)}) for voters in sets if len(voters) > 0)
+            if not _founds_alone(host)
+            and all(_is_majority(voters, present - {_disk_of(host)}) for voters in sets if len(voters) > 0)
         ]
         if self._has_lost_one or not candidates:
             return None
@@ -192,6 +193,11 @@ def add_request(host: Host, *, replace: bool) -> pb.ChangeVotersRequest:
 
 def _disk_of(host: Host) -> tuple[int, UUID | None]:
     return host.config.node_id, host.quorum_disk.directory_id
+
+
+def _founds_alone(host: Host) -> bool:
+    """Return whether an empty disk makes this node found a cluster of its own, since its voter list has nobody else."""
+    return [voter.node_id for voter in host.config.initial_voters] == [host.config.node_id]
 
 
 def _is_majority(voters: VoterSet, present: set[tuple[int, UUID | None]]) -> bool:
