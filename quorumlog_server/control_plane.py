@@ -1,10 +1,10 @@
-"""`ControlPlane`: what every process of a cluster runs, voter or not.
+"""`ControlPlane`: the part that every process of a cluster runs, voter or not.
 
-Transport, quorum node, metadata replay and controller service, started and stopped in order.  `broker run` adds the
-broker role on top: it follows `replay` and reaches the active controller through `service.call`, wherever that is.
+It starts and stops transport, quorum node, metadata replay and controller service in order.  `broker run` adds the
+broker role: the role follows `replay`, and reaches the active controller of the cluster through `service.call`.
 
-Stopping is the reverse of starting: whoever leads hands over first, then nothing is answered any more, then the store
-is closed.  A failure of any part (disk, state machine, a broken invariant) is raised by `async with`.
+Stopping is the reverse of starting: a leader hands over first, then requests are no longer answered, then the store is
+closed.  `async with` raises the failure of any part: the disk, the state machine, a broken invariant.
 """
 
 from __future__ import annotations
@@ -45,12 +45,9 @@ from quorumlog_server.volunteer import Volunteer
 
 QUORUM_FOLDER = "quorum"
 """Folder of the quorum store, in the first data directory."""
-
-
 READY_LOOK_S = 0.5
-
 LEAVE_MAX_MS = 4_000
-"""Of the time for a graceful stop, at most so much, and a third, is for leaving the voters."""
+"""The longest time for leaving the voters; at most a third of the time for a graceful stop."""
 
 _log = get_logger("quorum")
 
@@ -61,30 +58,31 @@ def new_cluster_id(sources: Sources) -> str:
 
 
 def quorum_directory(config: NodeConfig) -> str:
+    """Return the path of the quorum store."""
     return os.path.join(config.data_dirs[0], QUORUM_FOLDER)
 
 
 def make_store(config: NodeConfig, sources: Sources) -> SqliteQuorumStore:
-    """The quorum store of a process with this configuration.
+    """Return the quorum store of a process with this configuration.
 
-    A broker whose metadata does not move must end, so that others lead in its place: its heartbeats would go on.  A
-    voter that is no broker may wait for its disk: it has given its leadership up, and harms nobody.
+    A broker whose metadata log hangs must end: it would continue to send heartbeats, and no other broker would take its
+    leaderships over.  A voter without a broker may wait for its disk, because it has already resigned.
     """
     stall_s = config.log_dir_stall_timeout_ms / 1000 if config.role == BROKER else None
     return SqliteQuorumStore(quorum_directory(config), sources, stall_s)
 
 
 async def run_again_if_rebuilt(config: NodeConfig, run: Callable[[OutlivedError | None], Awaitable[None]]) -> None:
-    """`run` the process; again, with its quorum directory set aside, when the quorum was rebuilt meanwhile.
+    """Run the process; if the quorum was rebuilt, set the quorum directory aside and run the process again.
 
     Raises:
-        OutlivedError: that is not for this node to decide.
+        OutlivedError: an operator must decide, see `through_generations`.
     """
     await through_generations(quorum_directory(config), bool(config.bootstrap or config.initial_voters), run)
 
 
 def make_control_plane(config: NodeConfig, sources: Sources) -> ControlPlane:
-    """A control plane over gRPC and SQLite.  On the running loop; nothing is opened before it is entered."""
+    """Return a control plane over gRPC and SQLite, for the running loop.  `async with` opens it."""
     transport = GrpcTransport(config.control_listen)
     plane = ControlPlane(config, sources, make_store(config, sources), transport)
     plane.disk_paths = (quorum_directory(config),)
@@ -93,7 +91,7 @@ def make_control_plane(config: NodeConfig, sources: Sources) -> ControlPlane:
 
 
 def raft_config(config: NodeConfig, address: str, new_id: str) -> RaftConfig:
-    """What the core is told; `address` is the control address that this node advertises."""
+    """Return the core's configuration; `address` is the control address that this node advertises."""
     own = config.node_id
     return RaftConfig(
         node_id=own,
@@ -111,8 +109,11 @@ def raft_config(config: NodeConfig, address: str, new_id: str) -> RaftConfig:
 
 
 class ControlPlane:
-    """An async context manager.  `replay` is there from the start, so that it can be subscribed to before the first
-    batch; `node`, `controller` and `service` once it is entered."""
+    """An async context manager.
+
+    `replay` exists from the start, so others can subscribe before the first batch.  `node`, `controller` and `service`
+    exist inside `async with`.
+    """
 
     node: QuorumNode
     controller: ActiveController
@@ -140,13 +141,13 @@ class ControlPlane:
             self.standing = FileStanding(store.directory)
         self._volunteer: Volunteer | None = None
         self._entered = self._was_entered = False
-        self.all_checks = self.checks  # of the whole process; `broker run` adds its own
-        self.disk_paths: tuple[str, ...] = ()  # whose room is shown: data directories, the quorum directory
+        self.all_checks = self.checks  # those of the whole process; `broker run` adds its own
+        self.disk_paths: tuple[str, ...] = ()  # data directories and quorum directory, for figures of free space
         self.space = SpaceSamples(lambda: self.disk_paths)
-        self.before: OutlivedError | None = None  # what was just set aside, to say what the new quorum lacks of it
+        self.before: OutlivedError | None = None  # describes the quorum directory that was just set aside
 
     async def __aenter__(self) -> ControlPlane:
-        """Bind, open the store, serve and take part.
+        """Bind, open the store, serve, and join the quorum's traffic.
 
         Raises:
             ConfigError: the port, the directory or the configuration is refused.
@@ -173,7 +174,7 @@ class ControlPlane:
             await self._transport.close()
             raise
         await self.node.__aenter__()  # closes the transport if it fails
-        self._tell_who_is_waited_for()
+        self._log_wait()
         if self.disk_paths:
             self.node.run_beside(self.space.run(), "room on disks")
         self.node.run_beside(self.controller.run(), "active controller")
@@ -182,7 +183,7 @@ class ControlPlane:
             self.node.run_beside(self._volunteer.run(), "joining the voters")
         self._entered = self._was_entered = True
         if self.before is not None:
-            self.node.run_beside(self._tell_what_is_gone(self.before), "comparison with the generation before")
+            self.node.run_beside(self._log_lost_metadata(self.before), "comparison with the generation before")
         return self
 
     async def __aexit__(
@@ -195,8 +196,8 @@ class ControlPlane:
         finally:
             await self.node.__aexit__(kind, error, trace)
 
-    def _tell_who_is_waited_for(self) -> None:
-        """A node without a cluster waits for others, without end: whoever looks at its log shall see for whom."""
+    def _log_wait(self) -> None:
+        """Log which nodes a node without a cluster waits for, because it waits without end."""
         if self.node.core.newborn is None or self.config.standalone:
             return
         if self.config.initial_voters:
@@ -207,24 +208,30 @@ class ControlPlane:
             _log.info("in no cluster yet: waits until one of these nodes answers", nodes=nodes)
 
     def tell_part(self) -> None:
-        """Of a node without a broker, once it is ready: that it does not vote, and what would make it."""
+        """Log that a node does not vote, and the command that makes it a voter.
+
+        For nodes without a broker, once they are ready.
+        """
         node = self.node
         if node.core.is_voter or self.config.quorum_auto_join:
             return
         command = f"kctl add-voter {node.node_id}@{node.address}"
         next_step = f"to make it a voter: {command}"
-        if node.node_id in node.voter_ids:  # the voter of this id is another disk
-            next_step = f"if the disk of that voter is gone for good: {command} --replace"
+        if node.node_id in node.voter_ids:  # that voter has another disk
+            next_step = f"if the disk of that voter is lost for good: {command} --replace"
         _log.info("follows as an observer: it does not vote", node_id=node.node_id, next=next_step)
 
-    async def _tell_what_is_gone(self, before: OutlivedError) -> None:
+    async def _log_lost_metadata(self, before: OutlivedError) -> None:
+        """Log which records of the directory that was set aside the rebuilt quorum does not have."""
         await self.ready()
         begins = self.node.core.history.rebuilt_at(before.newer)
         if begins is not None and before.log_end <= begins:
-            _log.info("the rebuilt quorum has all that this node had", log_end=before.log_end, rebuilt_at=begins)
+            _log.info(
+                "the rebuilt quorum has all metadata records of this node", log_end=before.log_end, rebuilt_at=begins
+            )
             return
         _log.error(
-            "metadata records that this node had are gone: they are only in the directory that was set aside",
+            "metadata records are lost: only the directory that was set aside has them",
             from_offset="unknown" if begins is None else begins,
             to_offset=before.log_end,
             generation=before.generation,
@@ -274,11 +281,11 @@ class ControlPlane:
 
     @property
     def cluster_id(self) -> str | None:
-        """None while this node does not know it."""
+        """None if this node does not know it yet."""
         return self.node.cluster_id if self._was_entered else self.config.cluster_id
 
     def peers(self) -> list[str]:
-        """Control addresses of other nodes: the voters as this node knows them, then those of its configuration."""
+        """Return control addresses of other nodes: the voters that this node knows, then those of its configuration."""
         voters = [str(status.replica.address) for status in self.node.describe().voters] if self._was_entered else []
         listed = [str(voter.address) for voter in self.config.initial_voters]
         addresses = [*voters, *listed, *map(str, self.config.bootstrap)]
@@ -288,11 +295,11 @@ class ControlPlane:
     # Readiness
 
     def checks(self) -> dict[str, Callable[[], Check]]:
-        """The conditions of readiness, for `/readyz`: in the quorum and caught up, not "port open"."""
+        """Return the conditions of readiness for `/readyz`: in the cluster, with a leader, caught up."""
         return {"cluster": self._check_cluster, "leader": self._check_leader, "metadata": self._check_metadata}
 
     def is_ready(self) -> tuple[bool, dict[str, str]]:
-        """Whether all checks hold, and of each `ok` or why not."""
+        """Return whether all checks hold, and for each check `ok` or the reason."""
         results = {name: check() for name, check in self.checks().items()}
         ready = all(result.ok for result in results.values())
         return ready, {name: "ok" if result.ok else result.detail for name, result in results.items()}
@@ -301,7 +308,7 @@ class ControlPlane:
         """Wait until all checks hold.  The caller sets the deadline."""
         while not self.is_ready()[0]:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(READY_LOOK_S):  # the end of a pause is no event
+                async with asyncio.timeout(READY_LOOK_S):  # no event reports the end of a pause
                     await self.node.changed()
 
     def _check_cluster(self) -> Check:
@@ -336,7 +343,7 @@ class ControlPlane:
     # Metrics
 
     def register_metrics(self, metrics: Metrics) -> None:
-        """Offer this plane's numbers.  Once, after it was entered."""
+        """Register this plane's metrics.  Call it once, inside `async with`."""
         node = self.node
         metrics.gauge("quorum_epoch", "Epoch of the metadata quorum.", lambda: node.epoch)
         metrics.gauge("quorum_leader_id", "Node id of the leader; absent when none is known.", lambda: node.leader_id)

@@ -5,11 +5,11 @@ to standard output as frames: kind (1 byte), length (4 bytes, big-endian), conte
 
     I  JSON: what is being read            N  DescribeMetadataReply: names of the topics where the log begins
     B  MetadataBatch of the log            S  DescribeMetadataReply: the state that a snapshot holds
-    E  JSON: error, message, next; the last frame, when it could not go on
+    E  JSON: error, message, next; the last frame, if reading failed
 
-Nothing is written to what is read.  To open a database means to fold its write-ahead log into it, so what is opened is
-a copy: the log's files are copied, snapshots are only linked to.  The copy is opened by the store itself, with all its
-checks, so that whatever it would refuse to start from is refused here by the same name.
+Nothing is written to the directory.  SQLite folds the write-ahead log into a database that it opens, so the program
+opens a copy: it copies the log's files and links to the snapshots.  The store itself opens the copy, with all its
+checks, so everything that the store would refuse is refused here with the same error.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ Emit = Callable[[bytes, bytes], None]
 
 
 def main() -> None:
-    """Arguments: the path, and perhaps names of topics (of a snapshot)."""
+    """Run the program.  Arguments: the path and, for a snapshot, names of topics."""
     try:
         dump(sys.argv[1], sys.argv[2:], _emit)
-    except BrokenPipeError:  # whoever reads has seen enough
+    except BrokenPipeError:  # the reader has closed its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (QuorumlogError, OSError) as error:
         _emit(b"E", json.dumps(_error(error)).encode())
@@ -85,11 +85,11 @@ def _error(error: QuorumlogError | OSError) -> dict[str, str]:
 
 
 def dump(path: str, topics: Sequence[str], emit: Emit) -> None:
-    """Read what `path` is: a data directory, a quorum directory, its database, or a snapshot.
+    """Read `path`: a data directory, a quorum directory, its database, or a snapshot.
 
     Raises:
-        QuorumlogError: it is none of these, is in use, or is damaged; what was read before was given.
-        OSError: it is not there, or not to be read.
+        QuorumlogError: it is none of these, is in use, or is damaged.  What was read before the damage was emitted.
+        OSError: it does not exist or cannot be read.
     """
     if os.path.isdir(path):
         for directory in (path, os.path.join(path, QUORUM_FOLDER)):
@@ -126,10 +126,11 @@ async def _dump_snapshot(path: str, topics: Sequence[str], emit: Emit) -> None:
 
 
 def load_snapshot(path: str) -> tuple[SnapshotHeader, ClusterImage]:
-    """What a snapshot file holds.
+    """Return the header and the image of a snapshot file.
 
     Raises:
-        CorruptStoreError: it is damaged, or no snapshot.
+        CorruptStoreError: it is damaged.
+        ClusterError: it is no snapshot.
     """
     parser, loader = SnapshotParser(), ImageLoader(path)
     try:
@@ -162,7 +163,7 @@ async def _dump_directory(directory: str, emit: Emit) -> None:
         store = SqliteQuorumStore(copy, Sources.real())
         try:
             await _dump_store(store, directory, identity, emit)
-        except QuorumlogError as error:  # it names the copy
+        except QuorumlogError as error:  # its message names the copy
             error.message = error.message.replace(copy, directory)
             raise
         finally:
@@ -179,7 +180,7 @@ async def _dump_store(store: SqliteQuorumStore, directory: str, identity: Identi
     emit(b"I", json.dumps(about).encode())
     below = [end for end in stored.snapshots if end.offset <= stored.log_start]
     if below:
-        with contextlib.suppress(CorruptStoreError):  # then the topics have ids for names
+        with contextlib.suppress(CorruptStoreError):  # without it topics are shown by id
             _, image = load_snapshot(os.path.join(directory, snapshot_name(max(below, key=lambda end: end.offset))))
             names = await describe_metadata(image, stored.state.cluster_id or "", (), partitions=False)
             emit(b"N", names.SerializeToString())
@@ -187,7 +188,7 @@ async def _dump_store(store: SqliteQuorumStore, directory: str, identity: Identi
     while offset < stored.log_end:
         try:
             batches = await store.read(offset, stored.log_end, READ_BYTES)
-        except CorruptStoreError:  # what comes before the damage is good: one by one, up to there
+        except CorruptStoreError:  # read the batches before the damage one by one
             batches = await store.read(offset, offset + 1, 1)
         if not batches:
             raise CorruptStoreError(f"{directory}: nothing at offset {offset}, below {stored.log_end}")
@@ -201,7 +202,7 @@ async def _dump_store(store: SqliteQuorumStore, directory: str, identity: Identi
 
 
 def copy_quietly(directory: str, copy: str) -> None:
-    """Copy what makes the log, link to the snapshots; while this goes on, nobody else opens the directory.
+    """Copy the files of the log, and link to the snapshots.  No process can open the directory meanwhile.
 
     Raises:
         StoreRefusedError: a process uses it.
@@ -218,10 +219,10 @@ def copy_quietly(directory: str, copy: str) -> None:
 
 @contextlib.contextmanager
 def _unused(directory: str) -> Iterator[None]:
-    """Hold the directory's lock as a reader, which writes nothing to it."""
+    """Hold the directory's lock as a reader, without writing to it."""
     try:
         descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # a copy that somebody made without it
+    except FileNotFoundError:  # a copy of a directory, made without its lock file
         yield
         return
     try:

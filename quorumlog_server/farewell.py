@@ -1,8 +1,8 @@
 """Records why a process ends: in its own directories and at other nodes.
 
-A node that has ended answers no question.  So it writes why it ends into its directories (`LastEnd`), where its next
+A node that has ended answers no questions.  So it writes the reason into its directories (`LastEnd`), where its next
 start finds it, and sends it to the other nodes that it knows, which keep it in memory for `kctl doctor`.  Both are
-attempts: nothing here may fail a stop or delay it for long.  Once the node runs again, the others forget.
+attempts: neither may fail a stop or delay it for long.  The other nodes forget the reason once the node runs again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from quorumlog_server.control_plane import ControlPlane
 
 REPORT_S = 1.0
 PEERS_MAX = 16
-"""Nodes that an end is reported to: the voters first."""
+"""Nodes that an end is reported to, voters first; further ones are not told."""
 
 log = get_logger("run")
 
 
 class Farewell:
-    """Of one process, for as long as it lives.  `plane`: the latest one that it made; assignable."""
+    """Records the end of one process.  `plane`: its latest control plane; the caller sets it."""
 
     def __init__(self, config: NodeConfig, sources: Sources) -> None:
         self._config = config
@@ -38,9 +38,9 @@ class Farewell:
         self.plane: ControlPlane | None = None
 
     def begin(self) -> None:
-        """Log how the previous process ended, and note that this one runs.  Call it once the directories are locked."""
+        """Log how the previous process ended, and record that this one runs.  The directories must be locked."""
         if not self._note.begin():
-            return  # it is rerun in the same process
+            return  # this process has begun before: its quorum was rebuilt
         before = self._note.before
         if before is None:
             return
@@ -59,13 +59,16 @@ class Farewell:
             )
 
     async def ready(self) -> None:
-        """This process serves: have the other nodes forget the end of an earlier one."""
+        """Let the other nodes forget the end of an earlier process, now that this one serves."""
         if self._note.before is not None and self._note.before.state in (FAILED, RUNNING):
             await self._report(None)
 
     async def end(self, status: int, cause: BaseException | None) -> None:
-        """Note and report the end.  A configuration that is refused is for who has started it, and is not noted: the
-        directories may be another process's."""
+        """Record and report the end.
+
+        A refused configuration is not recorded: the directories may belong to another process, and the error is on the
+        terminal of whoever started this one.
+        """
         if isinstance(cause, ConfigError):
             return
         end = self._note.ended(status, *(("", "") if cause is None else in_words(cause)))

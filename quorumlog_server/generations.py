@@ -1,14 +1,13 @@
-"""What a node does whose quorum was rebuilt by hand while it was away (`quorum-node recover`, design §4.11).
+"""Restarts a node whose quorum was rebuilt by hand while the node was away (`quorum-node recover`).
 
-Theory of operation.  A node learns from the first reply that it gets that there is a newer generation of its quorum.
-Its own log is then of a history that is not continued: what only lost disks had confirmed may be in it, and offsets
-mean something else from some point on.  So it begins anew from an empty quorum directory, under a new directory id, and
-fetches everything from the rebuilt quorum.  The old directory is never deleted: it is set aside under a name that says
-of which generation it is, because it may hold the only copy of records that the rebuilt quorum does not have.
+Theory of operation.  The first reply that a node gets tells it that its quorum has a newer generation.  The node's own
+log then belongs to a history that does not continue: it may hold records that only lost disks had confirmed, and from
+some point on its offsets name other records.  So the node starts again with an empty quorum directory and a new
+directory id, and fetches everything from the rebuilt quorum.  The old directory is never deleted, because it may hold
+the only copy of records that the rebuilt quorum does not have.  It is renamed, with its generation in the name.
 
-An observer, and that is what brokers are, does all this by itself.  A voter does not: its directory is one that
-somebody perhaps still wants to recover from, and its return may mean that the wrong one was taken.  It is refused, and
-says what to do.
+Observers, and so brokers, do this by themselves.  A voter does not: an operator may still want to recover from its
+directory, and its return may mean that the wrong directory was recovered.  It ends with an error that says what to do.
 """
 
 from __future__ import annotations
@@ -27,14 +26,13 @@ _log = get_logger("quorum")
 async def through_generations(
     directory: str, knows_a_way: bool, run: Callable[[OutlivedError | None], Awaitable[None]]
 ) -> None:
-    """`run` the process whose quorum directory this is; again from an empty one each time that it was outlived.
+    """Run the process of this quorum directory; run it again with an empty one whenever the quorum was rebuilt.
 
-    `run` is given what the directory that was set aside just before was, if one was.
-
-    knows_a_way: the configuration says where the cluster is, also to a node that knows nothing.
+    run: gets a description of the directory that was set aside before, or None.
+    knows_a_way: whether the configuration names nodes of the cluster, so that an empty node finds it.
 
     Raises:
-        OutlivedError: the disk was a voter's, or nothing would tell the empty node where the cluster is.
+        OutlivedError: the disk was a voter's, or an empty node would not find the cluster.
     """
     before: OutlivedError | None = None
     while True:
@@ -48,7 +46,7 @@ async def through_generations(
             None, move_away, directory, f"generation-{before.generation}"
         )
         _log.warning(
-            "the quorum was rebuilt: the quorum directory of before is set aside, this node begins anew",
+            "the quorum was rebuilt: the old quorum directory is set aside, and this node starts with an empty one",
             generation=before.newer,
             before=before.generation,
             log_end=before.log_end,
@@ -58,7 +56,7 @@ async def through_generations(
 
 def _refusal(directory: str, error: OutlivedError) -> OutlivedError:
     name = os.path.abspath(directory)
-    why = "and this disk was a voter's" if error.was_voter else "and no --join says where to begin anew"
+    why = "and this disk was a voter's" if error.was_voter else "and no --join names a node of the rebuilt quorum"
     refusal = OutlivedError(
         f"{error.message}; {name} ends at offset {error.log_end}, {why}",
         error.generation,
@@ -67,8 +65,8 @@ def _refusal(directory: str, error: OutlivedError) -> OutlivedError:
         error.was_voter,
     )
     refusal.next_step = (
-        f"keep a copy of {name}: it may hold records that the rebuilt quorum has not; then `quorum-node set-aside "
-        f"--data-dir {os.path.dirname(name)}`, start this node as before, or with --join HOST:PORT of the rebuilt "
-        f"quorum, and make a voter of it with `kctl add-voter` (docs/recovery.md)"
+        f"keep a copy of {name}: it may hold records that the rebuilt quorum does not have; then `quorum-node "
+        f"set-aside --data-dir {os.path.dirname(name)}`, start this node as before, or with --join HOST:PORT of the "
+        f"rebuilt quorum, and make a voter of it with `kctl add-voter` (docs/recovery.md)"
     )
     return refusal

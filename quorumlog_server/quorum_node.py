@@ -1,4 +1,4 @@
-"""`quorum-node`: format a data directory, create a cluster id, run a voter or observer, print the configuration."""
+"""`quorum-node`: formats a data directory, makes a cluster id, runs a node of the quorum, prints the configuration."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _new_id() -> int:
 
 def _format(parsed: argparse.Namespace) -> int:
     arguments = ["run", "--data-dir", parsed.data_dir, "--node-id", parsed.node_id, "--cluster-id", parsed.cluster_id]
-    config = server_cli.prepare(QUORUM_NODE, make_parser().parse_args(arguments), {})  # the same checks as for `run`
+    config = server_cli.prepare(QUORUM_NODE, make_parser().parse_args(arguments), {})  # with the checks of `run`
     if isinstance(config, int):
         return config
     try:

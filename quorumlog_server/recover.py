@@ -1,19 +1,20 @@
-"""`quorum-node recover`: the metadata quorum built anew from what is left of it, after its majority is gone for good.
+"""`quorum-node recover`: rebuilds the metadata quorum from a surviving directory, after its majority is lost.
 
-This is not Raft: records that only lost disks held are lost, and what the survivor held but no majority had confirmed
-becomes true.  So it is done offline, by hand, on the directory with the greatest (epoch, end offset) of all that are
-left, and it says so.  What it appends to that log, in one transaction:
+This is not Raft: records that only lost disks held are lost, and records that no majority had confirmed become
+committed.  So an operator does it offline, on the directory with the greatest (epoch, end offset) of all that are left,
+and the program says what it means.  It appends to that log, in one transaction:
 
 - `Voters` of a new generation, with this node alone and under a new directory id: nodes of older generations are
   refused by name, and a copy of the old directory is another replica;
-- for every partition, a leader epoch 1000 higher and no leader: leaders that the lost records had made may still be
-  about, and must be fenced by every epoch to come;
-- producer ids from far above those that are known to be given away: the lost records may have given more.
+- for every partition, a leader epoch that is 1000 higher, and no leader: leaders that the lost records elected may
+  still run, and must be fenced by every later epoch;
+- producer ids far above those known to be in use: the lost records may have handed out more.
 
-The epoch goes up by 1000, too.  The node then starts as the only voter, and the others are added again, empty.
+The epoch is raised by 1000, too.  The node then starts as the only voter, and the others are added again, empty.
 
-The new directory id is in another file than the log, and is written after it.  Cut off between the two, the log has a
-voter that no disk is: nobody leads, and doing all of it again, above what is there, is what helps.
+The new directory id is stored in another file than the log, and is written after it.  If the run is interrupted between
+the two, the log names a voter whose disk does not exist, and nobody leads.  Running it again, on top of what is there,
+repairs that.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One quorum directory, open.  where: what to call it; its path."""
+    """One open quorum directory.  where: its path."""
 
     where: str
     store: QuorumStore
@@ -75,9 +76,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be written to the chosen directory.
+    """The changes of the chosen directory.
 
-    is_found: the other nodes look for the quorum at this address.  was_cut_off: an earlier run wrote its first half.
+    is_found: whether the other nodes look for the quorum at this address.
+    was_cut_off: whether an earlier run was interrupted between its two writes.
     """
 
     write: StoreWrite
@@ -97,11 +99,11 @@ async def recover(
     confirm: Callable[[], bool],
     say: Callable[[str], None],
 ) -> bool:
-    """Rebuild the quorum from the best of these quorum directories; False if `confirm` said no.
+    """Rebuild the quorum from the best of these quorum directories; return False if `confirm` did.
 
     Raises:
-        ConfigError: not directories of one cluster, in use, or nothing says at which address the node is.
-        FatalError: the disk fails, or the best directory is damaged; nothing was changed.
+        ConfigError: these are not directories of one cluster, one is in use, or the node's address is not known.
+        FatalError: the disk fails, or the best directory is damaged.
     """
     opened: list[Found] = []
     try:
@@ -113,7 +115,7 @@ async def recover(
         image, stored = await image_of(best, sources)
         plan = plan_rebuild(stored, best.end, image, address, sources)
         if plan.was_cut_off:
-            say(f"an earlier run of this was cut off half-way, at generation {plan.generation - 1}: it is done again")
+            say(f"an earlier run was interrupted half-way, at generation {plan.generation - 1}: it is repeated")
         say(f"to be written: generation {plan.generation}, epoch {plan.write.state.election.epoch}, with node")
         say(f"  {plan.key.node_id} at {plan.address} as the only voter, under the new directory id")
         say(f"  {plan.key.directory_id}, and {plan.partitions} partitions without a leader")
@@ -121,7 +123,7 @@ async def recover(
         if not confirm():
             say("nothing was changed")
             return False
-        say("writing; should this end without saying that it is done, run it again: until then nobody leads")
+        say('writing; if this ends without "done", run it again: until then nobody leads')
         await _write(best, plan)
         say(f"done: {len(plan.write.batches)} batches appended, the log ends at {plan.write.state.applied_offset}")
     finally:
@@ -133,7 +135,11 @@ async def recover(
 
 
 async def _write(best: Found, plan: Plan) -> None:
-    """Raises: FatalError: that the disk fails, and that it has to be done again."""
+    """Write both files.
+
+    Raises:
+        FatalError: the disk fails; the run must be repeated.
+    """
     try:
         await best.store.write([plan.write])
         identity = read_identity(best.where)
@@ -141,18 +147,18 @@ async def _write(best: Found, plan: Plan) -> None:
         replace_identity(best.where, replace(identity, directory_id=str(plan.key.directory_id)))
     except (OSError, FatalError) as error:
         raise FatalError(
-            f"not done, and perhaps half of it is written: {error}", next_step="mend the disk, and run it again"
+            f"not done, and half of it may be written: {error}", next_step="repair the disk, and run it again"
         ) from error
 
 
 def _next_steps(plan: Plan) -> Iterator[str]:
     if plan.is_found:
-        yield f"next: start node {plan.key.node_id} as before; brokers come back by themselves"
+        yield f"next: start node {plan.key.node_id} as before; brokers rejoin by themselves"
     else:
-        yield f"next: start node {plan.key.node_id} as before; the others do not find it, since none of the voters"
-        yield f"  of before was at {plan.address}: start one of those, its disk empty or set aside, or else each"
-        yield f"  of the others, with --join {plan.address} in place of its own way to find the cluster"
-    yield "  a voter of before whose disk is still there is refused: `quorum-node set-aside --data-dir DIR`, start it"
+        yield f"next: start node {plan.key.node_id} as before; the others do not find it, because no former voter"
+        yield f"  was at {plan.address}: start one of the former voters, with its disk empty or set aside, or else each"
+        yield f"  other node, with --join {plan.address} instead of its own addresses of the cluster"
+    yield "  a former voter that still has its disk is refused: run `quorum-node set-aside --data-dir DIR`, start it"
     yield f"  with --join {plan.address}, and make a voter of it: kctl add-voter ID@HOST:PORT"
 
 
@@ -165,7 +171,7 @@ async def _open(directory: str, sources: Sources) -> Found:
 
 
 def choose(opened: Sequence[Found]) -> Found:
-    """The one to go on from: of the newest generation, the greatest (epoch, end offset)."""
+    """Return the directory to continue from: of the newest generation, the greatest (epoch, end offset)."""
     clusters = sorted({str(found.stored.state.cluster_id) for found in opened})
     if len(clusters) > 1:
         raise ConfigError(f"these are directories of different clusters: {', '.join(clusters)}")
@@ -177,7 +183,7 @@ def choose(opened: Sequence[Found]) -> Found:
 
 
 async def image_of(found: Found, sources: Sources) -> tuple[ClusterImage, StoredQuorum]:
-    """The image of the whole log, committed or not, and what was stored without damaged snapshots."""
+    """Return the image of the whole log, committed or not, and the stored state without damaged snapshots."""
     replay = MetadataReplay()
     snapshots = Snapshotter(found.store, replay, sources, lambda event: None, SnapshotPolicy())
     stored = await snapshots.restore(found.stored)
@@ -193,14 +199,14 @@ async def image_of(found: Found, sources: Sources) -> tuple[ClusterImage, Stored
 
 
 def plan_rebuild(stored: StoredQuorum, end: LogEnd, image: ClusterImage, address: str | None, sources: Sources) -> Plan:
-    """What makes a new generation of the quorum out of this directory; its directory id is to become `key`'s."""
+    """Return the changes that make a new generation of the quorum out of this directory."""
     history = VoterHistory(stored.controls, stored.base)
     record = history.record
     assert record is not None, f"a log that ends at {end} without voters"
     known = history.current.by_id(stored.node_id)
     if address is None and known is None:
         raise ConfigError(
-            f"node {stored.node_id} was no voter: nothing says at which address the others find it",
+            f"node {stored.node_id} was no voter: the address where the others find it is not known",
             next_step="give --address HOST:PORT",
         )
     where = address if address is not None or known is None else known.address
@@ -225,21 +231,21 @@ def plan_rebuild(stored: StoredQuorum, end: LogEnd, image: ClusterImage, address
 
 
 def _was_cut_off(stored: StoredQuorum, record: Voters) -> bool:
-    """This node alone is a voter of a rebuilt quorum, but under a directory id that it has not got."""
+    """Return whether this node is the only voter of a rebuilt quorum, under a directory id that it does not have."""
     own = record.voters.by_id(stored.node_id)
     is_rebuilt = record.generation > 0 and len(record.voters) == 1
     return is_rebuilt and own is not None and own.key.directory_id != stored.directory_id
 
 
 def _voters_before(stored: StoredQuorum) -> VoterSet:
-    """The last voters that others can have heard of: nobody has of those of a run that was cut off."""
+    """Return the last voters that other nodes can know: those of an interrupted run were never served."""
     records = [] if stored.base is None else [stored.base.voters]
     records += [batch.control for batch in stored.controls if isinstance(batch.control, Voters)]
     return next((each.voters for each in reversed(records) if not _was_cut_off(stored, each)), VoterSet())
 
 
 def rebuilt_partitions(image: ClusterImage, cause_offset: int) -> Iterator[list[PartitionChange]]:
-    """No leader, and a leader epoch above all that may have been forgotten, for every partition; by batch."""
+    """Yield, batch by batch, a change for every partition: no leader, and an epoch above all that may be lost."""
     changes: list[PartitionChange] = []
     topic_ids: list[UUID] = sorted(image.topics)
     for topic_id in topic_ids:
@@ -264,7 +270,7 @@ def rebuilt_partitions(image: ClusterImage, cause_offset: int) -> Iterator[list[
 
 
 class _Log:
-    """Batches that follow each other."""
+    """Builds consecutive batches."""
 
     def __init__(self, end: int, epoch: int, timestamp_ms: int) -> None:
         self.batches: list[Batch] = []

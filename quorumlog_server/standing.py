@@ -1,6 +1,6 @@
-"""What a disk remembers of its place in the quorum: a word beside the log, for nodes that join and leave by themselves.
+"""Keeps in the quorum directory whether this disk was a voter, for nodes that join and leave by themselves.
 
-The log cannot say it for ever: its beginning, and with it the record that took a voter out, is forgotten after a while.
+The log cannot answer that for long: its beginning is deleted, and with it the record that removed a voter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NEXT_STEP = 'write {"standing": "voter"} into it: the node then joins only when
 
 
 class Standing(Enum):
-    """NEW: never a voter.  VOTER: it is one, or was until somebody took it out.  LEAVING: it takes itself out."""
+    """NEW: never a voter.  VOTER: a voter, or removed by an operator.  LEAVING: it has asked to be removed."""
 
     NEW = "new"
     VOTER = "voter"
@@ -27,7 +27,7 @@ class Standing(Enum):
 
 
 class StandingStore(Protocol):
-    """Where the word is kept.  Survives the process, and goes with the quorum's log."""
+    """Stores the standing.  It outlives the process, and is lost with the quorum's log."""
 
     async def load(self) -> Standing: ...
 
@@ -37,9 +37,9 @@ class StandingStore(Protocol):
 
 
 class FileStanding:
-    """In a file of the quorum directory: whoever moves that away has another disk.
+    """Stores the standing in a file of the quorum directory.
 
-    The mark beside the directory remembers that the file exists, so a missing one is noticed.
+    The mark beside the directory records that the file exists, so a missing file is noticed.
     """
 
     def __init__(self, directory: str) -> None:
@@ -49,7 +49,7 @@ class FileStanding:
     async def load(self) -> Standing:
         """
         Raises:
-            CorruptStoreError: not what was written.
+            CorruptStoreError: the file is damaged or missing.
             FatalError: the disk fails.
         """
         return await asyncio.get_running_loop().run_in_executor(None, self._load)
@@ -65,7 +65,7 @@ class FileStanding:
         try:
             with open(self._path, "rb") as file:
                 standing = Standing(json.loads(file.read())["standing"])
-            note_file(self._directory, FILE)  # a crash may have come before it was noted
+            note_file(self._directory, FILE)  # a crash may have come between writing and noting it
             return standing
         except FileNotFoundError as error:
             if FILE in noted_files(self._directory):
@@ -90,7 +90,7 @@ class FileStanding:
 
 
 class MemoryStanding:
-    """For a store without a directory: kept as long as the object is."""
+    """Stores the standing in memory, for a quorum store without a directory."""
 
     def __init__(self) -> None:
         self.standing = Standing.NEW

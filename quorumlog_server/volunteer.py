@@ -1,18 +1,17 @@
-"""Joining the voters, and leaving them, without an operator: for orchestrators that start and stop nodes.
+"""Joins the voters and leaves them without an operator, for orchestrators that start and stop nodes.
 
-Theory of operation.  `quorum.auto.join`: a node that is caught up asks the active controller to be added, as an
-operator would with `kctl add-voter`, and with the same checks.  It asks one request at a time; after a refusal it
-waits, twice as long at each further one, by chance a little less, so that many newcomers do not ask in step.
+Theory of operation.  `quorum.auto.join`: a node that is caught up asks the active controller to be added, as `kctl
+add-voter` does, and with the same checks.  It has one request under way at a time.  After each refusal it waits twice
+as long as before, minus a random part, so that many new nodes do not ask in step.
 
-It asks only for a disk that was never a voter, or that left by itself.  **A voter that was taken out stays out**, also
-after a restart and after the log has forgotten its removal: with nothing to tell it from a newcomer, a running node
-that an operator has just removed would be back within seconds (KAFKA-19850).  So the disk keeps a word of its own,
-`Standing`.  And a node never takes another disk's place: that a voter's disk is gone for good, and not merely away, is
-for somebody to say (`kctl add-voter --replace`).
+It asks only if its disk never was a voter, or left by itself.  **A voter that an operator has removed does not join
+again**, even after a restart and after the log has lost the record of the removal.  Without this rule a running node
+would be back within seconds of its removal (KAFKA-19850).  So the disk keeps its `Standing`.  A node never takes the
+place of another disk either: only an operator can know that a disk is lost for good (`kctl add-voter --replace`).
 
-`quorum.leave.on.shutdown`: a voter that is asked to stop asks first to be taken out.  The voters that stay must have a
-live majority, and there must be any: else the controller refuses, and the node stops as the voter that it is.  The word
-LEAVING is durable before the request is sent: whatever becomes of the request, the node may come back by itself.
+`quorum.leave.on.shutdown`: a voter that is stopped first asks to be removed.  The controller refuses if no other voters
+would remain or if no majority of them is live; then the node stops as a voter.  LEAVING is durable before the request
+is sent, so the node may join again whatever becomes of the request.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.standing import Standing, StandingStore
 
 ASK_TIMEOUT_MS = 30_000
-"""Of a request to be added; the controller waits meanwhile until the newcomer has caught up."""
+"""For a request to be added: the controller answers when the new voter has caught up."""
 LOOK_S = 5.0
-"""A node looks at its standing at least this often: that time has passed is no event."""
+"""A node checks at least this often whether it should ask: time that passes is no event."""
 WAIT_FIRST_S = 1.0
 WAIT_MAX_S = 60.0
 LEAVE_RETRY_S = 0.2
 LEAVE_PASSING = frozenset(
     {ApiError.CHANGE_PENDING, ApiError.NOT_COMMITTED_YET, ApiError.NOT_CONTROLLER, ApiError.OVERLOADED, ApiError.PAUSED}
 )
-"""Refusals of a removal whose reason may pass within a second."""
+"""Refusals of a removal that may no longer apply a second later."""
 
 _log = get_logger("quorum")
 
 
 class Node(Protocol):
-    """The part of `QuorumNode` that this looks at."""
+    """The part of `QuorumNode` that is used here."""
 
     @property
     def core(self) -> RaftCore: ...
@@ -72,13 +71,13 @@ class Node(Protocol):
 
 
 class Volunteer:
-    """Of one node.  `run` joins and stays until it is cancelled; `leave` once, at the end."""
+    """Joins and leaves for one node.  `run` joins until it is cancelled; call `leave` once, at the end."""
 
     def __init__(self, node: Node, call: ControllerCall, standing: StandingStore, random: Random) -> None:
         self._node = node
         self._call = call
         self._store = standing
-        self._saving = asyncio.Lock()  # or the word of before might be the last one to be written
+        self._saving = asyncio.Lock()  # without it an older standing might be written last
         self._random = random
         self._leaving = False
         self._asking: asyncio.Future[pb.ChangeVotersReply] | None = None
@@ -92,7 +91,7 @@ class Volunteer:
 
     @property
     def is_voter(self) -> bool:
-        """Whether the committed voter set has this disk."""
+        """Whether this disk is in the committed voter set."""
         core, end = self._node.core, self._node.high_watermark
         if not core.met or end <= core.log.start:
             return False
@@ -101,7 +100,7 @@ class Volunteer:
     # Joining
 
     async def run(self) -> None:
-        """Ask to be added whenever that is due."""
+        """Ask to be added whenever a request is due."""
         standing = await self._store.load()
         loop = asyncio.get_running_loop()
         while True:
@@ -126,7 +125,7 @@ class Volunteer:
             return False
         was_voter = standing is Standing.VOTER or node.core.history.was_voter(node.node_id, node.directory_id)
         if was_voter and standing is not Standing.LEAVING:
-            self._say("this node was taken out of the voters: it does not join again by itself", self._add_command)
+            self._say("this node was removed from the voters: it does not join again by itself", self._add_command)
             return False
         return True
 
@@ -152,7 +151,7 @@ class Volunteer:
         return f"kctl add-voter {self._node.node_id}@{self._node.address}"
 
     def _say(self, what: str, next_step: str) -> None:
-        """Once, until something else is to be said."""
+        """Log this, unless it was the last thing logged."""
         if what != self._said:
             self._said = what
             _log.info(what, node_id=self._node.node_id, **({"next": next_step} if next_step else {}))
@@ -160,9 +159,9 @@ class Volunteer:
     # Leaving
 
     async def leave(self, timeout_ms: int) -> bool:
-        """Have this node taken out of the voters, within `timeout_ms`; whether it is no voter now, as far as is known.
+        """Ask to be removed from the voters; return whether this node certainly is no voter now.
 
-        Joins no more from now on.
+        Takes at most `timeout_ms`.  From now on the node does not ask to be added.
         """
         self._leaving = True
         node, loop = self._node, asyncio.get_running_loop()
@@ -181,25 +180,25 @@ class Volunteer:
                 return True
             if result.error not in LEAVE_PASSING or loop.time() + wait_s >= deadline:
                 break
-            await asyncio.sleep(self._random.uniform(wait_s / 2, wait_s))  # back-off: no event tells that it passed
+            await asyncio.sleep(self._random.uniform(wait_s / 2, wait_s))  # back off: no event reports the change
             wait_s *= 2
         _log.warning(
             "stops without having left the voters",
             node_id=node.node_id,
             error=result.error,
             reason=result.message,
-            next=result.next or f"kctl remove-voter {node.node_id}, if it is not to come back",
+            next=result.next or f"kctl remove-voter {node.node_id}, if it will not restart",
         )
         if result.error not in (ApiError.OUTCOME_UNKNOWN, ApiError.REQUEST_TIMED_OUT):
             await self._save(Standing.VOTER)
         return False
 
     async def _joined_meanwhile(self, timeout_ms: int) -> bool:
-        """Whether a request to be added, under way when this node was told to stop, has made it a voter, or may yet."""
+        """Return whether a request to be added that is under way has made this node a voter, or still may."""
         asking = self._asking
         if asking is None:
             return False
-        await asyncio.wait({asking}, timeout=timeout_ms / 2000)  # half: there may be something to undo
+        await asyncio.wait({asking}, timeout=timeout_ms / 2000)  # half, since the removal needs time, too
         if not asking.done():
             return True
         failed = asking.cancelled() or asking.exception() is not None

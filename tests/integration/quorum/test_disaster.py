@@ -138,7 +138,7 @@ async def test_two_of_three_voters_disks_gone(tmp_path: Path) -> None:
         # What it did not have is said, and kept.
         for node in (stays, goes):
             assert quorum_folders(node) == ["quorum", "quorum.generation-0"]
-            assert has_logged(node, "metadata records that this node had are gone")
+            assert has_logged(node, "metadata records are lost: only the directory that was set aside has them")
             assert has_logged(node, f"to_offset={known_to_brokers}")
         assert [topic["name"] for topic in await done(cluster, "topics", "list")] == ["early"]
         kept = [(11, "late", True), (12, "late", True)]
@@ -204,4 +204,4 @@ async def test_of_several_survivors_the_one_that_knows_most_is_recovered(tmp_pat
         await serves(cluster, "late", 11, 12)
         assert await consumed(cluster, "late") == ["kept"]
         assert await strays(cluster, "--dry-run") == []
-        assert has_logged(other, "the rebuilt quorum has all that this node had")
+        assert has_logged(other, "the rebuilt quorum has all metadata records of this node")

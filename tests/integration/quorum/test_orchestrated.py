@@ -46,7 +46,7 @@ async def test_a_node_joins_by_itself_and_stays_out_once_it_was_taken_out(tmp_pa
         await clusters.start(cluster)
         await quorum_is(cluster, "both joined, the broker among them", are([1, 2, 3, 4, 11]))
         assert (await done(cluster, "remove-voter", "4"))["changed"]
-        await says(newcomer, "was taken out of the voters: it does not join again by itself")
+        await says(newcomer, "was removed from the voters: it does not join again by itself")
         await clusters.kill(newcomer)
         await clusters.start(cluster)
         await says(newcomer, "does not join again by itself", times=2)

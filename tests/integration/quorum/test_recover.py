@@ -106,11 +106,11 @@ async def test_cut_off_between_its_two_writes_it_says_so_and_is_run_again(
             assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes") == 7
         said = capsys.readouterr()
         assert "run it again" in said.out.splitlines()[-1]
-        assert "one nail (next: mend the disk, and run it again)" in said.err
+        assert "one nail (next: repair the disk, and run it again)" in said.err
     assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes") == 0
     said = capsys.readouterr()
-    assert "was cut off half-way, at generation 2: it is done again" in said.out
-    assert "brokers come back by themselves" in said.out
+    assert "was interrupted half-way, at generation 2: it is repeated" in said.out
+    assert "brokers rejoin by themselves" in said.out
     async with plane(configs[0]) as one:
         await ready(one)
         assert one.node.core.generation == 3
@@ -127,9 +127,9 @@ async def test_where_nobody_looks_for_the_quorum_it_says_how_the_others_find_it(
             await asyncio.to_thread(recovered, tmp_path / "1", "--yes", "--address", "127.0.0.1:2")
     assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes", "--address", "127.0.0.1:2") == 0
     said = capsys.readouterr().out
-    assert "brokers come back by themselves" not in said
-    assert "the others do not find it, since none of the voters\n  of before was at 127.0.0.1:2" in said
-    assert "with --join 127.0.0.1:2 in place" in said
+    assert "brokers rejoin by themselves" not in said
+    assert "the others do not find it, because no former voter\n  was at 127.0.0.1:2" in said
+    assert "with --join 127.0.0.1:2 instead" in said
 
 
 async def test_without_a_yes_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
