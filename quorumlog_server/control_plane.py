@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 
@@ -33,6 +32,7 @@ from quorum.snapshots import SnapshotPolicy
 from quorum.store import SqliteQuorumStore
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.cluster_id import new_cluster_id
 from quorumlog.runtime.config import BROKER, NodeConfig
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
@@ -50,11 +50,6 @@ LEAVE_MAX_MS = 4_000
 """The longest time for leaving the voters; at most a third of the time for a graceful stop."""
 
 _log = get_logger("quorum")
-
-
-def new_cluster_id(sources: Sources) -> str:
-    """A random cluster id: 22 characters of URL-safe base64."""
-    return urlsafe_b64encode(sources.uuid4().bytes).decode().rstrip("=")
 
 
 def quorum_directory(config: NodeConfig) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -93,6 +94,18 @@ async def three(tmp_path: Path) -> AsyncIterator[list[ControlPlane]]:
         ]
         await ready(*planes)
         yield planes
+
+
+async def test_the_id_of_a_new_cluster_does_not_look_like_an_option(tmp_path: Path) -> None:
+    def first_uuid(seed: int) -> bytes:
+        return Sources.seeded(seed, lambda: 0).uuid4().bytes
+
+    seed = next(seed for seed in range(10_000) if urlsafe_b64encode(first_uuid(seed)).startswith(b"-"))
+    sources = Sources.seeded(seed, Sources.real().wall_ms)
+    async with make_control_plane(configure(tmp_path, 1, 0, standalone=True), sources) as one:
+        await ready(one)
+        assert one.cluster_id is not None
+        assert not one.cluster_id.startswith("-")
 
 
 async def test_a_standalone_plane_serves_and_keeps_what_it_was_told(tmp_path: Path) -> None:
