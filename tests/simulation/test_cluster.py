@@ -17,6 +17,8 @@ from simulation.kernel.mutation import hunt
 ROOT = Path(__file__).parents[2]
 SEEDS = 36
 WITH_REAL_FILES = 7
+WITH_REAL_STORE = 14
+REBUILT = 55
 BLOCK = 6
 
 QUICKLY_CAUGHT = {
@@ -101,12 +103,14 @@ def output_of(seed: int, hash_seed: int) -> list[str]:
     return [line for line in finished.stdout.splitlines() if not line.startswith("seeds ")]  # how long it took
 
 
-@pytest.mark.parametrize("seed", [3, WITH_REAL_FILES])
+@pytest.mark.parametrize("seed", [3, WITH_REAL_FILES, WITH_REAL_STORE, REBUILT])
 def test_a_seed_replays_in_any_process(seed: int) -> None:
     first, second = output_of(seed, hash_seed=1), output_of(seed, hash_seed=2)
     assert len(first) > 1000, "the trace has something in it"
     assert first == second
     assert draw(WITH_REAL_FILES).real_files
+    assert draw(WITH_REAL_STORE).real_store
+    assert draw(REBUILT).rebuilds
 
 
 def test_the_digest_is_of_what_happened_with_and_without_a_trace() -> None:

@@ -18,6 +18,7 @@ from simulation.quorum.plan import DISK_FAULTS, LINK_FAULTS, NODE_FAULTS, ORDERS
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 240
+WITH_REAL_STORE = 31
 BLOCK = 30
 
 totals = Totals()
@@ -73,10 +74,12 @@ def test_the_digest_is_of_what_happened_with_and_without_a_trace() -> None:
     assert play_calmly(plan.only(set())).digest != first
 
 
-def test_a_seed_replays_in_any_process() -> None:
-    first, second = output_of(6, hash_seed=1), output_of(6, hash_seed=2)
+@pytest.mark.parametrize("seed", [6, WITH_REAL_STORE])
+def test_a_seed_replays_in_any_process(seed: int) -> None:
+    first, second = output_of(seed, hash_seed=1), output_of(seed, hash_seed=2)
     assert len(first) > 1000, "the trace has something in it"
     assert first == second
+    assert draw(WITH_REAL_STORE).real_store
 
 
 def test_a_failing_seed_is_shrunk() -> None:
