@@ -56,7 +56,7 @@ class ChangeGate:
                 return self._decide_target(leader, work, change, now_ms)
             case CancelTarget():
                 if self._state.history.target is None:
-                    return Verdict(VoterChangeError.NONE, "no target is being worked towards")
+                    return Verdict(VoterChangeError.NONE, "there is no target")
                 return TargetVoters(None)
 
     def _decide_add(
@@ -68,7 +68,7 @@ class ChangeGate:
         same = present is not None and present.address == change.address and change.directory_id in named
         if present is None and len(current) >= VOTERS_MAX:
             message = f"there are {len(current)} voters; at most {VOTERS_MAX} are possible"
-            return Verdict(VoterChangeError.INVALID_REQUEST, message, "take another one out first")
+            return Verdict(VoterChangeError.INVALID_REQUEST, message, "remove another voter first")
         found = self._identify(work, change.node_id, change.address, change.directory_id, now_ms)
         if found is None:
             return None
@@ -115,7 +115,7 @@ class ChangeGate:
         voter = current.by_id(change.node_id)
         if voter is None or change.directory_id not in (None, voter.key.directory_id):
             if state.history.was_voter(change.node_id, change.directory_id):
-                return Verdict(VoterChangeError.NONE, f"node {change.node_id} was a voter, and is none already")
+                return Verdict(VoterChangeError.NONE, f"node {change.node_id} has been removed already")
             which = f" with directory id {change.directory_id}" if change.directory_id is not None else ""
             message = f"node {change.node_id}{which} is not among the voters {names(current)}"
             return Verdict(VoterChangeError.VOTER_NOT_FOUND, message, "see `kctl quorum status`")
@@ -198,7 +198,7 @@ class ChangeGate:
             if probe.reply is None:
                 if probe.failures < PROBES_MAX:
                     return None
-                message = f"nobody answers at {address}"
+                message = f"no node answers at {address}"
                 return Verdict(
                     VoterChangeError.UNREACHABLE, message, f"start node {node_id} there, or correct the address"
                 )

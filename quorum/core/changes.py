@@ -48,8 +48,8 @@ def refuse_without_majority(after: VoterSet, live: Collection[ReplicaKey]) -> Ve
     return Verdict(
         VoterChangeError.NO_MAJORITY,
         f"voters {names(after)} need {after.majority} of {len(after)} alive to commit anything, but only {len(up)} "
-        f"({','.join(up) or 'none'}) fetched lately; not heard: {','.join(down)}",
-        f"start node {down[0]}, or take it out of the voters first",
+        f"({','.join(up) or 'none'}) fetched lately; silent: {','.join(down)}",
+        f"start node {down[0]}, or remove it from the voters first",
     )
 
 

@@ -169,12 +169,12 @@ class RaftCore:
         leader_id = state.election.leader_id
         leader = state.history.current.by_id(leader_id) if leader_id is not None else None
         if leader_id == state.key.node_id and state.is_voter:
-            reason = f"led epoch {state.epoch} before it was started again"
+            reason = f"led epoch {state.epoch} before its restart"
             return self._transitions.become_resigned((), self._timeouts.first_deadline(now_ms), now_ms, reason)
         if leader is not None and leader_id != state.key.node_id:
             address = leader.address
             return self._transitions.become_follower(
-                state.epoch, leader.key.node_id, address, now_ms, "by its own state"
+                state.epoch, leader.key.node_id, address, now_ms, "follows the leader that its disk names"
             )
         return self._transitions.become(Unattached(self._timeouts.first_deadline(now_ms)), now_ms, "started")
 
@@ -360,7 +360,8 @@ class RaftCore:
         self._strangers.add(address)
         state.effects.append(
             Anomaly(
-                f"{address} belongs to cluster {cluster_id}, this node to {state.cluster_id}: it follows nobody there"
+                f"{address} belongs to cluster {cluster_id}, this node to {state.cluster_id}: "
+                "it follows no leader there"
             )
         )
 
@@ -420,7 +421,7 @@ class RaftCore:
                     self._elections.stand(now_ms, "no other voter")
                 else:
                     before = state.epoch
-                    self._transitions.become_unattached(before + 1, now_ms, "no successor was heard of")
+                    self._transitions.become_unattached(before + 1, now_ms, "no successor is known")
                     state.note_new_epoch(before)
 
     @property
@@ -474,7 +475,7 @@ class RaftCore:
             case Leader() as leader:
                 self._membership.pursue(leader, now_ms)
                 if self._membership.has_left:
-                    self._elections.resign(now_ms, "is no voter any more")
+                    self._elections.resign(now_ms, "is no longer a voter")
                 self._handovers.pursue(leader, now_ms)
                 if state.role is not leader:
                     return self._pursue(now_ms)

@@ -156,7 +156,7 @@ def describe(effect: Effect) -> str:
         case ResetConnections():
             return "reset connections"
         case Anomaly():
-            return f"odd: {effect.message}"
+            return f"anomaly: {effect.message}"
         case _:
             assert_never(effect)
 

@@ -112,7 +112,7 @@ class Elections:
             return None
         leader_id = known.leader_id if known.leader_id != state.key.node_id else None
         if leader_id is not None and known.leader_address is not None:
-            self._meet_leader(known.epoch, leader_id, known.leader_address, now_ms, "told by a reply")
+            self._meet_leader(known.epoch, leader_id, known.leader_address, now_ms, "reported by a reply")
         elif known.epoch > state.epoch:
             self._transitions.become_unattached(known.epoch, now_ms, f"a reply has epoch {known.epoch}")
         return None
@@ -222,7 +222,7 @@ class Elections:
         state = self._state
         oldest_ms = state.oldest_write_ms
         if oldest_ms is not None and now_ms - oldest_ms >= state.config.fetch_timeout_ms:
-            reason = f"does not stand: the disk has not answered for {now_ms - oldest_ms} ms"
+            reason = f"starts no election: the disk has not answered for {now_ms - oldest_ms} ms"
             return self._transitions.become(Unattached(self._timeouts.election_deadline(now_ms)), now_ms, reason)
         if state.is_sole_voter:
             return self._transitions.become_candidate(now_ms, "the only voter")
@@ -326,7 +326,7 @@ class Elections:
             leader_id = request.sender.key.node_id
             foreign = leader_id == state.key.node_id
             if foreign or not self._meet_leader(
-                request.epoch, leader_id, request.leader_address, now_ms, "by its own word"
+                request.epoch, leader_id, request.leader_address, now_ms, "announced by itself"
             ):
                 error = ErrorCode.INVALID_REQUEST
         state.answer(call, BeginQuorumEpochReply(error, state.known), state.after_election)

@@ -110,8 +110,8 @@ class Following:
             return False
         if to < state.high_watermark:
             state.refuse(
-                f"leader {state.election.leader_id} of epoch {state.epoch} would cut this log back to {to}, but all "
-                f"below {state.high_watermark} is committed: the leader's log, or this one, has lost records"
+                f"leader {state.election.leader_id} of epoch {state.epoch} would truncate this log to {to}, but "
+                f"everything below {state.high_watermark} is committed: the leader's log or this one has lost records"
             )
             return True
         state.truncate(to)

@@ -139,7 +139,7 @@ class Founding:
             return state.refuse(f"the voters were given different cluster ids: {', '.join(named)}")
         cluster_id = named[0] if named else state.config.new_cluster_id
         if cluster_id is None:
-            return state.refuse("this node is to found the cluster, but was given no cluster id for it")
+            return state.refuse("this node founds the cluster, but no cluster id was given for it")
         keys = {node_id: newborn.answers[address].key for node_id, address in founders if address in newborn.answers}
         keys[state.key.node_id] = state.key
         voters = VoterSet(tuple(Voter(keys[node_id], address) for node_id, address in founders))

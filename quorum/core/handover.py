@@ -51,7 +51,7 @@ class Handovers:
         assert isinstance(leader, Leader)
         deadline = now_ms + max(event.timeout_ms, 1)
         self._leaders.transfer = PendingTransfer(event.call, to.node_id, deadline)
-        self._begin_handover(leader, to, now_ms, f"hands over to {to.node_id} as told")
+        self._begin_handover(leader, to, now_ms, f"hands over to {to.node_id} on request")
 
     def _choose(self, event: Transfer, now_ms: int) -> Choice:
         state = self._state
@@ -61,7 +61,7 @@ class Handovers:
         self._contacts.update_pause(leader, now_ms)
         if leader.paused:
             return Choice(
-                None, VoterChangeError.PAUSED, "no majority fetches from this leader: it could not be elected"
+                None, VoterChangeError.PAUSED, "no majority fetches from this leader, so none would elect a successor"
             )
         if leader.handover is not None or self._leaders.transfer is not None:
             return Choice(None, VoterChangeError.CHANGE_PENDING, "leadership is being handed over already")
@@ -132,7 +132,8 @@ class Handovers:
             if isinstance(state.role, Leader):
                 state.role.handover = None
             self._leaders.end_transfer(
-                VoterChangeError.TIMED_OUT, f"no new leader was heard of; node {self._leaders.transfer.to} may yet"
+                VoterChangeError.TIMED_OUT,
+                f"no new leader is known; node {self._leaders.transfer.to} may still be elected",
             )
 
     def timers(self, leader: Leader, now_ms: int) -> list[int | None]:

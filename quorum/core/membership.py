@@ -88,7 +88,10 @@ class Membership:
 
     def _paused_words(self) -> tuple[str, str]:
         timeout = self._state.config.fetch_timeout_ms
-        return f"no majority of the voters has fetched within {timeout} ms", "see that a majority of them runs"
+        return (
+            f"no majority of the voters has fetched within {timeout} ms",
+            "start the others, or repair their connections",
+        )
 
     @property
     def _is_uncommitted(self) -> bool:
@@ -130,7 +133,7 @@ class Membership:
             elif work.call is not None and now_ms >= work.deadline_ms:
                 unknown = Verdict(
                     VoterChangeError.OUTCOME_UNKNOWN,
-                    "not committed in time; it may still be",
+                    "not committed in time, but it may still be committed",
                     "see in `kctl quorum status` which voters fetch; it is done once a majority of the new set does",
                 )
                 self._end_change(leader, work, unknown, now_ms)
@@ -305,12 +308,12 @@ def fail_change(state: CoreState, leader: Leader, reason: str) -> None:
     if work is None or work.call is None:
         return
     if work.end is None:
-        message, advice = f"leads no more: {reason}; nothing was changed", "ask the new leader"
+        message, advice = f"no longer leads: {reason}; nothing was changed", "ask the new leader"
         lost = Verdict(VoterChangeError.NOT_LEADER, message, advice)
     elif work.sets_target:
-        message = f"leads no more: {reason}; the next leader goes on if the target was committed"
+        message = f"no longer leads: {reason}; the next leader goes on if the target was committed"
         lost = Verdict(VoterChangeError.OUTCOME_UNKNOWN, message)
     else:
-        message = f"leads no more: {reason}; the change may still be committed"
+        message = f"no longer leads: {reason}; the change may still be committed"
         lost = Verdict(VoterChangeError.OUTCOME_UNKNOWN, message)
     report_change(state, work.call, lost, offset=work.end or 0)

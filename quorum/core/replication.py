@@ -154,8 +154,8 @@ class Replication:
             progress.fell_back = True
             self._state.effects.append(
                 Anomaly(
-                    f"voter {key} fetches from {offset}, but has acknowledged {progress.end}: a fetch that came late, "
-                    f"or its disk was put back to an earlier state.  Such a disk may vote twice: replace it"
+                    f"voter {key} fetches from {offset}, but has acknowledged {progress.end}: either the fetch is "
+                    f"late, or its disk was restored to an earlier state.  Such a disk may vote twice: replace it"
                 )
             )
 

@@ -82,7 +82,7 @@ class Status:
                 doing = "waits until it has caught up" if waits else doing
                 return f"add node {change.node_id} at {change.address}: {doing}"
             case RemoveVoter() as change:
-                return f"take node {change.node_id} out: {doing}"
+                return f"remove node {change.node_id}: {doing}"
             case UpdateVoter() as change:
                 return f"move node {change.key.node_id} to {change.address}: {doing}"
         return None

@@ -103,7 +103,7 @@ class Transitions:
             )
         )
         if isinstance(before, Leader):
-            refuse_reads(state, before, f"leads no more: {reason}")
+            refuse_reads(state, before, f"no longer leads: {reason}")
         self._leaders.observe(now_ms, reason)
         if isinstance(before, Leader):
             fail_change(state, before, reason)

@@ -26,12 +26,12 @@ _U, _P, _C, _L, _R, _F = (
 _EPOCH = r"a reply has epoch|asks for a (pre-)?vote in epoch"
 _LEADER = r"leader \d+ of epoch \d+, "
 _ENDED = r"leader \d+ of epoch \d+ has resigned"
-_STALLED = "does not stand: the disk"
+_STALLED = "starts no election: the disk"
 
 TABLE: dict[tuple[Role | None, Role], dict[str, str]] = {
     (None, _U): {"started": "^started$", "joins": "joined cluster .* as observer", "founds": "joined .* as voter"},
-    (None, _F): {"followed before": "by its own state"},
-    (None, _R): {"led before": "before it was started again"},
+    (None, _F): {"followed before": "leader that its disk names"},
+    (None, _R): {"led before": "before its restart"},
     (_U, _U): {
         "higher epoch": _EPOCH,
         "gives its vote": "voted for",
@@ -62,16 +62,16 @@ TABLE: dict[tuple[Role | None, Role], dict[str, str]] = {
     (_C, _F): {"finds the leader": _LEADER},
     (_L, _R): {
         "stops": "this node is stopping",
-        "hands over as told": "hands over to .* as told",
+        "hands over on request": "hands over to .* on request",
         "hands over by preference": "hands over to the preferred node",
-        "is no voter any more": "is no voter any more",
+        "is no longer a voter": "is no longer a voter",
         "disk hangs": "the disk has not answered",
     },
     (_L, _C): {"a node is ahead": "leads anew: "},
     (_L, _U): {"higher epoch": _EPOCH, "hears of an epoch at its end": _ENDED},
     (_L, _F): {"finds the leader": _LEADER},
     (_R, _U): {
-        "nobody succeeds": "no successor was heard of",
+        "nobody succeeds": "no successor is known",
         "higher epoch": _EPOCH,
         "hears of an epoch at its end": _ENDED,
         "disk hangs": _STALLED,

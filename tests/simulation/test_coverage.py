@@ -21,7 +21,7 @@ def changed(role: Role, reason: str) -> RoleChanged:
         (Role.FOLLOWER, Role.PROSPECTIVE, "leader 2 is not heard", "leader not heard"),
         (Role.FOLLOWER, Role.UNATTACHED, "leader 2 of epoch 4 has resigned", "hears of an epoch at its end"),
         (Role.FOLLOWER, Role.UNATTACHED, "leader 2 has resigned", "leader has resigned, no voter"),
-        (Role.LEADER, Role.RESIGNED, "hands over to 3 as told", "hands over as told"),
+        (Role.LEADER, Role.RESIGNED, "hands over to 3 on request", "hands over on request"),
         (Role.LEADER, Role.RESIGNED, "hands over to the preferred node 3", "hands over by preference"),
     ],
 )

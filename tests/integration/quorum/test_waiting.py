@@ -40,12 +40,12 @@ async def test_a_newcomer_is_waited_for_from_before_it_runs(tmp_path: Path) -> N
         newcomer = node_of(cluster, 4)
         await clusters.kill(newcomer)
         given_up = await kctl(cluster, "add-voter", named(cluster, 4), "--wait")
-        await told(given_up, f"nobody answers at {newcomer.control}")
+        await told(given_up, f"no node answers at {newcomer.control}")
         given_up.send_signal(signal.SIGINT)
         _, err = await given_up.communicate()
         assert (given_up.returncode, "nothing was cancelled" in err.decode()) == (130, True), err
         waiting = await kctl(cluster, "add-voter", named(cluster, 4), "--wait")
-        await told(waiting, f"nobody answers at {newcomer.control}")
+        await told(waiting, f"no node answers at {newcomer.control}")
         await clusters.spawn(cluster, newcomer)
         async with asyncio.timeout(TIMEOUT_S):
             out, _ = await waiting.communicate()

@@ -398,7 +398,7 @@ def test_what_holds_a_target_up_is_described() -> None:
         bench.fetch(2, 3)
         bench.until(bench.now_ms + 400)
     found = bench.core.describe(bench.now_ms)
-    assert (found.target_step, found.target_problem) == (None, "nobody answers at n4:1")
+    assert (found.target_step, found.target_problem) == (None, "no node answers at n4:1")
     bench.do(Resign("test"))
     assert bench.core.describe(bench.now_ms).target_problem is None, "that is the leader's to say"
 

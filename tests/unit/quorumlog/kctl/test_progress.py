@@ -96,7 +96,7 @@ def test_each_step_towards_a_target_is_told_once(capsys: pytest.CaptureFixture[s
         described(1, 2, 3, target=TARGET, observers={4: 0}, target_step=adding),
         described(1, 2, 3, target=TARGET, observers={4: 0}, target_step=adding),
         ClusterError("UNAVAILABLE", "no answer", retriable=True),
-        described(1, 2, 3, target=TARGET, target_problem="nobody answers at n4:1"),
+        described(1, 2, 3, target=TARGET, target_problem="no node answers at n4:1"),
         described(1, 2, 3, 4, target=TARGET),
         described(2, 3, 4),
     )
@@ -107,7 +107,7 @@ def test_each_step_towards_a_target_is_told_once(capsys: pytest.CaptureFixture[s
         f"voters 1,2,3 of 2,3,4: {adding}; node 4 lags by 500 records",
         f"voters 1,2,3 of 2,3,4: {adding}; node 4 is caught up",
         "waiting: no answer",
-        "voters 1,2,3 of 2,3,4; blocked: nobody answers at n4:1",
+        "voters 1,2,3 of 2,3,4; blocked: no node answers at n4:1",
         "voters 1,2,3,4 of 2,3,4",
         "voters 2,3,4",
     ]
@@ -122,8 +122,8 @@ def test_a_target_that_was_cancelled_or_replaced_is_not_waited_for(later: quorum
 
 
 def test_the_time_is_up() -> None:
-    held = described(1, 2, 3, target=TARGET, target_problem="nobody answers at n4:1")
-    with pytest.raises(ClusterError, match="blocked: nobody answers") as found:
+    held = described(1, 2, 3, target=TARGET, target_problem="no node answers at n4:1")
+    with pytest.raises(ClusterError, match="blocked: no node answers") as found:
         follow(Scripted(held), lambda progress: progress.reached(TARGET, 8), timeout_s=3)
     assert found.value.code == "TIMED_OUT"
     assert found.value.next_step == "the change continues; to watch it: kctl alter-quorum --wait"
@@ -142,14 +142,14 @@ def test_a_newcomer_is_asked_for_until_it_is_added(capsys: pytest.CaptureFixture
         described(1, 2, 3, observers={4: 0}),
     )
     done = pb.ChangeVotersReply(result=OK, changed=True)
-    client.changes = [ClusterError("UNREACHABLE", "nobody answers at n4:1"), 5.0, done]
+    client.changes = [ClusterError("UNREACHABLE", "no node answers at n4:1"), 5.0, done]
 
     async def ask(left: float) -> Any:
         return await client.call(rpcs.CHANGE_VOTERS, None, left)
 
     assert follow(client, lambda progress: progress.taken(ask, 4)) is done
     assert lines(capsys) == [
-        "waiting: nobody answers at n4:1",
+        "waiting: no node answers at n4:1",
         "node 4 does not fetch from the controller yet",
         "node 4 lags by 70 records",
         "node 4 is caught up",
@@ -209,19 +209,19 @@ def test_an_interrupted_wait_cancels_nothing_and_says_so(
 def test_the_status_tells_what_holds_a_target_up_and_how_the_last_leadership_ended(
     client: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    held = described(1, 2, 3, target=TARGET, target_problem="nobody answers at n4:1", target_step="add node 4")
+    held = described(1, 2, 3, target=TARGET, target_problem="no node answers at n4:1", target_step="add node 4")
     held.last_leadership_end.CopyFrom(
         quorum_pb2.LeadershipEnd(leader_id=2, epoch=3, reason="resigned: told to", age_ms=5)
     )
     client.script = [held]
     assert kctl(["quorum", "status", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["target_problem"], document["target_step"]) == ("nobody answers at n4:1", "add node 4")
+    assert (document["target_problem"], document["target_step"]) == ("no node answers at n4:1", "add node 4")
     assert document["last_leadership_end"].pop("at").endswith("Z")
     assert document["last_leadership_end"] == {"leader_id": 2, "leader_epoch": 3, "reason": "resigned: told to"}
     assert kctl(["quorum", "status"]) == 0
     said = capsys.readouterr().out
-    assert "nobody answers at n4:1" in said
+    assert "no node answers at n4:1" in said
     assert "node 2, epoch 3: resigned: told to" in said
     client.script = [described(1, 2, 3)]
     assert kctl(["quorum", "status", "-o", "json"]) == 0
