@@ -3,12 +3,14 @@ durable, and nothing outlives the records that it was made of."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
 from broker.log import LogConfig, PartitionLog
 from broker.log.state import watermark_fact
+from broker.replica.context import ReplicaEvents
 from broker.replica.watermarks import Watermarks
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import KEY, Rig, append, batches_of
@@ -111,7 +113,8 @@ async def test_a_power_cut_between_the_watermark_and_the_flush_takes_no_log_offl
     durable = rig.files(log)[0].read_bytes()
     record(log, 1)
     log.advance_high_watermark(2)
-    watermarks = Watermarks([rig.disk], {}, lambda *_: None)
+    table: Any = SimpleNamespace(context=SimpleNamespace(events=ReplicaEvents()))
+    watermarks = Watermarks([rig.disk], table, lambda *_: None)
     changes = watermarks._changes(rig.disk.directory_id, [Replica(KEY, log)])  # type: ignore[list-item]
     await rig.disk.facts.commit(changes)
     await rig.kill()
