@@ -23,9 +23,11 @@ from broker.core.producer_state import Duplicate, ProducerState, Refuse
 from broker.log.produced import Produced, check_produced, refused
 from broker.log.producer_snapshots import load_producers, remove_old_snapshots, remove_snapshots, write_snapshot
 from broker.log.segment import Segment
+from broker.log.segments import batch_start, read_batches, recovery_point, retained_start, size_from
 from broker.log.state import STATE_VERSION, UNSYNCED, LogState, RecoveryPoint, SegmentState, epochs_before
 from broker.log.timestamps import find_newest, find_timestamp
 from broker.log.types import Appended, LogConfig, LogKey, Refused, TimestampOffset
+from broker.log.unflushed import Unflushed
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, check_batches, patch, seal
@@ -85,11 +87,7 @@ class PartitionLog:
         self._has_folder = bool(state.segments) or disk.exists(self.folder)
         self._producers: ProducerState | None = None
         self._producerless_offset = state.producerless_offset
-        self._dirty_files: dict[str, DiskFile] = {}
-        self._files_to_close: dict[str, DiskFile] = {}
-        self._folder_dirty = False
-        self._parent_dirty = False
-        self._folders_first = False
+        self._unflushed = Unflushed()
 
     # -- what it is
 
@@ -141,7 +139,7 @@ class PartitionLog:
     @property
     def is_dirty(self) -> bool:
         """Something waits for a flush."""
-        return bool(self._dirty_files) or self._folder_dirty or self._flushed_offset < self.end_offset
+        return bool(self._unflushed) or self._flushed_offset < self.end_offset
 
     # -- appending
 
@@ -222,7 +220,8 @@ class PartitionLog:
                 producers.apply(header, header.base_offset, header.end_offset)
         assert segment.end_offset == self.end_offset, f"{segment.path}: {segment.end_offset} != {self.end_offset}"
         self.appended_since_checkpoint += len(data)
-        self._mark_dirty(segment.file)
+        self._unflushed.add(segment.file)
+        self._note_change()
 
     def _active_for(self, size: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:
         """The segment that takes the next batches: the last one, or a new one."""
@@ -239,11 +238,12 @@ class PartitionLog:
             self._seal(active)
         if not self._has_folder:
             self._disk.make_dir(self.folder)
-            self._has_folder = self._parent_dirty = True
+            self._has_folder = True
+            self._unflushed.folder_created()
         segment = Segment.create(self._disk, self.folder, self.end_offset)
         segment.first_append_ms = now_ms
         self._segments.append(segment)
-        self._folder_dirty = True
+        self._unflushed.folder_changed()
         return segment
 
     def _seal(self, segment: Segment) -> None:
@@ -261,41 +261,37 @@ class PartitionLog:
             self._producerless_offset = self.end_offset
 
     def _close_after_flush(self, file: DiskFile) -> None:
-        self._files_to_close[file.path] = file
-        self._folder_dirty = True
-        self._mark_dirty(file)
+        self._unflushed.add_last(file)
+        self._note_change()
 
     # -- flushing
 
-    def _mark_dirty(self, file: DiskFile) -> None:
-        self._dirty_files[file.path] = file
+    def _note_change(self) -> None:
         self.is_changed = True
         self.notify_dirty(self)
 
     def take_ticket(self) -> FlushTicket:
         """Everything that is not durable; counts as taken."""
         wanted = UNSYNCED if self.config.write_caching else b""
-        folders = [LOGS] if self._parent_dirty else []
-        if self._folder_dirty:
+        taken = self._unflushed.take()
+        folders = [LOGS] if taken.parent_changed else []
+        if taken.folder_changed:
             folders.append(self.folder)
-        ticket = FlushTicket(
+        return FlushTicket(
             log=self,
             generation=self.generation,
             end_offset=self.end_offset,
-            files=tuple(self._dirty_files.values()),
+            files=taken.files,
             folders=tuple(folders),
-            folders_first=self._folders_first,
-            close=tuple(self._files_to_close.values()),
+            folders_first=taken.folders_first,
+            close=taken.close,
             folder_fact=wanted if self._has_folder and wanted != self.folder_fact else None,
         )
-        self._dirty_files, self._files_to_close = {}, {}
-        self._folder_dirty = self._parent_dirty = self._folders_first = False
-        return ticket
 
     def flush_done(self, ticket: FlushTicket) -> None:
         """What `ticket` names is durable; of another generation it proves nothing."""
         for file in ticket.close:
-            if file.path not in self._dirty_files:
+            if file.path not in self._unflushed:
                 file.close()
         if ticket.generation != self.generation:
             return
@@ -316,26 +312,14 @@ class PartitionLog:
         up_to_offset = min(up_to_offset, self.end_offset)
         if offset >= up_to_offset:
             return b""
-        segment = self._segments[self._segment_at(offset)]
-        start = segment.position_of(offset)
-        limit = segment.position_of(up_to_offset)  # the batch that holds it starts here: the first not to be shown
-        if limit - start > max_bytes:
-            first_end = start + segment.header_at(start).size
-            limit = min(limit, segment.boundary_before(start + max_bytes, first_end))
-        return segment.read(start, limit, self.epochs.epoch_of) if limit > start else b""
+        return read_batches(self._segments, offset, max_bytes, up_to_offset, self.epochs.epoch_of)
 
     def size_from(self, offset: int) -> int:
         """Bytes of the batches from the one that holds `offset` on.
 
         Raises: CorruptStoreError, DiskError.
         """
-        if offset >= self.end_offset:
-            return 0
-        if not self._segments or offset < self._segments[0].base_offset:
-            return self.size
-        at = self._segment_at(offset)
-        first = self._segments[at]
-        return first.size - first.position_of(offset) + sum(segment.size for segment in self._segments[at + 1 :])
+        return 0 if offset >= self.end_offset else size_from(self._segments, offset)
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
         """Bytes of the batches that `read` would give of this range, were it not bounded.
@@ -343,18 +327,6 @@ class PartitionLog:
         Raises: CorruptStoreError, DiskError.
         """
         return 0 if offset >= up_to_offset else self.size_from(offset) - self.size_from(up_to_offset)
-
-    def _segment_at(self, offset: int) -> int:
-        """Position in the list of the segment that holds `offset`."""
-        low, high = 0, len(self._segments)
-        while low < high:
-            middle = (low + high) // 2
-            if self._segments[middle].end_offset > offset:
-                high = middle
-            else:
-                low = middle + 1
-        assert low < len(self._segments), f"{self.folder}: {offset} is in no segment"
-        return low
 
     async def offset_for_timestamp(self, timestamp_ms: int, up_to_offset: int) -> TimestampOffset | None:
         """The first record below `up_to_offset` that is as new as `timestamp_ms`."""
@@ -383,9 +355,9 @@ class PartitionLog:
         if self._producerless_offset > end_offset:
             self._producerless_offset = -1 if self.start_offset > 0 else 0
         remove_snapshots(self._disk, self.folder, above=end_offset)
-        self._folder_dirty = self._folders_first = True
-        self.is_changed = True
-        self.notify_dirty(self)
+        self._unflushed.folder_changed()
+        self._unflushed.folder_first()
+        self._note_change()
 
     def _cut_segments(self, offset: int) -> int:
         """Returns where the log ends now."""
@@ -400,15 +372,12 @@ class PartitionLog:
             self._remove_segment(self._segments.pop())
         else:
             last.truncate(position, end_offset)
-            self._dirty_files[last.path] = last.file
+            self._unflushed.add(last.file)
         return end_offset
 
     def _remove_segment(self, segment: Segment) -> None:
-        for path in (segment.path, segment.index_path):
-            self._dirty_files.pop(path, None)
-            self._files_to_close.pop(path, None)
+        self._unflushed.remove(segment.path, segment.index_path)
         segment.remove()
-        self._folder_dirty = True
         self.is_changed = True
 
     def advance_high_watermark(self, offset: int) -> None:
@@ -439,38 +408,16 @@ class PartitionLog:
         self._written_watermark = 0
         self._producers, self._producerless_offset = None, offset
         self.generation += 1
-        self._folders_first = self._has_folder
-        self.is_changed = True
-        self.notify_dirty(self)
+        if self._has_folder:
+            self._unflushed.folder_first()
+        self._note_change()
 
     # -- upkeep: called by the manager
 
     def retained_start(self, now_ms: int, wall_ms: int) -> int:
-        """Where the log should start by the topic's retention: at the end of some old segment, or where it does.
-
-        wall_ms: what the timestamps of records are compared with.
-        """
-        start = self.start_offset
-        excess = self.size - self.config.retention_size if self.config.retention_size >= 0 else -1
-        for segment in self._segments:
-            if segment.end_offset > min(self.high_watermark, self._flushed_offset):
-                break
-            is_active = segment is self._segments[-1]
-            too_much = not is_active and excess >= segment.size
-            if not too_much and not self._is_too_old(segment, now_ms, wall_ms):
-                break
-            excess -= segment.size
-            start = max(start, segment.end_offset)
-        return start
-
-    def _is_too_old(self, segment: Segment, now_ms: int, wall_ms: int) -> bool:
-        if self.config.retention_ms < 0:
-            return False
-        if segment.newest_timestamp >= 0:
-            return wall_ms - segment.newest_timestamp > self.config.retention_ms
-        if segment.last_append_ms is None:  # no record has a timestamp: its age counts from when we first saw it
-            segment.last_append_ms = now_ms
-        return now_ms - segment.last_append_ms > self.config.retention_ms
+        """Return where the log should start by the topic's retention; see `segments.retained_start`."""
+        deletable_end = min(self.high_watermark, self._flushed_offset)
+        return retained_start(self._segments, self.start_offset, deletable_end, self.config, now_ms, wall_ms)
 
     def expire_producers(self, now_ms: int) -> None:
         if self._producers is None:
@@ -514,8 +461,7 @@ class PartitionLog:
     def lower_watermark(self, offset: int) -> None:
         """Forget that what is above `offset` is committed; the facts forget the watermark with it."""
         if self.start_offset <= offset < self.end_offset:  # of the batch that holds it nothing will stay
-            segment = self._segments[self._segment_at(offset)]
-            offset = segment.header_at(segment.position_of(offset)).base_offset
+            offset = batch_start(self._segments, offset)
         self.high_watermark = min(self.high_watermark, offset)
         self._written_watermark = 0
 
@@ -528,20 +474,7 @@ class PartitionLog:
     def _recovery_point(self) -> RecoveryPoint:
         offset = min(self._flushed_offset, self.high_watermark)
         offset = max(offset, self.start_offset)
-        if not self._segments or self._segments[-1].end_offset <= self.start_offset:  # about to be deleted
-            return RecoveryPoint(offset, offset, 0, -1)
-        if offset >= self.end_offset:
-            last = self._segments[-1]
-            return RecoveryPoint(self.end_offset, last.base_offset, last.size, last.newest_timestamp)
-        number = self._segment_at(offset)
-        segment = self._segments[number]
-        position = segment.position_of(offset)
-        if position == 0 and number > 0 and self._segments[number - 1].end_offset > self.start_offset:
-            # cut here, the log goes on in the segment before, which is no longer sealed then
-            before = self._segments[number - 1]
-            return RecoveryPoint(before.end_offset, before.base_offset, before.size, before.newest_timestamp)
-        newest = segment.newest_before(position) if position else -1
-        return RecoveryPoint(segment.header_at(position).base_offset, segment.base_offset, position, newest)
+        return recovery_point(self._segments, offset, self.start_offset, self.end_offset)
 
     def remove_below_start(self) -> None:
         """Delete the segments that hold nothing any more and that the facts have forgotten."""
@@ -562,20 +495,21 @@ class PartitionLog:
         self._producerless_offset = min(self._producerless_offset, self.truncation_floor)
         remove_snapshots(self._disk, self.folder, above=self.end_offset)
         # Names, deletions and cuts, too, may only be in the page cache: the next flush makes all of it durable.
-        self._folder_dirty = self._parent_dirty = self._folders_first = self._has_folder
+        if self._has_folder:
+            self._unflushed.folder_created()
+            self._unflushed.folder_changed()
+            self._unflushed.folder_first()
         for segment in self._segments:
             if segment.end_offset >= flushed_offset:
-                self._dirty_files[segment.path] = segment.file
+                self._unflushed.add(segment.file)
         self.is_changed = True
 
     def close(self) -> None:
         """Close the files; nothing is flushed."""
         self.is_closed = True
         self.generation += 1
-        for file in self._files_to_close.values():
+        for file in self._unflushed.take().close:
             file.close()
-        self._dirty_files, self._files_to_close = {}, {}
-        self._folder_dirty = self._parent_dirty = self._folders_first = False
         for segment in self._segments:
             segment.close()
 

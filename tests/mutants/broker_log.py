@@ -14,15 +14,15 @@ MUTANTS = (
     Mutant(
         "retention deletes records that are not committed",
         LOG,
-        "if segment.end_offset > min(self.high_watermark, self._flushed_offset):",
-        "if segment.end_offset > self._flushed_offset:",
+        "deletable_end = min(self.high_watermark, self._flushed_offset)",
+        "deletable_end = self._flushed_offset",
         (f"{DURABILITY}::test_retention_deletes_whole_segments_of_committed_records_only",),
     ),
     Mutant(
         "retention deletes records that are not durable",
         LOG,
-        "if segment.end_offset > min(self.high_watermark, self._flushed_offset):",
-        "if segment.end_offset > self.high_watermark:",
+        "deletable_end = min(self.high_watermark, self._flushed_offset)",
+        "deletable_end = self.high_watermark",
         (f"{DURABILITY}::test_retention_deletes_nothing_that_is_not_durable",),
     ),
     Mutant(
