@@ -121,12 +121,14 @@ class ClusterTotals(Sums):
         self.consumed += result.consumed
 
     def report(self) -> str:
+        missed = [kind for kind in cluster_plan.KINDS if not self.faults[kind]]
         return "\n".join(
             [
                 self.speed(),
                 f"events        {self.events}, promises looked at {self.checks} times",
                 f"batches       {self.written} written, {self.acknowledged} acknowledged; {self.consumed} records read",
                 *self.counted(cluster_plan.KINDS),
+                *(["never drawn   " + ", ".join(missed)] if missed else []),
             ]
         )
 

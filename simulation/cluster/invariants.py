@@ -228,6 +228,8 @@ class ClusterWatch:
             if (registered := self.metadata.image.brokers.get(node_id)) is not None:
                 self._crashed.add(registered.incarnation_id)
         if not run.recovered:
+            if power:  # what an earlier process had written was still in the page cache
+                self._unsynced.update(one for one in self._lost if one[0] == node_id and self._is_caching(one[1]))
             return
         self._judge_damage(run)
         logs, known = run.context.logs, self._durable.get(node_id, {})

@@ -121,6 +121,7 @@ class ClusterWorld(World):
             Retention(retention, exact_clocks=all(fault.kind not in ("jump", "skew") for fault in plan.faults)),
         )
         self.watch.metadata.caching = frozenset(topic.name for topic in plan.topics if topic.caching)
+        self.watch.seen["run with write.caching"] += bool(self.watch.metadata.caching)
         self.watch.on_violation = self._break
         self.watch.note = self.show if traced else None
         self.healed = False

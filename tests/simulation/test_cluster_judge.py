@@ -114,3 +114,27 @@ def test_a_message_that_changes_on_its_way_is_noticed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(network.convert, "request_from_wire", lambda name, wire: (0, other))
     with pytest.raises(AssertionError, match="arrives as"):
         network._converted_request(request)
+
+
+def test_a_byte_that_rots_changes_on_the_disk_and_in_memory() -> None:
+    disk = SimulatedDisk(Random(1))
+    file: Any = disk.open("logs/a/0.log", create=True)
+    file.append(b"abcd")
+    file.flushed = b"abc"
+    file.rot(1, 1)
+    assert (bytes(file.content), file.flushed) == (b"accd", b"acc")
+    file.rot(3, 1)  # not on the disk yet
+    assert (bytes(file.content), file.flushed) == (b"acce", b"acc")
+
+
+def test_a_backup_puts_back_files_names_and_facts() -> None:
+    disk = SimulatedDisk(Random(1))
+    disk.make_dir("logs")
+    disk.open("logs/a", create=True).append(b"old")
+    backup = disk.image()
+    disk.open("logs/a").append(b" and new")
+    disk.open("logs/b", create=True)
+    disk.restore(backup)
+    disk.crash()  # all of it is durable
+    assert disk.list("logs") == ["a"]
+    assert disk.open("logs/a").pread(0, 100) == b"old"
