@@ -59,7 +59,7 @@ PARTITIONS_A_TOPIC = 100
 SAMPLE_TOPICS = 10
 SAMPLE = 200
 PAUSE_S = 0.1
-PORT_BASE = 44_000
+PORT_BASE = 29_500
 AIM_MS = 1_000
 """From the fencing to the last new leader serving, with 10,000 partitions."""
 STAGES = (

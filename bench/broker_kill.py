@@ -37,7 +37,7 @@ PARTITIONS = 6
 KILLS = 7
 PAUSE_S = 0.02
 SETTLE_S = 2.0
-PORT_BASE = 44_300
+PORT_BASE = 29_600
 AIM_S = 2.0
 """Of both, with `broker.fence.on.refusal`."""
 

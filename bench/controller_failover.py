@@ -24,7 +24,7 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 PARTITIONS = (1_000, 10_000, 100_000, 1_000_000)
 KILLS = 7
 AIM_P99_S = 3.0
-PORT_BASE = 42_000
+PORT_BASE = 29_300
 
 
 def run(tiny: bool) -> dict[str, Any]:

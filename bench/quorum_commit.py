@@ -23,7 +23,7 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 
 VOTERS = (1, 3, 5)
 AT_ONCE = 64
-PORT_BASE = 41_000
+PORT_BASE = 29_200
 AIM_MS = 1.28
 """p50 with three voters: what etcd takes on two cores (design §11)."""
 

@@ -28,7 +28,7 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 PARTITIONS = 1_000_000
 WATCHED_S = 20.0
 AIM_STALL_MS = 50
-PORT_BASE = 43_000
+PORT_BASE = 29_400
 FEW = ("--set", "metadata.snapshot.log.bytes=1099511627776")
 OFTEN = ("--set", "metadata.snapshot.interval.ms=2000")
 

@@ -23,8 +23,9 @@ from quorumlog.wire.v1 import node_pb2
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 60.0
-PORT_BASE = 20_000 + os.getpid() % 120 * 100
-"""Below the ports that the system gives out by itself, and not where another run of the tests looks."""
+PORT_BASE = 20_000 + os.getpid() % 90 * 100
+"""Below the ports that the system chooses and those of the demo and the benches; another worker, or another run of the
+tests, has a base of its own."""
 
 _LEADER_CHANGE = re.compile(r"LeaderChange: (\d+) leads epoch (\d+)")
 
