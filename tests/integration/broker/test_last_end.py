@@ -69,8 +69,8 @@ async def test_a_broker_that_ended_because_its_disk_is_full(tmp_path: Path, smal
         assert "it ended at 20" in found["cause"]
         assert "with status 7: " in found["cause"]
         assert "full" in found["cause"] or "No space left" in found["cause"], found
-        assert found["next"].startswith(f'node {BROKER} reported: little room in "{small_disk / "data"}"')
-        assert f"make room there, then start broker {BROKER}" in found["next"]
+        assert found["next"].startswith(f'node {BROKER} reported little free space in "{small_disk / "data"}"')
+        assert f"free space there, then start broker {BROKER}" in found["next"]
 
         assert mount("-o", "remount,size=8g", str(small_disk))
         await spawn(cluster, node)

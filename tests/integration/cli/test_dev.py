@@ -36,7 +36,7 @@ def test_up_status_again_and_down(tmp_path: Path) -> None:
         other = run("kctl", "dev", "up", "--dir", str(home), "--port-base", str(base + 7_000), "-o", "json")
         refused = json.loads(other.stderr)
         assert (other.returncode, refused["error"]) == (5, "CLUSTER_EXISTS")
-        assert f"not those from {base + 7_000}; nothing was changed" in refused["message"]
+        assert f"cannot move to {base + 7_000}; nothing was changed" in refused["message"]
         assert f"kctl dev down --dir {home}" in refused["next"]
         assert (home / "cluster.json").read_text() == before
         same = run("kctl", "dev", "up", "--dir", str(home), "--port-base", str(base), "-o", "json")

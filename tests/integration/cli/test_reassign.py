@@ -112,7 +112,7 @@ def test_a_throttled_one_is_shown_cancelled_and_interrupted(kctl: Kctl, servers:
     }  # fmt: skip
     assert (status["adding"], status["removing"], status["isr"]) == ([13, 14], [11, 12], [11, 12])
     assert (status["state"], status["bytes_left"] > 1_000_000) == ("copying", True)
-    assert "100000 bytes a second" in kctl("reassign", "status").stderr
+    assert "100000 bytes per second" in kctl("reassign", "status").stderr
 
     second = kctl("reassign", "start", "--topic", "b", "--brokers", "12,13", "-o", "json")
     assert (second.returncode, json.loads(second.stderr)["error"]) == (5, "REASSIGNMENT_IN_PROGRESS")
