@@ -25,7 +25,7 @@ def test_the_data_set_is_whole(tmp_path: Path) -> None:
     assert (len(truth.by_key), truth.by_key["UA"], truth.by_key["OO"]) == (16, 58_665, 32)
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.quiet
 def test_write_and_compare(spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path) -> None:
     csv = flights.unpack(tmp_path)
     flights.first_rows(csv, ROWS)
@@ -66,6 +66,7 @@ def test_the_busiest_broker() -> None:
     assert _busiest({0: 11, 1: 12}, {0: 1, 1: 5}) == [1]
 
 
+@pytest.mark.quiet
 @pytest.mark.timeout(280)
 def test_the_demo_itself(tmp_path: Path) -> None:
     """A real cluster of processes, a killed controller, a killed leader: `./dev demo`, with fewer rows."""

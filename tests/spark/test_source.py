@@ -20,7 +20,7 @@ from quorumlog.client.records import NewRecord, Record, build_batch
 from quorumlog.wire.record_batch import Codec
 from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.quiet  # Spark alone keeps two cores busy
 
 NOW = 1_700_000_000_000
 ROWS = 20_000
