@@ -31,8 +31,6 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.control_plane import ControlPlane, make_control_plane
 
-pytestmark = pytest.mark.xdist_group("missing_files")
-
 ROOT = Path(__file__).parents[3]
 REFUSED, REPAIRED, SAID, OFFLINE = "refused", "repaired", "repaired, and said", "replica offline"
 RECORDS = 40

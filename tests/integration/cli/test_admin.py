@@ -22,8 +22,6 @@ from kafka.admin import NewPartitions as PythonNewPartitions
 
 from .conftest import Server
 
-pytestmark = pytest.mark.xdist_group("admin")
-
 Kctl = Callable[..., subprocess.CompletedProcess[str]]
 
 

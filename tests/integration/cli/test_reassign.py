@@ -17,8 +17,6 @@ from kafka.admin import KafkaAdminClient
 
 from .conftest import ANYWHERE, Server, command, environment, run, starter
 
-pytestmark = pytest.mark.xdist_group("reassign")
-
 Kctl = Callable[..., subprocess.CompletedProcess[str]]
 LINE = "x" * 1000 + "\n"
 

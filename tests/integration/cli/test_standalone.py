@@ -16,8 +16,6 @@ from confluent_kafka import Producer
 
 from .conftest import ANYWHERE, Server, StartServer, command, environment, run
 
-pytestmark = pytest.mark.xdist_group("standalone")
-
 Kctl = Callable[..., subprocess.CompletedProcess[str]]
 
 

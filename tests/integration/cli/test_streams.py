@@ -11,8 +11,6 @@ import pytest
 
 from .conftest import END_TIMEOUT_S, Server, command, environment, run
 
-pytestmark = pytest.mark.xdist_group("streams")
-
 
 def shell(standalone: Server, line: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     """A line for the shell, in which `kctl` is the real one."""

@@ -12,8 +12,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from .conftest import Server, run, starter
 
-pytestmark = pytest.mark.xdist_group("without_a_quorum")
-
 VOTERS = (1, 2, 3)
 BROKERS = (11, 12)
 

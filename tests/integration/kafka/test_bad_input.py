@@ -18,8 +18,6 @@ from quorumlog.wire.kafka.codec import Api
 from tests.integration.kafka.conftest import Standalone
 from tests.unit.broker.kafka.raw import RawClient, batch, opaque_batch
 
-pytestmark = pytest.mark.xdist_group("bad_input")
-
 _numbers = count()
 
 

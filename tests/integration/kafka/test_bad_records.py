@@ -17,8 +17,6 @@ from tests.unit.broker.kafka.raw import RawClient
 from tests.unit.broker.log.batches import varint
 from tests.unit.quorumlog.wire.framing import BadBody, bad_bodies, body_of, record, sealed
 
-pytestmark = pytest.mark.xdist_group("bad_records")
-
 _numbers = count()
 GOOD = sealed(body_of(record(0), record(1)), 2)
 

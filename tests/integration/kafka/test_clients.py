@@ -20,10 +20,7 @@ from quorumlog.wire.kafka.codec import Api
 from tests.integration.kafka.clients import AioKafka, Client, Confluent, KafkaPython, Received, Sent
 from tests.unit.broker.kafka.conftest import serving
 
-pytestmark = [
-    pytest.mark.filterwarnings('ignore:Overriding the "event_loop_policy"'),
-    pytest.mark.xdist_group("clients"),
-]
+pytestmark = pytest.mark.filterwarnings('ignore:Overriding the "event_loop_policy"')
 
 CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), AioKafka())
 EACH_CLIENT = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: type(client).__name__)
