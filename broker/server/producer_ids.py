@@ -11,9 +11,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from broker.core.errors import Code
 from broker.kafka.api import ProducerIdResult
 from quorumlog.wire import rpcs
-from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -85,8 +86,8 @@ class ProducerIdPool:
         """`take`, as the Kafka listener wants it."""
         producer_id = await self.take()
         if producer_id is None:
-            return ProducerIdResult(int(KafkaCode.COORDINATOR_LOAD_IN_PROGRESS))
-        return ProducerIdResult(int(KafkaCode.NONE), producer_id, 0)
+            return ProducerIdResult(int(Code.COORDINATOR_LOAD_IN_PROGRESS))
+        return ProducerIdResult(int(Code.NONE), producer_id, 0)
 
     async def _fetch(self) -> bool:
         """Ask the controller for one block; whether it came."""

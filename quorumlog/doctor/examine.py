@@ -87,7 +87,7 @@ class _Examination:
             await asyncio.sleep(self._limit(SECOND_LOOK_S))
             await asyncio.gather(self._ask_later(), self._ask_replicas("replicas_later"))
 
-    # -- the nodes
+    # The nodes
 
     async def _ask_nodes(self) -> None:
         """Ask the given nodes, then those that they know, until no node knows another one."""
@@ -149,7 +149,7 @@ class _Examination:
         voters = self.cluster.voters
         return 2 * sum(map(self.cluster.answers, voters)) > len(voters) > 0
 
-    # -- the cluster
+    # The cluster
 
     async def _ask_controller(self) -> None:
         leader = self.cluster.leader
@@ -255,7 +255,7 @@ class _Examination:
     def _brokers(self) -> list[ObservedNode]:
         return [n for n in self.cluster.nodes if n.answers and n.described is not None and n.described.is_broker]
 
-    # -- the second look
+    # The second look
 
     def _needs_second_look(self) -> bool:
         if self._behind() or self._has_pending_changes():

@@ -11,7 +11,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.brokers import document
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.nodes import ask_each, ask_freshest, known_addresses
 from quorumlog.kctl.output import Output, node_or_none
@@ -39,7 +38,9 @@ async def look(context: Context, client: ControllerClient, broker_id: int | None
     deadline = loop.time() + timeout_s
     reads = Reads(context, client)
     reply = await reads.call(rpcs.DESCRIBE_BROKERS, controller_pb2.DescribeBrokersRequest(), timeout_s / 2)
-    found = {broker.broker_id: document(broker) for broker in reply.brokers if broker_id in (None, broker.broker_id)}
+    found = {
+        broker.broker_id: broker_document(broker) for broker in reply.brokers if broker_id in (None, broker.broker_id)
+    }
     if not found and broker_id is not None:
         text = f"no broker {broker_id} is registered"
         raise reads.refused(ClusterError(ApiError.BROKER_ID_NOT_REGISTERED, text, "kctl brokers list"))
@@ -55,6 +56,26 @@ async def look(context: Context, client: ControllerClient, broker_id: int | None
         one |= reads.validity
         _add_own_word(one, answers[each], reply.offset)
     return [found[each] for each in sorted(found)]
+
+
+def broker_document(broker: Any) -> dict[str, Any]:
+    """Return the JSON of one broker, as the controller describes it."""
+    is_heard = broker.metadata_offset >= 0  # else the present controller has had no heartbeat
+    return {
+        "id": broker.broker_id,
+        "rack": broker.rack if broker.HasField("rack") else None,
+        "endpoints": [
+            {"name": e.name, "host": e.host, "port": e.port, "security": e.security} for e in broker.endpoints
+        ],
+        "state": broker.state,
+        "cordoned": broker.cordoned if broker.HasField("cordoned") else None,
+        "broker_epoch": broker.broker_epoch,
+        "leaders": broker.leaders,
+        "replicas": broker.replicas,
+        "metadata_offset": broker.metadata_offset if is_heard else None,
+        "metadata_lag": broker.metadata_lag if is_heard else None,
+        "pending_changes": broker.pending_changes if is_heard else None,
+    }
 
 
 def _add_own_word(one: dict[str, Any], answer: Any, end_offset: int) -> None:

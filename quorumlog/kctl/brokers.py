@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumlog.errors import ClusterError
+from quorumlog.kctl import broker_look
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, so_on_return, wait_until_applied, with_loop
 from quorumlog.kctl.nodes import known_addresses
 from quorumlog.wire.errors import ApiError
@@ -36,7 +37,9 @@ async def fetch(context: Context, client: Caller, timeout_s: float | None = None
 
     limit_s = context.left_s if timeout_s is None else timeout_s
     reply = await client.call(rpcs.DESCRIBE_BROKERS, controller_pb2.DescribeBrokersRequest(), limit_s)
-    return [document(broker) for broker in sorted(reply.brokers, key=lambda broker: broker.broker_id)]
+    return [
+        broker_look.broker_document(broker) for broker in sorted(reply.brokers, key=lambda broker: broker.broker_id)
+    ]
 
 
 async def told_apart(
@@ -58,26 +61,6 @@ async def told_apart(
     elif any(states[broker] != "unfenced" for broker in wanted):
         word = ApiError.BROKER_NOT_AVAILABLE
     return ClusterError(word, refusal.message, refusal.next_step or "kctl brokers list", retriable=refusal.retriable)
-
-
-def document(broker: Any) -> dict[str, Any]:
-    """The JSON of one broker."""
-    is_heard = broker.metadata_offset >= 0  # else the present controller has had no heartbeat
-    return {
-        "id": broker.broker_id,
-        "rack": broker.rack if broker.HasField("rack") else None,
-        "endpoints": [
-            {"name": e.name, "host": e.host, "port": e.port, "security": e.security} for e in broker.endpoints
-        ],
-        "state": broker.state,
-        "cordoned": broker.cordoned if broker.HasField("cordoned") else None,
-        "broker_epoch": broker.broker_epoch,
-        "leaders": broker.leaders,
-        "replicas": broker.replicas,
-        "metadata_offset": broker.metadata_offset if is_heard else None,
-        "metadata_lag": broker.metadata_lag if is_heard else None,
-        "pending_changes": broker.pending_changes if is_heard else None,
-    }
 
 
 _COLUMNS = (
@@ -111,10 +94,8 @@ def _endpoints(one: dict[str, Any]) -> list[str]:
 @with_loop
 async def list_(context: Context) -> None:
     """List the registered brokers: state, metadata lag, pending changes."""
-    from quorumlog.kctl.broker_look import look
-
     async with context.client() as client:
-        documents = await look(context, client)
+        documents = await broker_look.look(context, client)
     if context.output.is_json:
         context.output.document(documents)
     else:
@@ -130,8 +111,6 @@ async def describe(context: Context, broker_id: int, show_all: bool) -> None:
 
     Replicas that need attention come first.
     """
-    from quorumlog.kctl import broker_look
-
     async with context.client() as client:
         (one,) = await broker_look.look(context, client, broker_id)
         replicas = await broker_look.replicas_of(client, context.output, one, context.left_s)

@@ -10,7 +10,8 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
 from quorumlog.kctl.reads import Reads
-from quorumlog.kctl.topics import dry_run_option, parse_configs, refusal
+from quorumlog.kctl.refusals import refusal
+from quorumlog.kctl.topics import dry_run_option, parse_configs
 from quorumlog.wire.errors import ApiError
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -60,7 +60,7 @@ async def open_cluster(
 
 async def _partition_count(reads: Reads, topic: str, partition: int | None) -> int:
     """Raises: ClusterError: the topic or partition does not exist."""
-    from quorumlog.kctl.topics import refusal
+    from quorumlog.kctl.refusals import refusal
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 

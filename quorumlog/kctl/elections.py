@@ -9,7 +9,8 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_applied, with_loop
 from quorumlog.kctl.output import node_or_none
-from quorumlog.kctl.topics import dry_run_option, refusal
+from quorumlog.kctl.refusals import refusal
+from quorumlog.kctl.topics import dry_run_option
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import brokers, metadata_diff
+from quorumlog.kctl import metadata_diff
+from quorumlog.kctl.broker_look import broker_document
 from quorumlog.kctl.context import Context, Group, with_loop
-from quorumlog.kctl.topics import refusal, topic_document
+from quorumlog.kctl.refusals import refusal
+from quorumlog.kctl.topics import topic_document
 from quorumlog.wire.errors import ApiError
 
 if TYPE_CHECKING:
@@ -226,7 +228,7 @@ _ONLY_HEARTBEATS_TELL = ("metadata_offset", "metadata_lag", "pending_changes")
 
 
 def _broker(broker: Any) -> dict[str, Any]:
-    document = brokers.document(broker)
+    document = broker_document(broker)
     return {name: value for name, value in document.items() if name not in _ONLY_HEARTBEATS_TELL}
 
 

@@ -11,8 +11,9 @@ from quorumlog.kctl.brokers import told_apart
 from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_applied, with_loop
 from quorumlog.kctl.losses import ask, lost_records
 from quorumlog.kctl.output import uuid_text
+from quorumlog.kctl.refusals import refusal
 from quorumlog.kctl.streams import can_ask
-from quorumlog.kctl.topics import dry_run_option, parse_assignment, refusal, wait_for_leaders
+from quorumlog.kctl.topics import dry_run_option, parse_assignment, wait_for_leaders
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 

@@ -186,7 +186,7 @@ async def _current(client: Caller, context: Context, topics: Any) -> list[Move]:
 
 
 async def _described(client: Caller, context: Context, topics: Any) -> list[Any]:
-    from quorumlog.kctl.topics import refusal
+    from quorumlog.kctl.refusals import refusal
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import told_apart
 from quorumlog.kctl.context import Context, Group, so_on_return, wait_until, with_loop
 from quorumlog.kctl.output import node_or_none, uuid_text
 from quorumlog.kctl.reads import Reads
+from quorumlog.kctl.refusals import refusal
 from quorumlog.kctl.streams import can_ask
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
@@ -293,11 +293,6 @@ async def _confirm_deletion(context: Context, client: ControllerClient, name: st
     records = "all its records (their number is unknown)" if lost is None else counted(lost, "record")
     context.output.message(f"warning: topic {name} will be deleted, with {counted(count, 'partition')} and {records}")
     ask(context, "delete it?")
-
-
-def refusal(result: Any) -> ClusterError:
-    """Return a refused item of a reply as an error."""
-    return ClusterError(result.error, result.message or result.error, result.next, retriable=result.retriable)
 
 
 def _offset(offset: int) -> int | None:
