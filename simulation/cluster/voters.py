@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -132,6 +133,9 @@ class VoterOrders:
         world.bring_down(node_id, power=True)
         host.quorum_disk = world.new_quorum_disk()
         world.at_usual_speed(host)
+        if _founds_alone(host):
+            others = tuple(one.config.control_listen for one in world.hosts.values() if one is not host)
+            host.config = replace(host.config, initial_voters=(), bootstrap=others)
         await asyncio.sleep(min(fault.length_s, 1.0))
         host.down -= 1
         world.bring_up(node_id)
@@ -146,8 +150,7 @@ class VoterOrders:
         candidates = [
             host
             for host in world.voters
-            if not _founds_alone(host)
-            and all(_is_majority(voters, present - {_disk_of(host)}) for voters in sets if len(voters) > 0)
+            if all(_is_majority(voters, present - {_disk_of(host)}) for voters in sets if len(voters) > 0)
         ]
         if self._has_lost_one or not candidates:
             return None
