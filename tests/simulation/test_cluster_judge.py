@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +12,15 @@ from uuid import UUID
 import pytest
 
 from broker.log import LogKey
+from metadata.codec import decode, encode
+from metadata.image import ClusterImage
+from metadata.records import Config, ConfigScope
 from quorum.core import messages
+from quorum.core.types import Batch
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.record_batch import Codec, patch
 from simulation.cluster.history import Committed, History, Mark, batches_in
-from simulation.cluster.metadata import Spot
+from simulation.cluster.metadata import Follower, MetadataWatch, Spot
 from simulation.cluster.retention import Kept, Retention, StrayWatch
 from simulation.kernel import network
 from simulation.kernel.disk import SimulatedDisk
@@ -49,6 +55,47 @@ def test_an_unclean_leader_may_begin_above_what_it_shares(history: History) -> N
     assert (history.start, history.end) == (5, 5)
     assert history.add(batch(5, 2), 0.1, FORGETS_S) is None
     assert history.at(3) is None
+
+
+def test_records_that_an_unclean_leader_had_deleted_before_it_led_are_unknown(history: History) -> None:
+    history.begin_at(5)
+    assert list(history.unknown) == [2, 3, 4]
+
+
+def test_deletions_before_an_unclean_leader_is_heard_of_count_from_then_on(history: History) -> None:
+    history.start_meanwhile = 2
+    history.begin_at(0)
+    assert history.start == 2
+
+
+def test_a_rebuilt_quorum_may_lack_only_what_its_survivor_lacks() -> None:
+    watch, image = MetadataWatch(check, frozenset(), Counter()), ClusterImage()
+    follower = Follower(1, lambda: 3)
+    batches = [config_batch(offset, "a") for offset in range(3)]
+    for one in batches:
+        image = image.apply(one.base_offset, decode(one.payload, one.base_offset), one.epoch)
+        watch.applied(follower, one, image)
+
+    assert watch.first_lacking(batches, 0) == 3
+    assert watch.first_lacking(batches[:2], 0) == 2
+    assert watch.first_lacking([batches[0], config_batch(1, "b"), batches[2]], 0) == 1
+    assert watch.first_lacking(batches[2:], 2) == 3, "a snapshot holds what is below the start of its log"
+    assert [one.end_offset for one in watch.images_from(1)] == [1, 2, 3]
+
+    after = watch.rebuilt(2)
+    another = config_batch(2, "b")
+    image = after.image.apply(2, decode(another.payload, 2), another.epoch)
+    after.applied(Follower(2, lambda: 3, applied=2), another, image)
+    assert watch.image.config(ConfigScope.CLUSTER, "")["key"] == "a"
+    assert after.image.config(ConfigScope.CLUSTER, "")["key"] == "b"
+
+
+def config_batch(offset: int, value: str) -> Batch:
+    return Batch(offset, 1, 1, 0, encode([Config(ConfigScope.CLUSTER, "", "key", value)]))
+
+
+def check(holds: bool, message: Callable[[], str]) -> None:
+    assert holds, message()
 
 
 class Log:
