@@ -148,6 +148,8 @@ class ClusterWorld(World):
         """Hosts whose disks were voters' of an earlier generation."""
         self.clients = Clients(self)
         self.releases = Releases(self, plan.older_releases)
+        self.watch.seen["run with a real quorum store"] += plan.real_store
+        self.watch.seen["run with an older release"] += bool(plan.older_releases)
         self.watch.metadata.understood_by = lambda node_id: self.releases.understood_by(self.hosts[node_id].name)
 
     def _break(self, message: str) -> None:

@@ -164,6 +164,7 @@ class QuorumWorld:
         self.watch = Watch(FETCH_TIMEOUT_MS // 3 if plan.quick else FETCH_TIMEOUT_MS, self.loop.true_time)
         self.watch.on_violation = self._break
         self._folders = Folders() if plan.real_store else None
+        self.watch.seen["run with a real store"] += plan.real_store
         self.hosts: dict[int, Host] = {}
         self._add_hosts()
         self.violation: str | None = None
