@@ -214,10 +214,10 @@ class _Stage:
                 for name in names
             ]
             reply = await self.client.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=topics), TIMEOUT_S)
-            for topic in reply.topics:
-                if topic.result.error != NO_ERROR:
-                    raise RuntimeError(f"{topic.name}: {topic.result.message}")
-                self.topics.append((topic.topic_id, topic.name))
+            for created in reply.topics:
+                if created.result.error != NO_ERROR:
+                    raise RuntimeError(f"{created.name}: {created.result.message}")
+                self.topics.append((created.topic_id, created.name))
         self.topics.sort()
         await self._as_before()
         if self.fakes is None:

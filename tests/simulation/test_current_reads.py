@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from quorum.core.messages import Request, Vote
 from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.cluster.nodes import Host, World
 from simulation.smoke import quiet
@@ -33,8 +35,9 @@ ASKED: dict[str, Callable[[int], Any]] = {
 }
 
 
-def method_of(request: Any) -> str:
-    return str(type(request).__name__).removesuffix("Request")
+def rpc_of(request: Message) -> AnyRpc:
+    (rpc,) = (rpc for rpc in rpcs.RPCS if rpc.request is type(request))
+    return rpc
 
 
 async def depose(world: World) -> tuple[Host, Host]:
@@ -84,7 +87,7 @@ def test_a_deposed_leader_that_is_not_paused_never_answers_stale(asked: str) -> 
         assert old.plane.controller.active, "it cannot tell"
         assert not old.plane.node.core.paused, "and has been fetched from lately"
         request = ASKED[asked](old.config.node_id)
-        reply: Any = await old.plane.service.call(method_of(request), request, 10_000)
+        reply: Any = await old.plane.service.call(rpc_of(request), request, 10_000)
         assert (reply.result.error, reply.result.retriable) == ("NOT_CONTROLLER", True), reply
         heal(world, old)
         await world.until(

@@ -68,9 +68,9 @@ class Controller:
         self.replays: dict[int, Replay] = {}
         self.held: set[int] = set()
         self.cut: set[int] = set()
-        self.refusals: dict[str, ApiError] = {}
+        self.refusals: dict[AnyRpc, ApiError] = {}
         """Method → what to say instead of deciding."""
-        self.answers: list[tuple[str, str]] = []
+        self.answers: list[tuple[AnyRpc, str]] = []
         self._random = Random(7)
         self._changed = asyncio.Event()
 
@@ -195,7 +195,7 @@ class Controller:
         raise AssertionError(rpc)
 
 
-_REPLIES: dict[str, Any] = {
+_REPLIES: dict[AnyRpc, Any] = {
     rpcs.REGISTER_BROKER: pb.RegisterBrokerReply,
     rpcs.BROKER_HEARTBEAT: pb.BrokerHeartbeatReply,
     rpcs.ALTER_PARTITION: pb.AlterPartitionReply,

@@ -168,7 +168,7 @@ class FakeTransport:
     """Remembers what was forwarded, and answers with `answer`; a `hanging` address does not, until it `fails`."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, str, Any, int]] = []
+        self.calls: list[tuple[str, AnyRpc, Any, int]] = []
         self.answer: Any = None
         self.hanging: set[str] = set()
         self._hung: dict[str, asyncio.Future[None]] = {}  # by address

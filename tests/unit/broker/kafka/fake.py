@@ -264,7 +264,7 @@ class AtOnce:
     def elect_soon(self) -> None: ...
 
 
-DECIDED: dict[str, Any] = {
+DECIDED: dict[AnyRpc, Any] = {
     rpcs.ADD_PARTITIONS: add_partitions,
     rpcs.ALTER_CONFIGS: alter_configs,
     rpcs.ALTER_REASSIGNMENTS: alter_reassignments,

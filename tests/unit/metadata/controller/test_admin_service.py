@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from metadata.control.brokers import fence
 from metadata.records import Config, ConfigScope
 from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from tests.unit.metadata.builders import Cluster
@@ -184,7 +185,7 @@ UNKNOWN = "UNKNOWN_TOPIC_OR_PARTITION"
 LONG = "x" * 100_000
 ROW = metadata_pb2.IntList
 
-BAD: list[tuple[str, Message, Callable[[Any], list[str]], list[str]]] = [
+BAD: list[tuple[AnyRpc, Message, Callable[[Any], list[str]], list[str]]] = [
     (rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(), _topics, []),
     (rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(topics=[pb.NewPartitions()]), _topics, [UNKNOWN]),
     (rpcs.ADD_PARTITIONS, pb.AddPartitionsRequest(topics=[pb.NewPartitions(topic=LONG, count=3)]), _topics, [UNKNOWN]),

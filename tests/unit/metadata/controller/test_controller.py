@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from metadata.codec import encode, registration_to_wire
 from metadata.control import brokers
@@ -16,6 +17,7 @@ from quorum.core.events import VoterChangeError, VoterChangeResult
 from quorum.core.types import Batch, VoterSet
 from quorumlog.errors import CorruptStoreError
 from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import check_invariants, directory, registration
 from tests.unit.metadata.fake_node import JumpingLoop, Plane, run, settle
@@ -188,7 +190,7 @@ def test_a_leader_that_is_not_confirmed_answers_only_that() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.confirm = asyncio.Event()
-        asked = [
+        asked: list[tuple[AnyRpc, Message]] = [
             (rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest()),
             (rpcs.CREATE_TOPICS, new_topic("..")),
             (rpcs.TRANSFER_LEADER, pb.TransferLeaderRequest(to=1)),

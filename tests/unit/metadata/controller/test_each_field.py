@@ -28,7 +28,7 @@ Change = Callable[[Message], None]
 WORDS = {error.name for error in ApiError}
 
 
-def requests(plane: Plane) -> dict[str, Message]:
+def requests(plane: Plane) -> dict[AnyRpc, Message]:
     """One of each method that is in order, with every field that it can have."""
     image = plane.replay.image
     topic = image.topic("t")

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,7 +77,7 @@ async def node() -> Node:
     return Node(*await lived())
 
 
-REQUESTS = {
+REQUESTS: dict[AnyRpc, Message] = {
     rpcs.DESCRIBE_NODE: pb.DescribeNodeRequest(),
     rpcs.READ_METADATA: pb.ReadMetadataRequest(),
     rpcs.DESCRIBE_METADATA: pb.DescribeMetadataRequest(at_offset=-1),

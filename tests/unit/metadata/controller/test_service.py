@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ def follower(address: str | None = "there:1") -> Plane:
     return plane
 
 
-REQUESTS = {
+REQUESTS: dict[AnyRpc, Message] = {
     rpcs.REGISTER_BROKER: register(1),
     rpcs.BROKER_HEARTBEAT: pb.BrokerHeartbeatRequest(broker_id=1),
     rpcs.ALTER_PARTITION: pb.AlterPartitionRequest(broker_id=1),
@@ -432,7 +433,7 @@ def test_malformed_requests_are_refused_by_name() -> None:
         port = registration_to_wire(registration(2, endpoints=(Endpoint("A", "h", 70_000),)))
         negative = registration_to_wire(registration(2))
         negative.broker_id = -1
-        cases: list[tuple[str, Any, str]] = [
+        cases: list[tuple[AnyRpc, Any, str]] = [
             (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(registration=wire), "INVALID_REGISTRATION"),
             (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(registration=port), "INVALID_REGISTRATION"),
             (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(registration=negative), "INVALID_REGISTRATION"),

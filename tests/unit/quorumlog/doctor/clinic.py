@@ -65,7 +65,7 @@ class Clinic:
         self.strays: dict[int, list[node_pb2.Stray]] = {}
         self.replicas: dict[int, list[node_pb2.ReplicaDescription]] = {}
         self.partitions_max = 10**9
-        self.asked: list[tuple[int, str]] = []
+        self.asked: list[tuple[int, AnyRpc]] = []
         self.controller_error: ClusterError | None = None
         self.preferred = ""
         self.claims: dict[int, int] = {}

@@ -26,8 +26,8 @@ class FakeClient:
     list is answered one by one, the last again and again; an exception is raised."""
 
     def __init__(self) -> None:
-        self.replies: dict[str | tuple[str, str], Any] = {}
-        self.calls: list[tuple[str, Any]] = []
+        self.replies: dict[AnyRpc | tuple[str, AnyRpc], Any] = {}
+        self.calls: list[tuple[AnyRpc, Any]] = []
         self.learned: list[str] = []
 
     async def __aenter__(self) -> FakeClient:
@@ -38,7 +38,7 @@ class FakeClient:
     async def call(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
         return self._answer(rpc, rpc, request)
 
-    def _answer(self, key: str | tuple[str, str], rpc: AnyRpc, request: Any) -> Any:
+    def _answer(self, key: AnyRpc | tuple[str, AnyRpc], rpc: AnyRpc, request: Any) -> Any:
         self.calls.append((rpc, request))
         reply = self.replies[key]
         if isinstance(reply, list):

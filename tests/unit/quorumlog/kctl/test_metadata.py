@@ -76,7 +76,7 @@ class Nodes:
 
     def __init__(self, *nodes: Node) -> None:
         self.nodes = {f"node:{index + 1}": node for index, node in enumerate(nodes)}
-        self.asked: list[tuple[str, Any]] = []
+        self.asked: list[tuple[AnyRpc, Any]] = []
         self.learned: list[str] = []
         self.at_end: Callable[[], None] = lambda: None
 
