@@ -203,7 +203,8 @@ async def test_writes_under_way_are_acknowledged_or_refused_and_what_was_acknowl
 
     writers = [asyncio.create_task(writer(number)) for number in range(5)]
     for count in (3, 2, 1):
-        await asyncio.sleep(0.02)
+        enough = len(acknowledged) + 4
+        await cluster.until(lambda enough=enough: len(acknowledged) >= enough, "writes are under way")
         last = resize(cluster, "t", count)
         await carried_out(cluster, last, count)
     is_over.set()
