@@ -1,6 +1,6 @@
-"""Applying a batch: mutable copies of what it touches, closed once at the end.
+"""Applies a batch to mutable copies of the topics and fields that it changes, which are frozen at the end.
 
-`apply_records` is private to the image; everyone else calls `ClusterImage.apply`.
+`apply_records` is private to the image; other modules call `ClusterImage.apply`.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 
 class Masks(msgspec.Struct, frozen=True, gc=False):
-    """Of one broker: topic id → bitmask of partitions (never 0), and how many bits there are in all."""
+    """For one broker: topic id → bitmask of partitions (never 0), and the total number of bits."""
 
     by_topic: Map[UUID, int]
     count: int
 
 
 class _OpenTopic:
-    """A topic being edited.  `leads` and `hosts`: by broker, the indexes whose bit turns over, once each time."""
+    """A topic being edited.  leads, hosts: by broker, the indexes whose bit toggles, once for each toggle."""
 
     __slots__ = ("hosts", "leads", "name", "origin", "partitions", "removed", "topic_id")
 
@@ -79,7 +79,7 @@ class _OpenTopic:
         self.leads.setdefault(REASSIGNING, []).append(index)
 
     def take_out(self, index: int) -> PartitionImage:
-        """Remove one partition and give what it was."""
+        """Remove one partition and return it."""
         partition = self.existing(index)
         self.leads.setdefault(partition.leader, []).append(index)
         if partition.reassigning:
@@ -89,7 +89,7 @@ class _OpenTopic:
         return partition
 
     def moved_to(self, topic_id: UUID) -> _OpenTopic:
-        """The same topic under another id; nothing is left under this one."""
+        """Return the same topic under another id, and leave nothing under this one."""
         moved = _OpenTopic(topic_id, self.name, self.origin, self.partitions)
         for partition in self.partitions:
             if partition is not None:
@@ -107,7 +107,7 @@ class _Editor:
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
         self._open: dict[UUID, _OpenTopic] = {}
-        self._past: dict[str, list[int]] = {}  # by topic name: leader epochs of partitions that are gone
+        self._past: dict[str, list[int]] = {}  # by topic name: leader epochs of deleted partitions
         self._changes: dict[str, Any] = {}
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             RegisterBroker: self._register_broker,
@@ -139,7 +139,7 @@ class _Editor:
     # Brokers
 
     def _register_broker(self, record: RegisterBroker, offset: int) -> None:
-        """The same incarnation amends its registration and keeps its epoch; a new one starts anew."""
+        """Register a broker; the same incarnation updates its registration and keeps its epoch."""
         old = self._value("brokers").get(record.broker_id)
         same = old is not None and old.incarnation_id == record.incarnation_id
         self._put(
@@ -290,7 +290,7 @@ class _Editor:
             past.extend([-1] * (partition.index + 1 - len(past)))
             past[partition.index] = max(past[partition.index], partition.leader_epoch)
 
-    # The rest
+    # Other records
 
     def _set_config(self, record: Config, offset: int) -> None:
         resource = (record.scope, record.resource)
@@ -317,19 +317,21 @@ class _Editor:
 
     def _forget_topics(self, record: ForgetTopics, offset: int) -> None:
         for name in record.names:
-            assert name not in self._value("topic_ids"), f"topic {name} is there and forgotten, at offset {offset}"
+            assert name not in self._value("topic_ids"), (
+                f"topic {name} exists, but its epochs are deleted at offset {offset}"
+            )
             open_here, known = self._past.pop(name, None), self._value("past_epochs")
-            assert open_here is not None or name in known, f"nothing is known of {name}, forgotten at offset {offset}"
+            assert open_here is not None or name in known, f"no epochs of {name} to delete at offset {offset}"
             if name in known:
                 self._changes["past_epochs"] = known.delete(name)
 
     def _nothing(self, record: NoOp, offset: int) -> None:
-        """A NoOp only takes an offset."""
+        """Do nothing: a NoOp only takes an offset."""
 
     # Bookkeeping
 
     def _value(self, field: str) -> Any:
-        """A field as it is by now."""
+        """Return the present value of a field."""
         return self._changes[field] if field in self._changes else getattr(self._image, field)
 
     def _put(self, field: str, key: Any, value: Any) -> None:
@@ -363,7 +365,7 @@ def _next_leader_epoch(old: PartitionImage, record: PartitionChange) -> int:
 
 
 def _turn_over(masks: Map[int, Masks], flips: dict[int, list[tuple[UUID, int]]]) -> Map[int, Masks]:
-    """`masks` with the given bits turned over; empty masks and brokers without any leave."""
+    """Return `masks` with the given bits toggled; empty masks, and brokers without any, are removed."""
     result = masks.mutate()
     for broker_id, by_topic in flips.items():
         old = masks.get(broker_id)
@@ -385,5 +387,5 @@ def _turn_over(masks: Map[int, Masks], flips: dict[int, list[tuple[UUID, int]]])
 
 
 def apply_records(image: ClusterImage, base_offset: int, records: Sequence[Record]) -> dict[str, Any]:
-    """The fields of `image` that the records change, with their new values (all but end_offset and epoch)."""
+    """Return the fields of `image` that the records change, with their new values (all but end_offset and epoch)."""
     return _Editor(image).apply(base_offset, records)

@@ -1,10 +1,10 @@
-"""Compression of record batches, with a bound on what a batch may inflate to.
+"""Compression of record batches, with a limit on the decompressed size.
 
-A batch of a megabyte can claim to hold ten gigabytes.  Every codec here therefore writes into a buffer of a size that
-was decided before, and a batch that does not fit is refused by name; the size that a frame declares is a hint, never an
+A batch of a megabyte can claim to contain ten gigabytes.  Therefore every codec here writes into a buffer of limited
+size, and a batch that does not fit is refused; the size that a frame declares is a hint, and never determines an
 allocation.
 
-gzip is the standard library's; snappy, lz4 and zstd are cramjam's, which is imported when the first batch needs it.
+gzip is the standard library's; snappy, lz4 and zstd are cramjam's, which is imported for the first batch that needs it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.record_batch import Buffer, Codec
 
 INFLATED_SIZE_MAX = 128 << 20
-_FIRST_GUESS = 8  # times the compressed size
-_NEXT_GUESS = 4  # times the guess before, up to the bound, until the contents fit
+_FIRST_GUESS = 8  # factor of the compressed size
+_NEXT_GUESS = 4  # factor of the previous guess, up to the limit, until the contents fit
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -29,7 +29,7 @@ CODEC_NAMES = {codec.name.lower(): codec for codec in Codec}
 
 
 class InflatedSizeError(RemoteProtocolError):
-    """The contents are larger than the caller allows."""
+    """The contents exceed the caller's limit."""
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
@@ -48,11 +48,11 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_SIZE_MAX) -> Buffer:
-    """The contents of `data`, at most `size_max` bytes.
+    """Return the contents of `data`, at most `size_max` bytes.
 
     Raises:
-        InflatedSizeError: it inflates to more.
-        RemoteProtocolError: it is not what the codec writes, or something follows it.
+        InflatedSizeError: the contents are larger.
+        RemoteProtocolError: the data is malformed, or further bytes follow it.
     """
     match codec:
         case Codec.NONE:
@@ -74,7 +74,7 @@ def _cramjam() -> ModuleType:
 
 
 def _contiguous(data: Buffer) -> Buffer:
-    """What cramjam takes: it wants an object that owns its bytes or a view over one of the bytes-like kinds."""
+    """Return the data in a form that cramjam accepts: an object that owns its bytes, or a view over one."""
     return data if isinstance(data, bytes | bytearray) else bytes(data)
 
 
@@ -94,7 +94,7 @@ def _gunzip(data: Buffer, size_max: int) -> bytes:
 
 
 def _decompress_frame(codec: Codec, data: Buffer, size_max: int) -> memoryview:
-    """lz4 and zstd: neither says reliably how much comes out, so the buffer grows until it is enough or too much."""
+    """Decompress lz4 or zstd, which do not declare the size reliably: the buffer grows until the contents fit."""
     cramjam = _cramjam()
     into = cramjam.lz4.decompress_into if codec is Codec.LZ4 else cramjam.zstd.decompress_into
     source = _contiguous(data)
@@ -113,7 +113,9 @@ def _decompress_frame(codec: Codec, data: Buffer, size_max: int) -> memoryview:
 
 def _decompress_snappy(data: Buffer, size_max: int) -> Buffer:
     view = memoryview(data)
-    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:  # librdkafka's and kafka-python's other form: one raw block
+    if (
+        bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC
+    ):  # the other form of librdkafka and kafka-python: one raw block
         out = bytearray(_raw_snappy_size(view, 0, size_max))
         _decompress_raw_snappy(view, memoryview(out))
         return out
@@ -125,7 +127,7 @@ def _decompress_snappy(data: Buffer, size_max: int) -> Buffer:
         (length,) = _BLOCK_LENGTH.unpack_from(view, position)
         position += _BLOCK_LENGTH.size
         if not 0 < length <= len(view) - position:
-            raise _malformed(Codec.SNAPPY, f"block of {length} bytes where {len(view) - position} are left")
+            raise _malformed(Codec.SNAPPY, f"block of {length} bytes, but only {len(view) - position} are left")
         block = view[position : position + length]
         blocks.append((block, _raw_snappy_size(block, total, size_max)))
         total += blocks[-1][1]
@@ -139,7 +141,7 @@ def _decompress_snappy(data: Buffer, size_max: int) -> Buffer:
 
 
 def _raw_snappy_size(block: memoryview, before: int, size_max: int) -> int:
-    """What the block says that it inflates to, on top of `before` bytes; the decompressor holds it to that."""
+    """Return the decompressed size that the block declares, plus `before`; the decompressor enforces it."""
     cramjam = _cramjam()
     try:
         size = int(cramjam.snappy.decompress_raw_len(bytes(block)))
@@ -147,7 +149,7 @@ def _raw_snappy_size(block: memoryview, before: int, size_max: int) -> int:
         raise _malformed(Codec.SNAPPY, str(error)) from error
     if before + size > size_max:
         raise _too_large(Codec.SNAPPY, size_max)
-    if size > 64 * len(block) + 64:  # the densest token copies 64 bytes from 3: more cannot come out
+    if size > 64 * len(block) + 64:  # the densest token yields 64 bytes from 3
         raise _malformed(Codec.SNAPPY, f"{len(block)} bytes that claim to be {size}")
     return size
 
@@ -159,7 +161,7 @@ def _decompress_raw_snappy(block: memoryview, out: memoryview) -> None:
     except cramjam.DecompressionError as error:
         raise _malformed(Codec.SNAPPY, str(error)) from error
     if size != len(out):
-        raise _malformed(Codec.SNAPPY, f"{size} bytes came out of a block of {len(out)}")
+        raise _malformed(Codec.SNAPPY, f"a block of {len(out)} bytes decompressed to {size}")
 
 
 def _compress_xerial(data: Buffer) -> bytes:
