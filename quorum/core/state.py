@@ -149,7 +149,8 @@ class CoreState:
     @property
     def is_voter(self) -> bool:
         """Whether this disk is in the voter set in force."""
-        self._cache_voters()
+        if self.history.current is not self._cached_voters:
+            self._cache_voters()
         return self.met and self._is_listed
 
     @property
@@ -168,16 +169,15 @@ class CoreState:
     @property
     def other_voters(self) -> list[ReplicaKey]:
         """Ascending by node id."""
-        self._cache_voters()
+        if self.history.current is not self._cached_voters:
+            self._cache_voters()
         return self._other_voters
 
     def _cache_voters(self) -> None:
         """Compute once per voter set what every step asks of it."""
-        voters = self.history.current
-        if voters is not self._cached_voters:
-            self._cached_voters = voters
-            self._is_listed = self.key in voters
-            self._other_voters = [voter.key for voter in voters if voter.key != self.key]
+        voters = self._cached_voters = self.history.current
+        self._is_listed = self.key in voters
+        self._other_voters = [voter.key for voter in voters if voter.key != self.key]
 
     def peer(self, voter: ReplicaKey) -> Peer:
         """Return where the log says that this voter is."""
