@@ -214,8 +214,8 @@ def test_what_is_gone_is_an_error_unless_told_otherwise(spark: SparkSession, clu
     [
         ("'x' as key", {"topic": "t"}, "column value is required"),
         ("'x' as value", {}, "the option topic or a column topic is required"),
-        ("1 as value", {"topic": "t"}, "column value is int: binary or string"),
-        ("'x' as value, 'y' as extra", {"topic": "t"}, "column extra has no place in a record"),
+        ("1 as value", {"topic": "t"}, "column value is int; expected: "),
+        ("'x' as value, 'y' as extra", {"topic": "t"}, "column extra is not part of a record"),
         ("'x' as value, map('a', 'b') as headers", {"topic": "t"}, "column headers is map"),
         ("'x' as value", {"topic": "nope"}, "topic nope does not exist"),
         ("'x' as value, 9 as partition", {"topic": "t"}, "a row names partition 9 of topic t, which has 1"),
