@@ -621,10 +621,10 @@ class ClusterWatch:
         where = (new.leader, election.key)
         if where not in self._stale or not self._is_registered(new.leader):
             return  # who is elected before its new process has registered never leads in that epoch
-        others = [each for each in old.isr if each != new.leader and self._is_active(each)]
+        others = [each for each in old.isr if each != new.leader and self._can_lead(old, each)]
         self.check(
             not others,
-            lambda: f"I20: {new.leader} leads with what a backup had, {others} of the isr are active: {old} to {new}",
+            lambda: f"I20: {new.leader} leads with what a backup had, {others} of the isr can lead: {old} to {new}",
         )
         self.seen["leader from a restored backup"] += 1
         self._set_back.add(election.key)
@@ -651,9 +651,14 @@ class ClusterWatch:
         life = None if run is None else run.role.lifecycle
         return life is not None and broker is not None and broker.incarnation_id == life.identity.incarnation_id
 
-    def _is_active(self, broker_id: int) -> bool:
-        broker = self.metadata.image.brokers.get(broker_id)
-        return broker is not None and broker.active
+    def _can_lead(self, partition: PartitionImage, broker_id: int) -> bool:
+        broker, replica = self.metadata.image.brokers.get(broker_id), partition.replica(broker_id)
+        return (
+            broker is not None
+            and broker.active
+            and replica is not None
+            and broker.directory_online(replica.directory_id)
+        )
 
     # Unclean elections
 

@@ -92,6 +92,8 @@ class MetadataWatch:
     """Told of the brokers that are in sync again because their leader said so."""
     caching: frozenset[str] = frozenset()
     """Topics with write.caching."""
+    asked_uncleanly: set[Spot] = field(default_factory=set)
+    """Partitions for which the operator has requested an unclean election, because nobody held everything."""
     has_crashed: Callable[[UUID], bool] = lambda _: False
     """Whether this incarnation of a broker has ended without a clean stop."""
     proposals: set[Proposed] = field(default_factory=set)
@@ -369,7 +371,8 @@ class MetadataWatch:
         if reason is Reason.UNCLEAN_ELECTION:
             self.seen["unclean"] += 1
             # With write.caching, anybody may be elected once nobody is sure to hold everything.
-            allowed = topic.name in self.unclean or (topic.name in self.caching and not old.isr and not old.elr)
+            given_up = (not old.isr and not old.elr) or Spot(topic.name, new.index) in self.asked_uncleanly
+            allowed = topic.name in self.unclean or (topic.name in self.caching and given_up)
             self.check(allowed, lambda: f"I20: an unclean election of {name}: {old} to {new}")
             self.on_unclean(Election(key, new.leader_epoch))
             return

@@ -46,6 +46,8 @@ class Operator:
             if lost := self._leaderless():
                 policy = pb.ElectLeadersRequest.POLICY_UNCLEAN
                 request = pb.ElectLeadersRequest(policy=policy, partitions=lost)
+                # The request may arrive late, after another replica has been elected.
+                self._world.watch.metadata.asked_uncleanly |= {Spot(one.topic, one.index) for one in lost}
                 await self._orders.ask(rpcs.ELECT_LEADERS, request, ORDER_S, random)
             moves = self._moves() if self._world.healed else {}
             if moves:
