@@ -1,4 +1,4 @@
-"""Topic administration over the Kafka protocol: forwarded to the active controller, and its answers translated."""
+"""Topic administration over the Kafka protocol: forwards requests to the active controller, translates its replies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def message_of(result: pb.Result) -> str | None:
 
 
 class Forwarder:
-    """Calls the controller within the caller's time, then waits for the change to reach this broker."""
+    """Calls the controller within the caller's timeout, then waits until this broker has applied the change."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Forwarder:
         self._wait_for_metadata = wait_for_metadata
 
     def deadline(self, timeout_ms: int) -> float:
-        """On the loop's clock: when an answer must be there that a client wants within `timeout_ms`."""
+        """Return the time, on the loop's clock, by which a client with this timeout must have its answer."""
         return asyncio.get_running_loop().time() + max(1, min(timeout_ms, self._timeout_max_ms)) / 1000
 
     async def forward(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, deadline: float) -> ReplyT:
-        """Return the reply; if none comes in time, one whose result says so."""
+        """Return the controller's reply; if none arrives in time, a reply whose result is that error."""
         timeout_ms = max(1, int((deadline - asyncio.get_running_loop().time()) * 1000))
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -60,7 +60,10 @@ class Forwarder:
         return rpc.reply_of(result)
 
     async def wait_for(self, offsets: list[int], deadline: float) -> None:
-        """Until this broker knows of the changes, so that the client's next request finds them; else so be it."""
+        """Wait until this broker has applied the changes, so that the client's next request finds them.
+
+        Returns at the deadline, too: the changes are committed already.
+        """
         if self._wait_for_metadata is None or not offsets:
             return
         try:
@@ -71,7 +74,7 @@ class Forwarder:
 
 
 async def create_topics(forwarder: Forwarder, request: Any) -> dict[str, Any]:
-    """The values of a CreateTopics response."""
+    """Forward a CreateTopics request; return the values of its response."""
     deadline = forwarder.deadline(milliseconds(request.timeout))
     refused: dict[str, pb.Result] = {}
     message = pb.CreateTopicsRequest()
@@ -138,7 +141,7 @@ def _created(topic: pb.CreatedTopic) -> dict[str, Any]:
 
 
 async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage) -> dict[str, Any]:
-    """The values of a DeleteTopics response."""
+    """Forward a DeleteTopics request; return the values of its response."""
     deadline = forwarder.deadline(milliseconds(request.timeout))
     message = pb.DeleteTopicsRequest()
     if hasattr(request, "topic_names"):
@@ -161,7 +164,7 @@ async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage)
     for deleted in reply.topics:
         topic_id = UUID(bytes=deleted.topic_id) if deleted.topic_id else None
         name: str | None = deleted.name
-        if not name and topic_id is not None:  # asked for by id; without an id, the empty name was asked for
+        if not name and topic_id is not None:  # the request named an id; without an id, it named the empty topic name
             name = image.topics[topic_id].name if topic_id in image.topics else None
         values = _topic_refusal(name, deleted.result, topic_id)
         if is_ok(deleted.result):

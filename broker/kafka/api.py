@@ -33,9 +33,9 @@ NO_OFFSET = -1
 NO_SESSION = 0
 """`session_id` of a fetch outside any session."""
 FULL_FETCH_NO_SESSION = -1
-"""`session_epoch`: a full fetch, open no session (and close the one named)."""
+"""`session_epoch` of a full fetch that opens no session, and closes the session that it names."""
 FULL_FETCH_NEW_SESSION = 0
-"""`session_epoch`: a full fetch, open a session for what it lists."""
+"""`session_epoch` of a full fetch that opens a session for the partitions that it lists."""
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -47,10 +47,10 @@ LAST_TIERED_TIMESTAMP = -5
 class ProduceResult:
     """The answer for one partition.
 
-    base_offset: of the first record, or of the original if it is a duplicate; -1 with an error, except after
-        NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, whose records may be in the log.
+    base_offset: offset of the first record, or of the original's first record if this is a duplicate; -1 with an error,
+        except with NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, whose records may be in the log.
     error_message: for protocol versions that carry it; empty = None.
-    record_errors: the records that are wrong, where single records are.
+    record_errors: the invalid records, if the error is about single records.
     leader_id, leader_epoch: the leader to ask instead, with NOT_LEADER_OR_FOLLOWER; -1 = unknown.
     """
 
@@ -66,10 +66,10 @@ class ProduceResult:
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """One partition of a fetch.  The topic goes by name (versions below 13) or id (above); the other is None.
+    """One partition of a fetch.  The topic has a name (versions below 13) or an id (13 and above); the other is None.
 
-    current_leader_epoch: what the fetcher takes for the leader epoch; -1 = does not say.
-    last_fetched_epoch: leader epoch of the record before `fetch_offset`; -1 = none or does not say.
+    current_leader_epoch: the leader epoch that the fetcher knows; -1 = not stated.
+    last_fetched_epoch: leader epoch of the record before `fetch_offset`; -1 = no such record, or not stated.
     log_start_offset: a follower's log start; -1 for consumers.
     """
 
@@ -96,7 +96,7 @@ class FetchPlan:
 
     replica_id: `CONSUMER`, or the fetching broker's id with its broker epoch.
     max_wait_ms: capped by the manager.  min_bytes <= 0 answers at once.
-    session_id, session_epoch: as they came (KIP-227); the defaults mean a full fetch with no session.
+    session_id, session_epoch: as in the request (KIP-227); the defaults mean a full fetch with no session.
     """
 
     partitions: tuple[FetchPartition, ...]
@@ -114,10 +114,10 @@ class FetchPlan:
 class FetchResult:
     """The answer for one partition.
 
-    topic_id, topic: as asked for; the other one is filled in when the image knows it.
+    topic_id, topic: as in the request; the one that it did not name is filled in if the image has the topic.
     records: whole batches, the first always whole even above max_bytes; empty = nothing new.
     last_stable_offset: the high watermark, until there are transactions.
-    diverging_epoch, diverging_end: set (not -1) when the fetcher must truncate before it goes on (KIP-595).
+    diverging_epoch, diverging_end: not -1 if the fetcher must truncate before it continues (KIP-595).
     """
 
     topic_id: UUID | None
@@ -136,7 +136,7 @@ class FetchResult:
 
 @dataclass(frozen=True, slots=True)
 class FetchReply:
-    """error_code: of the request as a whole (session errors); then `results` is empty."""
+    """The answer to a fetch.  error_code: for the request as a whole (session errors); `results` is empty then."""
 
     error_code: int
     session_id: int = NO_SESSION
@@ -145,7 +145,7 @@ class FetchReply:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetResult:
-    """offset and timestamp are -1 when no record is at or after the timestamp asked for."""
+    """The answer for one partition.  offset, timestamp: -1 if no record is at or after the requested timestamp."""
 
     error_code: int
     offset: int = NO_OFFSET
@@ -155,7 +155,7 @@ class ListOffsetResult:
 
 @dataclass(frozen=True, slots=True)
 class EpochEndResult:
-    """OffsetsForLeaderEpoch: the largest epoch <= the one asked for and its end offset; -1, -1 when unknown."""
+    """The largest epoch at or below the requested one, with its end offset; both -1 if unknown."""
 
     error_code: int
     leader_epoch: int = NO_EPOCH
@@ -170,7 +170,7 @@ class ProducerIdResult:
 
 
 class Replicas(Protocol):
-    """What handlers call.  `broker.replica.service.ReplicaService` implements it."""
+    """The calls of the handlers.  `broker.replica.service.ReplicaService` implements them."""
 
     @property
     def image(self) -> ClusterImage:
@@ -180,20 +180,20 @@ class Replicas(Protocol):
     def start_produce(
         self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int
     ) -> asyncio.Future[ProduceResult]:
-        """Check and append, in the order of the calls; the future is answered under the rule of `acks`.
+        """Check and append, in the order of the calls.  The returned future is done when `acks` is satisfied.
 
-        The future never raises, and only its caller may cancel it.  Batches with compression may be appended after the
-        call has returned.  `batches` is not kept after the future is done, except by a check of records that runs in a
-        thread at that moment (at most `record_check_threads`).
+        The future never raises, and only its caller may cancel it.  Batches with compression may be appended after this
+        call has returned.  `batches` is not kept after the future is done, except by a check of records that is still
+        running in a thread (at most `record_check_threads`).
         """
         ...
 
     async def produce(self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int) -> ProduceResult:
-        """`start_produce`, awaited."""
+        """Call `start_produce` and wait for its result."""
         ...
 
     async def fetch(self, request: FetchPlan) -> FetchReply:
-        """Long poll, for consumers and followers.  A cancel leaves nothing behind."""
+        """Answer a fetch of a consumer or follower; may wait (long poll).  A cancel leaves nothing behind."""
         ...
 
     async def list_offset(

@@ -1,6 +1,6 @@
-"""Configs over the Kafka protocol: shown from this broker's image, changed by the active controller.
+"""Configs over the Kafka protocol: read from this broker's image, changed by the active controller.
 
-Kafka knows topics (2) and brokers (4), and a broker without a name is the cluster.
+Kafka has two types of resource, topics (2) and brokers (4).  A broker without a name means the whole cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _resource(resource: Any) -> Resource:
 
 
 def describe_configs(request: Any, image: ClusterImage) -> dict[str, Any]:
-    """The values of a DescribeConfigs response."""
+    """Return the values of a DescribeConfigs response."""
     return {"results": [_described(resource, image) for resource in request.resources]}
 
 
@@ -65,7 +65,10 @@ def _described(resource: Any, image: ClusterImage) -> dict[str, Any]:
 
 
 async def alter_configs(forwarder: Forwarder, request: Any, timeout_ms: int, *, incremental: bool) -> dict[str, Any]:
-    """The values of a response to IncrementalAlterConfigs, or to AlterConfigs, which resets what it does not name."""
+    """Forward an (Incremental)AlterConfigs request; return the values of its response.
+
+    incremental: False for AlterConfigs, which resets every config that it does not name.
+    """
     deadline = forwarder.deadline(timeout_ms)
     message = pb.AlterConfigsRequest()
     message.header.validate_only = request.validate_only

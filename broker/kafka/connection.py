@@ -1,14 +1,14 @@
-"""One client connection: frames in, replies out, in order.
+"""One client connection: reads requests and answers them in order.
 
-Theory of operation.  Requests are begun in the order in which they arrived, and answered in that order.  A request
-waits until all before it are answered, as every Kafka client expects, with one exception: Produce requests in a row are
-all begun at once, because `start_produce` appends in the order of its calls; only their acknowledgements are awaited
-together.
-Each begun request has a slot in a line; a reply goes out when its slot is at the head.
+Theory of operation.  Requests begin in the order in which they arrived, and are answered in that order.  As every Kafka
+client expects, a request begins only after all earlier requests have been answered.  Consecutive Produce requests are
+the one exception: they begin at once, because `start_produce` appends in the order of its calls.  Only their
+acknowledgements are awaited together.
+Each request that has begun has a slot in a line.  Its reply is sent when the slot is at the head of the line.
 
-What arrives is bounded: no more is read while too many requests wait, while the server holds too many bytes, or while
-the peer does not take its replies.  What breaks the protocol closes this connection, after the replies to what came
-before; nothing of it reaches beyond this object.
+The input is bounded.  The connection stops reading while too many requests wait, while the server holds too many bytes,
+or while the peer does not read its replies.  A protocol error closes this connection once earlier requests have been
+answered.  It affects no other connection.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ log = get_logger("kafka")
 
 Buffer = bytes | bytearray | memoryview
 Reply = Sequence[Buffer] | None
-"""The encoded response without header; None sends nothing."""
+"""The encoded response without its header.  None: no reply is sent."""
 
 
 class HangUp(Exception):
-    """The protocol has no other answer than to close the connection."""
+    """A refusal for which the protocol has no answer except to close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A reply that `finish` makes once all futures are done.  They are only dropped, never cancelled."""
+    """A reply that `finish` makes once all futures are done.
+
+    If the connection is lost first, the futures are dropped, not cancelled.
+    """
 
     futures: Sequence[asyncio.Future[Any]]
     finish: Callable[[], Reply]
@@ -47,7 +50,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose request it is.  principal: always ANONYMOUS until listeners authenticate."""
+    """The sender of a request.  principal: always ANONYMOUS until listeners authenticate."""
 
     listener: str
     peer: str
@@ -59,7 +62,7 @@ Dispatch = Callable[[Caller, memoryview], Reply | Pending | Awaitable[Reply]]
 
 
 class Host(Protocol):
-    """What a connection needs of its server."""
+    """The part of the server that a connection uses."""
 
     @property
     def limits(self) -> KafkaLimits: ...
@@ -76,7 +79,7 @@ class Host(Protocol):
 
 
 class _Slot:
-    """A begun request.  `size`: bytes of its frame, held until it is answered."""
+    """A request that has begun.  `size`: bytes of its frame, which count as held until the request is answered."""
 
     __slots__ = ("done", "flexible", "header", "left", "pending", "reply", "size", "task")
 
@@ -91,7 +94,7 @@ class _Slot:
 
 
 class Connection(FrameProtocol):
-    """`host` owns it; it ends when the transport says so."""
+    """One client connection, owned by `host`.  It ends with `connection_lost`."""
 
     def __init__(self, host: Host, listener: str) -> None:
         super().__init__(host.limits.frame_max_bytes)
@@ -111,7 +114,7 @@ class Connection(FrameProtocol):
         self._reading = True
         self._unsent_bytes = 0
         self._at_rest = True
-        # for the sweep
+        # used by `sweep` and `make_way`
         self._requests = 0
         self._seen_requests = -1
         self._seen_at = 0.0
@@ -147,7 +150,7 @@ class Connection(FrameProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether closing it now would lose no request and no reply.  The beginning of a small frame does not count."""
+        """Whether closing now would lose no request and no reply.  The beginning of a small frame does not count."""
         assert self._transport is not None
         busy = self._queue or self._line or self._frame_began is not None
         return not busy and self._transport.get_write_buffer_size() == 0
@@ -201,13 +204,13 @@ class Connection(FrameProtocol):
 
     def go_on_reading(self) -> None:
         self._held_by_budget = False
-        if self._frame_began is not None:  # the wait was ours, not the peer's
+        if self._frame_began is not None:  # this broker caused the wait, so the peer gets its full time again
             self._frame_began = asyncio.get_running_loop().time()
             self._progress_mark = None
         self._throttle()
 
     def _throttle(self) -> None:
-        """Read, or not, as everything together says."""
+        """Pause or resume reading, according to all bounds together."""
         waiting = len(self._queue) + len(self._line)
         wanted = (
             not self._closing
@@ -226,7 +229,7 @@ class Connection(FrameProtocol):
     # --- requests and replies ---
 
     def _advance(self) -> None:
-        """Send what is ready, begin what may begin, until neither is left."""
+        """Begin requests and send replies until neither is possible."""
         if self._advancing or self._lost:
             return
         self._advancing = True
@@ -241,7 +244,7 @@ class Connection(FrameProtocol):
         self._throttle()
 
     def _begin_next(self) -> bool:
-        """Begin the oldest request that waits, if those before it allow that."""
+        """Begin the oldest waiting request if earlier requests permit that.  Return whether it left the queue."""
         if not self._queue or self._closing or self._full:
             return False
         frame = self._queue[0]
@@ -258,7 +261,10 @@ class Connection(FrameProtocol):
         return True
 
     def _begin(self, frame: memoryview, is_produce: bool) -> None:
-        """Raises: RemoteProtocolError, with no slot taken."""
+        """Begin one request.
+
+        Raises: RemoteProtocolError, before the request has a slot.
+        """
         if not is_produce and len(frame) > self._limits.small_request_max_bytes:
             raise RemoteProtocolError(f"request of {len(frame)} bytes; only Produce may be so large")
         header = codec.parse_request_header(frame)
@@ -302,7 +308,7 @@ class Connection(FrameProtocol):
             future.add_done_callback(one)
 
     def _resolve(self, slot: _Slot) -> None:
-        """What the slot waited for is done."""
+        """Complete a slot whose task or futures are done."""
         if self._lost:
             if slot.task is not None and not slot.task.cancelled() and (error := slot.task.exception()) is not None:
                 log.error("request failed after its connection", peer=self.peer, error=repr(error))
@@ -325,9 +331,9 @@ class Connection(FrameProtocol):
         self._advance()
 
     def _failed(self, slot: _Slot, error: BaseException) -> None:
-        """A bug of ours, or the server is closing: this request has no answer, so neither has the connection.
+        """Complete a slot whose request failed: send it no reply, and close the connection.
 
-        A broken invariant is for the process to judge.
+        The cause is a bug of this broker, or the server is closing.  A broken invariant ends the process.
         """
         slot.done = True
         if not _report_if_broken(error) and not self._closing:
@@ -337,7 +343,7 @@ class Connection(FrameProtocol):
         self.refuse_rest()
 
     def _send_ready(self) -> bool:
-        """Write every reply at the head of the line that is ready."""
+        """Write all ready replies at the head of the line.  Return whether a slot was done."""
         line = self._line
         if not line or not line[0].done:
             return False
@@ -364,13 +370,13 @@ class Connection(FrameProtocol):
     # --- ending ---
 
     def _break_off(self, why: str) -> None:
-        """Close once what was asked before is answered."""
+        """Log the reason, and close the connection once earlier requests have been answered."""
         if not self._closing:
             self._host.lines.warning("connection closed", peer=self.peer, listener=self._listener, reason=why)
         self.finish()
 
     def finish(self) -> None:
-        """Read nothing more, answer what has been begun, close."""
+        """Stop reading, answer the requests that have begun, then close the connection."""
         self._closing = True
         self.refuse_rest()
         dropped, self._queued_bytes = self._queued_bytes, 0
@@ -379,7 +385,7 @@ class Connection(FrameProtocol):
         self._advance()
 
     def cancel_waits(self) -> None:
-        """Give up requests that are parked (long polls); for a server that closes."""
+        """Cancel parked requests (long polls).  The server calls it when it closes."""
         for slot in list(self._line):
             if slot.task is not None:
                 slot.task.cancel()
@@ -389,7 +395,7 @@ class Connection(FrameProtocol):
             self._transport.abort()
 
     def sweep(self, now: float) -> None:
-        """Close it if it idles, or if either direction has stalled."""
+        """Close the connection if it is idle, or if either direction has stalled."""
         if self._requests != self._seen_requests or self._line:
             self._seen_requests, self._seen_at = self._requests, now
         limits = self._limits
@@ -410,7 +416,7 @@ class Connection(FrameProtocol):
             self._stalled("it does not take its replies")
 
     def make_way(self, now: float) -> None:
-        """Others wait for the memory that this one's frame has: close it if the frame hardly grows."""
+        """Close the connection if its frame hardly grows, because others wait for the memory that the frame takes."""
         received = self.frame_filled
         limits = self._limits
         if self._progress_mark is None or received - self._progress_mark[1] >= limits.crowded_progress_bytes:
@@ -425,7 +431,7 @@ class Connection(FrameProtocol):
 
 
 def _report_if_broken(error: BaseException) -> bool:
-    """Whether `error` is a broken invariant; the loop's exception handler, which ends the process, has it then."""
+    """Return whether `error` is a broken invariant.  If so, report it to the loop's handler, which ends the process."""
     if not isinstance(error, AssertionError):
         return False
     context = {"message": "invariant broken in a Kafka request", "exception": error}

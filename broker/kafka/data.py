@@ -1,7 +1,7 @@
-"""Produce and Fetch: a frame into calls of the replicas, their results into a frame.
+"""Produce and Fetch: converts frames into calls of the replicas, and their results into frames.
 
-Record bytes are never copied here: a batch is passed on as a slice of its frame, and returns as a buffer that goes to
-the socket.
+Record bytes are never copied here.  A produced batch is passed on as a slice of its frame.  A fetched batch is a buffer
+that is written to the socket.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _produce_reply(
 
 
 async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, room: Callable[[], int]) -> Reply:
-    """room: returns the most bytes of records that a consumer may be sent now."""
+    """Answer a Fetch.  room: returns the most bytes of records that a reply to a consumer may contain now."""
     version = caller.header.api_version
     request = fetch.decode_request(frame, caller.header.body, version, FetchPartition, ForgottenPartition)
     refusal = _refusal(request, version)
@@ -130,7 +130,7 @@ def _refusal(request: fetch.FetchRequest, version: int) -> Code | None:
     if follower and version < _FIRST_FETCH_WITH_STATE:
         return (
             Code.CLUSTER_AUTHORIZATION_FAILED
-        )  # brokers of this cluster do not fetch so: it must not move a watermark
+        )  # brokers of this cluster use newer versions; a fetch by anybody else must not move a watermark
     if not follower and request.session_id != NO_SESSION:
         return Code.FETCH_SESSION_ID_NOT_FOUND  # consumers get no session
     return None

@@ -1,7 +1,7 @@
-"""Which requests this broker answers, in which versions, and which function answers each: the table `HANDLERS`.
+"""The requests that this broker answers, with their versions and functions: the table `HANDLERS`.
 
-Handlers convert and decide nothing (see `broker/kafka/api.py`).  A handler that needs no wait returns the reply at
-once, without a task; the others are coroutines.
+Handlers convert and decide nothing (see `broker/kafka/api.py`).  A handler that does not wait returns its reply without
+a task; the others are coroutines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Outcome = Reply | Pending | Awaitable[Reply]
 
 
 class Resource(Enum):
-    """What a request acts on, as Kafka's access control lists name it."""
+    """The kind of object that a request acts on, named as in Kafka's access control lists."""
 
     CLUSTER = auto()
     TOPIC = auto()
@@ -41,7 +41,7 @@ class Resource(Enum):
 
 
 class Operation(Enum):
-    """What a request does to its resource, as Kafka's access control lists name it."""
+    """The action of a request on its resource, named as in Kafka's access control lists."""
 
     READ = auto()
     WRITE = auto()
@@ -65,7 +65,7 @@ class Handler:
 
     low, offered: the versions that ApiVersions reports.
     of_brokers: a higher version, which only brokers use.
-    access: what the caller needs permission for; None for a request that everybody may send.  Nothing checks it yet.
+    access: the permission that the caller needs; None if everybody may send the request.  It is not checked yet.
     """
 
     low: int
@@ -76,7 +76,7 @@ class Handler:
 
     @property
     def accepted(self) -> int:
-        """The highest version that is answered."""
+        """The highest version that this broker answers."""
         return max(self.offered, self.of_brokers)
 
 
@@ -92,7 +92,7 @@ class Handlers:
         wait_for_metadata: Callable[[int], Awaitable[object]] | None,
         reply_room: Callable[[], int],
     ) -> None:
-        """reply_room: bytes of records that a consumer may be given in one reply now."""
+        """reply_room: returns the bytes of records that one reply to a consumer may contain now."""
         self._replicas = replicas
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -101,11 +101,11 @@ class Handlers:
         self._metadata = MetadataResponses(node_id, cluster_id, limits.metadata_cache_max_bytes)
         self._reply_room = reply_room
         self.requests: dict[str, int] = {api.name.lower(): 0 for api in HANDLERS}
-        """Requests begun, by name: for the metrics."""
+        """Number of requests begun, by name, for the metrics."""
         self._api_versions: dict[int, bytes] = {}
 
     def joined(self, cluster_id: str) -> None:
-        """The cluster is known now, where it was not yet when this was made."""
+        """Set the cluster id, which may not have been known when this object was made."""
         self._cluster_id = cluster_id
         self._metadata = MetadataResponses(self._node_id, cluster_id, self._limits.metadata_cache_max_bytes)
 
@@ -120,7 +120,7 @@ class Handlers:
         api = Api(header.api_key)
         handler = HANDLERS[api]
         if not handler.low <= header.api_version <= handler.accepted:
-            if api is Api.API_VERSIONS:  # the only refusal that clients can read, in the oldest version
+            if api is Api.API_VERSIONS:  # clients can read this refusal alone, and only in the oldest version
                 return (self._api_versions_body(0, _UNSUPPORTED_VERSION),)
             raise HangUp(f"version {header.api_version} of {api.name}; {handler.low} to {handler.offered} are offered")
         self.requests[api.name.lower()] += 1

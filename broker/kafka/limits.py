@@ -12,42 +12,43 @@ class KafkaLimits:
     frame_max_bytes: int = 100 << 20
     """A larger frame closes its connection before it is read."""
     small_request_max_bytes: int = 4 << 20
-    """The same for every request but Produce: decoded, they take many times their size."""
+    """A larger request closes its connection, unless it is Produce.  Others take many times their size once decoded."""
     connections_max: int = 4_000
-    """Connections of all listeners, at most half of the process's file descriptors.  One more takes the place of an
+    """Connections of all listeners, at most half of the process's file descriptors.  A further connection replaces an
     idle one, or is closed at once if none is idle."""
     requests_per_connection_max: int = 64
-    """Requests of one connection read and not yet answered; then it is not read from."""
+    """Requests of one connection that were read and are not answered yet.  At this number, reading stops."""
     held_max_bytes: int = 512 << 20
-    """Bytes over all connections: half of it for frames that arrive, half for whole requests and unsent replies.  What
-    happens above it: see `MemoryBudget`."""
+    """Bytes held for all connections: half for frames that are arriving, half for whole requests and unsent replies.
+    `MemoryBudget` describes what happens above the limit."""
     idle_ms: int = 600_000
-    """A connection without requests for so long is closed."""
+    """A connection that sends no request for this time is closed."""
     frame_stall_ms: int = 30_000
-    """How long a frame may take to arrive, beside a second for each MiB."""
+    """Time for a frame to arrive, in addition to one second for each MiB."""
     crowded_stall_ms: int = 1_000
     crowded_progress_bytes: int = 64 << 10
-    """While others wait for room for their frames: one that grows by less than this in that time is given up."""
+    """While others wait for room for their frames, a connection whose frame grows by less than this in
+    `crowded_stall_ms` is closed."""
     write_stall_ms: int = 60_000
-    """A peer that has taken less than `write_stall_bytes` of its replies in this time is closed."""
+    """A connection whose peer reads less than `write_stall_bytes` of its replies in this time is closed."""
     write_stall_bytes: int = 64 << 10
     write_buffer_bytes: int = 1 << 20
-    """Unsent replies of one connection; above it no further request of it is begun."""
+    """Bytes of unsent replies of one connection.  Above it, no further request of the connection begins."""
     sweep_ms: int = 5_000
-    """How often idle and stalled connections are looked for."""
+    """Time between two searches for idle and stalled connections."""
     close_ms: int = 2_000
-    """How long closing the server waits for replies to be made and sent."""
+    """Time that a closing server waits for replies to be made and sent."""
     metadata_cache_max_bytes: int = 16 << 20
     controller_timeout_max_ms: int = 120_000
-    """Longest that a forwarded request may take, whatever it asks for."""
+    """Longest time for a forwarded request, whatever timeout the client asks for."""
 
 
 REPLY_MIN_BYTES = 1 << 20
-"""Of records, that a consumer is given whatever is held; one batch is always given whole."""
+"""Bytes of records that one reply may contain, however many bytes are held.  One batch is always sent whole."""
 
 
 class Reading(Protocol):
-    """What `MemoryBudget` sees of a connection."""
+    """The part of a connection that `MemoryBudget` uses."""
 
     def hold_reading(self) -> None: ...
     def go_on_reading(self) -> None: ...
@@ -55,21 +56,23 @@ class Reading(Protocol):
 
 
 class MemoryBudget:
-    """Counts held bytes, and stops connections from reading while there are too many.
+    """Counts held bytes, and stops connections from reading while too many are held.
 
-    Theory of operation.  Two accounts, each with half of the limit, so that neither can starve the other.
+    Theory of operation.  There are two accounts.  Each has half of the limit, so that neither can starve the other.
 
-    *Whole* requests and unsent replies: taken when a frame is whole, given back when it is answered.  While there is
-    too much of them, a connection is held that has more than its share, the account divided by those who have anything
-    in it: somebody whose requests are not answered, or who does not take his replies, delays himself and not others.
+    *Whole* requests and unsent replies.  A frame counts from its arrival until its answer.  While the account exceeds
+    its half, a connection with more than its share stops reading.  The share is the half divided by the number of
+    connections that hold anything.  So a client whose requests are not answered, or that does not read its replies,
+    delays itself and not others.
 
-    *Growing* frames, those too large for the staging buffer: while there is too much of them, whoever takes more is
-    held, but for `allowance` bytes that every connection may always have, so that small requests go on.  If everybody
-    held part of a frame, nobody could ever give back: so the connection that began its frame first (the elder) is never
-    held; and the server is told (`on_crowded`), which closes those whose frames do not grow.
+    *Growing* frames, those too large for the staging buffer.  While the account exceeds its half, a connection whose
+    frame grows stops reading.  Every connection may always have `allowance` bytes, so that small requests continue.  If
+    every connection held part of a frame, none could ever give bytes back.  So the connection whose frame began first
+    (the elder) never stops reading.  `on_crowded` informs the server, which closes connections whose frames do not
+    grow.
 
-    What is held in memory is thus at most the limit, plus a share and the allowance each for those that were just
-    reading, plus one frame.
+    The memory held is thus at most the limit, plus a share and an allowance for each connection that was just reading,
+    plus one frame.
     """
 
     def __init__(self, max_bytes: int, allowance: int, on_crowded: Callable[[], None]) -> None:
@@ -90,7 +93,7 @@ class MemoryBudget:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether somebody waits for room for a growing frame."""
+        """Whether a connection waits for room for a growing frame."""
         return bool(self._crowded_out)
 
     # -- whole requests, and replies
@@ -116,7 +119,7 @@ class MemoryBudget:
             self._go_on(self._above_share, next(iter(self._above_share)))
 
     def room(self) -> int:
-        """How large the records of one more reply may be: less and less, the more is held, but never nothing."""
+        """Return the bytes of records that one more reply may contain: fewer as more is held, never none."""
         return max(REPLY_MIN_BYTES, (self._half - self._whole) // 8)
 
     def _share(self) -> int:
@@ -133,7 +136,7 @@ class MemoryBudget:
             self._on_crowded()
 
     def grown(self, who: Reading) -> None:
-        """The frame is whole, or will never be: the next elder goes on, and whoever there is room for."""
+        """Release a frame that is whole or will never be.  The next elder resumes, and others if there is room."""
         self._growing -= self._growing_of.pop(who, 0)
         elder = self._elder()
         if elder is not None and elder in self._crowded_out:
@@ -142,14 +145,14 @@ class MemoryBudget:
             self._go_on(self._crowded_out, next(iter(self._crowded_out)))
 
     def growing(self) -> list[Reading]:
-        """Those that are free to go on with a growing frame."""
+        """Return the connections with a growing frame that are not stopped."""
         return [who for who in self._growing_of if who not in self._crowded_out and who not in self._above_share]
 
     def _elder(self) -> Reading | None:
         return next(iter(self._growing_of), None)
 
     def forget(self, who: Reading) -> None:
-        """The connection is gone, with all that it held."""
+        """Release everything that a lost connection held."""
         self._above_share.pop(who, None)
         self._crowded_out.pop(who, None)
         self.give(who, self._whole_of.get(who, 0))

@@ -1,7 +1,7 @@
 """The Kafka listeners of a broker.
 
-Owns the listening sockets and the connections; what a request means is in `handlers.py`, what the data is in
-`broker/replica`.  Runs on the running loop, makes no task but those of the requests.
+Owns the listening sockets and the connections.  `handlers.py` answers the requests, `broker/replica` owns the data.
+Everything runs on the running loop; only requests have tasks.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from quorumlog.runtime.logging import LineBudget
 from quorumlog.wire.rpcs import ControllerCall
 
 EVICTION_LOOKS_MAX = 64
-"""Connections of each kind that are looked at for one to close; a flood must not cost the loop a walk through all."""
+"""Connections of each kind that are examined to find one to close.  In a flood, the loop must not walk through all."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundListener:
-    """port: the one that was bound, when 0 was asked for."""
+    """A listener that is bound.  port: the actual port, also where the configuration asks for port 0."""
 
     name: str
     host: str
@@ -35,7 +35,7 @@ class BoundListener:
 
 @dataclass(slots=True)
 class ListenerCounters:
-    """What the metrics read."""
+    """Counts of connections, for the metrics."""
 
     connections: int = 0
     connections_refused: int = 0
@@ -43,13 +43,15 @@ class ListenerCounters:
 
 
 class KafkaServer:
-    """`bind()`, `start()`, `close()`, each once; a client is answered with the endpoints of the listener that it asked.
+    """The Kafka listeners of one broker.  Call `bind`, `start` and `close` in this order, each once.
+
+    A reply names the endpoints of the listener that received the request.
 
     Args:
         listeners: `[NAME=]HOST:PORT`, parsed or as text.
         controller_call: reaches the active controller.
-        wait_for_metadata: returns when the broker's image has reached an offset; so that a client finds the topic that
-            it has just created through this broker.
+        wait_for_metadata: returns when the broker's image has reached an offset.  Handlers wait for it, so that a
+            client finds the topic that it has just created through this broker.
     """
 
     def __init__(
@@ -81,11 +83,11 @@ class KafkaServer:
         self._listeners = [parse_named(item) if isinstance(item, str) else item for item in listeners]
         self._connections: dict[Connection, None] = {}
         self._silent: dict[Connection, None] = {}
-        """Those that have not sent a request, the oldest first."""
+        """Connections that have not sent a request, oldest first."""
         self._resting: dict[Connection, None] = {}
-        """Those whose requests are all answered, the one that has rested longest first."""
+        """Connections whose requests have all been answered, the one that has rested longest first."""
         self._evicted: set[Connection] = set()
-        """Aborted, but their transports have not said yet that they are closed."""
+        """Aborted connections whose transports have not reported yet that they are closed."""
         self._servers: list[asyncio.Server] = []
         self._bound: list[BoundListener] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -126,19 +128,19 @@ class KafkaServer:
             self._idle.set()
 
     def at_work(self, connection: Connection) -> None:
-        """A request of a connection that was at rest has arrived."""
+        """Note that a connection without open requests has sent one."""
         self._silent.pop(connection, None)
         self._resting.pop(connection, None)
 
     def at_rest(self, connection: Connection) -> None:
-        """The last request of a connection has been answered."""
+        """Note that all requests of a connection have been answered."""
         if connection in self._connections:
             self._resting[connection] = None
 
     def _evict(self) -> bool:
-        """Close one idle connection; False if none is found at once.
+        """Close one idle connection.  Return False if a short search finds none.
 
-        Those that have never sent a request go first, so that a flood of silent connections costs clients nothing.
+        Connections that have never sent a request are closed first, so that a flood of them displaces no client.
         """
         candidates = chain(islice(self._silent, EVICTION_LOOKS_MAX), islice(self._resting, EVICTION_LOOKS_MAX))
         victim = next((connection for connection in candidates if connection.is_idle), None)
@@ -160,16 +162,16 @@ class KafkaServer:
 
     @property
     def endpoints(self) -> list[BoundListener]:
-        """What was bound, in the order of the listeners given; empty before `bind`."""
+        """The bound listeners, in the configured order; empty before `bind`."""
         return list(self._bound)
 
     async def bind(self) -> None:
-        """Listen on all addresses, or on none.  Nobody is served before `start`: connections are dropped until then.
+        """Listen on all addresses, or on none.  Until `start`, every connection is closed at once.
 
-        Listening at once is what finds a taken port: sockets that are only bound may share it (SO_REUSEADDR), and
-        uvloop does not report the failure of a later listen.
+        Only listening at once finds a port that is in use: sockets that are merely bound may share it (SO_REUSEADDR),
+        and uvloop does not report the failure of a later listen.
 
-        Raises: ConfigError naming every address that is taken or not ours.
+        Raises: ConfigError naming every address that is in use or does not belong to this machine.
         """
         loop = asyncio.get_running_loop()
         self._lines = LineBudget(log, loop.time)
@@ -190,7 +192,7 @@ class KafkaServer:
             raise listen_refused(*problems)
 
     async def start(self) -> None:
-        """Serve; binds first where that was not done.
+        """Start to serve.  Binds first if `bind` was not called.
 
         Raises: ConfigError, as `bind`.
         """
@@ -218,7 +220,7 @@ class KafkaServer:
             self._crowded = loop.call_later(self.limits.crowded_stall_ms / 2000, self._make_way)
 
     def _make_way(self) -> None:
-        """While some wait for room for their frames: close those whose frames hardly grow."""
+        """Close connections whose frames hardly grow, while others wait for room for their frames."""
         self._crowded = None
         if self.budget.is_crowded:
             now = asyncio.get_running_loop().time()
@@ -227,7 +229,7 @@ class KafkaServer:
             self._on_crowded()
 
     async def close(self) -> None:
-        """Stop listening, give up long polls, let begun requests be answered for a while, close.  Idempotent."""
+        """Stop listening, cancel long polls, wait `close_ms` for replies, then close all connections.  Idempotent."""
         self._closing = True
         if self._sweeper is not None:
             self._sweeper.cancel()

@@ -1,11 +1,12 @@
-"""Metadata: what a client learns of brokers, topics and leaders, written by hand and cached.
+"""Metadata responses (brokers, topics and leaders), encoded by hand and cached.
 
-Theory of operation.  After a failover every client asks for all its topics at once, and the generated writer takes 9 µs
-a partition and field objects beside; so the response is packed here, and kept, encoded, by what it depends on: version,
-listener and topics asked for, for one state of the image's `topics` and `brokers`.  Both are persistent maps: the same
-object means the same content, and another object empties the cache.
+Theory of operation.  After a failover every client asks for all its topics at once.  The generated writer takes 9 µs
+for each partition and allocates field objects.  So this module packs the response itself and caches it in encoded form.
+The cache key is the version, the listener and the topics that the request names.  The cache is valid for one state of
+the image's `topics` and `brokers`.  Both are persistent maps: the same object means the same content, and another
+object empties the cache.
 
-Versions 0 to 12: flexible from 9 on.
+Versions 0 to 12; flexible from 9 on.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _CACHE_KEY_MAX_BYTES: Final = 64 << 10
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 Wanted = tuple[tuple[UUID | None, str | None], ...] | None
-"""Topics by id or name, as asked for; None is all."""
+"""Topics by id or name, as the request names them; None means all topics."""
 
 
 def is_topic_name(name: str) -> bool:
@@ -53,13 +54,13 @@ def is_topic_name(name: str) -> bool:
 
 
 def node_endpoint(broker: BrokerImage, listener: str) -> NodeEndpoint | None:
-    """Where a client of this listener finds the broker; None when it is fenced or has no such listener."""
+    """Return the broker's endpoint for clients of this listener; None if it is fenced or has no such listener."""
     endpoint = None if broker.fenced else broker.endpoint(listener)
     return None if endpoint is None else NodeEndpoint(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
 
 
 def node_endpoints(image: ClusterImage, broker_ids: Iterable[int], listener: str) -> list[NodeEndpoint]:
-    """Of those brokers that can be found, by ascending id."""
+    """Return the endpoints of the brokers that have one, by ascending id."""
     found = []
     for broker_id in sorted(set(broker_ids)):
         broker = image.brokers.get(broker_id)
@@ -69,7 +70,7 @@ def node_endpoints(image: ClusterImage, broker_ids: Iterable[int], listener: str
 
 
 def wanted_topics(request: Any, version: int) -> Wanted:
-    """What a decoded request asks for."""
+    """Return the topics that a decoded request asks for."""
     if request.topics is None or (version == 0 and not request.topics):
         return None
     by_id = version >= _FIRST_WITH_TOPIC_ID
@@ -77,7 +78,7 @@ def wanted_topics(request: Any, version: int) -> Wanted:
 
 
 class MetadataResponses:
-    """Encoded responses for one broker."""
+    """The encoded Metadata responses of one broker."""
 
     def __init__(self, node_id: int, cluster_id: str, cache_max_bytes: int) -> None:
         self._node_id = node_id
@@ -89,7 +90,7 @@ class MetadataResponses:
         self._brokers: object = None
 
     def response(self, image: ClusterImage, version: int, listener: str, wanted: Wanted, key_size: int = 0) -> bytes:
-        """`key_size`: bytes that `wanted` takes; a large one is not worth keeping."""
+        """Return the encoded response.  key_size: bytes of `wanted`; above a limit the response is not cached."""
         if image.topics is not self._topics or image.brokers is not self._brokers:
             self._cache.clear()
             self._cached_bytes = 0
@@ -124,7 +125,7 @@ def _encode(image: ClusterImage, version: int, listener: str, wanted: Wanted, no
     if version >= _FIRST_WITH_CLUSTER_ID:
         out += nullable_string(cluster_id, flexible)
     reachable = frozenset(node.node_id for node in nodes)
-    if version >= _FIRST_WITH_RACK:  # any broker passes requests on to the controller
+    if version >= _FIRST_WITH_RACK:  # the controller id: any broker forwards requests to the controller
         out += _INT32.pack(node_id if node_id in reachable else -1)
     topics = _TopicWriter(image, version, reachable)
     if wanted is None:

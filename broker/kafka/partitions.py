@@ -1,4 +1,4 @@
-"""More partitions, and elections, over the Kafka protocol: forwarded to the active controller."""
+"""CreatePartitions and ElectLeaders: forwarded to the active controller."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _POLICIES = {0: pb.ElectLeadersRequest.POLICY_PREFERRED, 1: pb.ElectLeadersReque
 
 
 async def create_partitions(forwarder: Forwarder, request: Any, image: ClusterImage) -> dict[str, Any]:
-    """The values of a CreatePartitions response.
+    """Forward a CreatePartitions request; return the values of its response.
 
-    As many as there are is an error here, which is what Kafka's clients expect (kctl calls it a success).
+    A topic that already has the requested number of partitions gets an error, as Kafka's clients expect.  (kctl reports
+    a success.)
     """
     deadline = forwarder.deadline(milliseconds(request.timeout))
     message = pb.AddPartitionsRequest()
@@ -53,7 +54,7 @@ def _result(name: str, result: pb.Result) -> dict[str, Any]:
 
 
 async def elect_leaders(forwarder: Forwarder, request: Any) -> dict[str, Any]:
-    """The values of an ElectLeaders response; version 0 knows only preferred leaders."""
+    """Forward an ElectLeaders request; return the values of its response.  Version 0 elects only preferred leaders."""
     deadline = forwarder.deadline(milliseconds(request.timeout))
     election_type = getattr(request, "election_type", 0)
     policy = _POLICIES.get(election_type)
@@ -67,7 +68,7 @@ async def elect_leaders(forwarder: Forwarder, request: Any) -> dict[str, Any]:
         for index in topic.partitions:
             message.partitions.add(topic=topic.topic, index=index)
     if request.topic_partitions is not None and not message.partitions:
-        return _elections({})  # none were named; to the controller that would mean all
+        return _elections({})  # the request names no partition; the controller would elect for all
     reply = await forwarder.forward(rpcs.ELECT_LEADERS, message, deadline)
     failure = whole_failure(reply)
     if failure is not None:

@@ -1,7 +1,8 @@
 """AlterPartitionReassignments and ListPartitionReassignments (KIP-455): forwarded to the active controller.
 
-Kafka's protocol decides each partition for itself, and a new target always replaces an unfinished one.  The controller
-decides all of a request or nothing; what it refuses is therefore left out, and the rest asked for again.
+Kafka's protocol decides each partition separately, and a new target always replaces an unfinished one.  The controller
+changes either all partitions of a request or none.  So the partitions that it refuses are left out, and the rest is
+requested again.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 Key = tuple[str, int]
 
 SPARED = ApiError.OPERATION_NOT_ATTEMPTED
-"""What the controller says of a partition that only others of the request have kept from being changed."""
+"""The controller's answer for a partition that was not changed only because it refused others of the request."""
 
 
 async def alter(forwarder: Forwarder, request: Any) -> dict[str, Any]:
-    """The values of an AlterPartitionReassignments response."""
+    """Forward an AlterPartitionReassignments request; return the values of its response."""
     deadline = forwarder.deadline(milliseconds(request.timeout))
     keep = not getattr(request, "allow_replication_factor_change", True)
     wanted: dict[Key, tuple[int, ...]] = {}
@@ -54,7 +55,7 @@ async def alter(forwarder: Forwarder, request: Any) -> dict[str, Any]:
             if failure is None and reply.changed:
                 await forwarder.wait_for([reply.offset], deadline)
             break
-        failure = None  # of single partitions; those are answered, the others asked for again
+        failure = None  # of single partitions; their answers are final, the others are requested again
         results.update(decided)
         wanted = {key: replicas for key, replicas in wanted.items() if key not in decided}
     return _altered(results, failure)
@@ -74,13 +75,13 @@ def _altered(results: dict[Key, pb.Result], failure: pb.Result | None) -> dict[s
 
 
 async def list_ongoing(forwarder: Forwarder, request: Any) -> dict[str, Any]:
-    """The values of a ListPartitionReassignments response."""
+    """Forward a ListPartitionReassignments request; return the values of its response."""
     message = pb.ListReassignmentsRequest()
     for topic in request.topics or ():
         for index in topic.partition_indexes:
             message.partitions.add(topic=topic.name, index=index)
     if request.topics is not None and not message.partitions:
-        return {"error_code": 0, "topics": ()}  # none were named; to the controller that would mean all
+        return {"error_code": 0, "topics": ()}  # the request names no partition; the controller would list all
     reply = await forwarder.forward(rpcs.LIST_REASSIGNMENTS, message, forwarder.deadline(milliseconds(request.timeout)))
     failure = whole_failure(reply)
     if failure is not None:
