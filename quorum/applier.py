@@ -1,4 +1,4 @@
-"""The way of what is committed into the state machine: in order, each batch once, and never long at a time."""
+"""Applies committed batches to the state machine: in order, each batch once, in short slices of time."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from quorum.waiters import OffsetWaiters
 from quorumlog.runtime.logging import get_logger
 
 READ_MAX_BYTES = 1 << 20
-"""Read from the store at once."""
+"""Upper limit, approximately, of one read from the store."""
 APPLY_SLICE_S = 0.010
-"""How long batches are applied before others get their turn."""
+"""Batches are applied for at most about this long before other tasks run."""
 
 _log = get_logger("quorum")
 
 
 class StateMachine(SnapshotMachine, Protocol):
-    """What the metadata log is for.  No method waits, and none may call `append`."""
+    """The state machine that the metadata log feeds.  No method waits, and none may call `append`."""
 
     def apply(self, batch: Batch) -> None:
-        """A committed batch, data or control; in order, each once per process."""
+        """Apply a committed batch, data or control.  Batches arrive in order, each once per process."""
 
     def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
-        """Who leads, as far as this node knows."""
+        """Note the leader, as far as this node knows it."""
 
 
 class Applier:
-    """Of one node.  offset: end of what is applied.  changed: called after each batch, and each snapshot.
+    """Applies the committed batches of one node.
 
-    applying: while the state machine has its turn.
+    offset: end offset of the applied records.  applying: true while the state machine applies a batch.
+    changed: called after each batch and after each snapshot.
     """
 
     def __init__(
@@ -57,17 +58,20 @@ class Applier:
         self.applying = False
 
     def advance(self, offset: int) -> None:
-        """All below `offset` is committed, and can be read back."""
+        """Note that everything below `offset` is committed and can be read back."""
         self._committed = offset
         self._wake.set()
 
     async def reached(self, offset: int) -> None:
-        """Wait until everything below `offset` is applied.  The caller sets the deadline; `fail` raises here."""
+        """Wait until everything below `offset` is applied.  The caller sets the deadline.
+
+        Raises the error that was passed to `fail`.
+        """
         if offset > self.offset:
             await self._waiters.wait(offset)
 
     def fail(self, error: Exception) -> None:
-        """The node stops: nothing more is applied."""
+        """End every wait with `error`, because the node stops and applies nothing more."""
         self._waiters.fail(error)
 
     async def run(self) -> None:
@@ -84,7 +88,9 @@ class Applier:
                 assert batches or self._is_behind_start(), f"nothing at {self.offset}, below {self._committed}"
                 for batch in batches:
                     if self._is_behind_start():
-                        break  # the log began anew while this was read: it is in the snapshot, or never was committed
+                        # A snapshot moved the log's start during the read.  The batch is in the snapshot, or was
+                        # never committed.
+                        break
                     self._apply(batch)
                     if loop.time() - began >= APPLY_SLICE_S:
                         await asyncio.sleep(0)
@@ -94,7 +100,7 @@ class Applier:
         return self.offset < self._core.log.start
 
     def _install_snapshot(self) -> None:
-        """Go on from the snapshot that was received, in place of the batches that the log does not hold any more."""
+        """Install the received snapshot, which replaces batches that the log no longer holds."""
         start = self._core.log.start
         self._snapshots.install(start)
         _log.info("snapshot loaded", node_id=self._core.key.node_id, before=self.offset, end_offset=start)
@@ -117,7 +123,7 @@ class Applier:
         self._changed()
 
     def snapshot_base(self) -> LogBase | None:
-        """What a snapshot of what is applied by now stands for; None when there is nothing."""
+        """Return the part of the log that a snapshot taken now would replace; None when there is none."""
         core, offset = self._core, self.offset
         epoch = core.log.base_epoch if offset == core.log.start > 0 else core.log.epoch_at(offset - 1)
         if epoch is None or core.history.record is None:

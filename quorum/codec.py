@@ -1,10 +1,10 @@
-"""Batches, control records, voter sets and quorum state as protobuf, and back, checked.
+"""Converts batches, control records, voter sets and quorum state to protobuf and back, with checks.
 
-The store and the transport share this.  What comes in may be damaged or hostile: every field is checked here, so that
-the core only ever meets values that a correct peer could have made.
+The store and the transport share this module.  Input may be damaged or hostile.  Every field is checked here, so the
+core receives only values that a correct peer could have sent.
 
-A batch carries CRC-32C over its header and its content bytes, made by the leader that appends it and kept by every
-replica, so damage on a disk or in memory cannot spread.
+A batch carries a CRC-32C of its header and its content bytes.  The leader that appends the batch computes it, and every
+replica keeps it, so damage on a disk or in memory cannot spread.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ CONTROL = 1
 
 
 class MalformedError(ValueError):
-    """Not what a correct peer sends, or a correct store holds.  The message says which field and why."""
+    """Data that no correct peer sends and no correct store holds.  The message names the field and the reason."""
 
 
 def require(condition: bool, message: str) -> None:
-    """Raises: MalformedError, unless `condition`."""
+    """Raise MalformedError unless `condition` holds."""
     if not condition:
         raise MalformedError(message)
 
@@ -63,7 +63,7 @@ def parse(message: Message, wire: bytes) -> None:
     """Fill `message` from bytes.
 
     Raises:
-        MalformedError: not protobuf, or of another shape.
+        MalformedError: `wire` is not protobuf, or encodes another message.
     """
     try:
         message.ParseFromString(wire)
@@ -98,7 +98,10 @@ def check_address(text: str, name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _address_problem(text: str) -> str | None:
-    """Every reply names the leader's address, so the same few are looked at again and again."""
+    """Return the reason why `text` is not an address, or None.
+
+    Cached: every reply names the leader's address, so the same few addresses are checked again and again.
+    """
     try:
         parse_target(text)
     except ValueError as error:
@@ -212,21 +215,28 @@ def control_from(message: pb.ControlRecord) -> ControlRecord:
 
 
 def batch_content(batch: Batch) -> tuple[int, bytes]:
-    """(kind, content bytes): what is stored, and what the checksum covers besides the header."""
+    """Return (kind, content bytes), which are stored, and which the checksum covers besides the header."""
     if batch.control is None:
         return DATA, batch.payload
     return CONTROL, control_to(batch.control).SerializeToString(deterministic=True)
 
 
 def batch_crc(batch: Batch, kind: int, content: bytes) -> int:
-    """CRC-32C of header and content.  For a control record it covers our own encoding of what was understood, so a
-    field that this version does not know makes it fail: nothing is skipped."""
+    """Return the CRC-32C of header and content.
+
+    For a control record, `content` is this version's own encoding of the decoded record.  A field that this version
+    does not know therefore fails the check instead of being skipped.
+    """
     header = _HEADER.pack(batch.base_offset, batch.epoch, batch.count, batch.timestamp_ms, kind)
     return crc32c(content, crc32c(header))
 
 
 def check_batch(batch: Batch, kind: int, content: bytes, crc: int) -> None:
-    """Raises: MalformedError: a field out of range, or the checksum does not match."""
+    """Check the fields of a batch and its checksum.
+
+    Raises:
+        MalformedError: a field is out of range, or the checksum does not match.
+    """
     check_offset(batch.base_offset, "batch.base_offset")
     check_epoch(batch.epoch, "batch.epoch")
     check_offset(batch.timestamp_ms, "batch.timestamp_ms")
@@ -271,10 +281,10 @@ def batch_from(message: pb.Batch) -> Batch:
 def stored_batch(
     base_offset: int, epoch: int, count: int, timestamp_ms: int, kind: int, content: bytes, crc: int
 ) -> Batch:
-    """A batch from the columns of the store.
+    """Return the batch that the store's columns describe.
 
     Raises:
-        MalformedError: damaged.
+        MalformedError: the row is damaged.
     """
     require(kind in (DATA, CONTROL), f"batch at offset {base_offset}: unknown kind {kind}")
     control = None
@@ -288,7 +298,11 @@ def stored_batch(
 
 
 def check_contiguous(batches: Iterable[Batch]) -> None:
-    """Raises: MalformedError: a gap, an overlap, or an epoch that goes back."""
+    """Check that batches follow each other.
+
+    Raises:
+        MalformedError: there is a gap or an overlap, or an epoch is lower than the one before it.
+    """
     previous: Batch | None = None
     for batch in batches:
         if previous is not None:
@@ -322,7 +336,11 @@ def state_to(state: QuorumState) -> pb.QuorumStateMessage:
 
 
 def state_from(message: pb.QuorumStateMessage) -> QuorumState:
-    """Raises: MalformedError: damaged, or of a version that this program does not know."""
+    """Return the quorum state that a stored message encodes.
+
+    Raises:
+        MalformedError: the message is damaged, or of a version that this program does not know.
+    """
     require(message.version == STATE_VERSION, f"quorum state of version {message.version}, not {STATE_VERSION}")
     leader_id = check_node_id(message.leader_id, "leader_id") if message.HasField("leader_id") else None
     voted_for = key_from(message.voted, "voted") if message.HasField("voted") else None

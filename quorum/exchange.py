@@ -1,8 +1,9 @@
-"""What a quorum node sends and is asked: its core's messages on their way, each with a number and a deadline.
+"""Carries the requests and replies of a quorum node's core, each with a number and a deadline.
 
-Each request of ours is a short task; requests of others are futures that the core answers some time later.  A message
-with `after` is held until that write is durable: a vote must never be counted, nor a fetch acknowledge, before the disk
-has what it says.  Both kinds are bounded in number, and what is turned away looks as if nobody could be reached.
+Each request of ours is a short task.  Each request of another node is a future that the core completes later.  A
+message with `after` is held until that write is durable: a vote must not be counted, and a fetch must not acknowledge
+records, before the disk holds them.  The number of requests is limited in both directions; a request above the limit
+fails as if the peer could not be reached.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from quorum.ports import Transport, UnreachableError
 from quorumlog.runtime.logging import get_logger
 
 REQUESTS_MAX = 8192
-"""Requests of others in progress; a further one is turned away as if this node could not be reached."""
+"""Requests of other nodes in progress.  A further one is refused as if this node could not be reached."""
 ASKS_MAX = 1024
-"""Requests of ours in progress; a further one fails at once."""
+"""Requests of ours in progress.  A further one fails at once."""
 REQUEST_MAX_S = 30.0
-"""A request of another node that the core has not answered by then is given up."""
+"""A request of another node fails if the core has not answered it within this time."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
@@ -30,8 +31,11 @@ _log = get_logger("quorum")
 
 
 class Exchange:
-    """Of one node.  post: takes an event to the core.  spawn: starts a task that lives no longer than the node.
-    heard: called with each good fetch reply, before the core sees it."""
+    """The requests in progress of one node, in both directions.
+
+    post: queues an event for the core.  spawn: starts a task that ends with the node at the latest.
+    heard: called with each fetch reply without an error, before the core sees it.
+    """
 
     def __init__(
         self, transport: Transport, post: Callable[[Event], None], spawn: Spawn, heard: Callable[[FetchReply], None]
@@ -51,20 +55,20 @@ class Exchange:
 
     @property
     def requests_in_progress(self) -> int:
-        """Of other nodes."""
+        """Return how many requests of other nodes are in progress."""
         return len(self._requests)
 
     # Out
 
     def submit(self, effect: SendRequest | SendReply) -> None:
-        """Send it, as soon as the write that it waits for is durable."""
+        """Send a message as soon as the write that it waits for is durable."""
         if effect.after is not None and effect.after > self._durable_write:
             self._held.setdefault(effect.after, []).append(effect)
         else:
             self._send(effect)
 
     def release(self, write_id: int) -> None:
-        """Write `write_id` and all before it are durable: what waited for them leaves."""
+        """Send the messages that waited for write `write_id` or an earlier one, because these are durable now."""
         self._durable_write = write_id
         for after in sorted(after for after in self._held if after <= write_id):
             for effect in self._held.pop(after):
@@ -101,28 +105,31 @@ class Exchange:
                 if self._farewells == 0:
                     self._farewells_ended.set()
 
-    # Farewells, which a leader that stops waits for
+    # Farewells: the EndQuorumEpoch requests that a resigning leader waits for
 
     def begin_farewells(self) -> None:
-        """Those that are sent from now on count."""
+        """Make `farewells_ended` wait for the farewells that are sent from now on."""
         self._farewells_ended.clear()
 
     def end_farewells(self) -> None:
-        """They are not needed any more: there is another role, or epoch."""
+        """End the wait for farewells, because a new role or epoch makes them unnecessary."""
         self._farewells_ended.set()
 
     async def farewells_ended(self) -> None:
-        """Wait until each is answered, or all are needless.  The caller sets the deadline."""
+        """Wait until every farewell is answered or has failed, or `end_farewells` is called.
+
+        The caller sets the deadline.
+        """
         if self._farewells > 0:
             await self._farewells_ended.wait()
 
     # In
 
     async def handle(self, request: Request) -> Reply:
-        """Have the core answer another node.
+        """Return the core's reply to a request of another node.
 
         Raises:
-            UnreachableError: too much is in progress, or there is no answer in time.
+            UnreachableError: too many requests are in progress, or the core did not answer in time.
         """
         if len(self._requests) >= REQUESTS_MAX:
             raise UnreachableError(f"{REQUESTS_MAX} requests are in progress here")
@@ -141,7 +148,7 @@ class Exchange:
     # The end
 
     def stop(self) -> None:
-        """Cancel what was asked, and tell those who ask that nobody will answer."""
+        """Cancel our requests, and fail the requests of other nodes."""
         for task in list(self._asks.values()):
             task.cancel()
         requests, self._requests = self._requests, {}

@@ -1,8 +1,8 @@
-"""The log between the core and its store: writes merged into one transaction, batches read for those that lag.
+"""Connects the core to its store: merges waiting writes into one transaction, reads batches for lagging replicas.
 
-All writes that wait go into one `store.write`, so that one fsync serves them all (group commit).  What is not durable
-yet, and a good deal before it, is in memory; older batches are read from the store, one read at a time, which bounds
-the memory.
+All waiting writes go into one `store.write`, so that one fsync serves them all (group commit).  Batches that are not
+durable yet, and many before them, are kept in memory.  Older batches are read from the store, one read at a time, which
+bounds the memory.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from quorum.ports import QuorumStore, StoreWrite
 from quorum.recent import RecentBatches
 
 RECENT_MAX_BYTES = 16 << 20
-"""Batches near the log's end that are kept in memory for the applier and for lagging replicas."""
+"""Size of the batches near the log's end that are kept in memory for the applier and for lagging replicas."""
 
 
 class LogDisk:
-    """Of one node.  post: takes an event to the core.  linger_ms: how long data alone may wait for company, by now.
-    fsynced: called with the seconds of each transaction."""
+    """The log of one node, in memory and in the store.
+
+    post: queues an event for the core.  linger_ms: returns how long a write of data alone may now wait for further
+    writes.  fsynced: called with the duration of each transaction in seconds.
+    """
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class LogDisk:
         self._read_wake = asyncio.Event()
 
     def submit(self, effect: Write | ReadLog) -> None:
-        """Never waits: `Written` or `LogRead` comes back as an event."""
+        """Queue a write or a read.  Never waits: the result is the event `Written` or `LogRead`."""
         match effect:
             case Write():
                 self._recent.add(effect)
@@ -54,11 +57,11 @@ class LogDisk:
                 self._read_wake.set()
 
     def written(self, write_id: int) -> None:
-        """Writes up to this one are durable: there is another copy now."""
+        """Note that the writes up to this one are durable, so the copies in memory may be dropped."""
         self._recent.written(write_id)
 
     async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
-        """Batches from `start` on, below `end`, at least one if there is one, about `max_bytes`."""
+        """Return batches from `start` on, below `end`: about `max_bytes`, but at least one batch if one exists."""
         if start >= self._recent.start:
             return self._recent.read(start, end, max_bytes)
         return await self._store.read(start, min(end, self._recent.start), max_bytes)
@@ -71,7 +74,7 @@ class LogDisk:
             while self._writes:
                 linger_ms = self._linger_ms()
                 if linger_ms and all(map(_is_data, self._writes)):
-                    await asyncio.sleep(linger_ms / 1000)  # for more to share the fsync
+                    await asyncio.sleep(linger_ms / 1000)  # let further writes share the fsync
                 writes = list(self._writes)
                 self._writes.clear()
                 began = loop.time()
@@ -82,7 +85,7 @@ class LogDisk:
                 self._post(Written(writes[-1].id))
 
     async def run_reader(self) -> None:
-        """Batches that the core no longer holds, for replicas that lag."""
+        """Read batches that are no longer in memory, for lagging replicas."""
         while True:
             await self._read_wake.wait()
             self._read_wake.clear()
@@ -93,5 +96,5 @@ class LogDisk:
 
 
 def _is_data(write: Write) -> bool:
-    """Whether a write holds nothing but data batches: votes, truncations and control records never linger."""
+    """Return whether a write holds only data batches.  Votes, truncations and control records never linger."""
     return bool(write.batches) and write.truncate_to is None and all(one.control is None for one in write.batches)

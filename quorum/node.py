@@ -1,19 +1,19 @@
 """`QuorumNode`: runs the Raft core of this process.
 
-Theory of operation.  One task owns the core: it takes what has arrived (requests, replies, durable writes, log reads),
-steps the core with each, and carries the effects out in the order given; when nothing waits any more and the core's
-deadline has come, it steps a tick.  Carrying out never waits.  What waits lives in tasks of its own:
+Theory of operation.  One task owns the core.  It takes each event that has arrived (request, reply, durable write, log
+read), steps the core with it, and executes the effects in the given order.  When no event waits and the core's deadline
+has passed, it steps a tick.  Executing an effect never waits.  Work that waits has tasks of its own:
 
-- writing and reading the log (`log_disk.py`): many writes share an fsync, `Written` comes back as an event;
+- writing and reading the log (`log_disk.py`): many writes share an fsync, and `Written` is an event;
 - requests of ours and of others (`exchange.py`): a message with `after` is held until that write is durable;
 - questions to the core (`questions.py`), snapshots (`snapshots.py`);
-- committed batches on their way into the state machine (`applier.py`).
+- applying committed batches to the state machine (`applier.py`).
 
-`append` steps the core at once, in the caller's turn of the loop: nothing else can run in between, so the caller's
-assertions stay true.  It must not be called while the core is being stepped or a batch applied.
+`append` steps the core at once, in the caller's turn of the event loop.  No other task can run in between, so facts
+that the caller has checked stay true.  It must not be called while the core is being stepped or a batch is applied.
 
-A failure in any of these tasks, or in a step, ends the node: `async with` raises it.  Nothing durable is known after a
-failed write, so nothing goes on as if there were.
+A failure in any of these tasks, or in a step, ends the node: `async with` raises it.  After a failed write it is
+unknown what is durable, so the node does not continue.
 """
 
 from __future__ import annotations
@@ -90,15 +90,15 @@ from quorumlog.runtime.logging import get_logger
 APPEND_MAX_BYTES = 8 << 20
 FSYNCS_KEPT = 256
 FSYNC_RECENT_MS = 600_000
-"""Durations of the latest transactions of the store are kept for a p99; older ones tell nothing of the disk now."""
+"""Durations of the latest transactions that are kept for a p99.  Older ones do not describe the disk as it is now."""
 STALL_MS = 200
-"""A tick that comes later than this means that the process was held up.  What arrived meanwhile goes first."""
+"""A tick that is later than this means that the process was stalled.  Messages that arrived meanwhile go first."""
 
 _log = get_logger("quorum")
 
 
 class _Opened(NamedTuple):
-    """What there is only once the store is open."""
+    """The parts of a node that exist only once the store is open."""
 
     core: RaftCore
     disk: LogDisk
@@ -106,9 +106,10 @@ class _Opened(NamedTuple):
 
 
 class QuorumNode(Inquirer):
-    """An async context manager: entering opens the store, serves, and takes part; leaving stops in order.
+    """One node of the quorum, as an async context manager.
 
-    `on_commit` and `on_fsync` are called with seconds, for histograms.
+    Entering opens the store, serves and takes part in the quorum; leaving stops everything in order.
+    `on_commit` and `on_fsync` are called with durations in seconds, for histograms.
     """
 
     def __init__(
@@ -164,10 +165,10 @@ class QuorumNode(Inquirer):
     # Life
 
     async def __aenter__(self) -> QuorumNode:
-        """Open the store, build the core from it, serve.
+        """Open the store, build the core from it, and serve.
 
         Raises:
-            ConfigError: the directory, the port or the configuration is refused.
+            ConfigError: the directory, the port or the configuration cannot be used.
             FatalError: the store is damaged or the disk fails.
         """
         try:
@@ -200,15 +201,15 @@ class QuorumNode(Inquirer):
         self._main += [
             self._group.create_task(work, name=name) for name, work in self._snapshots.tasks(applier.snapshot_base)
         ]
-        self._post(Tick())  # the first step also carries out what the start calls for
+        self._post(Tick())  # the first step also returns the effects that the start needs
         return self
 
     def run_beside(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Run `work` as long as the node runs: cancelled when it stops, and its failure is the node's."""
+        """Run `work` until the node stops, which cancels it.  If it fails, the node fails."""
         self._main.append(self._group.create_task(work, name=name))
 
     def _complete(self, stored: StoredQuorum) -> RaftConfig:
-        """The configuration with what the store and the clock add."""
+        """Return the configuration, completed with the store's cluster id and the offset of the wall clock."""
         return replace(
             self._config,
             cluster_id=self._config.cluster_id or stored.formatted_for,
@@ -218,7 +219,10 @@ class QuorumNode(Inquirer):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give leadership up, if the body ended well, then stop everything.  Raises what made the node fail."""
+        """Give leadership up if the body ended without an error, then stop everything.
+
+        Raises the error that made the node fail.
+        """
         try:
             if error is None and self._failure is None:
                 await self.resign("this node is stopping")
@@ -293,7 +297,7 @@ class QuorumNode(Inquirer):
             self._stepping = False
 
     def _note_pause(self) -> None:
-        """Log when a pause begins and ends, since no event says so, and remember when it ended."""
+        """Log when a pause begins and ends, since no effect reports it, and remember when it ended."""
         if self.paused == self._was_paused:
             return
         self._was_paused = self.paused
@@ -309,13 +313,13 @@ class QuorumNode(Inquirer):
             _log.info("the pause is over: a majority of the voters fetches again", epoch=self.epoch)
 
     def _fail(self, failure: BaseException) -> None:
-        """Remember what broke, whoever was stepping: the core's task raises it."""
+        """Remember the first failure, in whichever task it happened, so that the core's task raises it."""
         if self._failure is None:
             self._failure = failure
             self._wake.set()
 
     def _arm(self, deadline: int) -> None:
-        """Have the core's task woken at the core's deadline.  A timer that is set too early is left: it is set anew."""
+        """Wake the core's task at the core's deadline.  An earlier timer stays: when it fires, a new one is set."""
         if self._timer is not None:
             if self._timer_ms <= deadline:
                 return
@@ -327,8 +331,8 @@ class QuorumNode(Inquirer):
         self._timer = None
         late = now_ms() - due_ms
         if late > STALL_MS and self.core.deadline_ms <= now_ms():
-            # The process was stopped for a while.  Its sockets are full of messages that must go before the tick, and
-            # it takes a moment until they have come through gRPC.
+            # The process was stalled.  Its sockets are full of messages that must precede the tick, and gRPC needs a
+            # moment to deliver them.
             _log.warning("the process was held up", late_ms=late)
             resume = asyncio.get_running_loop().time() + STALL_MS / 4000
             self._timer_ms = int(resume * 1000)
@@ -387,7 +391,7 @@ class QuorumNode(Inquirer):
     # Messages and the disk
 
     def _release(self, write_id: int) -> None:
-        """Write `write_id` and all before it are durable: what waited for them may leave."""
+        """Send the messages that waited for write `write_id` or an earlier one, because these are durable now."""
         self._disk.written(write_id)
         self._exchange.release(write_id)
 
@@ -405,10 +409,10 @@ class QuorumNode(Inquirer):
         return self._config.append_linger_ms if self.role is Role.LEADER else 0
 
     async def handle(self, request: Request) -> Reply:
-        """Answer another node.
+        """Return the reply to a request of another node.
 
         Raises:
-            UnreachableError: this node is stopping, has too much to do, or has no answer in time.
+            UnreachableError: this node is stopping, has too many requests in progress, or did not answer in time.
         """
         if isinstance(request, DescribeQuorum) and request.sender == TOOL:
             return self.describe()
@@ -420,13 +424,13 @@ class QuorumNode(Inquirer):
 
     @property
     def log_start(self) -> int:
-        """Offset of the first batch that this node's log still holds."""
+        """Return the offset of the first batch that this node's log still holds."""
         return self.core.log.start
 
     async def read_committed(self, start: int, max_bytes: int) -> tuple[Batch, ...]:
-        """Committed batches from the one that holds `start` on, at least one, about `max_bytes`.
+        """Return committed batches from the one that holds `start` on: about `max_bytes`, but at least one batch.
 
-        Empty when `start` is not below the high watermark, or not in the log any more.
+        Empty when `start` is not below the high watermark, or no longer in the log.
         """
         if not self.log_start <= start < self._high_watermark:
             return ()
@@ -434,11 +438,14 @@ class QuorumNode(Inquirer):
         return batches if batches and batches[0].base_offset <= start < batches[0].end_offset else ()
 
     def voters_below(self, offset: int) -> tuple[VoterSet, VoterSet | None]:
-        """The voters, and those being worked towards, that the log below `offset` makes; not below the log's start."""
+        """Return the voters and the target voters according to the log below `offset`.
+
+        `offset` must not be below the log's start.
+        """
         return self.core.history.below(offset)
 
     async def state_below(self, offset: int) -> tuple[int, Any] | None:
-        """(end, state) of the newest good snapshot that ends at or below `offset`, if there is one."""
+        """Return (end, state) of the newest intact snapshot that ends at or below `offset`, if one exists."""
         return await self._snapshots.state_below(offset)
 
     # What is committed
@@ -474,10 +481,10 @@ class QuorumNode(Inquirer):
     # For the state machine's owner
 
     def append(self, epoch: int, payload: bytes, count: int) -> int:
-        """Append a batch of `count` records at once; returns its base offset.  Not durable, not committed.
+        """Append a batch of `count` records and return its base offset.  It is not durable and not committed yet.
 
         Raises:
-            NotLeaderError: this node does not lead `epoch` (any more).
+            NotLeaderError: this node does not lead `epoch`, or no longer leads it.
             CannotAppendNowError: it leads `epoch`, but is paused, hands over, or its disk is too far behind.
         """
         assert not self._applier.applying, "append while a batch is applied"
@@ -499,11 +506,12 @@ class QuorumNode(Inquirer):
                 raise AssertionError("the core has not said what became of a proposal")
 
     async def committed(self, end_offset: int, epoch: int) -> None:
-        """Wait until everything below `end_offset` is committed by this node as the leader of `epoch`.  The caller sets
-        the deadline.
+        """Wait until this node, as the leader of `epoch`, has committed everything below `end_offset`.
+
+        The caller sets the deadline.
 
         Raises:
-            LeadershipLostError: the epoch ended first; whether the records get committed is unknown.
+            LeadershipLostError: the epoch ended first.  The records may still be committed later.
         """
         core = self.core
         if self._stopping or core.epoch != epoch or not isinstance(core.role, Leader):
@@ -515,24 +523,23 @@ class QuorumNode(Inquirer):
         """Wait until everything below `end_offset` is applied here.  The caller sets the deadline.
 
         Raises:
-            LeadershipLostError: this node stops first.
+            LeadershipLostError: this node stopped first.
         """
         await self._applier.reached(end_offset)
 
     async def joined(self) -> str:
-        """Wait until this node has its place in a cluster; returns the cluster's id.  The caller sets the deadline."""
+        """Wait until this node has joined a cluster, and return the cluster's id.  The caller sets the deadline."""
         await self._joined.wait()
         cluster_id = self.cluster_id
         assert cluster_id is not None
         return cluster_id
 
     def keep_history(self, retain_ms: int | None, retain_bytes: int | None) -> None:
-        """How much of the log behind the newest snapshot is kept, from the next snapshot on; None: as configured."""
+        """Set how much history before the newest snapshot is kept, from the next snapshot on; None: as configured."""
         self._snapshots.keep_history(retain_ms, retain_bytes)
 
     async def changed(self) -> None:
-        """Wait until the role, what is applied or what is heard of the leader changes once.  The caller sets the
-        deadline."""
+        """Wait until the role or the applied offset changes or a fetch reply arrives.  The caller sets the deadline."""
         if self._changed is None:
             self._changed = asyncio.Event()
         await self._changed.wait()
@@ -543,7 +550,10 @@ class QuorumNode(Inquirer):
             self._changed = None
 
     async def resign(self, reason: str) -> None:
-        """Give leadership up, if this node leads, and wait until the other voters know, or an election timeout."""
+        """Give leadership up if this node leads.
+
+        Waits until the other voters have answered, at most for an election timeout.
+        """
         if self.role is not Role.LEADER or self._stopping:
             return
         self._exchange.begin_farewells()
@@ -561,14 +571,14 @@ class QuorumNode(Inquirer):
             self._reset = self._group.create_task(self._transport.reset())
 
     def describe(self) -> DescribeQuorumReply:
-        """What this node knows of the quorum."""
+        """Return the state of the quorum as far as this node knows it."""
         return self.core.describe(now_ms())
 
     def is_caught_up(self) -> bool:
-        """Whether this node knows its leader and has applied what was committed when it last heard from it.
+        """Return whether this node knows its leader and has applied the high watermark that it last received from it.
 
-        A follower that keeps up is behind for a moment at each commit: it counts as caught up for one more fetch
-        timeout.
+        A follower that keeps up is behind for a moment at each commit.  It therefore counts as caught up for one more
+        fetch timeout.  A leader is caught up when it is not paused and has applied a record of its own epoch.
         """
         core, now = self.core, asyncio.get_running_loop().time()
         if isinstance(core.role, Leader):
@@ -580,7 +590,7 @@ class QuorumNode(Inquirer):
         return self._caught_up_at is not None and now - self._caught_up_at <= self._config.fetch_timeout_ms / 1000
 
     def recent_fsyncs_s(self) -> list[float]:
-        """How long the latest transactions of the store took, of the last minutes."""
+        """Return the durations of the store's latest transactions during the last minutes."""
         oldest = now_ms() - FSYNC_RECENT_MS
         return [seconds for at, seconds in self._latest_fsyncs if at >= oldest]
 
@@ -632,17 +642,17 @@ class QuorumNode(Inquirer):
 
     @property
     def address(self) -> str:
-        """The control address that this node advertises."""
+        """Return the control address that this node advertises."""
         return self._config.address
 
     @property
     def cluster_id(self) -> str | None:
-        """None until this node has met its cluster."""
+        """Return the cluster's id; None until this node has joined one."""
         return self.core.cluster_id if self._opened is not None else None
 
     @property
     def generation(self) -> int:
-        """How often the quorum that this node belongs to was rebuilt by `quorum-node recover`."""
+        """Return how often the quorum that this node belongs to was rebuilt by `quorum-node recover`."""
         return self.core.generation
 
     @property
@@ -651,17 +661,17 @@ class QuorumNode(Inquirer):
 
     @property
     def voter_ids(self) -> tuple[int, ...]:
-        """Node ids of the voter set in force, ascending."""
+        """Return the node ids of the voter set in force, ascending."""
         return tuple(voter.key.node_id for voter in self.core.history.current)
 
     @property
     def paused(self) -> bool:
-        """Whether this node leads and no majority fetches from it."""
+        """Return whether this node leads and no majority fetches from it."""
         return isinstance(self.core.role, Leader) and self.core.role.paused
 
     @property
     def resumed_at(self) -> float:
-        """Loop time at which this node's last pause ended; 0.0 when it has not been paused yet."""
+        """Return the loop time at which this node's last pause ended; 0.0 if it has not been paused yet."""
         return self._resumed_at
 
     @property
@@ -679,17 +689,20 @@ class QuorumNode(Inquirer):
         return None if leader is None else leader.address
 
     def control_address_of(self, node_id: int) -> str | None:
-        """The control address that a node advertises in its fetches from this leader; None: not known, or no leader."""
+        """Return the control address that a node advertises in its fetches from this leader.
+
+        None when it is unknown, or when this node does not lead.
+        """
         return self.core.address_of(node_id)
 
     @property
     def high_watermark(self) -> int:
-        """End of what this node knows to be committed."""
+        """Return the end offset of the records that this node knows to be committed."""
         return self._high_watermark
 
     @property
     def applied_offset(self) -> int:
-        """End of what is applied here."""
+        """Return the end offset of the records that this node has applied."""
         return self._applier.offset
 
     @property

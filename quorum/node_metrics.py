@@ -1,4 +1,4 @@
-"""The numbers of a quorum node, for whoever shows them."""
+"""The figures of a quorum node that metrics report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NodeMetrics:
-    """A snapshot for metrics; counters since the start, times of the latest occurrence (None: none yet)."""
+    """The figures at one moment.  Counters count since the start; durations are the latest ones (None: none yet)."""
 
     epoch: int
     leader_id: int | None

@@ -1,7 +1,7 @@
 """The two narrow interfaces around the core: `QuorumStore` (SQLite) and `Transport` (gRPC).
 
-Each has one contract test, run against the real kind and the simulated one (`tests/contract/`).  The third port of the
-system, `Disk`, is the brokers' and lives in `quorumlog.runtime.disk`.
+One contract test for each runs against the real and the simulated implementation (`tests/contract/`).  The third port
+of the system, `Disk`, belongs to the brokers and is in `quorumlog.runtime.disk`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class StoreWrite:
-    """One core `Write`, as the store sees it.  In this order: truncate, start anew at `base`, append.
+    """One core `Write` for the store, which truncates, moves the log's start to `base` and appends, in this order.
 
-    base: everything below its end is dropped; a log that ends before is empty from there on.
+    base: everything below its end is dropped.  A log that ends below it becomes an empty log at that end.
     """
 
     state: QuorumState
@@ -50,19 +50,19 @@ class StoreWrite:
 
 
 class NotLeaderError(Exception):
-    """`QuorumNode.append`: this node does not lead that epoch and never will again; nothing was appended."""
+    """`QuorumNode.append`: this node does not lead that epoch, and never will from now on.  Nothing was appended."""
 
 
 class CannotAppendNowError(Exception):
-    """`QuorumNode.append`: this node leads that epoch but accepts nothing now, for the reason that the message gives.
+    """`QuorumNode.append`: this node leads that epoch but accepts nothing now.  The message gives the reason.
 
-    It is paused, hands leadership over, or its disk is behind.  Nothing was appended.  The same append may succeed
-    later in the same epoch.
+    The node is paused, hands leadership over, or has a disk that lags.  Nothing was appended.  The same append may
+    succeed later in the same epoch.
     """
 
 
 class LeadershipLostError(Exception):
-    """`QuorumNode.committed`: the epoch ended first; whether the records are committed some day is unknown."""
+    """`QuorumNode.committed`: the epoch ended first.  The records may still be committed later."""
 
 
 class OutlivedError(ConfigError):
@@ -80,9 +80,9 @@ class OutlivedError(ConfigError):
 
 
 class UnreachableError(Exception):
-    """A request got no usable reply: no connection, deadline passed, or a malformed answer.
+    """A request got no usable reply: there was no connection, the deadline passed, or the reply was malformed.
 
-    was_sent: False when it has certainly not left, so that asking elsewhere cannot carry it out twice.
+    was_sent: False if the request was certainly not sent, so that sending it elsewhere cannot execute it twice.
     """
 
     def __init__(self, message: str, *, was_sent: bool = True) -> None:
@@ -91,22 +91,26 @@ class UnreachableError(Exception):
 
 
 class SnapshotMissingError(Exception):
-    """`QuorumStore.read_snapshot`: there is none with this end."""
+    """`QuorumStore.read_snapshot`: no snapshot has this end."""
 
 
 class BadSnapshotError(Exception):
-    """`QuorumStore.finish_snapshot`: not a whole, undamaged snapshot with this end; it says why, and where it is."""
+    """`QuorumStore.finish_snapshot`: the data is not a whole, intact snapshot with this end.
+
+    The message gives the reason and the file to which the data was set aside.
+    """
 
 
 class QuorumStore(Protocol):
     """The durable log and quorum state of one node."""
 
     async def open(self, node_id: int, cluster_id: str | None) -> StoredQuorum:
-        """Open the directory, formatting it when it is empty, and lock it.
+        """Lock the directory, format it if it is empty, and open it.
 
         Raises:
-            StoreRefusedError: another node's or cluster's directory, in use, a newer format, or not writable.
-            CorruptStoreError: damaged; names file, place and cause.  Nothing is repaired or re-created.
+            StoreRefusedError: the directory belongs to another node or cluster, is in use, has a newer format, or is
+                not writable.
+            CorruptStoreError: the store is damaged; names file, place and cause.  Nothing is repaired or re-created.
         """
         ...
 
@@ -121,112 +125,117 @@ class QuorumStore(Protocol):
         ...
 
     async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
-        """Whole batches from the one that holds `start` up to `end` (exclusive) or `max_bytes`, at least one if any.
+        """Return whole batches from the one that holds `start` up to `end` (exclusive) or `max_bytes`.
+
+        At least one batch is returned if one exists in this range.
 
         Raises:
             CorruptStoreError: a batch's checksum does not match.
         """
         ...
 
-    # Snapshots.  Their bytes are those of `quorum.snapshot_file`; several may be under way, each by its end.
+    # Snapshots, in the format of `quorum.snapshot_file`.  Several may be written at a time, each identified by its end.
 
     async def begin_snapshot(self, end: LogEnd, *, resume: bool) -> int:
-        """Begin to write the snapshot with this end, or go on with what there is of it; how many bytes there are.
+        """Begin to write the snapshot with this end, or resume it, and return how many bytes of it exist already.
 
-        What was begun with `resume`, above the end of the log, stays over a restart, perhaps damaged by a crash.
+        The newest unfinished snapshot that was begun with `resume`, and ends above the log, survives a restart, perhaps
+        damaged by a crash.
 
         Raises:
-            FatalError: the disk failed.  So for all of these.
+            FatalError: the disk failed.  All snapshot methods raise this.
         """
         ...
 
     async def extend_snapshot(self, end: LogEnd, position: int, data: bytes) -> None:
-        """Add `data` at `position`, which is how many bytes there are.  Not durable."""
+        """Append `data` at `position`, which must be the number of bytes so far.  Not durable on return."""
         ...
 
     async def finish_snapshot(self, end: LogEnd) -> SnapshotInfo:
-        """Check what was written, whole, and make it durable under its name: it is there, or it is not.
+        """Check the whole snapshot and make it durable under its final name, atomically.
 
         Raises:
-            BadSnapshotError: it is damaged or another one; it is set aside, and the next `begin_snapshot` is from 0.
+            BadSnapshotError: the data is damaged or of another snapshot.  It is set aside, and the next
+                `begin_snapshot` starts from 0.
         """
         ...
 
     async def set_snapshot_aside(self, end: LogEnd) -> None:
-        """One that turned out to be damaged is none any more; the few latest such stay to be looked at."""
+        """Rename a damaged snapshot so that nothing uses it.  The latest few are kept for examination."""
         ...
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
-        """Those that are durable and whose header is good, ascending."""
+        """Return the durable snapshots with an intact header, in ascending order."""
         ...
 
     async def read_snapshot(self, end: LogEnd, position: int, max_bytes: int) -> tuple[int, bytes]:
-        """(size of the whole, bytes at `position`): none when that is at or past its end.
+        """Return (size of the whole snapshot, bytes at `position`).  No bytes at or past the snapshot's end.
 
         Raises:
-            SnapshotMissingError: there is no such snapshot (any more).
+            SnapshotMissingError: the snapshot does not exist, or no longer exists.
         """
         ...
 
     async def delete_snapshot(self, end: LogEnd) -> None:
-        """Durable on return; nothing happens when there is none."""
+        """Delete a snapshot, durably on return.  Does nothing if it does not exist."""
         ...
 
     async def close(self, *, leave_files: bool = False) -> None:
-        """Release the lock.  What was written stays.
+        """Release the lock and keep all data.
 
-        leave_files: the disk is known to fail, so nothing more is written to it, not even that the stop was clean.
+        leave_files: write nothing more, not even the mark of a clean stop, because the disk is known to fail.
         """
         ...
 
 
 Handler = Callable[[Request], Awaitable[Reply]]
-"""Takes a request of the `Quorum` service, gives its reply."""
+"""Takes a request of the `Quorum` service and returns its reply."""
 
 ControllerHandler = Callable[[AnyRpc, Message], Awaitable[Message]]
-"""Takes an RPC of the `Controller` or `Node` service and its request, gives its reply."""
+"""Takes an RPC of the `Controller` or `Node` service and its request, and returns its reply."""
 
 
 class Transport(Protocol):
-    """Requests out and in.  Neither ever raises anything but what is named here."""
+    """Outgoing and incoming requests.  The methods raise only the errors that are named here."""
 
     def serve(self, handler: Handler) -> None:
-        """Give every incoming request to `handler`; its result is the reply.  Called once, before `start`."""
+        """Pass every incoming request to `handler`, whose result is the reply.  Called once, before `start`."""
         ...
 
     def serve_controller(self, handler: ControllerHandler) -> None:
-        """The same for the services `Controller` and `Node`.  Called at most once, before `start`."""
+        """Pass requests of the `Controller` and `Node` services to `handler`.  Called at most once, before `start`."""
         ...
 
     def bind(self) -> str:
-        """Claim the listening address, so that it can be advertised, and return it (HOST:PORT).  Nothing is answered
-        before `start`, which binds if this was not called.
+        """Bind the listening address, so that it can be advertised, and return it (HOST:PORT).
+
+        No request is answered before `start`, which binds the address if this method was not called.
 
         Raises:
-            ConfigError: taken, or not an address of this machine.
+            ConfigError: the address is in use, or not an address of this machine.
         """
         ...
 
     async def start(self) -> None: ...
 
     async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
-        """Send and wait for the reply, at most `timeout_ms`.
+        """Send a request and return its reply, waiting at most `timeout_ms`.
 
         Raises:
-            UnreachableError: no usable reply.  The request may still have been carried out.
+            UnreachableError: no usable reply arrived.  The peer may still have executed the request.
         """
         ...
 
     async def call(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT:
-        """Send an RPC of the `Controller` or `Node` service at `address`.
+        """Call an RPC of the `Controller` or `Node` service at `address` and return its reply.
 
         Raises:
-            UnreachableError: no usable reply.  The request may have been carried out, if it `was_sent`.
+            UnreachableError: no usable reply arrived.  If it `was_sent`, the request may have been executed.
         """
         ...
 
     async def reset(self) -> None:
-        """Drop every outgoing connection, and resolve addresses anew at the next request (design §4.6 b)."""
+        """Drop every outgoing connection, so that the next request resolves its address again (design §4.6 b)."""
         ...
 
     async def close(self) -> None: ...

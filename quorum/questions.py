@@ -1,8 +1,8 @@
-"""What the shell asks its own core, and waits for: each question has a number, and exactly one effect answers it.
+"""Questions that the shell asks its own core.  Each has a number, and exactly one effect answers it.
 
-Current reads share their questions.  While one is under way, all who ask gather for the next, so that at most two are
-ever open and a round of the quorum serves any number of readers; each waits for two rounds at most.  A reader never
-joins a question that was asked before it came: that would prove nothing for it.
+Current reads share their questions.  While one is open, all further readers gather for the next one.  One round of the
+quorum therefore serves any number of readers, and each reader waits for two rounds at most.  A reader never joins a
+question that was asked before the reader arrived, because its answer could miss records committed in between.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from quorum.core.core import RaftCore
 
 QUESTIONS_MAX = 8192
-"""Open at once; a further one is refused."""
+"""Questions that may be open at once.  A further one is refused."""
 
 QUESTION_GRACE_MS = 500
-"""A caller waits so much longer than the core, which says more of how it ended."""
+"""A caller waits this much longer than the core, because the core's answer says more about the outcome."""
 
 CoreAnswer = VotersChanged | Transferred | ReadConfirmed | ReadRefused
 
 
 class TooManyQuestionsError(Exception):
-    """`QUESTIONS_MAX` are open."""
+    """`QUESTIONS_MAX` questions are open."""
 
 
 class Questions:
@@ -51,27 +51,27 @@ class Questions:
         self._open: dict[int, asyncio.Future[Any]] = {}
 
     def ask(self) -> tuple[int, asyncio.Future[Any]]:
-        """A number for the event, and the future that `answer` resolves with the effect of that number.
+        """Return a number for the event, and the future that `answer` resolves with the effect of that number.
 
         Raises:
-            TooManyQuestionsError: turn the caller away.
+            TooManyQuestionsError: refuse the caller.
         """
         if len(self._open) >= QUESTIONS_MAX:
             raise TooManyQuestionsError
         call = next(self._numbers)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._open[call] = future
-        future.add_done_callback(lambda _: self._open.pop(call, None))  # answered, or no one waits any more
+        future.add_done_callback(lambda _: self._open.pop(call, None))  # answered, or the caller stopped waiting
         return call, future
 
     def answer(self, effect: CoreAnswer) -> None:
-        """Late answers, of questions that were given up, are dropped."""
+        """Resolve the question that `answer` names.  Drop the answer if the caller no longer waits."""
         future = self._open.get(effect.call)
         if future is not None and not future.done():
             future.set_result(effect)
 
     def fail(self, error: Exception) -> None:
-        """The node stops: nobody will answer."""
+        """Fail every open question, because the node stops and nothing will answer."""
         for future in list(self._open.values()):
             if not future.done():
                 future.set_exception(error)
@@ -97,7 +97,10 @@ class Inquirer:
         raise AssertionError("the node's")
 
     async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
-        """Change the voters, as the leader; how it ended, refusals and doubt included.  A cancel leaves it running."""
+        """Change the voters as the leader, and return the outcome, which may be a refusal or unknown.
+
+        Cancelling the call does not stop the change.
+        """
         event = partial(ChangeVoters, change=change, dry_run=dry_run, timeout_ms=timeout_ms)
         try:
             answer: VotersChanged = await self._question(event, timeout_ms)
@@ -110,7 +113,7 @@ class Inquirer:
         return answer.result
 
     async def transfer_leader(self, to: int | None, timeout_ms: int) -> Transferred:
-        """Hand leadership to voter `to`, or to the best candidate; how it ended (`error`, `message`)."""
+        """Hand leadership to voter `to`, or to the best candidate, and return the outcome (`error`, `message`)."""
         try:
             answer: Transferred = await self._question(partial(Transfer, to=to, timeout_ms=timeout_ms), timeout_ms)
         except NotLeaderError as error:
@@ -120,15 +123,15 @@ class Inquirer:
         return answer
 
     def prefer(self, node_ids: Sequence[int]) -> None:
-        """Who should lead if they can, the most wanted first: what the PreferredControllers record says."""
+        """Set the preferred leaders, most preferred first, as the PreferredControllers record lists them."""
         self._post(Prefer(tuple(node_ids)))
 
     async def confirm_read(self, timeout_ms: int) -> int:
-        """The end offset that a current read must have applied (design §4.7).
+        """Return the end offset that a current read must have applied (design §4.7).
 
         Raises:
-            NotLeaderError: this node cannot say; ask the leader.
-            TimeoutError: no majority has confirmed in time.
+            NotLeaderError: this node cannot answer; ask the leader.
+            TimeoutError: no majority confirmed in time.
         """
         if self._is_ending:
             raise NotLeaderError("this node is stopping")
@@ -136,7 +139,7 @@ class Inquirer:
         if self._gathering is None:
             self._gathering = loop.create_future()
             if self._confirming is None:
-                loop.call_soon(self._confirm_gathered)  # in a moment: whoever asks in this turn shares it
+                loop.call_soon(self._confirm_gathered)  # not at once, so that all readers of this loop turn share it
         async with asyncio.timeout(timeout_ms / 1000):
             answer = await asyncio.shield(self._gathering)
         if isinstance(answer, ReadRefused):
@@ -144,7 +147,7 @@ class Inquirer:
         return answer.offset
 
     def _confirm_gathered(self) -> None:
-        """Ask for all who have gathered, if there are any and nothing is under way."""
+        """Ask the core on behalf of the gathered readers, unless there are none or a question is open."""
         gathered = self._gathering
         if gathered is None or self._confirming is not None:
             return None
@@ -171,7 +174,7 @@ class Inquirer:
         self._confirm_gathered()
 
     async def _question(self, event: Callable[[int], Event], timeout_ms: int) -> Any:
-        """Ask the core, and wait for its answer a little longer than the core does."""
+        """Ask the core and return its answer, waiting a little longer than the core itself waits."""
         if self._is_ending:
             raise NotLeaderError("this node is stopping")
         try:

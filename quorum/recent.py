@@ -1,4 +1,4 @@
-"""The batches near the end of the log, in memory: what is not durable yet, and as much before it as fits."""
+"""The batches near the end of the log, in memory: those that are not durable yet, and as many before them as fit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from quorum.core.types import Batch
 
 
 class RecentBatches:
-    """Contiguous, ending at the log's end.  A batch leaves it only once its write is durable: until then there is no
-    other copy on this node."""
+    """Contiguous batches up to the log's end.
+
+    A batch is dropped only once its write is durable; until then this is the only copy on this node.
+    """
 
     def __init__(self, log_end: int, max_bytes: int) -> None:
         self._batches: deque[tuple[int, Batch]] = deque()  # (write id, batch)
@@ -22,7 +24,7 @@ class RecentBatches:
 
     @property
     def start(self) -> int:
-        """Offset of the first batch held; the log's end when none is."""
+        """Return the offset of the first batch held; the log's end if none is held."""
         return self._batches[0][1].base_offset if self._batches else self._end
 
     @property
@@ -30,7 +32,7 @@ class RecentBatches:
         return self._end
 
     def add(self, write: Write) -> None:
-        """Follow the log through a write of the core."""
+        """Apply a write of the core: truncation, a new log start, and appended batches."""
         if write.truncate_to is not None:
             while self._batches and self._batches[-1][1].base_offset >= write.truncate_to:
                 self._size -= self._batches.pop()[1].size
@@ -48,7 +50,7 @@ class RecentBatches:
         self._trim()
 
     def written(self, write_id: int) -> None:
-        """Everything up to this write is durable."""
+        """Note that everything up to this write is durable."""
         self._durable_write = write_id
         self._trim()
 
@@ -57,7 +59,7 @@ class RecentBatches:
             self._size -= self._batches.popleft()[1].size
 
     def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
-        """As `QuorumStore.read`, for a start that is held here."""
+        """Return batches as `QuorumStore.read` does, for a `start` that is held here."""
         assert start >= self.start, f"read from {start}, held from {self.start}"
         found: list[Batch] = []
         size = 0
@@ -69,7 +71,7 @@ class RecentBatches:
         return tuple(found)
 
     def _position(self, offset: int) -> int:
-        """Index of the batch that holds `offset`.  Readers follow the end, so it is looked for from there."""
+        """Return the index of the batch that holds `offset`.  Search from the end, where most reads are."""
         index = len(self._batches)
         for _, batch in reversed(self._batches):
             if batch.end_offset <= offset:

@@ -1,11 +1,11 @@
-"""A snapshot as bytes: what is in the file, and what goes over the wire.
+"""The format of a snapshot, in its file and on the wire.
 
     magic | header frame | chunk frames … | footer frame
 
-A frame is length, kind, CRC-32C of kind and payload, payload.  The header says which part of the log the snapshot
-stands for and which voters are in force at its end; the chunks are the state machine's and opaque here; the footer
-holds their number and a CRC-32C of everything before it, so that a snapshot that was cut off, or put together from two,
-is told from a whole one.  Whatever does not match is refused: nothing is skipped.
+A frame is length, kind, CRC-32C of kind and payload, payload.  The header names the part of the log that the snapshot
+replaces and the voters in force at its end.  The chunks belong to the state machine and are opaque here.  The footer
+holds the number of chunks and a CRC-32C of everything before it, which reveals a snapshot that is truncated or was put
+together from two.  Data that does not match is refused; nothing is skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HEADER_KIND, _CHUNK_KIND, _FOOTER_KIND = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """timestamp_ms: wall clock of the node that took it; for retention."""
+    """The header of a snapshot.  timestamp_ms: wall clock of the node that took it; for retention."""
 
     base: LogBase
     timestamp_ms: int
@@ -48,7 +48,11 @@ def encode_base(base: LogBase) -> bytes:
 
 
 def decode_base(data: bytes) -> LogBase:
-    """Raises: MalformedError: damaged, or of a newer version."""
+    """Return the log base that a snapshot's header encodes.
+
+    Raises:
+        MalformedError: the data is damaged, or of a newer version.
+    """
     require(len(data) >= _BASE.size, f"header of {len(data)} bytes")
     version, epoch, offset, length = _BASE.unpack_from(data)
     require(version == VERSION, f"version {version}; this program knows {VERSION}")
@@ -69,7 +73,7 @@ def _control(data: bytes) -> object:
 
 
 class SnapshotWriter:
-    """Gives the bytes of a snapshot, piece by piece: `header`, `chunk`…, `footer`."""
+    """Encodes a snapshot piece by piece: `header`, `chunk`…, `footer`."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -99,9 +103,9 @@ def _frame(kind: int, payload: bytes) -> bytes:
 
 
 class SnapshotParser:
-    """Takes the bytes in any pieces and gives the chunks.
+    """Decodes a snapshot that arrives in pieces of any size, and yields its chunks.
 
-    Raises (every method): MalformedError: not what `SnapshotWriter` makes.
+    Every method raises MalformedError if the bytes are not those of a `SnapshotWriter`.
     """
 
     def __init__(self) -> None:
@@ -113,7 +117,7 @@ class SnapshotParser:
         self._chunks = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The chunks that are whole by now.  To be run through."""
+        """Yield the chunks that are complete by now.  The caller must exhaust the iterator."""
         self._waiting += data
         if self._size == 0 and len(self._waiting) >= len(_MAGIC):
             self._take(len(_MAGIC), _MAGIC)
@@ -139,7 +143,7 @@ class SnapshotParser:
                 self.complete = True
 
     def finish(self) -> SnapshotHeader:
-        """Everything has been fed."""
+        """Check that the snapshot is complete, after all bytes have been fed, and return its header."""
         if self.header is None or not self.complete or self._waiting:
             raise MalformedError(f"it ends in the middle, at {self._size + len(self._waiting)}")
         return self.header

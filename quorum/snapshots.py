@@ -1,22 +1,23 @@
-"""`Snapshotter`: takes, keeps, gives and receives the snapshots of one node.
+"""`Snapshotter`: takes, retains, sends and receives the snapshots of one node.
 
-Theory of operation.  Four tasks, none of them in the way of a commit:
+Theory of operation.  There are four tasks, and no commit waits for any of them:
 
-- the taker waits until enough has been applied since the last snapshot, or enough time has passed, and then writes one
-  from the state machine's immutable state, a piece at a time; it lets others run after each piece, and every write goes
-  to the executor.  Then it says so to the core, and drops what retention does not want any more;
-- the receiver carries out, in order, what the core asks for while this node fetches a snapshot;
-- the sender reads parts of our own for others;
-- the checker reads a snapshot through when another node begins to fetch it.  A file may have rotted since it was
-  written: then it is named in the log, another snapshot is taken at once, and only after that the rotten one is set
-  aside, so that there is always one to start from, or what is left of it.
+- The taker waits until enough has been applied since the last snapshot, or enough time has passed.  It then writes a
+  snapshot of the state machine's immutable state, one piece at a time.  It yields to other tasks after each piece, and
+  every write runs in the executor.  Then it reports the snapshot to the core and applies retention.
+- The receiver executes, in order, the core's requests while this node fetches a snapshot.
+- The sender reads parts of this node's snapshots for other nodes.
+- The checker reads a whole snapshot when another node begins to fetch it, because the file may have been damaged since
+  it was written.  If so, it logs the snapshot's name and has another snapshot taken at once.  The damaged snapshot is
+  set aside only after that, so that the node always has a snapshot to start from, even a damaged one.
 
-A snapshot is read in full, and understood, before the core hears that it is there.  The state that was read waits here
-until the log has begun anew at its end, and is installed by the applier.
+A received snapshot is read and decoded in full before it is reported to the core.  The decoded state waits here until
+the log starts at the snapshot's end; then the applier installs it.
 
-At the start the newest snapshot is loaded.  One that is damaged is named in the log, set aside, and passed over for an
-older one, or for the log alone if that begins at 0; if neither is left the node refuses to start, and leaves it where
-it is.  What was received of one stays over a restart, so that a large one arrives in the end.
+At startup the newest snapshot is loaded.  A damaged one is logged, and an older one is tried, and at last the log alone
+if it starts at 0.  Damaged snapshots are set aside once the state is restored.  If neither a snapshot nor the whole log
+is usable, the node refuses to start and changes no file.  A partly received snapshot survives a restart, so that a
+large download completes eventually.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ from quorumlog.runtime.garbage import made_to_last
 from quorumlog.runtime.logging import get_logger
 
 PIECE_BYTES = 256 << 10
-"""Written, and read when loading, at once."""
+"""Size of one write, and of one read when loading."""
 SLICE_S = 0.005
-"""How long a snapshot may be worked on before others get their turn."""
+"""Work on a snapshot yields to other tasks after about this time."""
 CHECK_EVERY_S = 60.0
-"""A snapshot that others fetch is read through at most so often."""
+"""Minimum time between two checks of a snapshot that other nodes fetch."""
 
 _log = get_logger("quorum")
 
 
 class Loader(Protocol):
-    """Takes the chunks of a snapshot in order; `finish` gives the state that they hold.
+    """Decodes the chunks of a snapshot, in order; `finish` returns the state that they encode.
 
-    Raises (both): CorruptStoreError: not what this version writes.
+    Both methods raise CorruptStoreError if the chunks are not in the format of this version.
     """
 
     def feed(self, chunk: bytes) -> None: ...
@@ -72,25 +73,29 @@ class Loader(Protocol):
 
 class SnapshotMachine(Protocol):
     def snapshot(self) -> Iterator[bytes]:
-        """The state as it is now, in chunks, however long the running through takes.  An empty chunk gives a turn."""
+        """Return an iterator over the present state in chunks, however long the iteration takes.
+
+        An empty chunk only lets other tasks run.
+        """
         ...
 
     def loader(self, source: str) -> Loader:
-        """`source` names the snapshot in errors."""
+        """Return a loader for one snapshot, which errors call `source`."""
         ...
 
     def load_snapshot(self, state: Any) -> None:
-        """Go on from what a loader gave, in place of the batches up to its end."""
+        """Replace the state by one that a loader returned, instead of applying the batches up to its end."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPolicy:
-    """When to take a snapshot: `log_bytes` were applied since the last, or `interval_ms` have passed and anything was.
+    """When to take snapshots, and which to keep.
 
-    What to keep: snapshots, and the log between them, for `retain_ms` and up to `retain_bytes` in all (the log is
-    counted as `log_bytes` a snapshot); always the newest one and the log after it.  The cluster configs
-    metadata.retention.ms and metadata.retention.bytes stand above it.
+    A snapshot is taken when `log_bytes` were applied since the last one, or when anything was applied and `interval_ms`
+    have passed.  Snapshots and the log between them are kept for `retain_ms` and up to `retain_bytes` in total, which
+    counts `log_bytes` of log per snapshot.  The newest snapshot and the log after it are always kept.  The cluster
+    configs metadata.retention.ms and metadata.retention.bytes override this policy.
     """
 
     log_bytes: int = 20 << 20
@@ -99,7 +104,7 @@ class SnapshotPolicy:
     retain_bytes: int = 1 << 30
 
     def oldest_kept(self, snapshots: tuple[SnapshotInfo, ...], now_ms: int) -> int:
-        """Index of the oldest snapshot to keep; they are ascending."""
+        """Return the index of the oldest snapshot to keep.  `snapshots` are in ascending order."""
         index = len(snapshots) - 1
         size = snapshots[index].size
         while index > 0:
@@ -111,7 +116,7 @@ class SnapshotPolicy:
         return index
 
     def keeps_beginning(self, snapshots: tuple[SnapshotInfo, ...], now_ms: int) -> bool:
-        """Whether the log before the first of all snapshots is kept, too; it is history as any other."""
+        """Return whether to keep the log before the very first snapshot, too.  The same limits apply to it."""
         size = sum(info.size + self.log_bytes for info in snapshots)
         return size <= self.retain_bytes and now_ms - snapshots[0].header.timestamp_ms <= self.retain_ms
 
@@ -132,9 +137,9 @@ class Snapshotter:
         self._post = post
         self._configured = self._policy = policy
         self.restored_end = 0
-        self._bad: set[LogEnd] = set()  # damaged ones
+        self._bad: set[LogEnd] = set()  # damaged snapshots that are not set aside yet
         self._applied_bytes = 0
-        self._taken = 0  # end offset of the last one
+        self._taken = 0  # end offset of the snapshot taken last
         self._due = asyncio.Event()
         self._incoming: deque[ReceiveSnapshot | StoreSnapshotPart | LoadSnapshot] = deque()
         self._incoming_wake = asyncio.Event()
@@ -142,11 +147,14 @@ class Snapshotter:
         self._read_wake = asyncio.Event()
         self._loaded: tuple[LogEnd, Any] | None = None
         self._to_check: LogEnd | None = None
-        self._checked_at: tuple[LogEnd, float] | None = None  # the one checked last, and when
+        self._checked_at: tuple[LogEnd, float] | None = None  # the snapshot checked last, and the loop time
         self._check_wake = asyncio.Event()
 
     def tasks(self, base: Callable[[], LogBase | None]) -> list[tuple[str, Coroutine[None, None, None]]]:
-        """What runs as long as the node; `base` says what a snapshot taken now stands for."""
+        """Return the named tasks to run until the node stops.
+
+        base: returns the part of the log that a snapshot taken now would replace.
+        """
         return [
             ("snapshot taker", self._run_taker(base)),
             ("snapshot receiver", self._run_receiver()),
@@ -155,7 +163,7 @@ class Snapshotter:
         ]
 
     def submit(self, effect: ReadSnapshot | ReceiveSnapshot | StoreSnapshotPart | LoadSnapshot) -> None:
-        """Carry out what the core asks for.  There is one receiving effect at a time, and as many reads as requests."""
+        """Queue an effect of the core.  At most one receiving effect is open at a time, and one read per request."""
         if isinstance(effect, ReadSnapshot):
             self._reads.append(effect)
             self._read_wake.set()
@@ -164,7 +172,7 @@ class Snapshotter:
             self._incoming_wake.set()
 
     def keep_history(self, retain_ms: int | None, retain_bytes: int | None) -> None:
-        """What the next snapshot leaves; None: as configured."""
+        """Set how much history is kept from the next snapshot on; None: as configured."""
         policy = self._configured
         self._policy = replace(
             policy,
@@ -178,7 +186,7 @@ class Snapshotter:
             self._due.set()
 
     def install(self, offset: int) -> None:
-        """Hand the state that was received to the machine: the log starts at `offset`, its end, now."""
+        """Hand the received state to the state machine.  The log now starts at `offset`, the snapshot's end."""
         loaded, self._loaded = self._loaded, None
         assert loaded is not None, f"the log starts at {offset}, and no snapshot was loaded"
         assert loaded[0].offset == offset, f"the log starts at {offset}, the snapshot ends at {loaded[0]}"
@@ -188,10 +196,10 @@ class Snapshotter:
     # The start
 
     async def restore(self, stored: StoredQuorum) -> StoredQuorum:
-        """Load the newest good snapshot; `stored` without those that are not good.
+        """Load the newest intact snapshot, and return `stored` without the damaged ones that are newer.
 
         Raises:
-            CorruptStoreError: the log starts above 0, and there is no good one.
+            CorruptStoreError: the log starts above 0, and no snapshot is intact.
         """
         ends = stored.snapshots
         for count in range(len(ends), 0, -1):
@@ -227,7 +235,7 @@ class Snapshotter:
             return loader.finish()
 
     async def _read_through(self, end: LogEnd, feed: Callable[[bytes], object]) -> None:
-        """Give all chunks of a snapshot to `feed`, and see that it is whole."""
+        """Pass all chunks of a snapshot to `feed`, and check that the snapshot is complete."""
         parser = SnapshotParser()
         loop = asyncio.get_running_loop()
         position, size = 0, 1
@@ -245,14 +253,14 @@ class Snapshotter:
             raise MalformedError(f"it ends at {header.base.end}, not {end}")
 
     async def state_below(self, offset: int) -> tuple[int, Any] | None:
-        """(end, state) of the newest good snapshot that ends at or below `offset`."""
+        """Return (end, state) of the newest intact snapshot that ends at or below `offset`, if one exists."""
         for info in reversed(await self._store.snapshots()):
             if info.end.offset <= offset and info.end not in self._bad:
                 try:
                     return info.end.offset, await self._read_state(info.end)
                 except SnapshotMissingError:
-                    continue  # retention was faster
-                except (MalformedError, CorruptStoreError) as error:  # an older one may do
+                    continue  # retention has deleted it meanwhile
+                except (MalformedError, CorruptStoreError) as error:  # an older one may be intact
                     self._note_rotten(info.end, str(error))
         return None
 
@@ -303,9 +311,9 @@ class Snapshotter:
         await self._retain(end)
 
     async def _retain(self, newest: LogEnd) -> None:
-        """Drop what is older than retention wants, first from the log, then of the snapshots."""
+        """Apply retention, first to the log and then to the snapshots."""
         there = await self._store.snapshots()
-        # One that was received, but is not in force, ends past the log: it stands for nothing here.
+        # A snapshot that was received but is not installed yet ends above `newest`, so it does not count.
         kept = tuple(info for info in there if info.end not in self._bad and info.end.offset <= newest.offset)
         if not kept:
             return
@@ -318,7 +326,7 @@ class Snapshotter:
             await self._store.delete_snapshot(info.end)
 
     def _read_clock(self) -> int:
-        """The wall time that retention goes by."""
+        """Return the wall time for retention."""
         return self._clock.read(self._sources.wall_ms(), now_ms())
 
     # Receiving
@@ -335,7 +343,7 @@ class Snapshotter:
                         self._post(SnapshotPart(end, have))
                     case StoreSnapshotPart(end, position, data):
                         have = await self._store.begin_snapshot(end, resume=True)
-                        if have == position:  # else it was stored before: a part that was asked for twice
+                        if have == position:  # otherwise the part was requested twice and is stored already
                             await self._store.extend_snapshot(end, position, data)
                             have += len(data)
                         self._post(SnapshotPart(end, have))
@@ -391,10 +399,10 @@ class Snapshotter:
             except MalformedError as error:
                 self._note_rotten(end, str(error))
             except SnapshotMissingError:
-                continue  # retention was faster; who asks is told
+                continue  # retention has deleted it; the sender reports that to the fetching node
 
     def _note_rotten(self, end: LogEnd, cause: str) -> None:
-        """It was good when it was written or received: nobody gets it any more, and another one is taken."""
+        """Stop sending a snapshot that was damaged after it was written or received, and have another one taken."""
         _log.error("snapshot damaged: another one is taken in its place", snapshot=snapshot_name(end), cause=cause)
         self._bad.add(end)
         self._taken = 0

@@ -1,4 +1,4 @@
-"""Those who wait until the log has got somewhere."""
+"""Waiting until the log reaches an offset."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ WAITERS_MAX = 100_000
 
 
 class OffsetWaiters:
-    """Futures by the end offset that they wait for."""
+    """Futures, ordered by the end offset that they wait for."""
 
     def __init__(self) -> None:
         self._numbers = count()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap
 
     async def wait(self, offset: int) -> None:
-        """Until `complete` is called with `offset` or more.  The caller sets the deadline; `fail` raises here."""
+        """Wait until `complete` is called with `offset` or more.  The caller sets the deadline.
+
+        Raises the error that is passed to `fail`.
+        """
         if len(self._waiting) >= WAITERS_MAX:
             self._waiting = [waiter for waiter in self._waiting if not waiter[2].done()]
             heapq.heapify(self._waiting)

@@ -1,18 +1,18 @@
-"""A quorum directory: its lock, its identity file, its formatting.  All of this blocks; call it off the loop.
+"""A quorum directory: its lock, its identity file, its formatting.  All functions block; call them off the event loop.
 
-Files: `lock` (held by the process that uses the directory), `quorum.json` (format version, node, directory id: what the
-folder is, for people and for versions to come), `quorum.db` with SQLite's `quorum.db-wal`.
+Files: `lock` (held by the process that uses the directory), `quorum.json` (format version, node, cluster and directory
+id: identifies the folder to people and to later versions), `quorum.db` with SQLite's `quorum.db-wal`.
 
-Nothing missing is made anew: the database gets its name only when it is complete, and the identity file is written
-last.  A directory is therefore empty, or was interrupted while being formatted (its database was never opened), or
-holds all of its files.  The lock and the mark, which nothing depends on, are made anew, and that is logged.  While a
-process has the directory open the lock file says so, and then the write-ahead log must be there, too, with the write
-that every opening begins with.
+A missing file is never re-created.  The database gets its final name only when it is complete, and the identity file is
+written last.  A directory is therefore empty, or its formatting was interrupted (then its database was never opened),
+or it holds all of its files.  The lock and the mark are exceptions: nothing depends on their contents, so they are
+re-created, and that is logged.  While a process has the directory open, the lock file records it.  The write-ahead log
+must then exist, too, and hold the write that every opening begins with.
 
-**The mark.**  Beside the directory is a file `<directory>.formatted`, made with the first opening: as long as it is
-there, the directory must be there.  So a folder that was deleted, or whose disk is not mounted, is told from one that
-never was.  Who wants the node to begin anew has the directory moved away (`move_away`), which takes the mark with it.
-It holds a copy of the identity, and the names of files that others keep in the directory (`note_file`).
+**The mark.**  The first opening creates the file `<directory>.formatted` beside the directory.  While this file exists,
+the directory must exist.  This distinguishes a directory that was deleted, or whose disk is not mounted, from one that
+never existed.  To let a node start from an empty directory, use `move_away`, which also removes the mark.  The mark
+holds a copy of the identity, and the names of files that other modules keep in the directory (`note_file`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DISK_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What `quorum.json` says.  `cluster_id` is what the directory was formatted for, None for any."""
+    """The contents of `quorum.json`.  cluster_id: the cluster that the directory was formatted for; None for any."""
 
     format: int
     node_id: int
@@ -56,7 +56,7 @@ class Identity:
 
 
 def refusal(path: str, error: OSError) -> QuorumlogError:
-    """An operating system's refusal, by path and errno: of a failing disk, or of a directory that is not for us."""
+    """Return the error to raise for an OSError: the disk fails, or the directory cannot be used by this process."""
     name = errno.errorcode.get(error.errno or 0, "?")
     message = f"{error.filename or path}: {error.strerror or error} ({name})"
     if error.errno in _DISK_ERRNOS:
@@ -65,7 +65,7 @@ def refusal(path: str, error: OSError) -> QuorumlogError:
 
 
 def sync_directory(path: str) -> None:
-    """Make creations, renames and removals in a folder durable."""
+    """Make creations, renames and removals in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -74,7 +74,7 @@ def sync_directory(path: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Create a folder and those above it, durably."""
+    """Create a directory and its missing parents, durably."""
     parent = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path):
         return
@@ -85,13 +85,14 @@ def make_directory(path: str) -> None:
 
 
 class Lock:
-    """The lock file of a directory.  Its text is the holder's pid, and `open` while the database is in use."""
+    """The lock file of a directory.  Its text is the holder's pid, followed by `open` while the database is in use."""
 
     def __init__(self, directory: str) -> None:
         """Take the lock.
 
         Raises:
-            StoreRefusedError: held by another process, which it names, or the directory is not writable.
+            StoreRefusedError: another process holds the lock; the message names it.
+            OSError: the directory is not writable, or the disk fails.
         """
         self._path = os.path.join(directory, LOCK)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -108,7 +109,7 @@ class Lock:
         words = self._text().split()
         self.was_open = _OPEN in words
         self.was_lost = not words
-        """It was missing or empty, or the directory is new."""
+        """The lock file was missing or empty, or the directory is new."""
         self._write(self.was_open)
 
     def _text(self) -> str:
@@ -121,11 +122,11 @@ class Lock:
         os.fsync(self._descriptor)
 
     def mark_open(self) -> None:
-        """From now on the write-ahead log must exist; durable on return."""
+        """Record that the write-ahead log must exist from now on; durable on return."""
         self._write(True)
 
     def mark_closed(self) -> None:
-        """SQLite may now fold the write-ahead log into the database and remove it; durable on return."""
+        """Record that SQLite may checkpoint and remove the write-ahead log from now on; durable on return."""
         self._write(False)
 
     def release(self) -> None:
@@ -133,11 +134,11 @@ class Lock:
 
 
 def read_identity(directory: str) -> Identity | None:
-    """What `quorum.json` says; None when there is none.
+    """Return the contents of `quorum.json`; None if the file does not exist.
 
     Raises:
-        StoreRefusedError: written by a newer version.
-        CorruptStoreError: not what we wrote.
+        StoreRefusedError: a newer version wrote the file.
+        CorruptStoreError: the file is damaged.
     """
     path = os.path.join(directory, IDENTITY)
     try:
@@ -164,7 +165,10 @@ def read_identity(directory: str) -> Identity | None:
 
 
 def find_identity(directory: str) -> Identity | None:
-    """As `read_identity`, of a directory that no node formats now: one that was used has its identity."""
+    """Return the identity of a directory that no node is formatting; None if it was never formatted.
+
+    Raises the errors of `read_identity`, and CorruptStoreError if a database exists without an identity file.
+    """
     identity = read_identity(directory)
     if identity is None and os.path.exists(os.path.join(directory, DATABASE)):
         raise identity_missing(directory)
@@ -172,7 +176,7 @@ def find_identity(directory: str) -> Identity | None:
 
 
 def identity_missing(directory: str) -> CorruptStoreError:
-    """The refusal of a directory that was used and whose `quorum.json` is missing."""
+    """Return the error for a directory that was used and whose `quorum.json` is missing."""
     path = os.path.join(directory, IDENTITY)
     return CorruptStoreError(
         f"{path} is missing: without it the disk of a voter would take part under another identity",
@@ -181,7 +185,7 @@ def identity_missing(directory: str) -> CorruptStoreError:
 
 
 def _mend(directory: str) -> str:
-    """What to do about a lost identity file.  The mark holds a copy of it."""
+    """Return the next step for an operator whose identity file is lost.  The mark holds a copy of it."""
     anew = f"to begin anew, `quorum-node set-aside --data-dir {os.path.dirname(os.path.abspath(directory))}`"
     if isinstance(_read_mark(directory).get("directory_id"), str):
         return f"cp {mark_path(directory)} {os.path.join(directory, IDENTITY)}; {anew}"
@@ -189,7 +193,7 @@ def _mend(directory: str) -> str:
 
 
 def write_identity(directory: str, identity: Identity) -> None:
-    """Durable on return, whole or not at all."""
+    """Write `quorum.json` atomically; durable on return."""
     path = os.path.join(directory, IDENTITY)
     with open(path + ".new", "w", encoding="utf-8") as file:
         file.write(json.dumps(asdict(identity), indent=2) + "\n")
@@ -200,7 +204,7 @@ def write_identity(directory: str, identity: Identity) -> None:
 
 
 def mark_path(directory: str) -> str:
-    """The file that says that the directory must be there."""
+    """Return the path of the mark, the file whose existence means that the directory must exist."""
     return os.path.abspath(directory) + MARK_SUFFIX
 
 
@@ -227,13 +231,13 @@ def note_file(directory: str, name: str) -> None:
 
 
 def noted_files(directory: str) -> list[str]:
-    """What `note_file` was called with since the directory was formatted."""
+    """Return the names that were passed to `note_file` since the directory was formatted."""
     names = _read_mark(directory).get(_FILES, [])
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _read_mark(directory: str) -> dict[str, object]:
-    """Empty when there is none, or when it is damaged."""
+    """Return the contents of the mark; empty if it is missing or damaged."""
     try:
         with open(mark_path(directory), encoding="utf-8") as file:
             values = json.load(file)
@@ -253,10 +257,10 @@ def _save_mark(directory: str, values: dict[str, object]) -> None:
 
 
 def move_away(directory: str, why: str) -> str:
-    """Rename a directory that no process uses, so that the next opening begins with an empty one; its new name.
+    """Rename a directory that no process uses, and return its new path.  The next opening then formats an empty one.
 
     Raises:
-        StoreRefusedError: in use, or not writable.
+        StoreRefusedError: the directory is in use, or not writable.
         FatalError: the disk fails.
     """
     directory = os.path.abspath(directory)
@@ -277,7 +281,7 @@ def move_away(directory: str, why: str) -> str:
 
 
 def finish_moving(directory: str) -> None:
-    """Do what is left of a `move_away` that was cut off, if one was."""
+    """Complete a `move_away` that was interrupted, if there was one."""
     path = mark_path(directory)
     target = _read_mark(directory).get(_MOVING_TO)
     if not isinstance(target, str) or target != os.path.basename(target):
@@ -291,7 +295,7 @@ def finish_moving(directory: str) -> None:
 
 
 def remove_unfinished(directory: str) -> None:
-    """Clear away what an interrupted formatting left: names that are never a directory's own."""
+    """Remove the temporary files of an interrupted formatting."""
     for name in (UNFINISHED, UNFINISHED + "-wal", UNFINISHED + "-shm", UNFINISHED + "-journal", IDENTITY + ".new"):
         try:
             os.unlink(os.path.join(directory, name))
@@ -300,10 +304,10 @@ def remove_unfinished(directory: str) -> None:
 
 
 def is_blank(directory: str, lock: Lock) -> bool:
-    """Whether the directory may be formatted: no file of ours is there, and none has gone missing.
+    """Return whether the directory may be formatted: it has no database, and nothing indicates that it had one.
 
     Raises:
-        CorruptStoreError: the database is gone, but something of it is still there.
+        CorruptStoreError: the database is missing, but other files show that it existed.
     """
     database = os.path.join(directory, DATABASE)
     if os.path.exists(database):

@@ -1,4 +1,4 @@
-"""The tables of `quorum.db`, and how the file is made.  All of this blocks; call it off the loop."""
+"""The tables of `quorum.db`, and the creation of the file.  All functions block; call them off the event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quorumlog.errors import StoreRefusedError
 APPLICATION_ID = 0x716C6F67  # "qlog"
 
 DATABASE_FORMAT = 2
-"""2: a log may start above 0, after its base.  A database of format 1 is one without a base."""
+"""Format 2: a log may start above 0, after its base.  Format 1 has no base."""
 
 BASE_TABLE = "CREATE TABLE base (id INTEGER PRIMARY KEY CHECK (id = 0), content BLOB NOT NULL, crc INTEGER NOT NULL)"
 
@@ -34,7 +34,7 @@ INSERT INTO starts VALUES (0, 0);
 
 
 def create_database(directory: str) -> None:
-    """Make the database under another name, complete it, make it durable, and only then give it its name."""
+    """Create the database under a temporary name, make it durable, and only then rename it."""
     path = os.path.join(directory, UNFINISHED)
     connection = sqlite3.connect(path, isolation_level=None)
     try:
@@ -59,22 +59,22 @@ def create_database(directory: str) -> None:
 
 
 def was_opened(directory: str) -> bool:
-    """Whether a node has used the database; False only if formatting was cut off after making it.
+    """Return whether a node has used the database.  False only if formatting was interrupted after its creation.
 
-    Reads the main file alone: a write-ahead log is there only after an opening, which the main file holds as well.
+    Reads the main file alone.  A write-ahead log exists only after an opening, and the main file records that, too.
     """
     path = quote(os.path.abspath(os.path.join(directory, DATABASE)))
     connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
     try:
         row = connection.execute("SELECT count FROM starts WHERE id = 0").fetchone()
         return bool(row is None or row[0] != 0)
-    except sqlite3.Error:  # not as it was made
+    except sqlite3.Error:  # the file is no longer as `create_database` made it
         return True
     finally:
         connection.close()
 
 
 def state_row(state: QuorumState) -> tuple[bytes, int]:
-    """What the table `state` holds: the message and its checksum."""
+    """Return the row of the table `state`: the message and its checksum."""
     data = codec.state_to(state).SerializeToString(deterministic=True)
     return data, crc32c(data)

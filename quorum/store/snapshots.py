@@ -1,10 +1,10 @@
-"""Snapshots as files beside the database.  All of this blocks; call it off the loop.
+"""Snapshots as files beside the database.  All methods block; call them off the event loop.
 
-A snapshot is written under a temporary name, checked whole, synced and then renamed, so that a file with a snapshot's
-name is complete or damaged, never half written.  Of what an interruption left, the newest that ends above the log
-stays: it is a download, which goes on.  Anything else begins anew, so it is removed at the next open, and said.
+A snapshot is written under a temporary name, checked in full, synced and then renamed.  A file with a snapshot's name
+is therefore complete or damaged, never half written.  The next open keeps the newest unfinished file if it ends above
+the log, because it is a download, which is resumed.  It removes all other unfinished files, and logs that.
 
-A damaged one gets another name and is nobody's snapshot then; the latest few of those are kept to be looked at.
+A damaged snapshot is renamed, so that nothing uses it.  The latest few of these are kept for examination.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = get_logger("quorum")
 class SnapshotFiles:
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._taking: set[LogEnd] = set()  # not downloaded: taken by this process
+        self._taking: set[LogEnd] = set()  # ends of the unfinished files that this process takes, not downloads
 
     def path(self, end: LogEnd) -> str:
         return os.path.join(self._directory, snapshot_name(end))
@@ -41,20 +41,20 @@ class SnapshotFiles:
         return self.path(end) + _PART
 
     def clean(self, log_end: int) -> None:
-        """Remove what was not finished, but for the newest download."""
+        """Remove unfinished files, except the newest one if it is a download: it ends above `log_end`."""
         parts = self._parts()
         for end in parts[:-1] if parts and parts[-1].offset > log_end else parts:
             _log.warning("unfinished snapshot removed", file=self._part(end))
             os.unlink(self._part(end))
 
     def _parts(self) -> list[LogEnd]:
-        """The ends of those that are being written, ascending."""
+        """Return the ends of the unfinished files, in ascending order."""
         names = [name.removesuffix(_PART) for name in os.listdir(self._directory) if name.endswith(_PART)]
         matches = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
         return sorted((LogEnd(int(match[2]), int(match[1])) for match in matches), key=lambda end: end.offset)
 
     def all(self) -> tuple[SnapshotInfo, ...]:
-        """Ascending.  One whose header is damaged is not among them: it is named in the log."""
+        """Return the snapshots in ascending order.  One with a damaged header is logged and left out."""
         found: list[SnapshotInfo] = []
         for name in sorted(os.listdir(self._directory)):
             match = _NAME.fullmatch(name)
@@ -77,9 +77,10 @@ class SnapshotFiles:
         return SnapshotInfo(parser.header, size)
 
     def begin(self, end: LogEnd, resume: bool) -> int:
-        """A durable one of this name counts as all of it: it need not be written again.
+        """Begin or resume the unfinished file of a snapshot, and return its size so far.
 
-        There is one download at a time: what there is of an older one is of no use any more.
+        With `resume`, a durable snapshot with this end counts as a complete download.  Files of other downloads are
+        removed, because only one download is in progress at a time.
         """
         if resume:
             self._taking.discard(end)
@@ -101,7 +102,7 @@ class SnapshotFiles:
             assert size == position, f"{len(data)} bytes at {position} of a snapshot of {size} bytes so far"
             file.write(data)
             file.flush()
-            # Not for durability: a large sync at the end would hold up the log's own, on the same disk.
+            # Not for durability: one large sync at the end would delay the syncs of the log, on the same disk.
             os.fdatasync(file.fileno())
 
     def finish(self, end: LogEnd) -> SnapshotInfo:
@@ -112,7 +113,7 @@ class SnapshotFiles:
             with open(path, "rb+") as file:
                 while data := file.read(_READ_BYTES):
                     for _ in parser.feed(data):
-                        pass  # only looked at
+                        pass  # only checked
                 header = parser.finish()
                 if header.base.end != end:
                     raise MalformedError(f"it ends at {header.base.end}, not {end}")
@@ -120,10 +121,11 @@ class SnapshotFiles:
                 os.fsync(file.fileno())
         except MalformedError as error:
             if os.path.exists(self.path(end)) and os.path.samefile(path, self.path(end)):
-                os.unlink(self.path(end))  # resumed from there, and spoilt by what another leader sent to follow it
+                # A durable snapshot was resumed, and the bytes that another leader sent have damaged this shared file.
+                os.unlink(self.path(end))
             raise BadSnapshotError(f"{self._move_aside(path, end)}: {error}") from error
         os.replace(path, self.path(end))
-        if os.path.exists(path):  # both were names of one file, which makes the renaming do nothing
+        if os.path.exists(path):  # both names were links to one file; then rename(2) does nothing
             os.unlink(path)
         sync_directory(self._directory)
         return SnapshotInfo(header, size)
@@ -133,7 +135,7 @@ class SnapshotFiles:
             _log.warning("damaged snapshot set aside", file=self._move_aside(self.path(end), end))
 
     def _move_aside(self, path: str, end: LogEnd) -> str:
-        """Where it is now."""
+        """Rename a file so that nothing uses it, and return its new path."""
         target = self.path(end) + _DAMAGED
         os.replace(path, target)
         damaged = sorted(name for name in os.listdir(self._directory) if name.endswith(_DAMAGED))

@@ -1,21 +1,21 @@
 """`SqliteQuorumStore`: the durable log and quorum state of one node in one SQLite database.
 
 Theory of operation.  A call of `write` is one transaction, hence one fsync (WAL, synchronous=FULL), however many core
-writes it carries: truncations, batches, and the last quorum state.  The whole transaction runs as one function on
-aiosqlite's thread, because each hop between the loop and that thread costs about as much as an insert (measured).
+writes it contains: truncations, batches, and the last quorum state.  The whole transaction runs as one function on
+aiosqlite's thread, because each hop between the event loop and that thread costs about as much as an insert (measured).
 
 Every batch and the quorum state carry their own CRC-32C, because SQLite does not notice a changed byte in a page.  The
-voter sets in the state are a cache of the log's control records; they are computed anew and compared at start, and so
-is that the log has no gap.  A database that fails any of this is refused, never repaired.
+voter sets in the state are a cache of the log's control records; at start they are recomputed and compared.  The start
+also checks that the log has no gap.  A database that fails a check is refused, never repaired.
 
-What takes long is done after a write has been answered, not within it, and in pieces between which others get their
-turn: the write-ahead log is folded into the database ("checkpoint"), and batches below the log's start are deleted.
-The start itself moves within the write (the table `base`), so what is left below it is nobody's, also after a crash;
-the next opening deletes it.
+Slow work is done after a write has been answered, not within it, and in pieces, so that other work runs in between: the
+write-ahead log is checkpointed ("folded" into the database), and batches below the log's start are deleted.  The start
+itself moves within the write (the table `base`).  Batches that remain below it no longer belong to the log, even after
+a crash; the next opening deletes them.
 
-After a failure nothing is tried again: a second fsync may succeed without having written (design §4.13).  Closing
-SQLite would sync the write-ahead log once more, copy it into the database and delete it.  So a store that has failed is
-not closed: database, write-ahead log and the mark of an unclean stop stay as they are.
+Nothing is retried after a failure: a second fsync may succeed without having written (design §4.13).  Closing SQLite
+would sync the write-ahead log once more, copy it into the database and delete it.  A failed store is therefore not
+closed: database, write-ahead log and the mark of an unclean stop stay as they are.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ from quorumlog.runtime.stall import no_longer_than
 from quorumlog.wire.v1 import quorum_pb2 as pb
 
 CHECKPOINT_BYTES = 2 << 20
-"""Fold the write-ahead log into the database after about so many bytes: what a start must walk after a crash."""
+"""Size of the write-ahead log at which it is checkpointed.  Bounds the work of a start after a crash."""
 DROP_BYTES = 1 << 20
-"""Deleted at once, below the log's start (measured: 20 MiB in one transaction hold up others for 50 to 90 ms)."""
+"""Size of one deletion below the log's start (measured: 20 MiB in one transaction delay other work by 50 to 90 ms)."""
 CLOSE_TIMEOUT_S = 10.0
 _TRANSACTION_BYTES = 3 * 4120  # frames of a small transaction: the log's last page, the state's, now and then a parent
 
-_ROW_BYTES = 100  # of a batch, besides its content
+_ROW_BYTES = 100  # bytes of a batch's row besides its content
 
 _INSERT = "INSERT INTO batches (base_offset, epoch, count, timestamp_ms, kind, crc, content) VALUES (?,?,?,?,?,?,?)"
 _COLUMNS = "base_offset, epoch, count, timestamp_ms, kind, content, crc"
@@ -83,9 +83,9 @@ _log = get_logger("quorum")
 
 
 class SqliteQuorumStore:
-    """`quorum.ports.QuorumStore` in a directory of its own.
+    """Implements `quorum.ports.QuorumStore` in a directory of its own.
 
-    stall_s: a write that takes longer has failed; None: it is waited for.
+    stall_s: a write that takes longer counts as failed; None: no limit.
     """
 
     def __init__(self, directory: str | os.PathLike[str], sources: Sources, stall_s: float | None = None) -> None:
@@ -99,7 +99,7 @@ class SqliteQuorumStore:
         self._log_start = 0
         self._log_end = 0
         self._unfolded_bytes = 0
-        self.has_leftovers = False  # batches below the log's start that are still to be deleted
+        self.has_leftovers = False  # whether batches below the log's start remain to be deleted
         self._tidying: asyncio.Task[None] | None = None
         self._closing = False
         self._failure: FatalError | None = None
@@ -123,11 +123,11 @@ class SqliteQuorumStore:
             snapshots = await loop.run_in_executor(None, self._usable_snapshots, stored)
         except BaseException as error:
             named = self._named(error)
-            # A refusal (a wrong --cluster-id) closes the database, which deletes the write-ahead log: the mark has to
-            # say so first, or the next start would miss that log.
+            # A refusal (a wrong --cluster-id) closes the database, which deletes the write-ahead log.  The lock file
+            # must record that first; otherwise the next start would report the log as missing.
             is_refused = not isinstance(named, FatalError)
             if is_refused and self._lock is not None and self._connection is not None:
-                with suppress(OSError):  # then the first error is the one to tell
+                with suppress(OSError):  # the first error is the one to report
                     await loop.run_in_executor(None, self._lock.mark_closed)
             await self._release(leave_files=not is_refused)
             if named is error:
@@ -137,10 +137,10 @@ class SqliteQuorumStore:
         return replace(stored, snapshots=snapshots)
 
     def _usable_snapshots(self, stored: StoredQuorum) -> tuple[LogEnd, ...]:
-        """The ends of those that the log goes on from.
+        """Return the ends of the snapshots that the log continues.
 
-        Another one was received, but the log had not been set to its end: it is not in force, and will be found when it
-        is offered again.
+        A received snapshot is left out while the log's start has not moved to its end.  It is found again when the
+        leader offers it again.
         """
         self._files.clean(stored.log_end)
         ends = tuple(info.end for info in self._files.all() if stored.goes_on_from(info.end))
@@ -152,7 +152,7 @@ class SqliteQuorumStore:
         return ends
 
     def _prepare(self, node_id: int, cluster_id: str | None) -> Identity:
-        """Lock the directory, format it if it is blank, and look at what a crash may have left."""
+        """Lock the directory, format it if it is blank, and examine the state that a crash may have left."""
         finish_moving(self._directory)
         make_directory(self._directory)
         self._lock = Lock(self._directory)
@@ -201,8 +201,8 @@ class SqliteQuorumStore:
         )
 
     async def _connect(self) -> aiosqlite.Connection:
-        # mode=rw: a missing file is an error, never a new database.  Exclusive: no other process reads, so SQLite needs
-        # no shared memory file.
+        # mode=rw: a missing file is an error instead of a new database.  Exclusive: no other process reads, so SQLite
+        # needs no shared memory file.
         connection = await aiosqlite.connect(f"file:{quote(self._path)}?mode=rw", uri=True, isolation_level=None)
         self._connection = connection
         for pragma in ("locking_mode=EXCLUSIVE", "synchronous=FULL", "wal_autocheckpoint=0", "cell_size_check=ON"):
@@ -279,7 +279,7 @@ class SqliteQuorumStore:
     def _scan(
         self, connection: sqlite3.Connection, base: LogBase | None
     ) -> tuple[int, int, tuple[tuple[int, int], ...]]:
-        """(log start, log end, epochs), having seen that the log has no gap.  Reads no contents."""
+        """Check that the log has no gap; return (log start, log end, epochs).  Reads no contents of batches."""
         start = end = 0 if base is None else base.end.offset
         epochs: list[tuple[int, int]] = []
         rows = connection.execute(
@@ -318,9 +318,10 @@ class SqliteQuorumStore:
             )
 
     def _begin(self, connection: sqlite3.Connection, log_start: int) -> None:
-        """A first write: the disk takes it, and from here on there is a write-ahead log.
+        """Make a first write, which proves that the disk accepts writes and creates the write-ahead log.
 
-        What a killed process left in it is folded now, while nobody waits for a commit (measured: 107 MB took 128 ms).
+        If a killed process left a write-ahead log, it is checkpointed now, while no commit waits (measured: 107 MB took
+        128 ms).
         """
         connection.execute("UPDATE starts SET count = count + 1")
         connection.execute("DELETE FROM batches WHERE base_offset < ?", (log_start,))
@@ -342,13 +343,13 @@ class SqliteQuorumStore:
         except TimeoutError as error:
             self._failure = FatalError(f"{self._path}: {error}", next_step="look at the disk, then start again")
             raise self._failure from error
-        self._unfolded_bytes += size  # not across the await: `_tidy` sets it back meanwhile
+        self._unfolded_bytes += size  # not read before the await: `_tidy` may reset it meanwhile
         is_due = self.has_leftovers or self._unfolded_bytes >= CHECKPOINT_BYTES
         if is_due and (self._tidying is None or self._tidying.done()):
             self._tidying = asyncio.get_running_loop().create_task(self._tidy())
 
     def _transaction(self, connection: sqlite3.Connection, writes: Sequence[StoreWrite]) -> int:
-        """Returns about how many bytes went to the write-ahead log."""
+        """Execute the writes; return about how many bytes went to the write-ahead log."""
         size = _TRANSACTION_BYTES
         connection.execute("BEGIN IMMEDIATE")
         start, end = self._log_start, self._log_end
@@ -372,7 +373,7 @@ class SqliteQuorumStore:
         return size
 
     def _begin_at(self, connection: sqlite3.Connection, base: LogBase, end: int) -> tuple[int, int]:
-        """Nothing below the base's end counts any more; the log's new start and end."""
+        """Move the log's start to the end of `base`; return the log's new start and end."""
         offset = base.end.offset
         row = connection.execute("SELECT min(base_offset) FROM batches WHERE base_offset >= ?", (offset,)).fetchone()
         assert row[0] in (None, offset), f"the log would start at {offset}, which is inside a batch (next: {row[0]})"
@@ -382,7 +383,7 @@ class SqliteQuorumStore:
         return offset, max(offset, end)
 
     def _truncate(self, connection: sqlite3.Connection, offset: int, start: int, end: int) -> int:
-        """Cut the log to `offset`, which is a batch boundary; returns the new end."""
+        """Truncate the log to `offset`, which is a batch boundary; return the new end."""
         assert start <= offset <= end, f"truncate to {offset}, log end {end}"
         connection.execute("DELETE FROM batches WHERE base_offset >= ?", (offset,))
         row = connection.execute(
@@ -393,10 +394,10 @@ class SqliteQuorumStore:
         return left
 
     async def _tidy(self) -> None:
-        """Delete what is below the log's start, then fold; never long at a time.
+        """Delete the batches below the log's start, then checkpoint, in short pieces.
 
         Raises:
-            FatalError: the disk failed.  The next write or the end of the store raises it.
+            FatalError: the disk failed.  The next write or the closing of the store raises it.
         """
         try:
             while self.has_leftovers and not self._closing:
@@ -498,13 +499,13 @@ class SqliteQuorumStore:
     # Closing
 
     async def close(self, *, leave_files: bool = False) -> None:
-        """Fold the write-ahead log into the database, say that the stop was clean, release the lock.
+        """Checkpoint the write-ahead log, record that the stop was clean, and release the lock.
 
-        After a failure of this store, or with `leave_files`, no file changes any more.  The lock is then held until
-        the process ends, and the next start finds what a killed process leaves.
+        After a failure of this store, or with `leave_files`, no file is changed.  The lock is then held until the
+        process ends, and the next start finds the same files as after a killed process.
 
-        A disk that hangs is not waited for without end: after `CLOSE_TIMEOUT_S` lock and thread stay with the process,
-        and the next start finds what a killed process leaves.  Cancelled: the closing goes on.
+        If the disk hangs for `CLOSE_TIMEOUT_S`, this returns while the process keeps the lock and the thread; the next
+        start again finds the same files as after a killed process.  Cancelling does not stop the closing.
 
         Raises:
             FatalError: the disk failed.
@@ -527,7 +528,10 @@ class SqliteQuorumStore:
             await self._release(leave_files=leave_files or self._failure is not None)
 
     async def _end_clean(self) -> None:
-        """Fold the write-ahead log, because SQLite reports no failure of that when it closes, then mark the end."""
+        """Checkpoint the write-ahead log, then record the clean stop.
+
+        The checkpoint is explicit because SQLite does not report a failed one when it closes.
+        """
         if self._lock is None or self._connection is None:
             return
         try:
@@ -544,10 +548,10 @@ class SqliteQuorumStore:
         if connection is not None and leave_files:
             _log.warning("quorum directory left as it is: not closed after a failure", directory=self._directory)
             abandon(connection._conn)
-            connection._connection = None  # else `stop` closes it
+            connection._connection = None  # otherwise `stop` would close it
             if (stopped := connection.stop()) is not None:
                 await stopped
-            return  # with the lock held, as SQLite's are
+            return  # the lock stays held, and so do SQLite's locks
         try:
             if connection is not None:
                 await connection.close()
@@ -562,8 +566,8 @@ class SqliteQuorumStore:
     async def _run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run `work` on the connection's own thread, in one hop.
 
-        aiosqlite's public methods make one hop a statement; a transaction of four would take four.  Its `_execute`
-        takes any function, and is what those methods are made of.
+        aiosqlite's public methods make one hop per statement, so a transaction of four statements would make four.
+        They are built on `_execute`, which takes any function.
         """
         connection = self._connection
         assert connection is not None, "not open"
@@ -576,7 +580,7 @@ class SqliteQuorumStore:
         )
 
     def _named(self, error: BaseException) -> BaseException:
-        """What to raise for a failure of opening or closing; `error` itself if it says enough."""
+        """Return the error to raise for a failure of opening or closing; `error` itself if it is specific enough."""
         if isinstance(error, sqlite3.Error):
             if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
                 return StoreRefusedError(f"{self._path} is open in another program")
@@ -591,5 +595,5 @@ class SqliteQuorumStore:
 
 
 def _fold(connection: sqlite3.Connection) -> None:
-    """Copy the write-ahead log into the database.  The file stays, to be written from its beginning."""
+    """Copy the write-ahead log into the database.  The file stays, and the next write restarts at its beginning."""
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

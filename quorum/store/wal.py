@@ -1,19 +1,20 @@
-"""Looks at SQLite's write-ahead log before SQLite does.
+"""Checks SQLite's write-ahead log before SQLite opens it.
 
 Theory of operation.  SQLite recovers a write-ahead log by reading it up to the first frame whose checksum does not
-match, and takes that for a write that was cut off by a crash.  A flipped bit looks the same to it: everything committed
-from there on is undone, votes included, and the integrity check is content (measured, design §4.1).  But a write that
-was cut off is the *last* thing in the file.  So after an unclean stop we walk the frames ourselves, and when an intact
-commit follows a damaged frame, something that was durable has been damaged, and the store refuses to start.
+match.  It treats that frame as a write that a crash interrupted.  A flipped bit looks the same to SQLite: it undoes
+everything committed from there on, votes included, and its integrity check passes (measured, design §4.1).  But an
+interrupted write is the *last* thing in the file.  So after an unclean stop we walk the frames ourselves.  If an intact
+commit follows a damaged frame, durable data has been damaged, and the store refuses to start.
 
-Checksums are cumulative: each frame's covers all before it.  Beyond a damaged frame the chain is taken up again from
-the checksum that the previous frame *says* it has: a frame that fits its predecessor's, and carries the log's own
-salts, was written after it.  Frames with other salts are leftovers from before the log was last rewound.
+Checksums are cumulative: each frame's checksum covers all frames before it.  Beyond a damaged frame, the walk resumes
+the chain from the checksum that the previous frame *states*.  A frame that continues this checksum, and carries the
+log's own salts, was written after that frame.  Frames with other salts are leftovers from before the log was last
+rewound.
 
-One case stays open to both readings: damage within the very last transaction, with its commit frame intact.  After a
-power cut the disk may have kept the later pages of an unsynced transaction and lost the earlier ones; or it was synced
-and acknowledged, and then damaged.  Refusing costs one replica, believing the first could cost an acknowledged write:
-it is refused.
+One case is ambiguous: damage within the very last transaction, with its commit frame intact.  Either a power cut made
+the disk keep the later pages of an unsynced transaction and lose the earlier ones, or the transaction was synced and
+acknowledged and then damaged.  A refusal costs one replica; a wrong guess could cost an acknowledged write.  So the
+store refuses to start.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import BinaryIO, NamedTuple
 from quorumlog.errors import CorruptStoreError
 
 PAGE_SIZE = 4096
-"""Bytes in a page of the databases that we make."""
+"""Bytes in a page of the databases that `schema.create_database` makes."""
 
 _MAGIC_LITTLE = 0x377F0682
 _MAGIC_BIG = 0x377F0683
@@ -38,9 +39,9 @@ _Sums = tuple[int, int]
 
 
 class WalSummary(NamedTuple):
-    frames: int  # intact ones
-    commits: int  # among them
-    torn: bool  # something after them was cut off, or is left over
+    frames: int  # intact frames
+    commits: int  # commit frames among them
+    torn: bool  # whether an interrupted write or a leftover follows them
 
 
 class _Frame(NamedTuple):
@@ -48,7 +49,7 @@ class _Frame(NamedTuple):
     database_pages: int
     salts: tuple[int, int]
     sums: _Sums
-    checked: bytes  # what the checksum covers
+    checked: bytes  # the bytes that the checksum covers
 
     @property
     def is_commit(self) -> bool:
@@ -56,7 +57,7 @@ class _Frame(NamedTuple):
 
 
 def _add(sums: _Sums, data: bytes, order: str) -> _Sums:
-    """SQLite's running checksum over `data`, whose length is a multiple of 8."""
+    """Return SQLite's running checksum, continued over `data`, whose length is a multiple of 8."""
     first, second = sums
     words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
     for even, odd in zip(words, words, strict=True):
@@ -66,16 +67,16 @@ def _add(sums: _Sums, data: bytes, order: str) -> _Sums:
 
 
 def check_wal(path: str, in_use: bool = False) -> WalSummary:
-    """Walk the write-ahead log at `path`; a file that is not there is an empty one.
+    """Check the write-ahead log at `path`, and return a summary.  A missing file counts as empty.
 
     in_use: the last process that had it open did not close it.  Every opening begins with a synced write, SQLite never
-    makes the file shorter while it is open, and it syncs a new header before the first frame after it: so there must be
-    a whole header, and room for a frame.
+    shortens the file while it is open, and SQLite syncs a new header before the first frame after it.  So the file must
+    hold a whole header and room for a frame.
 
     Raises:
-        CorruptStoreError: an intact commit follows a damaged frame, or it was in use and is not what that leaves; names
-            the file and the place.
-        OSError: it cannot be read.
+        CorruptStoreError: an intact commit follows a damaged frame, or the file was in use and has no whole header or
+            no room for a frame.  Names the file and the place.
+        OSError: the file cannot be read.
     """
     if not os.path.exists(path):
         if in_use:
@@ -104,14 +105,14 @@ class _Walk:
         self._path = path
         self._file = file
         self._size = os.fstat(file.fileno()).st_size
-        # What the header will say; what is true of our files when it is damaged, and then no salts are known.
+        # The header overwrites these.  If it is damaged, the defaults are those of our files, and no salts are known.
         self._page_size = PAGE_SIZE
         self._order = "<" if sys.byteorder == "little" else ">"
         self._salts: tuple[int, int] | None = None
 
     @property
     def has_header(self) -> bool:
-        """Whether `run` has found a good one."""
+        """Return whether `run` has found an intact header."""
         return self._salts is not None
 
     def run(self) -> WalSummary:
@@ -135,7 +136,7 @@ class _Walk:
         return WalSummary(frames, commits, self._size > self._position(frames))
 
     def _read_header(self) -> _Sums | None:
-        """The checksum that frames start from; None when the header is damaged."""
+        """Return the checksum that the first frame continues; None if the header is damaged."""
         data = self._file.read(_HEADER.size)
         magic, _, page_size, _, salt_1, salt_2, sum_1, sum_2 = _HEADER.unpack(data)
         order = {_MAGIC_LITTLE: "<", _MAGIC_BIG: ">"}.get(magic)
@@ -148,7 +149,7 @@ class _Walk:
         return _HEADER.size + index * (_FRAME.size + self._page_size)
 
     def _read(self, index: int) -> _Frame | None:
-        """Frame number `index` (from 0), or None at the end of the file, torn or not."""
+        """Return frame number `index` (from 0), or None if no whole frame is left in the file."""
         self._file.seek(self._position(index))
         data = self._file.read(_FRAME.size + self._page_size)
         if len(data) < _FRAME.size + self._page_size:
@@ -163,12 +164,12 @@ class _Walk:
         return frame.page != 0 and _add(previous, frame.checked, self._order) == frame.sums
 
     def _intact_commit_after(self, index: int, sums: _Sums | None) -> int | None:
-        """The first intact commit behind the frame at `index`, which did not fit onto `sums`."""
+        """Return the index of the first intact commit after the frame at `index`, which did not continue `sums`."""
         previous = self._read(index)
         if previous is None:
             return None
         seeds = [previous.sums]
-        if sums is not None:  # in case that it is the frame's own checksum that is damaged
+        if sums is not None:  # the frame's own checksum field may be the damaged part
             seeds.append(_add(sums, previous.checked, self._order))
         while (frame := self._read(index := index + 1)) is not None:
             if frame.is_commit and any(self._fits(frame, seed) for seed in seeds):

@@ -1,11 +1,11 @@
 """Messages of the `Quorum` service: protobuf ⇄ `quorum.core.messages`.  Here untrusted quorum traffic is checked.
 
-Every field of what arrives is looked at: present, in range, of bounded size.  What does not pass is a
-`RemoteProtocolError` and never reaches the core.  A reply is also held against its request: the correlation id, the
-batches' place in the log, at most one of batches, divergence and snapshot.
+Every received field is checked: that it is present, in range and of bounded size.  A message that fails a check raises
+`RemoteProtocolError` and never reaches the core.  A reply is also compared with its request: the correlation id, the
+position of its batches in the log, and that it has at most one of batches, divergence and snapshot.
 
-Fields that this version does not know are ignored in requests and replies, so that nodes of neighbouring versions can
-talk during an upgrade, and refused in batches, which must not lose anything.
+Unknown fields are ignored in requests and replies, so that nodes of neighbouring versions can communicate during an
+upgrade.  They are refused in batches, which must not lose anything.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import quorum_pb2 as pb
 
 TOOL = m.Sender(None, 0, ReplicaKey(-1, UNASSIGNED))
-"""Sender of a DescribeQuorum that comes from no node (kctl)."""
+"""Sender id of a DescribeQuorum that no node sends, but a tool such as kctl."""
 
 BATCH_MIN_BYTES = 64
-"""What a batch counts for at least, see `Batch.size`."""
+"""The least size that a batch counts for, see `Batch.size`."""
 OBSERVERS_MAX = 10_000
 REASON_MAX_CHARS = 1_000
 WAIT_MAX_MS = 60_000
@@ -48,7 +48,7 @@ class Conversion(NamedTuple):
     reply_from: Callable[[Any, Any], m.Reply]
 
 
-# What all of them carry
+# Fields that all messages share
 
 
 def _sender_to(sender: m.Sender) -> pb.Sender:
@@ -279,7 +279,7 @@ def _fetch_reply_from(request: m.Fetch, message: pb.FetchReply) -> m.FetchReply:
         require(last.epoch <= known.epoch, f"batch of epoch {last.epoch} from a leader of epoch {known.epoch}")
         codec.check_contiguous(batches)
     if diverging is not None:
-        # The leader's end of an older epoch may well lie above our offset; of our own epoch it must lie below.
+        # The leader's end of an older epoch may be above our offset; its end of our own epoch must be below.
         mine = LogEnd(request.last_fetched_epoch, request.offset)
         require(diverging < mine, f"diverging at {diverging}, asked from {mine}")
     return m.FetchReply(
@@ -471,7 +471,7 @@ def _leadership_end_from(end: pb.LeadershipEnd) -> m.LeadershipEnd:
 
 
 def _words(message: pb.DescribeQuorumReply, field: str) -> str | None:
-    """Words for people, if there are any: cut, since a peer chose them."""
+    """Return a text for people, if the field is set.  It is shortened, because a peer chose its length."""
     text: str = getattr(message, field)
     return text[:REASON_MAX_CHARS] if message.HasField(field) else None
 
@@ -553,7 +553,7 @@ def request_from_wire(rpc: AnyRpc, wire: bytes) -> tuple[int, m.Request]:
     """Return the correlation id and the request of a call of `rpc`.
 
     Raises:
-        RemoteProtocolError: malformed; names the field.
+        RemoteProtocolError: the request is malformed; names the field.
     """
     message = rpc.request()
     try:
@@ -574,7 +574,7 @@ def reply_from_wire(request: m.Request, correlation_id: int, wire: bytes) -> m.R
     """Return the reply to `request`, which was sent with `correlation_id`.
 
     Raises:
-        RemoteProtocolError: malformed, or the answer to something else.
+        RemoteProtocolError: the reply is malformed, or answers another request.
     """
     conversion = _BY_REQUEST[type(request)]
     message = conversion.rpc.reply()

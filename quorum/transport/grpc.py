@@ -1,11 +1,11 @@
 """`GrpcTransport`: the `Quorum` and `Controller` services over gRPC, with health and reflection beside them.
 
-Handlers take and give bytes: a body that is no protobuf is answered with INVALID_ARGUMENT (the library's own
-deserializers would say INTERNAL) and each service has its own size limit.  A handler converts in, hands over, converts
-out; it decides nothing, because gRPC swallows what a handler raises (design §4.12).
+Handlers take and return bytes: so a body that is no protobuf is answered with INVALID_ARGUMENT (the library's own
+deserializers would answer INTERNAL), and each service has its own size limit.  A handler converts the request, passes
+it on and converts the reply.  It decides nothing, because gRPC swallows the exceptions of a handler (design §4.12).
 
-Outgoing, there is one channel an address, at most `CHANNELS_MAX` in all, and every call has a deadline.  A reply that
-makes no sense costs its sender the connection.
+Outgoing calls use one channel per address, at most `CHANNELS_MAX` in total, and every call has a deadline.  A reply
+that violates the protocol closes the connection to its sender.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from quorumlog.runtime.logging import LineBudget, get_logger
 from quorumlog.wire.rpcs import RPCS, AnyRpc, ReplyT, RequestT, Rpc, Service
 
 CHANNELS_MAX = 128
-"""Open channels; the one used longest ago without a call in progress is closed when another is needed."""
+"""Open channels.  When another is needed, the least recently used one without a call in progress is closed."""
 CALLS_PER_CHANNEL_MAX = 256
-"""Calls in progress to one address; a further one is refused here as unreachable."""
+"""Calls in progress to one address.  A further one fails here as unreachable."""
 QUORUM_REQUEST_MAX_BYTES = 64 << 10
 CONTROLLER_REQUEST_MAX_BYTES = 8 << 20
 HANDLING_MAX_S = 60.0
-"""A call without a deadline of its own is ended after this."""
+"""An incoming call without a deadline of its own is ended after this time."""
 STOP_GRACE_S = 0.5
 HEALTH_LOOK_S = 0.5
 _LOG_EVERY_S = 5.0
@@ -52,7 +52,7 @@ _Serve = Callable[[bytes, _Context], Awaitable[bytes]]
 
 
 class _Channel:
-    """One channel and what goes on in it."""
+    """One channel and its calls in progress."""
 
     def __init__(self, address: str) -> None:
         self.grpc = make_channel(address)
@@ -60,7 +60,7 @@ class _Channel:
 
 
 class _Health(health.aio.HealthServicer):
-    """Looks before it answers, and, as long as somebody watches, every `HEALTH_LOOK_S`."""
+    """The gRPC health service.  It refreshes its state before each answer, and every `HEALTH_LOOK_S` while watched."""
 
     def __init__(self, transport: GrpcTransport) -> None:
         super().__init__()
@@ -85,14 +85,14 @@ class _Health(health.aio.HealthServicer):
                 self._looking = None
 
     async def _look(self) -> None:
-        """Readiness depends on time, too (a fetch that does not come), so there is no event to wait for."""
+        """Refresh the state regularly.  Readiness also depends on time (a missing fetch), so no event reports it."""
         while True:
             await self._transport.refresh_health()
             await asyncio.sleep(HEALTH_LOOK_S)
 
 
 class GrpcTransport:
-    """`quorum.ports.Transport` over gRPC.  Made and used on one running loop."""
+    """Implements `quorum.ports.Transport` over gRPC.  Created and used on one running event loop."""
 
     def __init__(self, listen: Address | str) -> None:
         self._listen = parse_address(listen) if isinstance(listen, str) else listen
@@ -103,7 +103,7 @@ class GrpcTransport:
         self._controller_handler: ControllerHandler | None = None
         self._channels: OrderedDict[str, _Channel] = OrderedDict()
         self._correlation_ids = itertools.count(1)
-        self._closing: list[asyncio.Task[None]] = []  # channels pushed out, kept until they are closed
+        self._closing: list[asyncio.Task[None]] = []  # closings of channels that were replaced, until they end
         self._closed = False
         self._lines = LineBudget(_log, lambda: asyncio.get_running_loop().time(), 1, _LOG_EVERY_S)
         self.is_serving: Callable[[], bool] = lambda: False  # what gRPC health answers
@@ -121,10 +121,10 @@ class GrpcTransport:
         self._controller_handler = handler
 
     def bind(self) -> str:
-        """Claim the listening address; the bound HOST:PORT.  Nothing is answered before `start`.
+        """Bind the listening address and return it (HOST:PORT).  No request is answered before `start`.
 
         Raises:
-            ConfigError: taken, or not an address of this machine.
+            ConfigError: the address is in use, or not an address of this machine.
         """
         if self._address is None:
             self._server = make_server()
@@ -134,15 +134,15 @@ class GrpcTransport:
 
     @property
     def address(self) -> str:
-        """HOST:PORT that is bound."""
+        """Return the bound HOST:PORT."""
         assert self._address is not None, "not bound yet"
         return str(self._address)
 
     async def start(self) -> None:
-        """Bind, unless that was done, and serve.
+        """Bind the address, unless `bind` has done so, and serve.
 
         Raises:
-            ConfigError: the address is taken, or not one of this machine.
+            ConfigError: the address is in use, or not an address of this machine.
         """
         self.bind()
         assert self._server is not None
@@ -159,7 +159,7 @@ class GrpcTransport:
         await self._server.start()
 
     async def refresh_health(self) -> None:
-        """Tell gRPC health, whole and by service, whether this process serves."""
+        """Report to gRPC health, for the process and for each service, whether this process serves."""
         serving = not self._closed and self.is_serving()
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in (health.OVERALL_HEALTH, *(service.value for service in Service)):
@@ -219,7 +219,7 @@ class GrpcTransport:
         except RemoteProtocolError as error:
             await self._refuse_malformed(str(error), context)
         except Exception:
-            _log.exception("a handler failed", method=rpc.name)  # gRPC would only say so to the caller
+            _log.exception("a handler failed", method=rpc.name)  # gRPC would report it to the caller only
             await _abort(context, grpc.StatusCode.INTERNAL, f"{rpc} failed; see the log of this node")
 
     async def _refuse_size(self, rpc: AnyRpc, size: int, limit: int, context: _Context) -> bytes:
@@ -257,7 +257,10 @@ class GrpcTransport:
     async def _exchange(
         self, address: str, path: str, wire: bytes, timeout_ms: int, *, connect_first: bool = False
     ) -> bytes:
-        """connect_first: send only over a connection that stands, so that it is known whether anything was sent."""
+        """Send a request and return its reply.
+
+        connect_first: send only over an established connection, so that it is known whether the request was sent.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max(timeout_ms, 1) / 1000
         if self._closed:
@@ -283,7 +286,7 @@ class GrpcTransport:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Closing a channel cancels its calls, which looks as if we had been cancelled ourselves.
+            # Closing a channel cancels its calls, which looks as if this task had been cancelled.
             raise UnreachableError(f"{address}: the connection was reset", was_sent=was_sent) from None
         finally:
             channel.calls -= 1
@@ -309,7 +312,7 @@ class GrpcTransport:
         self._closing.append(asyncio.get_running_loop().create_task(channel.grpc.close()))
 
     async def _distrust(self, address: str, problem: str) -> None:
-        """The peer broke the protocol: count it, and drop that connection."""
+        """Count a protocol violation of a peer, and drop the connection to it."""
         self.malformed_replies += 1
         self._lines.warning("malformed_reply", peer=address, problem=problem)
         channel = self._channels.pop(address, None)
@@ -322,7 +325,7 @@ class GrpcTransport:
             await channel.grpc.close()
 
     async def close(self) -> None:
-        """Stop serving (calls in progress have `STOP_GRACE_S`), then drop every connection."""
+        """Stop serving, with `STOP_GRACE_S` for the calls in progress, then drop every connection."""
         self._closed = True
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
@@ -332,12 +335,12 @@ class GrpcTransport:
 
 
 async def _abort(context: _Context, code: grpc.StatusCode, details: str) -> NoReturn:
-    """End the call with an error status, in silence if the caller has already gone.
+    """End the call with an error status, without a log line if the caller has already left.
 
     Raises:
-        grpc.aio.AbortError: which gRPC expects from a handler.
-        CancelledError: the call had ended: its deadline had passed, or its connection was lost, while this process was
-            held up.  gRPC would log that failure with three tracebacks, although nobody waits for the status.
+        grpc.aio.AbortError: the exception that gRPC expects from a handler.
+        CancelledError: the call had ended already, because its deadline passed or its connection was lost while this
+            process was stalled.  gRPC would log that failure with three tracebacks, although no caller waits.
     """
     try:
         await context.abort(code, details)
