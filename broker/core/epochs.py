@@ -1,8 +1,8 @@
-"""The leader-epoch history of one log: which epoch began at which offset.  Pure.
+"""The leader-epoch history of one log: the start offset of each epoch.  Pure.
 
-Every batch carries its leader epoch, so the history follows from the log; a new leader may put its epoch down before
-its first batch.  It answers the question on which truncation rests (KIP-101, KIP-279): where does the largest epoch end
-that is not above the one asked for?  Both sides compare these answers, never offsets alone.
+Every batch carries its leader epoch, so the history follows from the log.  A new leader may add its epoch before its
+first batch.  Truncation relies on one question (KIP-101, KIP-279): where does the largest epoch end that is not above a
+given epoch?  Both sides compare these answers, never offsets alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class EpochCache:
 
     @property
     def latest(self) -> int:
-        """-1 when nothing is known yet."""
+        """The latest epoch; -1 if none is known."""
         return self._epochs[-1] if self._epochs else -1
 
     @property
@@ -47,9 +47,9 @@ class EpochCache:
         return self.epoch_of(self.end_offset - 1)
 
     def assign(self, epoch: int, start: int) -> None:
-        """`epoch` begins at `start`, unless it is the latest already.
+        """Begin `epoch` at `start`, unless it is the latest already.
 
-        An epoch that began at the same place and holds nothing gives way.
+        It replaces an epoch that began at the same offset and holds no record.
         """
         if epoch == self.latest:
             return
@@ -62,16 +62,16 @@ class EpochCache:
         self._starts.append(start)
 
     def advance(self, epoch: int, base_offset: int, end_offset: int) -> None:
-        """A batch of `epoch` from `base_offset` to `end_offset` was appended."""
+        """Take in an appended batch of `epoch`, from `base_offset` to `end_offset`."""
         if epoch != self.latest:
             self.assign(epoch, base_offset)
         self.end_offset = end_offset
 
     def end_of(self, epoch: int) -> tuple[int, int]:
-        """The largest known epoch that is not above `epoch`, and its end offset.
+        """Return the largest known epoch that is not above `epoch`, and its end offset.
 
-        `UNKNOWN_EPOCH` for an epoch above the latest.  For one below the first known: `epoch` itself, ending where the
-        first known begins.
+        Returns `UNKNOWN_EPOCH` for an epoch above the latest.  For an epoch below the first known one, returns `epoch`
+        itself with the start of the first known one as its end.
         """
         if epoch < 0 or epoch > self.latest:
             return UNKNOWN_EPOCH
@@ -82,21 +82,21 @@ class EpochCache:
         return self._epochs[index], end
 
     def epoch_of(self, offset: int) -> int:
-        """Epoch of the record at `offset`; -1 when it is below the first known."""
+        """Return the epoch of the record at `offset`; -1 if the offset is below the first known epoch."""
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else -1
 
     def truncate_to(self, end_offset: int) -> None:
-        """Forget what begins at or after `end_offset`, which is the log end now."""
+        """Drop the epochs that begin at or after `end_offset`, the new log end."""
         self.end_offset = end_offset
         while self._starts and self._starts[-1] >= end_offset:
             del self._epochs[-1], self._starts[-1]
 
     def drop_before(self, start_offset: int) -> None:
-        """The log starts at `start_offset` now: forget the epochs that end before it.
+        """Drop the epochs that end before `start_offset`, the new log start.
 
-        The epoch of the record before the start stays, so that the position is still known when no record is left,
-        also when a later epoch begins right at the start.
+        The epoch of the record before the start stays, even if a later epoch begins exactly at the start.  So the
+        position is still known when no record is left.
         """
         index = bisect_left(self._starts, start_offset) - 1
         if index > 0:

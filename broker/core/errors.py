@@ -1,7 +1,7 @@
-"""The error codes of the Kafka protocol that a broker's core answers with.
+"""The error codes of the Kafka protocol with which a broker's core answers.
 
-Values, not exceptions: a refusal is foreseen (house style).  The numbers are the protocol's, so an adapter passes them
-on as they are; the pure room needs no schema library for them.
+They are values, not exceptions, because a refusal is foreseen.  The numbers are the protocol's, so an adapter passes
+them on unchanged, and the pure core needs no schema library.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-A follower of 10,000 partitions that names each of them in every fetch spends its time on names (measured: 47 ms per
-request).  So the first fetch of a session names all partitions and opens the session.  Later fetches name only the
+If a follower of 10,000 partitions named each of them in every fetch, the names alone would take 47 ms per request
+(measured).  So the first fetch of a session names all partitions and opens the session.  Later fetches name only the
 partitions that changed, and a reply contains only partitions with news.
 
 **Numbers.**  The leader draws the session id.  The session epoch counts requests: 1, 2, 3 … (2^31-1 is followed by 1).
@@ -13,10 +13,10 @@ with a full fetch.  Epoch 0 asks for a new session, -1 for none.
 **Cost.**  Neither end ever walks a whole session.  The fetcher keeps the set of partitions whose target changed since
 it was last sent.  The leader keeps, for each session, the partitions that may have news (`ready`).  An append, a new
 watermark and a change of role touch the sessions that list the partition.  A partition without news leaves `ready`
-until it is touched again.
+until the next touch.
 
-**Size.**  A leader processes all that a request names in one turn of its loop.  So one request names at most
-`TARGETS_MAX` partitions; the requests that follow at once name the others.
+**Size.**  A leader processes a request in one turn of its loop.  So one request names at most `TARGETS_MAX` partitions;
+the requests that follow at once name the others.
 
 **Room.**  The number of sessions is bounded, and only brokers get one.  When all are taken, a session that was idle for
 long enough is closed for the new one; otherwise the new fetcher is served without a session.

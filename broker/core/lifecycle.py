@@ -1,22 +1,23 @@
-"""The life of a broker as the controller sees it, from the broker's side.  Pure: says what to send next, and when.
+"""The life cycle of a broker towards the controller.  Pure: decides what to send next, and when.
 
 Theory of operation
 -------------------
-STARTING → (registered, and its own registration carried out) → FENCED ⇄ RUNNING → DRAINING → STOPPED.
+STARTING → (registered) → FENCED ⇄ RUNNING → DRAINING → STOPPED.
 
-A process is one *incarnation*, drawn at start.  It registers until it is accepted; the reply's broker epoch names the
-registration.  Then it heartbeats: at once, each interval, and at once whenever its state changes in a way that the
-controller should act on: the metadata that it has carried out passed its own registration (so it is unfenced without
-waiting for the next beat), a directory failed, it wants to stop.  A reply that calls its epoch stale sends it back to
-registering: another incarnation cannot have taken the id while this one holds the data directory's lock, so the
-controller has lost us, not replaced us; a duplicate id is refused at registration and is for a person to see.
+A process is one *incarnation*, whose id is drawn at start.  It registers until it is accepted; the broker epoch in the
+reply names the registration.  Then it heartbeats: at once, in each interval, and at once when the controller should act
+on a change.  Such a change is metadata applied past the broker's own registration (so that it is unfenced before the
+next interval), a failed directory, or a requested stop.  If a reply calls its epoch stale, the broker registers again.
+No other incarnation can have taken the id while this one holds the lock of the data directory.  So the controller has
+lost this registration and not replaced it.  A duplicate id is refused at registration and needs an operator.
 
-Stopping: heartbeats with `want_shutdown` go on at the (shorter) draining interval until the controller lets go, having
-moved the leaderships, the deadline passes, or no controller has answered for longer than an election takes (the whole
-cluster is being stopped).  Either way the process may end; what was flushed is safe.
+To stop, the broker heartbeats with `want_shutdown` at the (shorter) draining interval.  It stops when the controller
+releases it, having moved the leaderships, or when the deadline passes.  It also stops when no controller has answered
+for longer than an election takes, because the whole cluster may be stopping.  In each case the process may end; flushed
+records are safe.
 
-No reply and a retriable refusal are the same: try again, after a back-off that starts small, since a controller
-election takes longer than most, and doubles up to the interval.
+A missing reply and a retriable refusal are treated alike: the broker retries after a back-off.  The back-off starts
+small and doubles up to the heartbeat interval, because a controller election takes longer than most failures.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to send before `until_ms`, unless something happens."""
+    """Send nothing before `until_ms`, unless an event is reported."""
 
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The process may stop.  released: the controller said so; else the deadline passed."""
+    """Stop.  released: the controller released this broker, or it held no registration; False after a timeout."""
 
     released: bool
 
@@ -66,11 +67,11 @@ Action = Register | Beat | Wait | End
 BACKOFF_MIN_MS = 50
 DRAINING_INTERVAL_MS = 100
 DRAINING_SILENCE_MS = 8_000
-"""How long no controller may answer before a stopping broker goes without its leave."""
+"""Time without an answer after which a stopping broker stops without being released."""
 
 
 class Lifecycle:
-    """One request at a time: the caller carries out `next_action`, then reports the reply."""
+    """The life cycle of one broker.  The caller performs `next_action` and reports the reply, one request at a time."""
 
     def __init__(self, interval_ms: int, now_ms: int) -> None:
         self._interval_ms = interval_ms
@@ -96,7 +97,7 @@ class Lifecycle:
             self.stage = Stage.STOPPED
             return End(released=False)
         if self._deadline_ms is not None and not self.registered:
-            # Never registered under this epoch: there is nothing to hand over.
+            # Without a registration there is nothing to hand over.
             self.stage = Stage.STOPPED
             return End(released=True)
         if now_ms < self._due_ms:
@@ -105,7 +106,7 @@ class Lifecycle:
             return Wait(min(self._due_ms, self._deadline_ms, self._stop_after_ms))
         return Beat(self._deadline_ms is not None) if self.registered else Register()
 
-    # -- what happens
+    # -- events
 
     def on_registered(self, epoch: int, now_ms: int) -> None:
         self.epoch = epoch
@@ -115,15 +116,16 @@ class Lifecycle:
         self._due_ms = now_ms
 
     def on_applied(self, offset: int, now_ms: int) -> None:
-        """Metadata up to `offset` (exclusive) is carried out."""
+        """Take in that metadata up to `offset` (exclusive) has been applied."""
         passed = self.applied_offset <= self.epoch < offset
         self.applied_offset = max(self.applied_offset, offset)
         if passed or (self.registered and self.fenced):
-            # Also when it was fenced later: the heartbeat that shows that it knows is the one that unfences it.
+            # A broker that was fenced later also heartbeats at once.  The controller unfences it when a heartbeat shows
+            # that it has applied the metadata.
             self._due_ms = now_ms
 
     def on_beat(self, fenced: bool, should_shutdown: bool, leaders_left: int, now_ms: int) -> None:
-        """A heartbeat was accepted."""
+        """Take in the reply to an accepted heartbeat."""
         self._failures = 0
         self.fenced = fenced
         self.leaders_left = leaders_left
@@ -138,7 +140,7 @@ class Lifecycle:
         self._due_ms = now_ms + self._interval_ms
 
     def on_stale(self, now_ms: int) -> None:
-        """The controller does not know this registration any more: make another."""
+        """Register again, because the controller no longer knows this registration."""
         self.epoch = NO_EPOCH
         self.fenced = True
         self._due_ms = now_ms
@@ -146,12 +148,12 @@ class Lifecycle:
             self.stage = Stage.STARTING
 
     def on_no_reply(self, now_ms: int) -> None:
-        """No answer, or one that says to try again."""
+        """Retry after the back-off, because there was no reply or a retriable refusal."""
         self._failures += 1
         self._due_ms = now_ms + min(self._interval_ms, BACKOFF_MIN_MS << min(self._failures - 1, 10))
 
     def on_urgent(self, now_ms: int) -> None:
-        """Something that the controller should hear now."""
+        """Send the next heartbeat at once."""
         self._due_ms = now_ms
 
     def stop(self, deadline_ms: int, now_ms: int) -> None:

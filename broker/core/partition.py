@@ -1,40 +1,41 @@
-"""One replica of one partition: what it may acknowledge, show and propose.  Pure; the shell owns log, clock and wires.
+"""One replica of one partition: decides what it acknowledges, shows and proposes.  Pure; the shell does all I/O.
 
 Theory of operation
 -------------------
 A replica is a leader or a follower, never both; each role has its own class, so that neither can read the other's
 state.
 
-**Positions.**  A follower's fetch offset is its *flushed* end, so the position that a leader keeps of it is what that
-disk would still have after a power cut.  The leader's own position is its flushed end, too: its unflushed tail counts
-for nobody.  A position counts only from a fetch of this leader epoch, by the broker epoch that the image knows, at an
-offset that the leader's epoch history confirms; anything else could acknowledge bytes of another history.  So a
-position is an offset *and* the epoch of the record before it.  Both sides still know that epoch when retention has
-deleted the record, and a replica that starts over is given it with its new start.
+**Positions.**  A follower's fetch offset is its *flushed* end.  So the position that a leader keeps for it is what that
+disk would still have after a power cut.  The leader's own position is its flushed end, too; its unflushed tail never
+counts.  A position counts only if the fetch names this leader epoch, comes from the broker epoch in the image, and has
+an offset that the leader's epoch history confirms.  Any other position could acknowledge bytes of another history.  So
+a position is an offset *and* the epoch of the record before it.  Both sides still know that epoch when retention has
+deleted the record.  A replica that starts over receives it with its new start.
 
-**Watermark.**  The lowest position over the *maximal* ISR: the committed one plus every addition that was ever proposed
-at this partition epoch and might still be accepted.  A proposed removal does not count before it is committed.  So,
-whichever ISR the controller elects from, each member holds everything below the watermark.  It stays where it is while
-the committed ISR is smaller than the minimum (KAFKA-15583), and never goes back.
+**Watermark.**  The lowest position over the *maximal* ISR.  That is the committed ISR plus every addition that was
+proposed at this partition epoch and might still be accepted.  A proposed removal does not count before it is committed.
+So each member of any ISR that the controller may elect from holds everything below the watermark.  The watermark does
+not move while the committed ISR is smaller than the minimum (KAFKA-15583), and it never moves back.
 
-**Proposals.**  An ISR change is a compare-and-set on the partition epoch.  Once sent, it is in force, as far as the
-watermark is concerned, until the metadata log shows a higher partition epoch, or a definite refusal arrives.  No answer
-(timeout, connection, NOT_CONTROLLER) says nothing: an earlier copy may still be accepted.  Then its additions stay in
-the maximal ISR, and whatever is proposed next, under the same partition epoch, decides the matter: at most one of
-them can win.  A refusal that follows an unanswered copy is therefore not yet definite: the committed ISR itself is
-proposed, and its acceptance moves the partition epoch past every copy.
+**Proposals.**  An ISR change is a compare-and-set on the partition epoch.  For the watermark, a proposal is in force
+from the moment it is sent until the metadata log shows a higher partition epoch or a definite refusal arrives.  A
+missing answer (timeout, connection, NOT_CONTROLLER) decides nothing: an earlier copy may still be accepted.  Its
+additions then stay in the maximal ISR, and the next proposal under the same partition epoch decides the matter, because
+at most one of them can be accepted.  A refusal that follows an unanswered copy is therefore not definite.  In that case
+the committed ISR itself is proposed, and its acceptance moves the partition epoch past every copy.
 
-**Joining.**  A follower may join when it has everything below the watermark and reached the offset at which this leader
-began (else it could miss what the previous leader acknowledged: KIP-279), when its fetch came under the broker epoch
-of the image (KAFKA-15221: a rebooted follower's old fetch must not vouch for it), and when it is not fenced.
+**Joining.**  A follower may join under these conditions.  It has everything below the watermark.  It has reached the
+offset at which this leader began; otherwise it could lack records that the previous leader acknowledged (KIP-279).  Its
+fetch came under the broker epoch of the image; otherwise a fetch from before a reboot could vouch for it (KAFKA-15221).
+It is not fenced.
 
-**Leaving.**  A follower leaves when it has not had everything that the leader had for `lag_max_ms`; one that fetches
-no more is never "caught up", also when nothing is written.  If `lag_max_bytes` is set, it leaves at once when it lacks
-more than that, and joins only when it lacks less; one that has not fetched from this leader yet is given its time.
+**Leaving.**  A follower leaves when it has not been caught up for `lag_max_ms`.  A follower that has stopped fetching
+is never caught up, even if nothing is written.  If `lag_max_bytes` is set, a follower leaves at once when it lacks more
+bytes than that, and joins only when it lacks fewer.  This bound applies from its first fetch from this leader on.
 
-**Election.**  A new leader starts from the watermark that it knew as a follower, which may be low, as far as its disk
-goes: nobody has waited for the disk of an unclean one.  Until it has passed the log end at election, `latest` is
-unknown: an older leader may have shown more (design §6).
+**Election.**  A new leader starts from the watermark that it knew as a follower, which may be low.  It never starts
+above its flushed end, because an unclean election does not wait for that disk.  Until the watermark has passed the log
+end at election, `latest` is unknown: an earlier leader may have shown more (design §6).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ ACKS_NONE = 0
 
 
 class Assignment(NamedTuple):
-    """What the committed image says of a partition."""
+    """The state of a partition in the committed image."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -62,47 +63,47 @@ class Assignment(NamedTuple):
     leader_epoch: int
     partition_epoch: int
     adding: tuple[int, ...] = ()
-    """Of the replicas, those that a reassignment is adding."""
+    """The replicas that a reassignment is adding; a subset of `replicas`."""
 
 
 class Cluster(Protocol):
-    """What a leader asks the image about brokers."""
+    """The questions of a leader about brokers, answered from the image."""
 
     def broker_epoch(self, broker_id: int) -> int:
-        """-1 when it is not registered."""
+        """Return the broker's epoch; -1 if it is not registered."""
         ...
 
     def may_join(self, broker_id: int) -> bool:
-        """Registered, unfenced, not shutting down."""
+        """Return whether the broker is registered, unfenced and not shutting down."""
         ...
 
 
 class Limits(NamedTuple):
-    """min_isr: min.insync.replicas as configured; never above the replication factor in force."""
+    """The limits of a partition.  min_isr: min.insync.replicas as configured; `LeaderState.min_isr` is in force."""
 
     lag_max_ms: int
     min_isr: int
     lag_max_bytes: int = -1
-    """-1: any number."""
+    """-1: no limit."""
     retry_ms: int = 500
-    """Before a proposal that was refused or not answered is made again."""
+    """Time before a proposal that was refused or not answered is repeated."""
     overdue_ms: int = 5_000
-    """Before one that was accepted, or overtaken, is made again because the log has shown nothing."""
+    """Time before a proposal that was accepted or overtaken is repeated, because the log does not show it."""
 
 
 @dataclass(slots=True)
 class Contact:
-    """When a follower's fetcher was last heard.  One for all partitions of a session: a fetch writes it once."""
+    """The time of a fetcher's last request.  All partitions of a session share it, so that a fetch writes it once."""
 
     last_fetch_ms: int
 
 
 @dataclass(slots=True)
 class FollowerPosition:
-    """What a leader knows of one follower.
+    """A leader's knowledge of one follower.
 
     end: its flushed end; UNKNOWN_END until it has fetched under this leader.
-    caught_up_ms: when it last had all that the leader had.
+    caught_up_ms: the last time at which it had everything that the leader had.
     contact: None when no session of its fetcher lists this partition.
     """
 
@@ -127,7 +128,7 @@ class Proposal(NamedTuple):
 
 
 class Answer(Enum):
-    """What became of a proposal."""
+    """The outcome of a proposal."""
 
     ACCEPTED = auto()  # the log will show it
     REFUSED = auto()  # definitely not accepted
@@ -139,9 +140,9 @@ class Answer(Enum):
 class PendingIsr:
     """The ISR changes proposed at one partition epoch.
 
-    settled: `sent` was accepted or overtaken, and the metadata log does not show it yet.
-    additions: members, beyond the committed ISR, of every proposal that might still be accepted.
-    doubt: a proposal was never answered.
+    settled: `sent` was accepted or overtaken, but the metadata log does not show that yet.
+    additions: members, beyond the committed ISR, of all proposals that might still be accepted.
+    doubt: the outcome of a proposal is unknown.
     """
 
     sent: Proposal | None = None
@@ -152,9 +153,9 @@ class PendingIsr:
 
 
 class LeaderState:
-    """The leader's half.  Offsets are ends, exclusive.
+    """The state of a leader.  Offsets are ends, exclusive.
 
-    size_from: bytes of the log from an offset on; asked only when the limits name bytes.
+    size_from: returns the bytes of the log from an offset on; called only if `lag_max_bytes` is set.
     """
 
     def __init__(
@@ -191,14 +192,14 @@ class LeaderState:
         self._pending = PendingIsr()
         self.advance()
 
-    # -- what clients are told
+    # -- answers to clients
 
     def latest_known(self) -> bool:
-        """Whether `high_watermark` is at least all that an earlier leader may have shown."""
+        """Return whether `high_watermark` has reached everything that an earlier leader may have shown."""
         return self.high_watermark >= self.epoch_start
 
     def admits(self, acks: int) -> Code:
-        """Whether a produce may be appended."""
+        """Return NONE if a produce with `acks` may be appended, else the error."""
         if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
             return Code.INVALID_REQUIRED_ACKS
         if acks == ACKS_ALL and len(self.isr) < self.min_isr:
@@ -206,7 +207,7 @@ class LeaderState:
         return Code.NONE
 
     def verdict(self, acks: int, end: int) -> Code | None:
-        """The answer to a produce that ends at `end`; None = not yet."""
+        """Return the answer to a produce that ends at `end`; None if it must wait."""
         if acks == ACKS_ALL:
             if self.high_watermark >= end:
                 return Code.NONE
@@ -217,34 +218,34 @@ class LeaderState:
 
     @property
     def min_isr(self) -> int:
-        """In force: replicas that are only being added do not count, as the controller does not count them."""
+        """The minimum in force.  Replicas that are being added do not count, as in the controller."""
         return min(self.limits.min_isr, len(self.replicas) - len(self.adding))
 
     @property
     def under_replicated(self) -> bool:
-        """Somebody is not in the ISR, those being added among them."""
+        """Whether a replica is not in the ISR, including replicas that are being added."""
         return len(self.isr) < len(self.replicas)
 
     @property
     def lacks_replicas(self) -> bool:
-        """Somebody has left the ISR: those being added were never in it."""
+        """Whether a replica has left the ISR.  Replicas that are being added do not count; they were never in it."""
         return any(id_ not in self.isr and id_ not in self.adding for id_ in self.replicas)
 
     def is_joining(self, broker_id: int) -> bool:
-        """Is being added, and not in the ISR yet: what it fetches is the reassignment's."""
+        """Return whether the broker is being added and not in the ISR yet; its fetches are reassignment traffic."""
         return broker_id in self.adding and broker_id not in self.isr
 
     @property
     def has_pending_isr(self) -> bool:
-        """Whether a proposal is not decided yet, so that `propose` must be called again soon."""
+        """Whether a proposal is undecided, so that `propose` must be called again soon."""
         return self._pending.sent is not None or self._pending.doubt
 
-    # -- what happens to the log and its followers; each returns whether the watermark moved
+    # -- events of the log and its followers; those that return bool return whether the watermark moved
 
     def on_appended(self, log_end: int) -> None:
         assert log_end >= self.log_end, (log_end, self.log_end)
         for follower in self.followers.values():
-            self._settle_contact(follower)  # until now it had everything
+            self._settle_contact(follower)  # before `log_end` moves, because it may have been caught up until now
         self.log_end = log_end
 
     def on_flushed(self, flushed_end: int) -> bool:
@@ -252,13 +253,13 @@ class LeaderState:
         return self.advance()
 
     def on_fetch(self, broker_id: int, broker_epoch: int, end: int, now_ms: int, contact: Contact | None) -> bool:
-        """A follower fetches from `end`, which the caller has checked: epoch history, bounds of the log."""
+        """Take in a follower's fetch from `end`.  The caller has checked the position against the epoch history."""
         assert end <= self.log_end, (end, self.log_end)
         follower = self.followers.get(broker_id)
         if follower is None or broker_epoch < max(follower.broker_epoch, self.cluster.broker_epoch(broker_id)):
             return False
         if broker_epoch > follower.broker_epoch:
-            # Another incarnation: what the one before has had says nothing of this one.
+            # Another incarnation: the state of the previous one proves nothing about its log.
             follower.broker_epoch = broker_epoch
             follower.leader_end_seen = UNKNOWN_END
         if end >= self.log_end:
@@ -272,14 +273,14 @@ class LeaderState:
         return self.advance()
 
     def on_fetch_stopped(self, broker_id: int, contact: Contact | None) -> None:
-        """A session that listed this partition ended or dropped it; what is still listed elsewhere stays."""
+        """Take in that a session no longer lists this partition.  A newer session that lists it is not affected."""
         follower = self.followers.get(broker_id)
         if follower is not None and follower.contact is contact:
             self._settle_contact(follower)
             follower.contact = None
 
     def on_assignment(self, assignment: Assignment, now_ms: int) -> bool:
-        """The log shows a newer partition epoch under the same leader epoch.  An older one changes nothing."""
+        """Apply a newer partition epoch under the same leader epoch.  An older one changes nothing."""
         assert assignment.leader_epoch == self.leader_epoch, (assignment, self.leader_epoch)
         assert assignment.leader == self.broker_id, (assignment, self.broker_id)
         if assignment.partition_epoch <= self.partition_epoch:
@@ -296,7 +297,7 @@ class LeaderState:
         return self.advance()
 
     def on_limits(self, limits: Limits) -> bool:
-        """Other limits from now on: under a lower minimum more may be committed."""
+        """Replace the limits.  A lower minimum may commit more."""
         self.limits = limits
         return self.advance()
 
@@ -304,7 +305,10 @@ class LeaderState:
         return frozenset(self.isr) | self._pending.additions
 
     def advance(self) -> bool:
-        """Move the watermark as far as the maximal ISR carries it; what is committed already needs this disk alone."""
+        """Move the watermark as far as the maximal ISR permits; return whether it moved.
+
+        Records that were committed before this leader began need only be flushed here.
+        """
         end = min(self._inherited, self.flushed_end)
         if len(self.isr) >= self.min_isr:
             end = max(end, self._carried_end())
@@ -329,16 +333,16 @@ class LeaderState:
     # -- ISR proposals
 
     def propose(self, now_ms: int) -> Proposal | None:
-        """What to send to the controller now, if anything; it is in force from this moment.
+        """Return the proposal to send to the controller now, or None.  It is in force from this moment.
 
-        The caller sends it and gives the answer to `on_answer`; until then there is no other.
+        The caller sends it and passes the answer to `on_answer`.  Until then there is no other proposal.
         """
         pending = self._pending
         if now_ms < pending.not_before_ms or (pending.sent is not None and not pending.settled):
             return None
         wanted = self.wanted_isr(now_ms)
         if pending.settled:
-            # Accepted or overtaken, and the log is late: the same again, or what is right by now.
+            # It was accepted or overtaken, but the log is late: propose again, by the positions of now.
             pending.doubt = True
         if wanted == self.isr and not pending.doubt:
             return None
@@ -353,10 +357,10 @@ class LeaderState:
         return proposal
 
     def on_answer(self, proposal: Proposal, answer: Answer, now_ms: int) -> bool:
-        """The controller answered, or did not.  Returns whether the watermark moved."""
+        """Take in the controller's answer, or that there was none; return whether the watermark moved."""
         pending = self._pending
         if pending.sent is not proposal:
-            return False  # the log was faster
+            return False  # the metadata log has decided it already
         match answer:
             case Answer.ACCEPTED | Answer.OVERTAKEN:
                 pending.settled = True
@@ -374,7 +378,7 @@ class LeaderState:
         return False
 
     def wanted_isr(self, now_ms: int) -> tuple[int, ...]:
-        """The ISR as the positions of this moment have it, in assignment order."""
+        """Return the ISR according to the current positions, in assignment order."""
         return tuple(id_ for id_ in self.replicas if id_ == self.broker_id or self._in_sync(id_, now_ms))
 
     def _in_sync(self, broker_id: int, now_ms: int) -> bool:
@@ -398,13 +402,16 @@ class LeaderState:
         return most >= 0 and UNKNOWN_END < end < self.log_end and self._size_from(end) > most
 
     def _settle_contact(self, follower: FollowerPosition) -> None:
-        """A session leaves out what has not changed: a caught-up follower's fetch says "still caught up" for all."""
+        """Renew `caught_up_ms` of a caught-up follower from its session's last fetch.
+
+        A fetch leaves out unchanged partitions, so it confirms every partition of the session that is caught up.
+        """
         if follower.contact is not None and follower.end >= self.log_end:
             follower.caught_up_ms = max(follower.caught_up_ms, follower.contact.last_fetch_ms)
 
 
 class Divergence(NamedTuple):
-    """The largest epoch that both histories may share, and where it ends for the leader."""
+    """The largest epoch that both histories may share, with its end offset in the leader's log."""
 
     epoch: int
     end: int
@@ -413,11 +420,11 @@ class Divergence(NamedTuple):
 def check_position(
     fetch_offset: int, last_fetched_epoch: int, log_start: int, epochs: EpochCache, *, is_replica: bool
 ) -> Divergence | Code:
-    """Compare a fetcher's position with the leader's history; Code.NONE when it fits.
+    """Compare a fetcher's position with the leader's history; return Code.NONE if it fits.
 
-    last_fetched_epoch: -1 when the fetcher does not know it.  A consumer's position is then only held to the bounds of
-    the log.  A replica's fits only if the leader does not know that epoch either, because both logs begin there: else
-    an empty log that ends at an offset of another history would count as having this one up to there.
+    last_fetched_epoch: -1 if the fetcher does not know it.  A consumer's position must then only be within the bounds
+    of the log.  A replica's position fits only if the leader does not know that epoch either, because both logs begin
+    there.  Otherwise an empty log that ends at an offset of another history would count as a copy of this one.
     """
     if fetch_offset < log_start:
         return Code.OFFSET_OUT_OF_RANGE
@@ -434,17 +441,17 @@ def check_position(
 
 
 def check_leader_epoch(current_leader_epoch: int, leader_epoch: int) -> Code:
-    """What a fetcher believes against what is; -1 believes nothing."""
+    """Compare the leader epoch that a fetcher knows with the actual one.  -1: the fetcher does not state it."""
     if current_leader_epoch in (-1, leader_epoch):
         return Code.NONE
     return Code.FENCED_LEADER_EPOCH if current_leader_epoch < leader_epoch else Code.UNKNOWN_LEADER_EPOCH
 
 
-# -- the follower's half
+# -- the follower
 
 
 class SentPosition(NamedTuple):
-    """What a fetch request said of one partition."""
+    """The position of one partition in a fetch request."""
 
     leader_epoch: int
     offset: int
@@ -464,7 +471,7 @@ class LeaderReply(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """It answers a question that is no longer ours."""
+    """Drop the reply: it answers an outdated position."""
 
 
 class TruncateTo(NamedTuple):
@@ -472,9 +479,9 @@ class TruncateTo(NamedTuple):
 
 
 class RestartAt(NamedTuple):
-    """Our log shares nothing with what the leader still has: drop it and start where the leader's log does.
+    """Drop the log and start where the leader's log starts, because the two logs share nothing.
 
-    epoch: of the record before `start`; -1 when the leader did not say.
+    epoch: epoch of the record before `start`; -1 if the leader did not state it.
     """
 
     start: int
@@ -482,13 +489,13 @@ class RestartAt(NamedTuple):
 
 
 class AppendRecords(NamedTuple):
-    """Append the batches, if any; then the watermark may move up to this."""
+    """Append the batches, if any.  Then the watermark may move up to `high_watermark`."""
 
     high_watermark: int
 
 
 class StandBack(NamedTuple):
-    """The leader cannot serve us now: ask again later, or as soon as the log names another leader."""
+    """Fetch again later, or as soon as the log names another leader: this leader cannot serve now."""
 
     code: int
 
@@ -497,7 +504,7 @@ FollowerStep = Drop | TruncateTo | RestartAt | AppendRecords | StandBack
 
 
 class FollowerState:
-    """The follower's half."""
+    """The state of a follower."""
 
     def __init__(self, leader_id: int, leader_epoch: int, high_watermark: int) -> None:
         self.leader_id = leader_id
@@ -511,18 +518,18 @@ class FollowerState:
         log_start: int,
         epochs: EpochCache,
     ) -> FollowerStep:
-        """What to do with a reply.  Divergence comes before the watermark (KAFKA-14704).
+        """Return the step that follows from a reply.  Divergence comes before the watermark (KAFKA-14704).
 
-        sent: the question that this answers; a reply to another epoch or position is dropped (KAFKA-18991).  The same
-        offset may be another position: after a truncation the log has grown back to it, with another last epoch.
+        sent: the position that the reply answers.  A reply for another epoch or position is dropped (KAFKA-18991).  The
+        same offset may be another position: after a truncation the log may reach it again with another last epoch.
 
-        log_start, epochs: of our log.  If the histories part below its start, what was deleted here cannot be told from
-        what the leader has: the replica starts over (after an unclean election only).
+        log_start, epochs: of this follower's log.  If the histories diverge below its start, the deleted records cannot
+        be compared with the leader's.  The replica then starts over.  This happens only after an unclean election.
         """
         log_end = epochs.end_offset
         if sent != (self.leader_epoch, log_end, epochs.last_epoch):
             return Drop()
-        # Without records and an epoch there is nothing that could be compared, wherever the log ends.
+        # A log without records and without an epoch has nothing to compare, whatever its end offset.
         shares_nothing = reply.log_start > log_end or (log_start == log_end and sent.last_fetched_epoch < 0)
         if reply.code == Code.OFFSET_OUT_OF_RANGE and reply.log_start >= 0 and shares_nothing:
             return RestartAt(reply.log_start, -1 if reply.diverging is None else reply.diverging.epoch)
@@ -535,7 +542,7 @@ class FollowerState:
         return AppendRecords(reply.high_watermark)
 
     def watermark_after(self, leader_high_watermark: int, log_end: int) -> bool:
-        """Take the leader's watermark, as far as our log goes; never backwards.  Returns whether it moved."""
+        """Advance to the leader's watermark, up to this log's end; never move back.  Return whether it moved."""
         watermark = min(leader_high_watermark, log_end)
         if watermark <= self.high_watermark:
             return False
@@ -549,16 +556,16 @@ class FollowerState:
 def _part_ways(diverging: Divergence, leaders_start: int, log_start: int, epochs: EpochCache) -> FollowerStep:
     """Decide what a follower does when its history differs from the leader's from some offset on."""
     if diverging.epoch > epochs.last_epoch or leaders_start < 0:
-        return StandBack(Code.CORRUPT_MESSAGE)  # no answer to what was asked
+        return StandBack(Code.CORRUPT_MESSAGE)  # this cannot be an answer to the request
     end = truncation_point(diverging, epochs)
     return TruncateTo(end) if end >= log_start else RestartAt(leaders_start)
 
 
 def truncation_point(diverging: Divergence, epochs: EpochCache) -> int:
-    """Where a follower cuts: the end of what both may share.  Below the log's start: it shares nothing that it has.
+    """Return the end of the history that both logs may share.  Below the log's start: they share no existing record.
 
-    When it does not know the leader's epoch, it cuts at the end of its own largest smaller one, and asks again; each
-    round goes down an epoch, so it ends.
+    If the follower does not know the leader's epoch, it truncates to the end of its own largest smaller epoch and
+    fetches again.  Each round goes down one epoch, so the rounds end.
     """
     epoch, end = epochs.end_of(diverging.epoch)
     shared = min(end, diverging.end) if epoch == diverging.epoch else end

@@ -1,24 +1,24 @@
-"""What a log knows of its idempotent producers: a function of the log's batch headers.  Pure.
+"""The state of a log's idempotent producers, computed from the log's batch headers.  Pure.
 
-Theory of operation.  A producer numbers its records; the broker appends a batch only if it goes on where the producer's
-last one ended, so that a retry is recognised and a lost request shows.  For each producer id this keeps its epoch and
-its last five batches (a client has at most five in flight): a repeated batch is answered with the offsets that it got
-the first time.
+Theory of operation.  A producer numbers its records.  The broker appends a batch only if it continues where the
+producer's last batch ended.  So a retry is recognised, and a lost request is detected.  For each producer id this
+keeps the epoch and the last five batches (a client has at most five in flight).  A repeated batch is answered with the
+offsets of the original.
 
-The state changes only by `apply`, for every batch that enters the log, on leader and follower alike, and again, in the
-same way, when the log is read after a restart or a truncation: so a new leader recognises the retry of a batch that it
-got as a follower.  Only a leader asks `check` first.
+Batches change the state only through `apply`.  It is called for every batch that enters the log, on leader and follower
+alike, and in the same way when the log is read after a restart or a truncation.  So a new leader recognises the retry
+of a batch that it received as a follower.  Only a leader calls `check` first.
 
 **Forgetting.**  A producer expires after it has been silent for `expiration_ms`, never because retention deleted its
 batches.  Silence is measured between calls of `expire`, on a clock that does not jump.  It begins at the first call
 that finds all batches of the producer committed.  So a batch that still waits for its replicas, and that its producer
 may send again, is always recognised.  A batch, a retry, a restart and a truncation each end the silence: a process
-never counts silence that it did not observe.  Each replica counts for itself; a new leader goes on with what it counted
-as a follower.
+never counts silence that it did not observe.  Each replica counts for itself; a new leader continues with the silence
+that it counted as a follower.
 
 A producer without state may be new, or it may have expired.  Sequence 0 is accepted in both cases.  A higher sequence
-is accepted only if this log can have forgotten a producer: records were deleted from its start, or a producer has
-expired here.  Otherwise records are missing before it, and it is refused.
+is accepted only if this log may have dropped a producer's state: records were deleted from its start, or a producer has
+expired here.  Otherwise earlier records are missing, and the batch is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BATCH = struct.Struct(">iiqq")
 
 
 class ProducedBatch(Protocol):
-    """What is read of a batch header (`quorumlog.wire.record_batch.BatchHeader` has it)."""
+    """The fields of a batch header that matter here; `quorumlog.wire.record_batch.BatchHeader` has them."""
 
     @property
     def producer_id(self) -> int: ...
@@ -57,7 +57,7 @@ class ProducedBatch(Protocol):
 
 
 class RecentBatch(NamedTuple):
-    """One of a producer's last batches."""
+    """One of the last batches of a producer."""
 
     base_sequence: int
     last_sequence: int
@@ -66,11 +66,11 @@ class RecentBatch(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """Append it."""
+    """Append the batch."""
 
 
 class Duplicate(NamedTuple):
-    """It is in the log already, at these offsets."""
+    """The batch is in the log already, at these offsets."""
 
     first_offset: int
     end_offset: int
@@ -85,9 +85,9 @@ ACCEPT = Accept()
 
 
 class Producer:
-    """One producer id.
+    """The state of one producer id.
 
-    silent_since_ms: the first `expire` that found all its batches committed; None before that.
+    silent_since_ms: time of the first `expire` that found all its batches committed; None before that.
     """
 
     __slots__ = ("epoch", "recent", "silent_since_ms")
@@ -103,16 +103,16 @@ class Producer:
 
     @property
     def end_offset(self) -> int:
-        """End of its last batch with records; 0 without one."""
+        """The end offset of its last batch with records; 0 if there is none."""
         return self.recent[-1].end_offset if self.recent else 0
 
 
 class CorruptSnapshotError(ValueError):
-    """Bytes that `snapshot` never made."""
+    """The bytes are not a producer snapshot of this version."""
 
 
 def next_sequence(sequence: int) -> int:
-    """After 2^31 - 1 comes 0."""
+    """Return the sequence that follows; 2^31 - 1 is followed by 0."""
     return 0 if sequence == SEQUENCE_MAX else sequence + 1
 
 
@@ -135,7 +135,7 @@ class ProducerState:
         return self._producers.get(producer_id)
 
     def check(self, batch: ProducedBatch, log_start_offset: int) -> Accept | Duplicate | Refuse:
-        """Whether a leader may append `batch`; changes nothing."""
+        """Return whether a leader may append `batch`; changes nothing."""
         if batch.producer_id == NO_PRODUCER_ID:
             return ACCEPT
         producer = self._producers.get(batch.producer_id)
@@ -164,7 +164,7 @@ class ProducerState:
         return _out_of_order(batch, "the producer is unknown here and starts with 0")
 
     def apply(self, batch: ProducedBatch, first_offset: int, end_offset: int) -> None:
-        """Take in that `batch` is in the log at these offsets; asks no questions."""
+        """Take in that `batch` is in the log at these offsets; checks nothing."""
         if batch.producer_id == NO_PRODUCER_ID:
             return
         producer = self._producers.get(batch.producer_id)
@@ -179,10 +179,10 @@ class ProducerState:
         self._producers[producer_id].silent_since_ms = None
 
     def expire(self, now_ms: int, expiration_ms: int, committed_offset: int) -> int:
-        """Forget the producers that have been silent for longer than `expiration_ms`; returns how many.
+        """Drop the producers that have been silent for longer than `expiration_ms`; return their number.
 
-        now_ms: of a clock that does not jump, the same one at every call.
-        committed_offset: end of what is committed; a producer with a batch that ends above it is not silent.
+        now_ms: time of a clock that does not jump, the same clock at every call.
+        committed_offset: end of the committed records; a producer with a batch that ends above it is not silent.
         """
         silent = []
         for producer_id, producer in self._producers.items():
@@ -198,7 +198,7 @@ class ProducerState:
         return len(silent)
 
     def snapshot(self) -> bytes:
-        """All of it; equal states give equal bytes."""
+        """Return the whole state as bytes; equal states give equal bytes."""
         parts = [_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, self.has_expired, len(self._producers))]
         for producer_id, producer in self:
             parts.append(_PRODUCER.pack(producer_id, producer.epoch, 0, len(producer.recent)))
@@ -207,10 +207,10 @@ class ProducerState:
 
     @classmethod
     def restore(cls, data: bytes) -> ProducerState:
-        """What `snapshot` put down.
+        """Return the state that `snapshot` encoded.
 
         Raises:
-            CorruptSnapshotError: not a snapshot of this version.
+            CorruptSnapshotError: `data` is not a snapshot of this version.
         """
         state = cls()
         try:
@@ -234,7 +234,7 @@ class ProducerState:
 
 
 def _is_before(sequence: int, other: int) -> bool:
-    """Whether `sequence` comes before `other`, by the shorter way round the 2^31 numbers."""
+    """Return whether `sequence` precedes `other` on the shorter way round the circle of 2^31 numbers."""
     return 0 < (other - sequence) % (SEQUENCE_MAX + 1) <= SEQUENCE_MAX // 2
 
 

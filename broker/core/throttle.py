@@ -1,7 +1,7 @@
-"""How many bytes a second may be copied: a bucket that may be overdrawn once, and is then waited for.
+"""A limit on copied bytes per second: a token bucket that one reply may overdraw.
 
-What a fetch brings is known only when it is there, so it is counted afterwards; while the bucket is overdrawn nothing
-more is asked for.  On average the rate is kept, whatever the size of a reply.  What was not used is kept for a second.
+The size of a fetch reply is known only on its arrival, so it is counted afterwards.  While the bucket is overdrawn, no
+further fetch is sent.  So the average rate is kept, whatever the size of a reply.  Unused bytes are kept for a second.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ KEPT_S = 1.0
 
 
 class Throttle:
-    """rate: bytes a second; below 0: as fast as it goes; 0: nothing at all."""
+    """The bucket.  rate: bytes per second; below 0: no limit; 0: nothing may be copied."""
 
     def __init__(self) -> None:
         self.rate = NONE
@@ -19,7 +19,7 @@ class Throttle:
         self._at_s = 0.0
 
     def set_rate(self, rate: int, now_s: float) -> bool:
-        """Another rate from now on; what is overdrawn is paid off at that.  Returns whether it is another."""
+        """Change the rate; overdrawn bytes are paid off at the new one.  Return whether the rate changed."""
         if rate == self.rate:
             return False
         self._refill(now_s)
@@ -30,13 +30,13 @@ class Throttle:
         return True
 
     def spend(self, size: int, now_s: float) -> None:
-        """So much has been copied."""
+        """Count `size` copied bytes."""
         if self.rate >= 0:
             self._refill(now_s)
             self._level -= size
 
     def wait_s(self, now_s: float) -> float | None:
-        """How long nothing may be asked for: 0.0 = go on, None = until the rate changes."""
+        """Return the seconds to wait before the next fetch: 0.0 = none, None = until the rate changes."""
         if self.rate < 0:
             return 0.0
         if self.rate == 0:
