@@ -1,4 +1,4 @@
-"""Registers this broker, heartbeats, and hands over at the end: the shell of `broker.core.lifecycle`."""
+"""The shell of `broker.core.lifecycle`: registers this broker, sends heartbeats, and hands over at the end."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = get_logger("broker")
 
 _STALE = frozenset({ApiError.STALE_BROKER_EPOCH, ApiError.BROKER_ID_NOT_REGISTERED})
 _FINAL = frozenset({ApiError.INVALID_REGISTRATION, ApiError.UNSUPPORTED_VERSION, ApiError.INCONSISTENT_CLUSTER_ID})
-"""Refusals of a registration that trying again cannot change."""
+"""Refusals of a registration that a retry cannot change."""
 _REQUEST_TIMEOUT_MAX_MS = 3_000
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What this process registers.
+    """The content of this process's registration.
 
     previous_epoch: broker epoch under which these directories were stopped cleanly; -1 if they were not.
     """
@@ -44,9 +44,9 @@ class Identity:
 
 
 class LifecycleRunner:
-    """Runs the life cycle until `stop` is through.
+    """Runs the life cycle until the controlled shutdown ends.
 
-    on_registered: called with each new broker epoch, before anything is sent under it.
+    on_registered: called with each new broker epoch, before any request under that epoch.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class LifecycleRunner:
         return self._unfenced.is_set()
 
     async def wait_unfenced(self) -> None:
-        """Until the controller has let this broker serve.  The caller sets the deadline."""
+        """Wait until the controller has unfenced this broker.  The caller sets the deadline."""
         await self._unfenced.wait()
 
     def on_applied(self, offset: int) -> None:
-        """Metadata below `offset` is applied."""
+        """Take in that metadata below `offset` has been applied."""
         self._progress.applied_offset = offset
         self.core.on_applied(offset, now_ms())
         self._news.set()
@@ -99,16 +99,16 @@ class LifecycleRunner:
         self._news.set()
 
     def stop(self, timeout_ms: int) -> None:
-        """Begin the controlled shutdown; `run` returns when it is through, at the latest after `timeout_ms`."""
+        """Begin the controlled shutdown.  `run` returns when it is complete, at the latest after `timeout_ms`."""
         now = now_ms()
         self.core.stop(now + timeout_ms, now)
         self._news.set()
 
     async def run(self) -> bool:
-        """Returns whether the controller released this broker, after `stop`.
+        """Run until `stop` is complete; return whether the controller released this broker.
 
         Raises:
-            ConfigError: the registration is refused for good.
+            ConfigError: the registration is refused, and a retry cannot change that.
         """
         self.stall_detector.start()
         try:
@@ -194,7 +194,7 @@ class LifecycleRunner:
             was = self.core.stage
             self.core.on_beat(reply.fenced, reply.should_shutdown, reply.leaders_left, now)
             if reply.fenced and progress.applied_offset > sent_offset:
-                self.core.on_urgent(now)  # what was applied meanwhile may be what the controller waits for
+                self.core.on_urgent(now)  # the controller may wait for metadata that was applied meanwhile
             if not reply.fenced:
                 self.stall_detector.end(stall)
             self._show(was)
@@ -218,5 +218,5 @@ class LifecycleRunner:
 
 
 def offline_all(progress: Progress, directory_ids: Sequence[UUID]) -> bool:
-    """Whether no directory is left to serve from."""
+    """Return whether every directory is offline."""
     return set(directory_ids) <= set(progress.directories_offline)

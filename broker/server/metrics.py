@@ -9,7 +9,7 @@ from quorumlog.runtime.metrics import Metrics
 
 
 def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServer) -> None:
-    """Once a process."""
+    """Register the metrics of a broker.  Call it once in each process."""
     table, fetches, counters = role.table, role.replicas.fetches, role.context.counters
 
     def led() -> list[LeaderState]:

@@ -1,4 +1,4 @@
-"""What DescribeNode and `kctl brokers` show of a broker: its replicas, strays and applied metadata."""
+"""The data of DescribeNode and `kctl brokers` about a broker: its replicas, strays and applied metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quorumlog.wire.v1 import node_pb2 as pb
 
 
 class NodeView:
-    """`metadata.controller.node_service.BrokerView`.  paths: of the data directories, by directory id."""
+    """The `metadata.controller.node_service.BrokerView` of this broker.  paths: of its directories, by directory id."""
 
     def __init__(
         self, table: ReplicaTable, paths: Mapping[UUID, str], applied: AppliedBatches, progress: Progress

@@ -1,14 +1,14 @@
 """`BrokerProcess`: a whole broker, from its control plane to its Kafka listeners.
 
-The order in which it comes up: ports and directories first, so that what a person must correct is said at once; then
-the cluster is met, the data directories are bound to it, the logs are already there; the broker registers and carries
-the metadata out; then its listeners serve; then the controller unfences it.  `ready` is after that.
+It starts in this order.  Directories and ports come first, so that errors of configuration are reported at once.  The
+logs are opened.  The broker joins the cluster, binds its data directories to it, registers and applies the metadata.
+Its listeners begin to serve.  The controller unfences it, and `ready` returns.
 
-The order in which it stops: leaderships are handed over while everything still serves, then clients are let go, then
-the logs are closed, then the control plane is.  Every step is bounded.
+It stops in this order.  It hands leaderships over while everything still serves.  It closes the client connections,
+then the logs, then the control plane.  Every step is bounded.
 
-A failure that ends the process (the last disk, the quorum's store, a broken invariant) cancels whoever is inside the
-`async with` and is raised by it.
+A failure that ends the process (the last disk, the quorum's store, a broken invariant) cancels the body of the
+`async with`, which then raises the failure.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ FLUSH_THREADS = 4
 """Threads that several data directories share for flushing: the loop's executor has at least five, and a directory that
 hangs must leave some to the others."""
 SHUTDOWN_RESERVE_MS = 5_000
-"""Of the time for a graceful stop, what is kept for closing after the hand-over."""
+"""Part of the time for a graceful stop that is reserved for closing after the hand-over."""
 
 
 def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
-    """Lock the data directories of this configuration, formatting new ones.
+    """Lock the data directories of this configuration, and format new ones.
 
     Raises:
-        ConfigError: one is another's, in use, of a newer format, not writable, or a copy of another; none stays locked.
-        CorruptStoreError: one is damaged.
+        ConfigError: a directory belongs to another node or cluster, is in use, has a newer format, is not writable, or
+            is a copy of another one.  No directory stays locked.
+        CorruptStoreError: a directory is damaged.
     """
     disks: list[FileDisk] = []
     count = len(config.data_dirs)
@@ -76,7 +77,7 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
 
 
 def make_broker_process(config: NodeConfig, sources: Sources) -> BrokerProcess:
-    """A broker over gRPC, SQLite and real directories, which it closes.  On the running loop.
+    """Return a broker over gRPC, SQLite and real directories, which it closes.  It runs on the running loop.
 
     Raises: as `make_disks`.
     """
@@ -89,9 +90,9 @@ def make_broker_process(config: NodeConfig, sources: Sources) -> BrokerProcess:
 
 
 class BrokerProcess:
-    """An async context manager.  `plane` and `role` are there from the start, `kafka_endpoints` once it is entered.
+    """A whole broker, as an async context manager.  `kafka_endpoints` is available once it is entered.
 
-    disks: owned from here on; those that can be closed are, at the end.
+    disks: owned by this object from now on; it closes each `FileDisk` at the end.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class BrokerProcess:
     # -- life
 
     async def __aenter__(self) -> BrokerProcess:
-        """Bind everything, open everything, take part.  Does not wait for the cluster: see `ready`.
+        """Bind the ports, open the stores, and begin to join the cluster.  `ready` waits for the cluster.
 
         Raises:
             ConfigError: a port, directory or setting is refused.
@@ -176,7 +177,7 @@ class BrokerProcess:
             if kind is None:
                 await self._hand_over()
             await self._end_tasks(clean=kind is None)
-        except (Exception, asyncio.CancelledError) as failure:  # cancelled, perhaps, because another part has failed
+        except (Exception, asyncio.CancelledError) as failure:  # another part that failed may have cancelled this
             try:
                 await self._end_tasks(clean=False)
             finally:
@@ -196,14 +197,14 @@ class BrokerProcess:
         await self.kafka.start()
 
     async def _hand_over(self) -> None:
-        """Give leaderships away while everything still serves, then let clients go."""
+        """Hand leaderships over while everything still serves, then close the client connections."""
         self._is_open = False
         await _cancelled(self._joining)
         await self.role.stop()
         await self.kafka.close()
 
     async def _end_tasks(self, clean: bool) -> None:
-        """End every task of ours, so that the group can be left."""
+        """End every task of this process, so that the group can be left."""
         self._is_open = False
         await _cancelled(self._joining)
         await _cancelled(self._watching)
@@ -213,12 +214,12 @@ class BrokerProcess:
     async def _leave_group(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for every task; what one of them raised comes before what the body raised, and as it is.
+        """Wait for every task.  The failure of a task takes precedence over that of the body, and is not wrapped.
 
         Raises: the first failure of a task.
         """
         assert self._group is not None
-        # The group is told of a cancellation only, since it may be its own doing; it would wrap any other error.
+        # Only a cancellation is passed to the group, which may have caused it.  It would wrap any other error.
         told = (kind, error, trace) if kind is asyncio.CancelledError else (None, None, None)
         try:
             await self._group.__aexit__(*told)
@@ -247,11 +248,11 @@ class BrokerProcess:
 
     @property
     def kafka_endpoints(self) -> list[BoundListener]:
-        """What was bound."""
+        """The bound listeners."""
         return self.kafka.endpoints
 
     def advertised(self) -> list[Endpoint]:
-        """What clients and other brokers are told, listener by listener."""
+        """Return the endpoints that clients and other brokers use, one for each listener."""
         endpoints = []
         for listener, bound in zip(self.config.kafka_listeners, self.kafka.endpoints, strict=True):
             told = listener.advertise
@@ -266,7 +267,7 @@ class BrokerProcess:
         return {**self.plane.checks(), "broker": self._check_broker}
 
     def is_ready(self) -> tuple[bool, dict[str, str]]:
-        """Whether all checks hold, and of each `ok` or why not."""
+        """Return whether all checks hold, and for each check `ok` or the reason."""
         results = {name: check() for name, check in self.checks().items()}
         ready = all(result.ok for result in results.values())
         return ready, {name: "ok" if result.ok else result.detail for name, result in results.items()}
@@ -294,13 +295,13 @@ class BrokerProcess:
     # -- metrics
 
     def register_metrics(self, metrics: Metrics) -> None:
-        """Offer this process's numbers.  Once, after it was entered."""
+        """Register the metrics of this process.  Call it once, after entering."""
         self.plane.register_metrics(metrics)
         register_broker_metrics(metrics, self.role, self.kafka)
 
 
 async def _cancelled(task: asyncio.Task[None] | None) -> None:
-    """End a task and wait for that; what it had to say it has said to its group."""
+    """Cancel a task and wait for its end.  Its group receives its failure."""
     if task is not None and not task.done():
         task.cancel()
         await asyncio.wait({task})

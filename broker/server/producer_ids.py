@@ -83,14 +83,14 @@ class ProducerIdPool:
         return block[0]
 
     async def next(self) -> ProducerIdResult:
-        """`take`, as the Kafka listener wants it."""
+        """Return the result of `take` in the form that the Kafka listener uses."""
         producer_id = await self.take()
         if producer_id is None:
             return ProducerIdResult(int(Code.COORDINATOR_LOAD_IN_PROGRESS))
         return ProducerIdResult(int(Code.NONE), producer_id, 0)
 
     async def _fetch(self) -> bool:
-        """Ask the controller for one block; whether it came."""
+        """Ask the controller for one block; return whether it arrived."""
         broker_epoch = self._epoch()
         if broker_epoch < 0:
             return False

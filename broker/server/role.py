@@ -70,7 +70,7 @@ class RoleConfig:
 
 
 class BrokerRole:
-    """Async context manager: entering opens the logs; `start` joins the cluster; leaving closes."""
+    """The broker role, an async context manager.  Entering opens the logs; `start` joins; leaving closes."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class BrokerRole:
     ) -> None:
         """generation: returns the quorum's generation; called once the quorum has been joined."""
         limits = limits or ReplicaLimits()
-        # A follower whose long poll outlasts lag_max_ms would seem to have fallen silent.
+        # A follower whose long poll outlasts lag_max_ms would seem to have stopped fetching.
         limits = replace(limits, fetcher_wait_ms=min(limits.fetcher_wait_ms, max(1, config.lag_max_ms // 3)))
         self.config = config
         self.logs = LogManager(disks, limits.log_checkpoint_bytes)
@@ -219,7 +219,7 @@ class BrokerRole:
             log.error("data directories not closed", cause=str(error))
 
     async def wait_serving(self) -> None:
-        """Wait until this broker is unfenced and has applied that.  The caller sets the deadline."""
+        """Wait until this broker is unfenced and has applied its unfencing.  The caller sets the deadline."""
         assert self.lifecycle is not None, "start() comes first"
         while not self.is_serving:
             await self.lifecycle.wait_unfenced()

@@ -20,11 +20,11 @@ import asyncio
 from broker.core.events import Event
 
 PULSES = 8
-"""How often the time is noted within the shortest stall."""
+"""Number of notes of the time within the shortest stall."""
 
 
 class StallDetector:
-    """limit_s: the shortest stall that counts.
+    """Detects stalls of this process.  limit_s: the shortest stall that counts.
 
     stalled: reported with the length of the stall in seconds, when it is noticed.
     current: the number of the stall that is not over; 0 if there is none.
@@ -58,7 +58,7 @@ class StallDetector:
         return self.current == 0
 
     def end(self, stall: int) -> None:
-        """A heartbeat that was sent during this stall was answered, or will not be."""
+        """End this stall: a heartbeat that was sent during it was answered, or will not be."""
         if stall == self.current:
             self.current = 0
 
