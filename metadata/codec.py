@@ -1,11 +1,11 @@
-"""Records ⇄ protobuf: the payload of a data batch of the metadata log, and the same messages inside requests.
+"""Converts records to protobuf and back: the payload of a data batch of the metadata log, and messages in requests.
 
-Decoding skips nothing.  A record that this version does not know (an unset oneof, an unknown field at any depth, an
-enum number without a name, a higher version) would otherwise be a change that this node silently does not make, and its
-image would differ from the others' for ever; so it is an error that names the offset, and the process ends.  What is
-read back is checked like what arrives from outside: lengths of ids, ranges of numbers, sizes of lists.
+Decoding skips nothing.  If a node skipped a record that its version does not know (an unset oneof, an unknown field at
+any depth, an enum number without a name, a higher version), its image would differ from the others' for ever.  So such
+a record is an error that names the offset, and the process ends.  Stored records are checked like input from outside:
+lengths of ids, ranges of numbers, sizes of lists.
 
-Unknown fields are found without a walk: discarding them changes the message's size.
+Unknown fields are found without visiting every field: discarding them changes the message's size.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _SCOPES = {scope.value: scope for scope in ConfigScope}
 
 
 class _MalformedError(ValueError):
-    """What is wrong with one message; the public functions add where."""
+    """The problem of one message; the public functions add its place."""
 
 
 # Public
 
 
 def encode(records: Sequence[Record]) -> bytes:
-    """The payload of one batch.  `records` holds 1 to `MAX_RECORDS_PER_BATCH`."""
+    """Return the payload of one batch.  `records` holds 1 to `MAX_RECORDS_PER_BATCH` records."""
     assert 0 < len(records) <= MAX_RECORDS_PER_BATCH, f"a batch of {len(records)} records"
     return pb.Records(
         version=VERSION, records=[_ENCODERS[type(record)](record) for record in records]
@@ -75,10 +75,10 @@ def encode(records: Sequence[Record]) -> bytes:
 
 
 def decode(payload: bytes, base_offset: int = 0) -> list[Record]:
-    """The records of one batch, whose first has offset `base_offset`.
+    """Return the records of one batch, whose first has offset `base_offset`.
 
     Raises:
-        CorruptStoreError: anything that this version did not write; names the offset and what is wrong.
+        CorruptStoreError: the payload is not in the format of this version; names the offset and the problem.
     """
     message = pb.Records()
     try:
@@ -109,10 +109,10 @@ def decode(payload: bytes, base_offset: int = 0) -> list[Record]:
 
 
 def registration(message: pb.RegisterBroker) -> RegisterBroker:
-    """A registration as a peer sends it.
+    """Return the registration that a peer sent.
 
     Raises:
-        RemoteProtocolError: no correct peer sends that.
+        RemoteProtocolError: no correct peer sends such a registration.
     """
     copy = pb.RegisterBroker()
     copy.CopyFrom(message)
@@ -125,10 +125,10 @@ def registration(message: pb.RegisterBroker) -> RegisterBroker:
 
 
 def uuid_from(value: bytes, what: str) -> UUID:
-    """A UUID that a peer sent.
+    """Return the UUID that a peer sent.
 
     Raises:
-        RemoteProtocolError: not 16 bytes.
+        RemoteProtocolError: `value` does not have 16 bytes.
     """
     if len(value) != 16:
         raise RemoteProtocolError(f"{what}: {len(value)} bytes, not 16")
@@ -202,7 +202,7 @@ def _encode_change(record: PartitionChange) -> pb.Record:
 
 
 def _set_list(message: Any, values: tuple[int, ...]) -> None:
-    """An empty list is not an absent one."""
+    """Set a list field of a message, so that an empty list differs from an absent one."""
     message.SetInParent()
     message.values.extend(values)
 
@@ -274,7 +274,7 @@ _ENCODERS: dict[type, Callable[[Any], pb.Record]] = {
 
 
 def _has_unknown_fields(message: Message) -> bool:
-    """Whether there are any at any depth.  They are gone afterwards."""
+    """Return whether the message has unknown fields at any depth, and discard them."""
     before = message.ByteSize()
     message.DiscardUnknownFields()
     return message.ByteSize() != before
@@ -317,7 +317,7 @@ def _text(value: str, what: str, longest: int) -> str:
 
 
 class _Reader:
-    """One batch's decoder: equal ids become one object, which saves both time and memory later."""
+    """Decodes one batch.  Equal ids become one object, which saves time and memory later."""
 
     def __init__(self) -> None:
         self._uuids: dict[bytes, UUID] = {}
@@ -361,7 +361,7 @@ class _Reader:
         _check(value >= NO_LEADER, "leader", value)
         return value
 
-    # By kind; each name is the oneof's field
+    # One method per kind of record, named like the oneof's field
 
     def register_broker(self, message: pb.RegisterBroker) -> RegisterBroker:
         _check(len(message.endpoints) <= MAX_LIST, "number of endpoints", len(message.endpoints))

@@ -1,17 +1,17 @@
-"""The cluster image as a stream of chunks, and back.
+"""Converts the cluster image to a stream of chunks and back.
 
-Theory of operation.  A chunk is msgpack, tagged with its kind; the quorum wraps each in a checksum and adds where the
-log ends (`quorum/snapshots.py`), so what comes in here is what was written, or a newer version's.  Everything is in one
-fixed order, hence equal images give equal bytes in every process.  Partitions are written by columns, with a table of
-the replica lists, member lists and directories that occur in the chunk: about 20 bytes a partition, and reading back is
-mostly one C call a chunk.
+Theory of operation.  A chunk is msgpack, tagged with its kind.  The quorum adds a checksum to each chunk, and the end
+of the log (`quorum/snapshots.py`).  So the chunks that arrive here are undamaged, though a newer version may have
+written them.  Everything is in one fixed order, so equal images give equal bytes in every process.  Partitions are
+written as columns, with tables of the replica lists, member lists and directories that occur in the chunk.  This takes
+about 20 bytes per partition, and decoding is mostly one C call per chunk.
 
-An image never changes, so writing it may take as long as it likes while newer ones are made: `chunks` is a generator
-that works a few milliseconds between two values, and gives an empty chunk where it has none yet.  Sorting a million
-topics at once would take a second: they are put into buckets on the way, and sorted bucket by bucket.
+An image never changes, so it can be written slowly while newer images are made.  `chunks` is a generator that works for
+a few milliseconds between two values, and yields an empty chunk if it has none yet.  Sorting a million topics at once
+would take a second, so they are first distributed to buckets, and then sorted bucket by bucket.
 
-Reading is strict.  An unknown kind, version or field, a chunk out of order, a name twice or a count that does not fit
-is refused: nothing is skipped.
+Reading is strict.  An unknown kind, version or field, a chunk out of order, a repeated name or a wrong count is
+refused; nothing is skipped.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, METADATA_VE
 from quorumlog.errors import CorruptStoreError
 
 VERSION = 1
-"""Of the chunks' content.  A reader refuses every other."""
+"""Version of the chunks' content.  A reader refuses every other version."""
 
 CHUNK_PARTITIONS = 1024
 """Partitions in one chunk: a few milliseconds of work."""
 CHUNK_ENTRIES = 1024
 COLLECT_SLICE = 2048
-"""Keys put into buckets between two (empty) values of the generator."""
+"""Keys distributed to buckets between two (empty) values of the generator."""
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
-    """The first chunk: the version, where the image ends, and how much follows."""
+    """The first chunk: the version, the end of the image, and the amounts that follow."""
 
     version: int
     end_offset: int
@@ -63,12 +63,12 @@ class Brokers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Topics(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
-    """Partitions of some topics, by column.
+    """Partitions of some topics, as columns.
 
-    topics: (id, name, partitions in all, first partition here, partitions here); the parts of a topic follow each
-    other.  directories: directory ids that occur.  replica_lists: (broker id, index of its directory), flat, each.
-    members: lists of broker ids.  The columns hold one value a partition: indexes of those tables, or plain numbers.
-    renewed: (id, origin) of the topics here that were created with another id.
+    topics: (id, name, total partitions, first partition here, partitions here); the parts of a topic are consecutive.
+    directories: directory ids that occur.  replica_lists: for each list, (broker id, index of its directory) of every
+    replica, flattened.  members: lists of broker ids.  The columns hold one value per partition: an index of one of
+    these tables, or a plain number.  renewed: (id, origin) of the topics here that were created with another id.
     """
 
     topics: tuple[tuple[bytes, str, int, int, int], ...]
@@ -93,13 +93,13 @@ class PastEpochs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class Configs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
-    """(scope, resource, (key, value)…) each."""
+    """Configs, as (scope, resource, (key, value)…) for each resource."""
 
     entries: tuple[tuple[int, str, tuple[tuple[str, str], ...]], ...]
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
-    """The last chunk.  `partitions` in all."""
+    """The last chunk.  partitions: their total number."""
 
     partitions: int
 
@@ -114,7 +114,7 @@ _decoder = msgspec.msgpack.Decoder(Chunk)
 
 
 def chunks(image: ClusterImage) -> Iterator[bytes]:
-    """The image, piece by piece; an empty piece only gives the caller a turn.  A few milliseconds each."""
+    """Yield the image in chunks; each takes a few milliseconds.  An empty chunk only lets other tasks run."""
     yield _encoder.encode(
         Begin(
             version=VERSION,
@@ -148,7 +148,7 @@ def _config_entry(image: ClusterImage, key: tuple[ConfigScope, str]) -> tuple[in
 
 
 def _ordered(keys: Iterable[K], bucket_of: Callable[[K], Any], order: Callable[[K], Any]) -> Iterator[Sequence[K]]:
-    """All keys in ascending order, a chunk's worth at a time; an empty sequence where only time has passed.
+    """Yield all keys in ascending order, enough for one chunk at a time.  An empty sequence only marks passed time.
 
     `bucket_of` must not decrease where `order` increases.
     """
@@ -173,7 +173,7 @@ def _pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def _topic_chunks(image: ClusterImage) -> Generator[bytes, None, int]:
-    """Gives the number of partitions as the generator's value."""
+    """Yield the chunks of all topics, and return the number of partitions."""
     columns = _Columns()
     total = 0
     for ids in _ordered(image.topics, lambda topic_id: topic_id.int >> 116, lambda topic_id: topic_id.int):
@@ -197,7 +197,7 @@ def _topic_chunks(image: ClusterImage) -> Generator[bytes, None, int]:
 
 
 class _Columns:
-    """A `Topics` chunk in the making."""
+    """Builds a `Topics` chunk."""
 
     def __init__(self) -> None:
         self.topics: list[tuple[bytes, str, int, int, int]] = []
@@ -261,7 +261,7 @@ class _Columns:
 
 
 class ImageLoader:
-    """Takes the chunks in order; `finish` gives the image.  `source` names them in errors."""
+    """Takes the chunks in order; `finish` returns the image.  source: names the chunks in errors."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -275,13 +275,17 @@ class ImageLoader:
         self._hosts: dict[int, _MaskMap] = {}
         self._past_epochs = Map[str, tuple[int, ...]]().mutate()
         self._configs = Map[tuple[ConfigScope, str], Map[str, str]]().mutate()
-        self._open: tuple[bytes, str, int] | None = None  # a topic of which more is to come
+        self._open: tuple[bytes, str, int] | None = None  # a topic whose further partitions are in later chunks
         self._part: list[PartitionImage] = []
         self._last_topic = b""
         self._partitions = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Raises: CorruptStoreError: not a chunk that this version writes, or not the next one."""
+        """Add the next chunk.
+
+        Raises:
+            CorruptStoreError: the chunk is not in the format of this version, or not the next one.
+        """
         try:
             decoded: Chunk = _decoder.decode(chunk)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -314,7 +318,11 @@ class ImageLoader:
                 self._end = decoded
 
     def finish(self) -> ClusterImage:
-        """Raises: CorruptStoreError: not everything has come."""
+        """Return the image.
+
+        Raises:
+            CorruptStoreError: chunks are missing, or the announced counts differ from those received.
+        """
         begin, end = self._begin, self._end
         if begin is None or end is None:
             raise self._refuse("its last chunk is missing")
@@ -378,7 +386,7 @@ class ImageLoader:
         self._require(at == len(partitions), f"{len(partitions)} partitions, {at} announced")
 
     def _partitions_of(self, chunk: Topics) -> list[PartitionImage]:
-        """The chunk's partitions; indexes count from 0 in each topic's part."""
+        """Return the chunk's partitions; indexes count from 0 in each topic's part."""
         indexes = [index for entry in chunk.topics for index in range(max(0, min(entry[4], CHUNK_PARTITIONS)))]
         directories = [UUID(bytes=each) for each in chunk.directories if len(each) == 16]
         self._require(len(directories) == len(chunk.directories), "a directory id that has not 16 bytes")
@@ -462,7 +470,7 @@ class ImageLoader:
 
 
 class _MaskMap:
-    """The `Masks` of one broker in the making."""
+    """Builds the `Masks` of one broker."""
 
     def __init__(self) -> None:
         self._by_topic = Map[UUID, int]().mutate()

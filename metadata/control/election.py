@@ -11,7 +11,8 @@ never above the number of replicas (without those that a reassignment is adding)
 - An eligible member of the ISR leads (its broker is unfenced and not shutting down, its directory works): the present
   leader, else the first in the order of the assignment, so that every controller chooses the same one.
 - Else an eligible member of the ELR leads; the ISR is then that leader alone, and the former ISR members are in the
-ELR. - Else, if the topic or an operator permits it, any eligible replica: an *unclean* election.  Records that only the
+  ELR.
+- Else, if the topic or an operator permits it, any eligible replica: an *unclean* election.  Records that only the
   others hold are lost, so from then on only the new leader is in the ISR, and the ELR is empty.  A replica that a
   reassignment is still adding may have few records: it is chosen only on an operator's request, as the last resort.
 - Else there is no leader (`NO_LEADER`) until a member of ISR or ELR returns.  The last ISR members stay in the ISR.

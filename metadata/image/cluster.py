@@ -1,19 +1,20 @@
 """The cluster as a value.
 
 Theory of operation.  `ClusterImage` holds all metadata at one offset of the metadata log and never changes.  The only
-way to another state is `apply(base_offset, records)`, by the same code on the active controller (on records that it has
-just appended), on standbys and on brokers (on committed ones); hence equal logs give equal images, which `digest()`
-shows.  A record that does not fit the image (a change of a partition that is not there) cannot come from a correct
-controller, so it is an assertion, which ends the process: nothing is skipped.
+way to another state is `apply(base_offset, records)`.  The same code runs on the active controller (for records that it
+has just appended), on standbys and on brokers (for committed records).  Equal logs therefore give equal images, which
+`digest()` verifies.  A record that does not fit the image (a change of a partition that does not exist) cannot come
+from a correct controller.  It fails an assertion, which ends the process; nothing is skipped.
 
-Topics are a persistent map to structs that hold a plain tuple of partitions.  A batch opens each topic that it touches
-once, as a list, and builds its tuple once at the end; a failover of 10,000 partitions is therefore linear.  Beside it,
-by broker and topic, bitmasks of the partitions led and hosted follow every change; the partitions without a leader are
-those led by `NO_LEADER`.  Nothing here costs in proportion to all partitions when few change, but `digest()`.
+Topics are a persistent map to structs that hold a plain tuple of partitions.  A batch opens each topic that it changes
+once, as a list, and builds its tuple once at the end, so a failover of 10,000 partitions is linear.  In addition, there
+are bitmasks of the partitions led and hosted, by broker and topic, which every change updates.  The partitions without
+a leader are those led by `NO_LEADER`.  Except for `digest()`, the cost of an operation depends on the partitions that
+change, not on all partitions.
 
-Leader epochs of (topic name, index) never restart, since clients ignore a lower epoch: what a removed partition had
-reached stays in `past_epochs`, and `first_leader_epoch` says where a new partition of that name must start.  When a
-name has been gone for a day, a ForgetTopics record drops its memory.
+Leader epochs of (topic name, index) never restart, since clients ignore a lower epoch.  `past_epochs` keeps the epochs
+of removed partitions, and `first_leader_epoch` returns the first epoch for a new partition of that name.  About a day
+after a topic was deleted, a ForgetTopics record drops the epochs of its name.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _NO_CONFIG: Map[str, str] = Map()
 
 
 class ClusterImage(msgspec.Struct, frozen=True, gc=False):
-    """All metadata below `end_offset`; `epoch` is that of the last batch."""
+    """All metadata below `end_offset`.  epoch: that of the last batch."""
 
     topics: Map[UUID, TopicImage] = msgspec.field(default_factory=Map)
     topic_ids: Map[str, UUID] = msgspec.field(default_factory=Map)
@@ -53,7 +54,7 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
     # Change
 
     def apply(self, base_offset: int, records: Sequence[Record], epoch: int | None = None) -> ClusterImage:
-        """The image after a data batch; its records have the offsets from `base_offset` on."""
+        """Return the image after a data batch, whose records have the offsets from `base_offset` on."""
         assert base_offset == self.end_offset, (
             f"batch at {base_offset} applied to an image that ends at {self.end_offset}"
         )
@@ -63,7 +64,7 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
         )
 
     def advance(self, end_offset: int, epoch: int | None = None) -> ClusterImage:
-        """The image after control batches: they take offsets but hold nothing for it."""
+        """Return the image after control batches, which take offsets but contain no metadata."""
         assert end_offset >= self.end_offset, f"image would go back from {self.end_offset} to {end_offset}"
         return msgspec.structs.replace(self, end_offset=end_offset, epoch=self.epoch if epoch is None else epoch)
 
@@ -78,12 +79,12 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
         return None if topic is None else topic.partition(index)
 
     def leaderships(self, broker_id: int) -> Map[UUID, int]:
-        """Topic id → bitmask of the partitions that this broker leads; for `NO_LEADER`, those that nobody leads."""
+        """Return topic id → bitmask of the partitions that this broker leads; `NO_LEADER`: those without a leader."""
         return self.leader_masks.get(broker_id, _NO_MASKS).by_topic
 
     @property
     def reassigning(self) -> Map[UUID, int]:
-        """Topic id → bitmask of the partitions whose reassignment is going on."""
+        """Return topic id → bitmask of the partitions that are being reassigned."""
         return self.leaderships(REASSIGNING)
 
     @property
@@ -91,7 +92,7 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
         return self.leader_count(REASSIGNING)
 
     def hostings(self, broker_id: int) -> Map[UUID, int]:
-        """Topic id → bitmask of the partitions that this broker has a replica of."""
+        """Return topic id → bitmask of the partitions of which this broker has a replica."""
         return self.hosting_masks.get(broker_id, _NO_MASKS).by_topic
 
     def leader_count(self, broker_id: int) -> int:
@@ -101,33 +102,33 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
         return self.hosting_masks.get(broker_id, _NO_MASKS).count
 
     def config(self, scope: ConfigScope, resource: str) -> Map[str, str]:
-        """The configs that were set on one resource (see `records.Config` for its name), without defaults."""
+        """Return the configs set on one resource (see `records.Config` for its name), without defaults."""
         return self.configs.get((scope, resource), _NO_CONFIG)
 
     def topic_config(self, topic_id: UUID, key: str) -> str:
-        """The value in force: the topic's, else the cluster's, else the default.  `key` must be of the table."""
+        """Return the value in force: the topic's, else the cluster's, else the default.  `key` must be in the table."""
         value = self.config(ConfigScope.TOPIC, topic_id.hex).get(key)
         if value is None:
             value = self.config(ConfigScope.CLUSTER, "").get(key)
         return TOPIC_CONFIGS[key].default if value is None else value
 
     def cluster_config(self, key: str) -> str:
-        """The cluster's value in force of a key of `CLUSTER_CONFIGS`."""
+        """Return the cluster's value in force for a key of `CLUSTER_CONFIGS`."""
         return self.config(ConfigScope.CLUSTER, "").get(key, CLUSTER_CONFIGS[key].default)
 
     def broker_config(self, broker_id: int, key: str) -> str:
-        """A broker's value in force of a key of `BROKER_CONFIGS`."""
+        """Return a broker's value in force for a key of `BROKER_CONFIGS`."""
         return self.config(ConfigScope.BROKER, str(broker_id)).get(key, BROKER_CONFIGS[key].default)
 
     def first_leader_epoch(self, name: str, index: int) -> int:
-        """The leader epoch that a partition created under this topic name and index must start with."""
+        """Return the leader epoch with which a partition created under this topic name and index must start."""
         past = self.past_epochs.get(name, ())
         return past[index] + 1 if index < len(past) else 0
 
     # Equality
 
     def digest(self) -> str:
-        """SHA-256 of the canonical form, in hex: equal exactly for equal images, in every process."""
+        """Return the SHA-256 of the canonical form, in hex.  It is equal exactly for equal images, in every process."""
         encoder = msgspec.msgpack.Encoder()
         digest = hashlib.sha256()
         digest.update(encoder.encode([self.end_offset, self.epoch, self.next_producer_id, self.preferred_controllers]))

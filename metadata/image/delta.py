@@ -1,4 +1,4 @@
-"""What one batch changed, for those who carry it out: computed from the batch, never from a scan of the image."""
+"""The change that one batch made, computed from the batch and never from a scan of the image."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from metadata.records import (
 class Delta(msgspec.Struct, frozen=True, gc=False):
     """A change from `old` to `new`.  Everything is ordered: topics by id, indexes and broker ids ascending.
 
-    partitions: topic id → indexes of partitions that were created, changed or removed one by one; look both images up.
-    topics_removed: topics of `old` that are gone, with all their partitions.
-    topics_renewed: id in `old` → id in `new`, of topics that got another one: neither created nor removed.  Their
-    partitions stand under the new id, those that were removed as well.
+    partitions: topic id → indexes of partitions that were created, changed or removed one by one; both images must be
+    consulted to tell these apart.
+    topics_removed: topics of `old` that were deleted with all their partitions.
+    topics_renewed: id in `old` → id in `new`, for topics that got another id; they count neither as created nor as
+    removed.  `partitions` lists their partitions under the new id, including removed ones.
     """
 
     old: ClusterImage
@@ -44,7 +45,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 def delta(old: ClusterImage, new: ClusterImage, records: Sequence[Record]) -> Delta:
-    """What `records`, the batch that led from `old` to `new`, changed."""
+    """Return the changes of `records`, the batch that led from `old` to `new`."""
     topics: set[UUID] = set()
     partitions: dict[UUID, set[int]] = {}
     brokers: set[int] = set()

@@ -1,7 +1,7 @@
-"""What the cluster image is made of: partitions, topics and brokers, as immutable values.
+"""The parts of the cluster image: partitions, topics and brokers, as immutable values.
 
-All structs are `gc=False`: they never form cycles, and a million of them must not be walked by the garbage collector
-(measured for a million partitions: built in 0.23 s, 84 MB; one map entry a partition with dataclasses, 13.6 s, 255 MB).
+All structs are `gc=False`: they never form cycles, and the garbage collector must not visit a million of them (measured
+for a million partitions: built in 0.23 s, 84 MB; one map entry per partition with dataclasses, 13.6 s, 255 MB).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import msgspec
 from metadata.records import NO_LEADER, UNASSIGNED, Endpoint, Replica
 
 REASSIGNING = -2
-"""In the masks by leader: not a leader, but the partitions whose reassignment is going on, beside those by leader."""
+"""A key beside the leaders in the masks by leader: its mask holds the partitions that are being reassigned."""
 
 
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     """One partition, at the image's offset.
 
-    created: offset of its Partition record; with it a folder on disk is told from one of an earlier partition.
-    last_offset: offset of the record that changed it last; a further change names it as `previous_offset`.
+    created: offset of its Partition record; distinguishes its folder on disk from that of an earlier partition.
+    last_offset: offset of the record that changed it last; the next change names it as `previous_offset`.
     """
 
     index: int
@@ -37,21 +37,21 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def replica_ids(self) -> tuple[int, ...]:
-        """Broker ids in assignment order; the first is the preferred leader."""
+        """Return the broker ids in assignment order; the first is the preferred leader."""
         return tuple([replica.broker_id for replica in self.replicas])
 
     @property
     def reassigning(self) -> bool:
-        """A reassignment of it is going on."""
+        """Return whether the partition is being reassigned."""
         return bool(self.adding or self.removing)
 
     @property
     def settled_count(self) -> int:
-        """Replicas that count as such: not those that are being added.  min.insync.replicas in force is never above."""
+        """Return the number of replicas without those being added, which limits the effective min.insync.replicas."""
         return len(self.replicas) - len(self.adding)
 
     def replica(self, broker_id: int) -> Replica | None:
-        """This broker's replica, or None if it has none here."""
+        """Return this broker's replica, or None if it has none."""
         for replica in self.replicas:
             if replica.broker_id == broker_id:
                 return replica
@@ -61,10 +61,10 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
 class TopicImage(msgspec.Struct, frozen=True, gc=False):
     """A topic and its partitions; the tuple's position is the partition's index.
 
-    A None can only stand where the highest partitions are being removed in a batch that is not finished.
+    A None occurs only while a batch that removes the highest partitions is being applied.
 
-    origin: the id that the topic was created with, whatever it is now (see `records.RenewTopic`); with it brokers name
-    folders, so that a topic that is renewed is the same on disk.
+    origin: the id with which the topic was created, which may differ from the present one (see `records.RenewTopic`).
+    Brokers use it in the names of folders, so a renewed topic keeps its folders.
     """
 
     topic_id: UUID
@@ -79,8 +79,8 @@ class TopicImage(msgspec.Struct, frozen=True, gc=False):
 class BrokerImage(msgspec.Struct, frozen=True, gc=False):
     """A registered broker.
 
-    epoch: offset of the registration of this incarnation; fences requests of earlier ones.
-    directory_ids: all that it registered; `directories_offline` is the part that has failed since.
+    epoch: offset of this incarnation's registration; requests of earlier incarnations are refused by it.
+    directory_ids: all directories that it registered; `directories_offline` are those that have failed since.
     last_offset: offset of the record that changed it last.
     """
 
@@ -99,21 +99,21 @@ class BrokerImage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def active(self) -> bool:
-        """May hold leaderships and ISR membership: unfenced and not on its way out."""
+        """Return whether the broker may lead and be in the ISR: it is unfenced and not shutting down."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def new_replica(self) -> Replica:
-        """One to be made here.  A broker with one working directory has no choice to make, and so none to report."""
+        """Return a replica to be created here.  Its directory is set only if the broker has just one, which works."""
         online = [each for each in self.directory_ids if self.directory_online(each)]
         alone = len(self.directory_ids) == len(online) == 1
         return Replica(self.broker_id, online[0] if alone else UNASSIGNED)
 
     def directory_online(self, directory_id: UUID) -> bool:
-        """A replica on this directory can be served.  One that has no directory yet can, wherever it will live."""
+        """Return whether a replica on this directory can be served; true for a replica without a directory yet."""
         if directory_id == UNASSIGNED:
             return True
         return directory_id in self.directory_ids and directory_id not in self.directories_offline
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """The endpoint of a named listener."""
+        """Return the endpoint of a named listener."""
         return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)

@@ -1,7 +1,7 @@
-"""The configs that are records: name, type, range, default.  From these tables values are checked, resolved, explained.
+"""The tables of configs that are records (name, type, range, default), to check, resolve and explain values.
 
-A topic's value is its own Config record, else the cluster's record of the same key, else the default here.  What only
-the cluster or only a broker has stands in tables of its own.
+A topic's value is its own Config record, else the cluster's record of the same key, else the default here.  Configs
+that only the cluster or only a broker has are in tables of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Kind(Enum):
 
 
 class ConfigKey(msgspec.Struct, frozen=True, gc=False):
-    """`low` and `high` are both included."""
+    """One config.  The range includes both `low` and `high`."""
 
     key: str
     kind: Kind
@@ -34,7 +34,7 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def allowed(self) -> str:
-        """What may be given, in words."""
+        """Return the permitted values, in words."""
         match self.kind:
             case Kind.BOOLEAN:
                 return "true or false"
@@ -44,7 +44,7 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
                 return "one of " + ", ".join(self.choices)
 
     def problem(self, value: str) -> str | None:
-        """Why `value` is refused, or None."""
+        """Return the reason why `value` is refused, or None."""
         match self.kind:
             case Kind.BOOLEAN:
                 good = value in ("true", "false")
@@ -67,7 +67,7 @@ def _int(key: str, default: int, low: int, high: int = INT64_MAX) -> ConfigKey:
 
 
 def _only(key: str, value: str) -> ConfigKey:
-    """A config of Kafka's with one value here: whoever asks for another is refused, not ignored."""
+    """Return a config of Kafka's that has one value here.  Any other value is refused, not ignored."""
     return ConfigKey(key, Kind.CHOICE, value, choices=(value,))
 
 
@@ -90,10 +90,10 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
         _boolean("write.caching", "false"),
     )
 }
-"""By key, ascending.
+"""Configs of topics, by key, ascending.
 
-compression.validation.enable: whether a leader inflates each batch with compression and checks its records before it
-appends the batch, as Kafka does.  Without it, a broken producer can write batches that no consumer can read.
+compression.validation.enable: whether a leader decompresses each compressed batch and checks its records before it
+appends the batch, as Kafka does.  Without this check, a defective producer can write batches that no consumer can read.
 """
 
 CLUSTER_CONFIGS: dict[str, ConfigKey] = {
@@ -108,18 +108,18 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
         _int("reassignment.throttle.bytes.per.second", -1, -1),
     )
 }
-"""What only the whole cluster has, by key, ascending.  Topic configs may be set for the cluster as well.
+"""Configs of the cluster alone, by key, ascending.  Topic configs may be set for the cluster as well.
 
-metadata.retention: how much history of the metadata every node keeps, by whichever of the two is reached first.
-reassignment.throttle.bytes.per.second: what a broker copies to replicas that are being added; -1: as fast as it can.
+metadata.retention: how much history of the metadata every node keeps; the limit that is reached first applies.
+reassignment.throttle.bytes.per.second: how much a broker copies to replicas that are being added; -1: no limit.
 """
 
 BROKER_CONFIGS: dict[str, ConfigKey] = {config.key: config for config in (_boolean("cordoned", "false"),)}
-"""What a single broker has.  A cordoned broker is given no new replicas unless it is named."""
+"""Configs of a single broker.  A cordoned broker gets a new replica only if a request names it."""
 
 
 def unknown_key(key: str, known: Iterable[str], what: str) -> str:
-    """That there is no such key, and the one that was probably meant, or all that there are."""
+    """Return a message that the key does not exist, with the most similar key, or else with all keys."""
     keys = list(known)
     near = get_close_matches(key[:250], keys, 1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys)}"

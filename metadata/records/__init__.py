@@ -1,9 +1,10 @@
 """The records of the metadata log, as values.  `metadata/codec.py` turns them into protobuf and back.
 
-Directory id `UNASSIGNED` marks a replica whose broker has not chosen a disk yet, `LOST` one that its broker cannot
-serve, because its data is damaged or gone, while the directory works; no broker registers either.  Leader
-`NO_LEADER` is -1.
-A record's offset is not in the record: it is the batch's base offset plus the record's position.
+Directory id `UNASSIGNED` marks a replica whose broker has not chosen a disk yet.  `LOST` marks a replica that its
+broker cannot serve because its data is damaged or missing, while the directory works.  No broker registers either id.
+Leader `NO_LEADER` is -1.
+
+A record does not contain its offset, which is the batch's base offset plus the record's position.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 METADATA_VERSION = "metadata.version"
-"""The feature whose level says which record types and versions the cluster may write."""
+"""The feature whose level determines the record types and versions that the cluster may write."""
 METADATA_VERSION_MIN = 1
 METADATA_VERSION_MAX = 1
-"""Levels of it that this release understands."""
+"""Levels of the feature that this release supports."""
 
 
 class RegisterBroker(msgspec.Struct, frozen=True, gc=False):
-    """A broker joins, or comes back.  Its offset is the broker epoch."""
+    """The registration of a broker, its first or after a restart.  The record's offset is the broker epoch."""
 
     broker_id: int
     incarnation_id: UUID
@@ -50,7 +51,7 @@ class RegisterBroker(msgspec.Struct, frozen=True, gc=False):
 
 
 class BrokerChange(msgspec.Struct, frozen=True, gc=False):
-    """A delta: None stays as it is."""
+    """A change of a broker.  A field that is None stays unchanged."""
 
     broker_id: int
     broker_epoch: int
@@ -75,7 +76,7 @@ class Replica(msgspec.Struct, frozen=True, gc=False):
 
 
 class Partition(msgspec.Struct, frozen=True, gc=False):
-    """A partition is created.  Its offset is its identity (`created`)."""
+    """The creation of a partition.  The record's offset is the partition's identity (`created`)."""
 
     topic_id: UUID
     index: int
@@ -90,7 +91,7 @@ class Partition(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reason(Enum):
-    """Why a partition changed.  Values are the protobuf enum's numbers."""
+    """The reason for a change of a partition.  Values are the protobuf enum's numbers."""
 
     BROKER_FENCED = 1
     BROKER_UNFENCED = 2
@@ -113,11 +114,14 @@ class Reason(Enum):
 
 
 class PartitionChange(msgspec.Struct, frozen=True, gc=False):
-    """A delta: None stays.  `leader` set (also to the same id) adds 1 to leader_epoch; every change adds 1 to
-    partition_epoch.
+    """A change of a partition.  A field that is None stays unchanged.
 
-    leader_epoch: given only when the quorum was rebuilt, since higher ones may have been forgotten; with `leader`.
-    reason, cause_offset, previous_offset: why, the record that caused it, this partition's change before (§5).
+    Every change adds 1 to partition_epoch.  A `leader`, even the same id, adds 1 to leader_epoch.
+
+    leader_epoch: set only when the quorum was rebuilt, because the lost records may have used higher ones; always with
+    `leader`.
+    reason, cause_offset, previous_offset: the reason, the record that caused this change, and the partition's previous
+    change (§5).
     """
 
     topic_id: UUID
@@ -144,9 +148,9 @@ class RemoveTopic(msgspec.Struct, frozen=True, gc=False):
 
 
 class RenewTopic(msgspec.Struct, frozen=True, gc=False):
-    """The topic goes on under another id, which tells clients that it may have fewer partitions than they know.
+    """The topic continues under another id, so that clients accept that it has fewer partitions than before.
 
-    Its partitions stay what they are: same `created`, leader and epochs.
+    Its partitions keep their `created`, leader and epochs.
     """
 
     topic_id: UUID
@@ -160,7 +164,10 @@ class ConfigScope(Enum):
 
 
 class Config(msgspec.Struct, frozen=True, gc=False):
-    """`resource`: topic id as 32 hex digits, broker id in decimal, or "" for the cluster.  None deletes the value."""
+    """The value of one config; None deletes it.
+
+    resource: topic id as 32 hex digits, broker id in decimal, or "" for the cluster.
+    """
 
     scope: ConfigScope
     resource: str
@@ -169,7 +176,7 @@ class Config(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducerIds(msgspec.Struct, frozen=True, gc=False):
-    """A broker got a block of producer ids: all below `next_producer_id` are given away."""
+    """A broker received a block of producer ids.  All ids below `next_producer_id` are allocated."""
 
     broker_id: int
     broker_epoch: int
@@ -186,7 +193,7 @@ class Feature(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForgetTopics(msgspec.Struct, frozen=True, gc=False):
-    """Topic names that have been gone for a day: the leader epochs of their partitions are forgotten."""
+    """Names of topics that were deleted about a day ago.  The leader epochs of their partitions are dropped."""
 
     names: tuple[str, ...]
 
