@@ -74,6 +74,15 @@ class Directories:
         replica.open(found)
         self.report_changed(replica)
 
+    def was_assigned_again(self, replica: Replica, partition: PartitionImage) -> bool:
+        """Return whether a damaged replica was taken off this broker and assigned to it again since the last pass.
+
+        Only a new assignment replaces `LOST` in the metadata, because this broker reports no other directory for a
+        damaged replica.
+        """
+        is_damaged = replica.key in self._context.logs.failures
+        return is_damaged and self._assigned(replica.image) == LOST != self._assigned(partition)
+
     def report_changed(self, replica: Replica) -> None:
         """Report the directory of this replica if the controller believes it elsewhere."""
         if replica.log is not None:

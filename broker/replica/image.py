@@ -216,7 +216,11 @@ class ImageFollower:
         if replica is None:
             return False
         partition = self._assigned_here(key, image)
-        return partition is None or partition.created != replica.key.created
+        return (
+            partition is None
+            or partition.created != replica.key.created
+            or self._directories.was_assigned_again(replica, partition)
+        )
 
     async def _renew(self, touched: list[PartitionKey], image: ClusterImage) -> None:
         """Move the replicas of topics that have another id now to that id."""

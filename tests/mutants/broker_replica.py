@@ -27,6 +27,13 @@ WATERMARK_TESTS = "tests/unit/broker/replica/test_watermarks.py"
 
 MUTANTS = (
     Mutant(
+        "a damaged replica that is assigned again in one pass stays offline",
+        IMAGE,
+        "            or self._directories.was_assigned_again(replica, partition)\n",
+        "",
+        (f"{ROLE_TESTS}::test_damaged_replica_that_is_assigned_again_in_one_pass_begins_anew",),
+    ),
+    Mutant(
         "a fetch position is acknowledged without checking it",
         FETCH,
         "if self._check(entry, plan.replica_id, found.log) is not Code.NONE:\n            return\n        contact",

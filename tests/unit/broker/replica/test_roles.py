@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.core.errors import Code
 from metadata.control.topics import delete_topics
-from metadata.records import NO_OFFSET, BrokerChange, PartitionChange, Reason, Replica
+from metadata.records import LOST, NO_OFFSET, BrokerChange, PartitionChange, Reason, Replica
+from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
 from tests.unit.broker.replica.rig import TOPIC, Rig, running
 from tests.unit.metadata.builders import registration
@@ -168,4 +170,25 @@ async def test_a_new_replica_goes_to_a_directory_that_works(two_disks: Rig) -> N
     await rig.learn()
     await rig.create((2, 1))
     assert rig.log.directory_id == rig.directories[0]
+    assert rig.unreported == [(0, rig.directories[0])]
+
+
+# -- damaged replicas
+
+
+async def test_damaged_replica_that_is_assigned_again_in_one_pass_begins_anew(rig: Rig) -> None:
+    """The broker may learn of both steps of the repair at once: the removal, and the new assignment."""
+    await rig.create((2, 1))
+    topic_id, last_offset = rig.hosted().topic_id, rig.hosted().image.last_offset
+    rig.hosted().take_offline(CorruptStoreError("a checksum does not match"))
+    await rig.change(isr=(2,), replicas=(Replica(2), Replica(1, LOST)))
+    assert rig.hosted().log is None
+
+    def step(**fields: Any) -> PartitionChange:
+        return PartitionChange(topic_id, 0, Reason.REASSIGNMENT, NO_OFFSET, last_offset, **fields)
+
+    rig.cluster.apply([step(replicas=(Replica(2),))])
+    rig.cluster.apply([step(replicas=(Replica(2), Replica(1)), adding=(1,))])
+    await rig.learn()
+    assert rig.log.end_offset == 0
     assert rig.unreported == [(0, rig.directories[0])]
