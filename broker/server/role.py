@@ -70,7 +70,7 @@ class RoleConfig:
 
 
 class BrokerRole:
-    """The broker role, an async context manager.  Entering opens the logs; `start` joins; leaving closes."""
+    """The broker role of a process: enter it to open the logs, call `start` to join the cluster, leave it to close."""
 
     def __init__(
         self,
