@@ -1,6 +1,6 @@
 """The broker's log: segments of record batches on a `Disk`, one `PartitionLog` for each hosted partition.
 
-What others call (all offsets are ints, end offsets exclusive; `now_ms` is the loop's clock, `wall_ms` the wall clock):
+The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop's clock, `wall_ms` the wall clock):
 
     LogKey(topic_id: UUID, index: int, created: int)         # names one replica for ever; `created`: offset of its
                                                              # Partition record
@@ -9,9 +9,9 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is the l
 
     class LogManager:
         LogManager(disks: Sequence[Disk], checkpoint_bytes)
-        async open() -> None                    # loads and recovers; a damaged replica lands in `failures`, not here
+        async open() -> None                    # loads and recovers; a damaged replica is put in `failures`
         async close() -> None                   # flushes, writes the clean-shutdown marker
-        logs: Mapping[LogKey, PartitionLog]     # what is hosted, also what `create` made and nothing was appended to
+        logs: Mapping[LogKey, PartitionLog]     # all hosted logs, including those that are still empty
         failures: Mapping[LogKey, CorruptStoreError]         # replicas that are offline, and why
         failed_disks: Mapping[UUID, DiskError]  # directories that are offline
         clean_start: bool                       # every directory was stopped cleanly before this start
@@ -21,17 +21,17 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is the l
         take_offline(key, error)                # when a log's method raised CorruptStoreError
         create(key, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog   # in memory; cheap
         get(key) -> PartitionLog | None
-        async flush_all(logs: Iterable[PartitionLog]) -> None          # one barrier for all: what was appended until
-                                                # now is durable.  Raises DiskError.  The caller brings the deadline.
+        async flush_all(logs: Iterable[PartitionLog]) -> None          # one barrier for all; makes everything appended
+                                                # so far durable.  Raises DiskError.  The caller sets the deadline.
         async set_aside(keys: Iterable[LogKey], wall_ms) -> None       # strays: out of `logs`, renamed, kept
-        async delete_strays(now_ms, kept_ms) -> int   # deletes those that an earlier call saw so long ago
+        async delete_strays(now_ms, kept_ms) -> int   # deletes those that an earlier call saw `kept_ms` ago
         doubles: Mapping[LogKey, Mapping[UUID, PartitionLog]]   # in several directories; not in `logs`
-        settle(key, directory_id)               # of its doubles that one counts; in `failures` if none is there
-        async set_doubles_aside(wall_ms) -> None # those that do not count, and those that nobody settled
+        settle(key, directory_id)               # chooses one of its doubles; puts it in `failures` if there is none
+        async set_doubles_aside(wall_ms) -> None # those that were not chosen, and those that were never settled
         async maintain(now_ms, wall_ms) -> None # retention, expiry, recovery points: call every minute or so
         async lower_truncation_floor(log, offset) -> None              # before truncating what was committed (unclean)
         async checkpoint(logs) -> None          # write start offsets and recovery points now
-        async reset_to(log, offset, epoch=-1) -> bool  # drop everything, go on at `offset`, after a record of `epoch`
+        async reset_to(log, offset, epoch=-1) -> bool  # drop all, continue at `offset`, after a record of `epoch`
 
     class PartitionLog:
         key, topic, directory_id, config (assignable)
@@ -43,8 +43,8 @@ What others call (all offsets are ints, end offsets exclusive; `now_ms` is the l
             -> Appended | Refused               # `Produced`: batches that `check_produced` has checked already
         append_as_follower(batches, leader_epoch: int, now_ms: int) -> Appended | Refused
         begin_epoch(leader_epoch: int) -> None  # a new leader, before its first append; memory only
-        read(offset, max_bytes, up_to_offset) -> bytes       # whole batches, the first always whole; b"" if none
-        truncate_to(offset) -> None             # synchronous; offset >= truncation_floor.  Whole batches: may cut lower
+        read(offset, max_bytes, up_to_offset) -> bytes       # whole batches, at least one; b"" if there is none
+        truncate_to(offset) -> None             # synchronous; offset >= truncation_floor.  Removes whole batches
         truncation_floor: int                   # see lower_truncation_floor; never above the high watermark
         advance_high_watermark(offset) -> None  # never backwards; retention and recovery points stay below it
         advance_start_offset(offset) -> None    # DeleteRecords, or a leader that has moved its start

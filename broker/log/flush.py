@@ -1,7 +1,7 @@
-"""Group flush: one task a disk makes durable whatever is dirty, all logs under one barrier, and then tells each log.
+"""Group flush: one task for each disk flushes all dirty logs under one barrier, and then informs each log.
 
-While one barrier is under way, appends go on and gather for the next; that alone forms the groups.  A failed barrier
-ends it for good: what is durable is unknown then, so nothing is tried again (design §4.13).
+Appends continue during a barrier and gather for the next one; the groups form in this way.  After a failed barrier
+nothing is flushed again, because it is unknown which data is durable (design §4.13).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupFlush:
-    """The flushing of one disk.  `run` is its task."""
+    """The group flush of one disk.  `run` is its task."""
 
     def __init__(self, disk: Disk, on_failure: Callable[[DiskError], None]) -> None:
         self.failure: DiskError | None = None
@@ -31,7 +31,7 @@ class GroupFlush:
         self._is_flushing = False
 
     def mark(self, log: PartitionLog) -> None:
-        """`log` has something to flush."""
+        """Include `log` in the next flush."""
         self._dirty[log] = None
         self._wake.set()
 
@@ -57,14 +57,14 @@ class GroupFlush:
             self._fail(DiskError(f"group flush stopped: {error!r}"))
 
     async def _flush(self, tickets: list[FlushTicket]) -> None:
-        """Deletions first: after a crash no deleted file may follow what was written in its place."""
+        """Flush the data of `tickets`, deletions first: after a crash, no deleted file may follow its replacement."""
         gone = {folder: None for ticket in tickets if ticket.folders_first for folder in ticket.folders}
         if gone:
             await self._disk.flush((), gone)
         folders = {folder: None for ticket in tickets for folder in ticket.folders if folder not in gone}
         await self._disk.flush([file for ticket in tickets for file in ticket.files], folders)
         news = {one.log: one.folder_fact for one in tickets if one.folder_fact is not None and not one.log.is_closed}
-        if news:  # of new folders, and where write.caching was changed: all in one transaction
+        if news:  # new folders and changes of write.caching, all in one transaction
             await self._disk.facts.commit({folder_fact(log.folder): value for log, value in news.items()})
             for log, value in news.items():
                 log.folder_fact = value
@@ -77,7 +77,7 @@ class GroupFlush:
         self._on_failure(error)
 
     async def flush_all(self, logs: Iterable[PartitionLog]) -> None:
-        """Make all that is dirty of `logs` now durable, files beside the segments included.
+        """Make everything dirty in `logs` durable, including files beside the segments.
 
         Raises:
             DiskError: the disk failed.

@@ -1,9 +1,9 @@
-"""The sparse index of one segment: offset -> position, and how new everything before that position is.
+"""The sparse index of one segment: offset -> position, and the newest timestamp before that position.
 
-In memory three arrays; on disk an append-only file of checksummed chunks, written at checkpoints and at roll, so that
-no restart reads a whole segment to find its way in it.  A chunk that is cut off or damaged ends the file; what is
-missing is found again from the batch headers.  It is only ever a hint: whoever follows an entry checks the header that
-it finds.
+In memory it has three arrays.  On disk it is an append-only file of checksummed chunks, written at checkpoints and when
+a segment is sealed, so that no restart has to read a whole segment.  A truncated or damaged chunk ends the file; the
+missing entries are restored from the batch headers.  The index is only a hint: every reader checks the batch header to
+which an entry points.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENTRY_SIZE = 4 + 4 + 8
 
 
 class IndexEntry(NamedTuple):
-    """A batch starts here; `newest_before` is the newest timestamp of all batches before it in the segment."""
+    """The start of a batch.  newest_before: the newest timestamp of all batches before it in the segment."""
 
     offset: int
     position: int
@@ -29,7 +29,7 @@ class IndexEntry(NamedTuple):
 
 
 class SegmentIndex:
-    """Entries in the order of the log; offsets are kept relative to the segment's base."""
+    """The entries in the order of the log; offsets are stored relative to the segment's base."""
 
     __slots__ = ("_base", "_newest", "_offsets", "_positions", "persisted")
 
@@ -38,7 +38,7 @@ class SegmentIndex:
         self._offsets = array("I")
         self._positions = array("I")
         self._newest = array("q")
-        self.persisted = 0  # entries that are in the file; -1: the file is no good, write it anew
+        self.persisted = 0  # number of entries in the file; -1: the file is invalid and must be rewritten
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -53,19 +53,19 @@ class SegmentIndex:
         self._newest.append(newest_before)
 
     def last_position(self) -> int:
-        """Position of the last entry; 0, where every segment starts, without any."""
+        """Return the position of the last entry; 0, the start of the segment, without any."""
         return self._positions[-1] if self._positions else 0
 
     def by_offset(self, offset: int) -> IndexEntry:
-        """The last entry at or before `offset`."""
+        """Return the last entry at or before `offset`."""
         return self._entry(bisect_right(self._offsets, offset - self._base) - 1)
 
     def by_position(self, position: int) -> IndexEntry:
-        """The last entry at or before `position`."""
+        """Return the last entry at or before `position`."""
         return self._entry(bisect_right(self._positions, position) - 1)
 
     def by_timestamp(self, timestamp: int) -> IndexEntry:
-        """The last entry before which everything is older than `timestamp`."""
+        """Return the last entry before which everything is older than `timestamp`."""
         return self._entry(bisect_left(self._newest, timestamp) - 1)
 
     def _entry(self, at: int) -> IndexEntry:
@@ -74,12 +74,12 @@ class SegmentIndex:
         return IndexEntry(self._base + self._offsets[at], self._positions[at], self._newest[at])
 
     def truncate(self, position: int) -> None:
-        """Forget the entries at or after `position`."""
+        """Drop the entries at or after `position`."""
         keep = bisect_left(self._positions, position)
         del self._offsets[keep:], self._positions[keep:], self._newest[keep:]
 
     def take_chunk(self) -> bytes:
-        """What is not in the file yet, as one chunk to append there; counts it as persisted."""
+        """Return the entries that the file lacks, as one chunk to append; count them as persisted."""
         first, self.persisted = self.persisted, len(self._offsets)
         if first == self.persisted:
             return b""
@@ -88,7 +88,7 @@ class SegmentIndex:
 
     @classmethod
     def load(cls, base_offset: int, data: bytes, position_limit: int) -> SegmentIndex:
-        """Entries from a file's bytes, up to the first damage, and none at or above `position_limit`."""
+        """Return the index in a file's bytes, up to the first damage, without entries at or above `position_limit`."""
         index = cls(base_offset)
         at = 0
         while at + _CHUNK_HEAD.size <= len(data):

@@ -1,4 +1,4 @@
-"""Making a `PartitionLog` of what a directory holds of it."""
+"""Builds a `PartitionLog` from the files and facts of its directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.log.types import LogConfig, LogKey
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import Disk, DiskFile
 
-INDEX_GAP_MAX = 1 << 20  # before the recovery point; with more missing than that the whole index is made anew
+INDEX_GAP_MAX = 1 << 20  # before the recovery point; with a larger gap, the whole index is rebuilt
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +29,9 @@ class Recovered(NamedTuple):
 def recover_log(
     disk: Disk, key: LogKey, topic: str, folder: str, config: LogConfig, state: LogState | None, committed: int = 0
 ) -> Generator[None, None, Recovered]:
-    """Read what lies after the recovery point in `state`, or everything without one; yields between chunks.
+    """Read the log from the recovery point in `state`, or all of it without a state; yields between chunks.
 
-    committed: everything below this offset is known to have been durable here: a log that ends before has lost it.
+    committed: everything below this offset was durable here; a log that ends before it has lost records.
 
     Raises:
         CorruptStoreError: something durable is missing or damaged.
@@ -76,10 +76,10 @@ def recover_log(
 
 
 def check_whole(disk: Disk, path: str, state: LogState | None) -> Generator[None, None, None]:
-    """Read every segment in the folder at `path`: all that `state` knows are there, whole, and follow each other.
+    """Check every segment in the folder at `path`: all that `state` names exist, are whole, and follow each other.
 
     Raises:
-        CorruptStoreError: they do not.
+        CorruptStoreError: a segment is missing, damaged, or does not follow the one before.
     """
     bases = _segment_bases(disk, path)
     for known in () if state is None else state.segments:
@@ -106,7 +106,7 @@ def _recover_tail(
     config: LogConfig,
     committed: int,
 ) -> Generator[None, None, TornTail | None]:
-    """Recover the segments from the recovery point on, adding them to `segments`; returns the torn tail, if any."""
+    """Recover the segments from the recovery point on and add them to `segments`; return the torn tail, if any."""
     point = state.recovery
     if point.position > 0 and (not bases or bases[0] != point.segment):
         raise CorruptStoreError(f"{segment_path(path, point.segment, 'log')} is missing")
@@ -117,7 +117,7 @@ def _recover_tail(
             _discard(disk, file)
             continue
         if not is_first and base_offset != epochs.end_offset:
-            if config.write_caching:  # the end of the segment before, or a whole one, was never synced
+            if config.write_caching:  # the end of the previous segment, or a whole segment, was never synced
                 for later in files[number:]:
                     _discard(disk, later)
                 return TornTail(file.path, 0, file.size, epochs.end_offset, f"follows a gap at {epochs.end_offset}")
@@ -162,14 +162,14 @@ def _recover_tail(
 
 
 def _discard(disk: Disk, file: DiskFile) -> None:
-    """Remove a segment file that holds nothing to be kept."""
+    """Delete a segment file without useful data."""
     logger.info("segment without use removed file=%s", file.path)
     disk.remove(file.path)
     disk.remove(file.path.removesuffix("log") + "index")
 
 
 def _load_index(disk: Disk, segment: Segment, position: int) -> SegmentIndex:
-    """What is in the index file about the part of the segment that is not read again."""
+    """Return the index of the part of the segment below `position`, from the index file."""
     data = b""
     if position and disk.exists(segment.index_path):
         file = disk.open(segment.index_path)

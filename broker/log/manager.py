@@ -2,20 +2,21 @@
 
 **Facts** of a directory, kept by its `Disk`:
 
-    opened                the directory has been used before, so that without `clean` the last stop was none
-    clean                 the last stop was clean: every `log/` fact is exact, no file has to be looked at
+    opened                the directory has been used before; without `clean`, the last stop was not clean
+    clean                 the last stop was clean: every `log/` fact is exact, and no file has to be read
     log/<folder>          the log's state (`state.py`), written at checkpoints
     folder/<folder>       the folder exists, and whether its topic has write.caching
-    damaged/<folder>      damage was found in it, and what: it is read in full before it is trusted again
+    damaged/<folder>      the damage that was found in the folder, which is read in full before it is trusted again
     watermark/<log>       everything below it was durable and committed (written by `broker.replica.watermarks`)
     stray/<name>          a folder that was set aside: when, and whether it has been moved yet
-    clock                 what retention took for the wall time not long ago
+    clock                 the wall time that retention used recently
 
-**Order.**  Facts change before files go: a segment that the facts know is never missing, and one that they do not know
-is a leftover.  What a checkpoint says is durable before it is said.
+**Order.**  Facts change before files are deleted.  So a segment that the facts name always exists, and a segment that
+they do not name is a leftover.  A checkpoint is written only after its contents are durable.
 
-**Doubles.**  A replica that was moved away while its directory was offline, and came back on another, is in both once
-the first one works again.  Which counts is where the metadata says that it is: both wait in `doubles` for `settle`.
+**Doubles.**  A replica may be moved to another directory while its own directory is offline.  Once that directory works
+again, both hold the replica.  The copy in the directory that the metadata names is the one that counts.  Until
+`settle`, both are in `doubles`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ CLEAN = "clean"
 DAMAGED = "damaged/"
 OPENED = "opened"
 NAMES_LOGGED_MAX = 5
-INDEX_MEMORY_MAX = 64 << 20  # of segments that grow no more, over all logs
+INDEX_MEMORY_MAX = 64 << 20  # bytes of the indexes of sealed segments, over all logs
 
 NEXT_STEP = (
     "restore it, or have the replica made anew from its leader: reassign it to another broker and back "
@@ -69,7 +70,7 @@ _T = TypeVar("_T")
 
 
 class StrayState(msgspec.Struct, frozen=True):
-    """set_aside_ms: wall time, for people.  is_kept: not to be deleted before somebody says so."""
+    """The fact of a stray.  set_aside_ms: wall time, for people.  is_kept: deleted only by `purge_strays`."""
 
     folder: str
     set_aside_ms: int
@@ -78,7 +79,7 @@ class StrayState(msgspec.Struct, frozen=True):
 
 
 class Stray(NamedTuple):
-    """A folder that was set aside: `name` among the strays of the directory, `folder` before."""
+    """A folder that was set aside.  name: its name among the strays; folder: its name before."""
 
     directory_id: UUID
     name: str
@@ -88,10 +89,10 @@ class Stray(NamedTuple):
 
 
 class LogManager:
-    """See the package's docstring for the interface."""
+    """All logs of a broker.  The package's docstring describes the interface."""
 
     def __init__(self, disks: Sequence[Disk], checkpoint_bytes: int = 8 << 20) -> None:
-        """checkpoint_bytes: appended to a log between two checkpoints; a start after an unclean stop reads them."""
+        """checkpoint_bytes: bytes of a log between two checkpoints; a start after an unclean stop reads that much."""
         self.on_failure: Callable[[UUID, DiskError], None] | None = None
         self.on_log_failure: Callable[[LogKey, CorruptStoreError], None] | None = None
         self.clean_start = True
@@ -106,8 +107,8 @@ class LogManager:
         self._flushes: dict[UUID, GroupFlush] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._notes: set[asyncio.Task[None]] = set()
-        self._changing = {disk.directory_id: asyncio.Lock() for disk in disks}  # what its facts say of logs
-        self._deleting = asyncio.Lock()  # strays: asked for by maintenance and by people
+        self._changing = {disk.directory_id: asyncio.Lock() for disk in disks}  # guards the facts about logs
+        self._deleting = asyncio.Lock()  # of strays: both maintenance and operators delete them
         self._stray_since: dict[tuple[UUID, str], int] = {}  # when `delete_strays` first saw it
         self._clock = RetentionClock()
         self._checkpoint_bytes = checkpoint_bytes
@@ -122,7 +123,7 @@ class LogManager:
 
     @property
     def doubles(self) -> Mapping[LogKey, Mapping[UUID, PartitionLog]]:
-        """Replicas that are in several directories, by directory; neither in `logs` nor in `failures`."""
+        """The copies of replicas that are in several directories; they are neither in `logs` nor in `failures`."""
         return MappingProxyType(self._doubles)
 
     @property
@@ -135,7 +136,7 @@ class LogManager:
     # -- start and stop
 
     async def open(self) -> None:
-        """Load every log, recovering where the last stop was not clean.  A directory that fails is offline, as later.
+        """Load every log, with recovery if the last stop was not clean.  A directory that fails becomes offline.
 
         Raises:
             CorruptStoreError: the facts of a directory are damaged.
@@ -154,7 +155,7 @@ class LogManager:
                 self._flushes[log.directory_id].mark(log)
 
     def _drop_directory(self, directory_id: UUID) -> None:
-        """It failed while it was opened: what was found in it does not count."""
+        """Drop the logs of a directory that failed while it was opened."""
         for log in [one for one in self._logs.values() if one.directory_id == directory_id]:
             del self._logs[log.key]
             log.close()
@@ -248,7 +249,7 @@ class LogManager:
             self._logs[log.key] = log
 
     async def close(self) -> None:
-        """Make everything durable and say that the stop was clean.  Idempotent."""
+        """Make everything durable and mark the stop as clean.  Idempotent."""
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
@@ -261,7 +262,7 @@ class LogManager:
                 try:
                     await self._checkpoint(disk, [log for log in mine if log.is_changed])
                     await self._flushes[directory_id].flush_all(mine)
-                    if not any(log.directory_id == directory_id for log in self._unsettled()):  # no fact is theirs
+                    if not any(log.directory_id == directory_id for log in self._unsettled()):  # they have no facts
                         await disk.facts.commit({CLEAN: b""})
                 except DiskError as error:
                     self.disk_failed(directory_id, error)
@@ -278,7 +279,7 @@ class LogManager:
     # -- single logs
 
     def create(self, key: LogKey, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog:
-        """A new, empty log; its folder appears at the first append."""
+        """Return a new, empty log.  Its folder is created at the first append."""
         assert key not in self._logs, f"{key} exists"
         assert key not in self._failures, f"{key} is damaged"
         assert key not in self._doubles, f"{key} exists twice"
@@ -290,8 +291,10 @@ class LogManager:
         return log
 
     def settle(self, key: LogKey, directory_id: UUID) -> None:
-        """Of the doubles of `key` the one in `directory_id` counts: it is in `logs` from now on, and the others are set
-        aside by `set_doubles_aside`.  If none is there, the replica is in `failures`: nobody knows which was in use."""
+        """Move the copy of `key` in `directory_id` from `doubles` to `logs`; `set_doubles_aside` sets the others aside.
+
+        If that directory has no copy, the replica is in `failures`, because the copy in use is not known.
+        """
         copies = self._doubles.pop(key)
         log = copies.pop(directory_id, None)
         if log is None:
@@ -309,7 +312,7 @@ class LogManager:
         logger.warning("in several data directories, one counts directory_id=%s folder=%s", directory_id, log.folder)
 
     def take_offline(self, key: LogKey, error: CorruptStoreError) -> None:
-        """A log turned out to be damaged: it moves from `logs` to `failures`, and `on_log_failure` hears of it."""
+        """Move a damaged log from `logs` to `failures`, and call `on_log_failure`."""
         log = self._logs.pop(key)
         log.close()
         folder = log.folder.removeprefix(f"{LOGS}/")
@@ -327,10 +330,10 @@ class LogManager:
             self.disk_failed(directory_id, failure)
 
     async def flush_all(self, logs: Iterable[PartitionLog]) -> None:
-        """Make all that was appended to `logs` durable, under one barrier a directory.
+        """Make everything appended to `logs` durable, with one barrier for each directory.
 
         Raises:
-            DiskError: a directory failed; what is on the others is durable all the same.
+            DiskError: a directory failed; the logs on the others are durable nevertheless.
         """
         by_directory: dict[UUID, list[PartitionLog]] = {}
         for log in logs:
@@ -342,15 +345,15 @@ class LogManager:
                 raise outcome
 
     async def lower_truncation_floor(self, log: PartitionLog, offset: int) -> None:
-        """Allow `truncate_to(offset)` below what is committed: first the facts forget that it is."""
+        """Allow `truncate_to(offset)` below the watermark, by removing the watermark from the facts first."""
         async with self._changing[log.directory_id]:
             log.lower_watermark(offset)
             await self._write_states(self._disks[log.directory_id], [log], {watermark_fact(log.key): None})
 
     async def reset_to(self, log: PartitionLog, offset: int, epoch: int = -1) -> bool:
-        """Drop everything and go on at `offset`; False when the log has changed meanwhile, and nothing was done.
+        """Drop all records and continue at `offset`.  Return False, with nothing done, if the log changed meanwhile.
 
-        epoch: that of the record before `offset`, -1 when it is unknown.
+        epoch: epoch of the record before `offset`; -1 if it is unknown.
         """
         async with self._changing[log.directory_id]:
             if not self._is_here(log):
@@ -369,10 +372,10 @@ class LogManager:
     # -- upkeep
 
     async def maintain(self, now_ms: int, wall_ms: int) -> None:
-        """Retention, expiry of producers, recovery points.  A failed directory is reported through `on_failure`.
+        """Apply retention, expire producers, write recovery points.  `on_failure` reports a failed directory.
 
-        now_ms: of the loop's clock, for ages and silences.
-        wall_ms: what retention compares the timestamps of records with, once it is believed (`RetentionClock`).
+        now_ms: time of the loop's clock, for the ages of segments and producers.
+        wall_ms: retention compares it with the timestamps of records, after `RetentionClock` has checked it.
         """
         wall_ms = self._clock.read(wall_ms, now_ms)
         turn = Turn()
@@ -435,9 +438,9 @@ class LogManager:
         await self._commit_states(disk, logs, states)
 
     async def _commit_states(self, disk: Disk, logs: Iterable[PartitionLog], facts: Mapping[str, bytes | None]) -> None:
-        """Write facts that hold the states of `logs`.  Cut off: the states are written again, at the latest by `close`.
+        """Write facts that hold the states of `logs`.  After a failure or cancel, a later call writes the states again.
 
-        Otherwise a clean stop would leave older states, and the next start would not look beyond their end offsets.
+        Otherwise a clean stop would leave older states, and the next start would not read beyond their end offsets.
         """
         try:
             with self._reported(disk):
@@ -448,12 +451,12 @@ class LogManager:
             raise
 
     def _is_here(self, log: PartitionLog) -> bool:
-        """It may have been set aside, or gone offline, while somebody waited for his turn."""
+        """Return whether `log` is still in `logs`.  It may have been set aside or taken offline during a wait."""
         return self._logs.get(log.key) is log
 
     @contextmanager
     def _reported(self, disk: Disk) -> Iterator[None]:
-        """What fails in here takes the directory offline, and is raised."""
+        """Take the directory offline if the body raises DiskError, and raise it again."""
         try:
             yield
         except DiskError as error:
@@ -462,7 +465,7 @@ class LogManager:
 
     @contextmanager
     def _guarded(self, log: PartitionLog) -> Iterator[None]:
-        """Damage found in here takes `log` offline, and the others go on."""
+        """Take `log` offline if the body raises CorruptStoreError, so that other logs continue."""
         try:
             yield
         except CorruptStoreError as error:
@@ -480,11 +483,13 @@ class LogManager:
     # -- strays
 
     async def set_aside(self, keys: Iterable[LogKey], wall_ms: int, keep: bool = False) -> None:
-        """Take these out of `logs` and `failures` and move their folders away; `delete_strays` deletes them later, with
-        `keep` only `purge_strays` does.  On a directory that is offline they stay: the next start finds them.
+        """Remove these from `logs` and `failures`, and move their folders to the strays.
+
+        `delete_strays` deletes them later; with `keep`, only `purge_strays` does.  On an offline directory the folders
+        stay where they are, and the next start finds them.
 
         Raises:
-            DiskError: a directory failed; what is on the others is set aside all the same.
+            DiskError: a directory failed; the folders on the others are set aside nevertheless.
         """
         by_directory: dict[UUID, list[LogKey]] = {}
         turn = Turn()
@@ -497,7 +502,7 @@ class LogManager:
         await self._set_aside(by_directory, self._take_out, wall_ms, keep)
 
     async def set_doubles_aside(self, wall_ms: int, keep: bool = False) -> None:
-        """As `set_aside`: doubles that do not count, and those that nobody has settled, since no replica is theirs.
+        """Set aside, as `set_aside`, the doubles that `settle` did not choose, and those never settled.
 
         Raises: as `set_aside`.
         """
@@ -533,7 +538,7 @@ class LogManager:
             raise failure
 
     def _take_out(self, key: LogKey) -> str | None:
-        """Out of `logs` or `failures`; the name of its folder, None if it was in neither."""
+        """Remove `key` from `logs` or `failures`; return the name of its folder, None if it was in neither."""
         if (log := self._logs.pop(key, None)) is not None:
             log.close()
             return log.folder.removeprefix(f"{LOGS}/")
@@ -542,7 +547,7 @@ class LogManager:
         return None
 
     async def _finish_strays(self, disk: Disk) -> None:
-        """What a crash interrupted."""
+        """Finish the moves of strays that a crash interrupted."""
         known = {key.removeprefix("stray/"): _stray(key, value) for key, value in disk.facts.load("stray/").items()}
         self._strays[disk.directory_id] = {name: stray for name, stray in known.items() if stray.is_moved}
         changes: dict[str, bytes | None] = {}
@@ -560,7 +565,7 @@ class LogManager:
             await self._move_strays(disk, pending, changes)
 
     async def _move_strays(self, disk: Disk, strays: list[StrayState], changes: dict[str, bytes | None]) -> None:
-        """Intent, move, done: a crash in between is finished at the next start."""
+        """Write the intent, move the folders, write that it is done.  The next start finishes an interrupted move."""
         known = self._strays.setdefault(disk.directory_id, {})
         named: dict[str, StrayState] = {}
         turn = Turn()
@@ -589,7 +594,7 @@ class LogManager:
         known.update(named)  # from now on it may be deleted
 
     def strays(self) -> list[Stray]:
-        """All that was set aside and is still there, on the directories that work."""
+        """Return the strays that still exist, on the directories that work."""
         return [
             Stray(directory_id, name, stray.folder, stray.set_aside_ms, stray.is_kept)
             for directory_id, strays in sorted(self._strays.items())
@@ -598,7 +603,7 @@ class LogManager:
         ]
 
     async def keep_strays(self) -> None:
-        """From now on no stray that is there now is deleted by `delete_strays`; durable on return.
+        """Exempt all present strays from `delete_strays`; durable on return.
 
         Raises:
             DiskError: a directory failed.
@@ -615,9 +620,9 @@ class LogManager:
                     strays.update(kept)
 
     async def delete_strays(self, now_ms: int, kept_ms: int) -> int:
-        """Delete what an earlier call has seen `kept_ms` ago and is not to be kept; returns how many.
+        """Delete the strays that an earlier call saw `kept_ms` ago, unless they are kept; return their number.
 
-        now_ms: of the loop's clock.
+        now_ms: time of the loop's clock.
 
         Raises:
             DiskError: a directory failed.
@@ -629,7 +634,7 @@ class LogManager:
         return await self._delete_strays(is_due)
 
     async def purge_strays(self) -> int:
-        """Delete everything that was set aside; returns how many.
+        """Delete all strays; return their number.
 
         Raises:
             DiskError: a directory failed.
@@ -666,7 +671,7 @@ class LogManager:
         logger.error("log offline directory_id=%s folder=%s error=%s", disk.directory_id, folder, error)
 
     def disk_failed(self, directory_id: UUID, error: DiskError) -> None:
-        """A write to the directory has failed: it is offline from now on, and `on_failure` hears of it once."""
+        """Treat the directory as offline from now on, because it failed; call `on_failure` once."""
         if directory_id in self._failed_disks:
             return
         self._failed_disks[directory_id] = error
@@ -675,7 +680,10 @@ class LogManager:
 
 
 def _stray(key: str, fact: bytes) -> StrayState:
-    """Raises CorruptStoreError: not a stray's state."""
+    """Return the state in the fact of a stray.
+
+    Raises: CorruptStoreError: it is not a stray's state.
+    """
     try:
         return msgspec.json.decode(fact, type=StrayState)
     except msgspec.DecodeError as error:
@@ -683,7 +691,7 @@ def _stray(key: str, fact: bytes) -> StrayState:
 
 
 def _is_unsynced(log: PartitionLog) -> bool:
-    """Return whether nothing waits for flushes of `log`, and a recovery will know that."""
+    """Return whether nothing waits for flushes of `log`, and its fact says so to a recovery."""
     return log.config.write_caching and log.folder_fact == UNSYNCED
 
 
@@ -692,7 +700,7 @@ def _fact(log: PartitionLog) -> str:
 
 
 def _log_many(event: str, disk: Disk, names: list[str]) -> None:
-    """One line however many there are; a topic may have thousands of partitions."""
+    """Log one line, however many names there are; a topic may have thousands of partitions."""
     if names:
         shown = ",".join(sorted(names)[:NAMES_LOGGED_MAX])
         logger.info("%s directory_id=%s count=%d first=%s", event, disk.directory_id, len(names), shown)

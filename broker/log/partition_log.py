@@ -1,15 +1,15 @@
-"""One replica's log: segments, epochs and producers, kept in step.
+"""One replica's log: its segments, epochs and producers, which always agree.
 
-Theory of operation.  All of it runs on the event loop's thread and never waits: an append goes to the page cache, is
-readable at once, and leaves a mark for the group flush (`flush.py`), whose tickets name what became durable.  A ticket
-counts only for the *generation* of the log that it was taken from: every truncation begins a new one, so the flush of
-records that were cut off never vouches for others that took their offsets.
+Theory of operation.  All code runs on the event loop's thread and never waits.  An append goes to the page cache and is
+readable at once.  The group flush (`flush.py`) then makes it durable; its tickets name the data that it flushed.  A
+ticket counts only for the *generation* of the log from which it was taken.  Every truncation begins a new generation.
+So a flush of truncated records never vouches for later records at the same offsets.
 
-**Three marks.**  `flushed_offset`: durable up to here.  `high_watermark`: committed up to here, as the caller tells.
-`truncation_floor`: the recovery point, or the watermark, that is, or is just being, written among the facts.  A restart
-trusts what is below the recovery point unseen, and insists on finding what is below the watermark, so nothing below is
-cut without first lowering it, in `LogManager.lower_truncation_floor`.  Since it stays below the watermark, and
-committed records are never cut, that is for unclean elections only.
+**Three marks.**  `flushed_offset`: the log is durable up to here.  `high_watermark`: the log is committed up to here,
+as the caller reports.  `truncation_floor`: the recovery point or watermark that the facts hold, or that is being
+written to them.  A restart trusts everything below the recovery point without reading it, and refuses a log that ends
+below the watermark.  So the floor must be lowered, by `LogManager.lower_truncation_floor`, before a truncation below
+it.  The floor never exceeds the watermark, and committed records are truncated only after an unclean election.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ Batches = bytes | bytearray | memoryview
 
 
 class FlushTicket(NamedTuple):
-    """What one flush has to make durable for one log, and what that proves."""
+    """The data of one log that one flush makes durable, and the end offset that this proves."""
 
     log: PartitionLog
     generation: int
     end_offset: int
     files: tuple[DiskFile, ...]
     folders: tuple[str, ...]
-    folders_first: bool  # files were deleted: that is durable before what was appended since
+    folders_first: bool  # files were deleted: make that durable before later appends
     close: tuple[DiskFile, ...]
-    folder_fact: bytes | None  # what the facts are to say of the folder; None: they say it already
+    folder_fact: bytes | None  # the folder's fact to write; None: it is up to date
 
 
 class PartitionLog:
-    """See the package's docstring for the interface.  Made by `LogManager`."""
+    """The log of one replica, made by `LogManager`.  The package's docstring describes the interface."""
 
     def __init__(self, disk: Disk, key: LogKey, topic: str, folder: str, config: LogConfig, state: LogState) -> None:
         self.key = key
@@ -62,7 +62,7 @@ class PartitionLog:
         self.high_watermark = state.high_watermark
         self.epochs = EpochCache(state.epochs, state.end_offset)
         self.truncation_floor = state.recovery.offset
-        self.folder_fact: bytes | None = None  # what the facts say of the folder; None: they do not know it
+        self.folder_fact: bytes | None = None  # the value of the folder's fact; None: there is none
         self.is_closed = False
         self._written_watermark = 0  # among the facts
         self.generation = 0
@@ -89,7 +89,7 @@ class PartitionLog:
         self._producerless_offset = state.producerless_offset
         self._unflushed = Unflushed()
 
-    # -- what it is
+    # -- properties
 
     @property
     def config(self) -> LogConfig:
@@ -98,7 +98,7 @@ class PartitionLog:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self._config = config
-        if self.is_dirty:  # without write caching, it is waited for from now on
+        if self.is_dirty:  # without write caching, callers wait for the flush from now on
             self.notify_dirty(self)
 
     @property
@@ -111,12 +111,12 @@ class PartitionLog:
 
     @property
     def durable_offset(self) -> int:
-        """Durable up to here, whatever `write_caching` says."""
+        """End of the durable records, whatever `write_caching` is."""
         return self._flushed_offset
 
     @property
     def flushed_offset(self) -> int:
-        """What may be acknowledged: durable, or with `write_caching` all."""
+        """End of the records that may be acknowledged: the durable ones, or all of them with `write_caching`."""
         return self.end_offset if self.config.write_caching else self._flushed_offset
 
     @property
@@ -138,23 +138,23 @@ class PartitionLog:
 
     @property
     def is_dirty(self) -> bool:
-        """Something waits for a flush."""
+        """Whether the log has something to flush."""
         return bool(self._unflushed) or self._flushed_offset < self.end_offset
 
     # -- appending
 
     def append_as_leader(self, batches: Batches | Produced, leader_epoch: int, now_ms: int) -> Appended | Refused:
-        """Append what a client sent, with offsets and epoch put in.
+        """Append a client's batches, with their offsets and epoch set.
 
-        batches: checked by `check_produced` unless that has been done; the records of batches with compression are
-            checked only if the caller did so.
+        batches: checked by `check_produced`, unless they are `Produced` already.  The records of batches with
+            compression are checked only if the caller has done so.
         """
         assert leader_epoch >= self.epochs.latest, f"{self.folder}: epoch {leader_epoch} after {self.epochs.latest}"
         produced = batches if isinstance(batches, Produced) else check_produced(batches, self.config)
         if isinstance(produced, Refused):
             return produced
         headers = produced.headers
-        if headers[0].has_producer_id:  # then it is the only one
+        if headers[0].has_producer_id:  # such a batch is always the only one
             verdict = self.producers.check(headers[0], self.start_offset)
             if isinstance(verdict, Duplicate):
                 self.producers.renew(headers[0].producer_id)
@@ -179,13 +179,13 @@ class PartitionLog:
         return Appended(first, offset)
 
     def append_as_follower(self, batches: Batches, leader_epoch: int, now_ms: int) -> Appended | Refused:
-        """Append what the leader of `leader_epoch` sent, as it is; it must go on where this log ends."""
-        # Headers and checksums only.  What the leader acknowledged must be copied byte for byte, also a batch from an
+        """Append the batches of the leader of `leader_epoch` unchanged; they must continue where this log ends."""
+        # Check headers and checksums only.  Acknowledged batches must be copied byte for byte, even a batch from an
         # older release whose records contradict its header: a follower that refused it would stop replicating.
         headers = check_batches(batches)
         if isinstance(headers, BatchRefusal):
             return refused(headers)
-        self.epochs.truncate_to(self.end_offset)  # an epoch that we began ourselves, but wrote nothing in
+        self.epochs.truncate_to(self.end_offset)  # drop an epoch that began here and has no record
         offset, epoch = self.end_offset, self.epochs.latest
         first = offset
         for header in headers:
@@ -202,7 +202,7 @@ class PartitionLog:
         return Appended(first, offset)
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """A new leader's epoch starts at the end; in memory only, since every batch will carry it."""
+        """Begin a new leader's epoch at the end of the log; in memory only, since every batch will carry it."""
         self.epochs.assign(leader_epoch, self.end_offset)
 
     def _append(self, data: Batches, headers: Sequence[BatchHeader], now_ms: int) -> None:
@@ -212,7 +212,7 @@ class PartitionLog:
         try:
             segment.append(data, headers, self.config.index_interval)
         except DiskError:
-            self.notify_dirty(self)  # the next flush fails, and tells everyone
+            self.notify_dirty(self)  # the next flush fails and reports the error
             raise
         for header in headers:
             self.epochs.advance(header.leader_epoch, header.base_offset, header.end_offset)
@@ -224,7 +224,7 @@ class PartitionLog:
         self._note_change()
 
     def _active_for(self, size: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:
-        """The segment that takes the next batches: the last one, or a new one."""
+        """Return the segment for the next batches: the last one, or a new one."""
         if self._segments:
             active = self._segments[-1]
             if active.first_append_ms is None:
@@ -247,7 +247,7 @@ class PartitionLog:
         return segment
 
     def _seal(self, segment: Segment) -> None:
-        """No more grows: its index and the producers' state at its end go to disk."""
+        """Write the index of a segment that grows no more, and the state of the producers at its end."""
         self._write_aside(segment)
         segment.unload_index()
 
@@ -271,7 +271,7 @@ class PartitionLog:
         self.notify_dirty(self)
 
     def take_ticket(self) -> FlushTicket:
-        """Everything that is not durable; counts as taken."""
+        """Return everything that is not durable, and hand it over to the flush."""
         wanted = UNSYNCED if self.config.write_caching else b""
         taken = self._unflushed.take()
         folders = [LOGS] if taken.parent_changed else []
@@ -289,7 +289,7 @@ class PartitionLog:
         )
 
     def flush_done(self, ticket: FlushTicket) -> None:
-        """What `ticket` names is durable; of another generation it proves nothing."""
+        """Take in that the data of `ticket` is durable.  A ticket of another generation proves nothing."""
         for file in ticket.close:
             if file.path not in self._unflushed:
                 file.close()
@@ -304,9 +304,9 @@ class PartitionLog:
     # -- reading
 
     def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes:
-        """Whole batches from the one that holds `offset`, none that ends above `up_to_offset`, of one segment.
+        """Return whole batches of one segment, from the one that holds `offset`; none ends above `up_to_offset`.
 
-        At most `max_bytes`, but at least one batch.  The caller has checked that `offset` is within the log.
+        They have at most `max_bytes`, but there is at least one.  The caller has checked that the log holds `offset`.
         """
         assert self.start_offset <= offset <= self.end_offset, f"{self.folder}: {offset} is outside"
         up_to_offset = min(up_to_offset, self.end_offset)
@@ -315,31 +315,31 @@ class PartitionLog:
         return read_batches(self._segments, offset, max_bytes, up_to_offset, self.epochs.epoch_of)
 
     def size_from(self, offset: int) -> int:
-        """Bytes of the batches from the one that holds `offset` on.
+        """Return the bytes of the batches from the one that holds `offset` on.
 
         Raises: CorruptStoreError, DiskError.
         """
         return 0 if offset >= self.end_offset else size_from(self._segments, offset)
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """Bytes of the batches that `read` would give of this range, were it not bounded.
+        """Return the bytes of the batches that an unbounded `read` would return for this range.
 
         Raises: CorruptStoreError, DiskError.
         """
         return 0 if offset >= up_to_offset else self.size_from(offset) - self.size_from(up_to_offset)
 
     async def offset_for_timestamp(self, timestamp_ms: int, up_to_offset: int) -> TimestampOffset | None:
-        """The first record below `up_to_offset` that is as new as `timestamp_ms`."""
+        """Return the first record below `up_to_offset` with a timestamp of at least `timestamp_ms`."""
         return await find_timestamp(self._segments, timestamp_ms, self.start_offset, up_to_offset, self.epochs.epoch_of)
 
     async def max_timestamp_offset(self, up_to_offset: int) -> TimestampOffset | None:
-        """The first of the newest records below `up_to_offset`."""
+        """Return the first of the newest records below `up_to_offset`."""
         return await find_newest(self._segments, self.start_offset, up_to_offset, self.epochs.epoch_of)
 
-    # -- cutting
+    # -- truncating
 
     def truncate_to(self, offset: int) -> None:
-        """Cut everything from `offset` on; of a batch that holds it nothing stays."""
+        """Truncate the log at `offset`.  A batch that holds `offset` is removed as a whole."""
         assert offset >= self.truncation_floor, f"{self.folder}: {offset} is below {self.truncation_floor}"
         assert offset >= self.start_offset, f"{self.folder}: {offset} is below the start {self.start_offset}"
         if offset >= self.end_offset:
@@ -350,7 +350,7 @@ class PartitionLog:
         self.generation += 1
         self._flushed_offset = min(self._flushed_offset, end_offset)
         self.high_watermark = min(self.high_watermark, end_offset)
-        self.start_offset = min(self.start_offset, end_offset)  # it may lie within the batch that went
+        self.start_offset = min(self.start_offset, end_offset)  # it may lie within the batch that was removed
         self._producers = None
         if self._producerless_offset > end_offset:
             self._producerless_offset = -1 if self.start_offset > 0 else 0
@@ -360,7 +360,7 @@ class PartitionLog:
         self._note_change()
 
     def _cut_segments(self, offset: int) -> int:
-        """Returns where the log ends now."""
+        """Truncate the segments at `offset`; return the new end of the log."""
         while self._segments and self._segments[-1].base_offset >= offset:
             self._remove_segment(self._segments.pop())
         if not self._segments or self._segments[-1].end_offset <= offset:
@@ -381,14 +381,14 @@ class PartitionLog:
         self.is_changed = True
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Committed up to `offset`, which may lie above the end; never backwards."""
+        """Raise the watermark to `offset`, or to the end of the log if that is lower; never lower it."""
         offset = min(offset, self.end_offset)
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.is_changed = True
 
     def advance_start_offset(self, offset: int) -> None:
-        """Records below `offset` are gone; their segments go at the next `maintain`."""
+        """Raise the start to `offset`, but not above the watermark.  Retention deletes the segments below it later."""
         offset = min(offset, self.high_watermark)
         if offset > self.start_offset:
             self.start_offset = offset
@@ -396,9 +396,9 @@ class PartitionLog:
             self.is_changed = True
 
     def restart_at(self, offset: int, epoch: int = -1) -> None:
-        """Drop everything; the next offset is `offset`.  The manager has written that among the facts.
+        """Drop all records; the next offset is `offset`.  The manager has already written that to the facts.
 
-        epoch: that of the record before, -1 when it is unknown.
+        epoch: epoch of the record before `offset`; -1 if it is unknown.
         """
         while self._segments:
             self._remove_segment(self._segments.pop())
@@ -426,12 +426,15 @@ class PartitionLog:
             self.is_changed = True
 
     def prepare_checkpoint(self) -> None:
-        """Write aside what a restart would otherwise read the log for; to be flushed before `take_state`."""
+        """Write the index and the producers' state, for which a restart would otherwise read the log.
+
+        The caller flushes them before it calls `take_state`.
+        """
         if self._segments and (self.appended_since_checkpoint or self.start_offset >= self.end_offset):
             self._write_aside(self._segments[-1])
 
     def take_state(self) -> LogState:
-        """What to write among the facts now; everything in it is durable already."""
+        """Return the state to write to the facts now; everything in it is durable already."""
         self.is_changed = False
         self.appended_since_checkpoint = 0
         recovery = self._recovery_point()
@@ -453,20 +456,20 @@ class PartitionLog:
         )
 
     def take_watermark(self) -> int:
-        """What to write among the facts now as the watermark up to which everything is durable."""
+        """Return the watermark to write to the facts now; everything below it is durable."""
         self._written_watermark = min(self.high_watermark, self._flushed_offset)
         self.truncation_floor = max(self.truncation_floor, self._written_watermark)
         return self._written_watermark
 
     def lower_watermark(self, offset: int) -> None:
-        """Forget that what is above `offset` is committed; the facts forget the watermark with it."""
-        if self.start_offset <= offset < self.end_offset:  # of the batch that holds it nothing will stay
+        """Lower the watermark to `offset`.  The caller removes the watermark from the facts."""
+        if self.start_offset <= offset < self.end_offset:  # the batch that holds it will be removed as a whole
             offset = batch_start(self._segments, offset)
         self.high_watermark = min(self.high_watermark, offset)
         self._written_watermark = 0
 
     def restore_watermark(self, offset: int) -> None:
-        """The facts say that this is one, and the log was found to reach it."""
+        """Raise the watermark to the one in the facts; recovery has found that the log reaches it."""
         self.advance_high_watermark(offset)
         self._written_watermark = offset
         self.truncation_floor = max(self.truncation_floor, offset)
@@ -477,24 +480,24 @@ class PartitionLog:
         return recovery_point(self._segments, offset, self.start_offset, self.end_offset)
 
     def remove_below_start(self) -> None:
-        """Delete the segments that hold nothing any more and that the facts have forgotten."""
+        """Delete the segments below the start that the facts no longer name."""
         start_offset = min(self.start_offset, self.written_start_offset)  # it may have moved since the facts were made
         while self._segments and self._segments[0].end_offset <= start_offset:
             self._remove_segment(self._segments.pop(0))
         remove_old_snapshots(self._disk, self.folder)
 
     def loaded_indexes(self) -> Iterator[Segment]:
-        """Segments that grow no more, with their index in memory."""
+        """Return the sealed segments whose index is in memory."""
         return (segment for segment in self._segments[:-1] if segment.loaded_index_size)
 
     def recovered(self, segments: Iterable[Segment], flushed_offset: int) -> None:
-        """Recovery found these; what is above `flushed_offset` may still only be in the page cache."""
+        """Take over the segments that recovery found.  Data above `flushed_offset` may be only in the page cache."""
         self._segments = list(segments)
         self._flushed_offset = flushed_offset
-        self.high_watermark = min(self.high_watermark, self.truncation_floor)  # above it, others may have come instead
+        self.high_watermark = min(self.high_watermark, self.truncation_floor)  # records above may be other ones now
         self._producerless_offset = min(self._producerless_offset, self.truncation_floor)
         remove_snapshots(self._disk, self.folder, above=self.end_offset)
-        # Names, deletions and cuts, too, may only be in the page cache: the next flush makes all of it durable.
+        # Names, deletions and truncations may also be only in the page cache: the next flush makes them durable.
         if self._has_folder:
             self._unflushed.folder_created()
             self._unflushed.folder_changed()
@@ -515,4 +518,4 @@ class PartitionLog:
 
 
 def _ignore(log: PartitionLog) -> None:
-    """Nobody wants to know."""
+    """Do nothing, until the manager has set `notify_dirty`."""

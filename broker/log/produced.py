@@ -1,10 +1,10 @@
 """Checks a client's batches before the log appends them.
 
-Theory of operation.  A batch is refused unless its records are exactly what its header says: one that contradicts its
+Theory of operation.  A batch is refused unless its records match its header exactly.  A batch that contradicts its
 header would stop every consumer of the partition, and followers copy it byte for byte.  `check_produced` checks the
-headers and the records of batches without compression; its time is proportional to the bytes that came.  Batches with
-compression must be inflated first, which is `check_inflated`'s; the topic config `compression.validation.enable` says
-whether, and the caller says in which thread, since a megabyte may inflate to many.
+headers, and the records of batches without compression, in time proportional to the received bytes.  `check_inflated`
+checks batches with compression, which must be inflated first.  The topic config `compression.validation.enable` enables
+this check.  The caller chooses the thread, because a megabyte may inflate to many.
 
 The inflated size is bounded twice: absolutely, and relative to the size that the client sent.  All batches of one
 produce to one partition share these bounds.
@@ -38,9 +38,9 @@ INFLATED_FLOOR: Final = 4 << 20
 
 
 class Produced(NamedTuple):
-    """Batches with good headers, and good records as far as they were checked.
+    """Batches with good headers, and with good records as far as they were checked.
 
-    max_timestamps: by batch, the newest of its records, or what the header claims where they were not checked.
+    max_timestamps: for each batch, the newest timestamp of its records, or that of its header if they are unchecked.
     """
 
     data: Buffer
@@ -74,7 +74,7 @@ def check_produced(data: Buffer, config: LogConfig) -> Produced | Refused:
 
 
 def inflated_size_max(produced: Produced, config: LogConfig) -> int:
-    """Bytes that the batches with compression may inflate to, all together."""
+    """Return the bytes to which all batches with compression together may inflate."""
     largest = max(INFLATED_MAX, config.message_size_max)
     return min(largest, max(INFLATED_FLOOR, INFLATED_RATIO_MAX * produced.compressed_size))
 
@@ -82,8 +82,8 @@ def inflated_size_max(produced: Produced, config: LogConfig) -> int:
 def check_inflated(produced: Produced, size_max: int) -> Produced | Refused:
     """Check the records of the batches with compression.  May run in any thread.
 
-    Holds one inflated batch at a time.  Refuses with MESSAGE_TOO_LARGE what inflates to more than `size_max` bytes, so
-    that a client which can will split the batch.
+    Holds one inflated batch at a time.  Refuses batches that inflate to more than `size_max` bytes with
+    MESSAGE_TOO_LARGE, so that a client may split them.
     """
     view = memoryview(produced.data)
     max_timestamps = []

@@ -1,7 +1,7 @@
-"""Producer state on disk: snapshots next to the segments, and its rebuilding from the batch headers after them.
+"""Producer state on disk: snapshots beside the segments; the batch headers after a snapshot give the rest.
 
-`<offset>.producers` is the state that the batches below `offset` lead to.  A damaged one is no loss: an older one and
-more headers, or all headers, give the same.
+`<offset>.producers` is the state after all batches below `offset`.  A damaged snapshot loses nothing: an older snapshot
+and more headers, or all headers, give the same state.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 
 def snapshot_offsets(disk: Disk, folder: str) -> list[int]:
-    """Offsets of the snapshots in `folder`, ascending."""
+    """Return the offsets of the snapshots in `folder`, ascending."""
     names = (name.partition(".") for name in disk.list(folder))
     return sorted(int(stem) for stem, _, kind in names if kind == "producers" and stem.isdigit())
 
 
 def write_snapshot(disk: Disk, folder: str, offset: int, producers: ProducerState) -> DiskFile:
-    """Put `producers` down as the state at `offset`; returns the file, to be flushed and closed."""
+    """Write `producers` as the state at `offset`; return the file, to be flushed and closed."""
     data = producers.snapshot()
     path = segment_path(folder, offset, "producers")
     disk.remove(path)
@@ -39,14 +39,14 @@ def write_snapshot(disk: Disk, folder: str, offset: int, producers: ProducerStat
 
 
 def remove_snapshots(disk: Disk, folder: str, above: int) -> None:
-    """Those of offsets that the log no longer reaches."""
+    """Delete the snapshots of offsets above `above`, which the log no longer reaches."""
     for offset in snapshot_offsets(disk, folder):
         if offset > above:
             disk.remove(segment_path(folder, offset, "producers"))
 
 
 def remove_old_snapshots(disk: Disk, folder: str) -> None:
-    """All but the last few."""
+    """Delete all snapshots except the last `KEPT`."""
     for offset in snapshot_offsets(disk, folder)[:-KEPT]:
         disk.remove(segment_path(folder, offset, "producers"))
 
@@ -54,9 +54,9 @@ def remove_old_snapshots(disk: Disk, folder: str) -> None:
 def load_producers(
     disk: Disk, folder: str, segments: Sequence[Segment], end_offset: int, producerless_offset: int
 ) -> ProducerState:
-    """The state at `end_offset`.
+    """Return the state at `end_offset`.
 
-    producerless_offset: at this offset of the log it was empty; -1 if that is not known of any.
+    producerless_offset: an offset of the log at which the state was empty; -1 if none is known.
     """
     producers, offset = _newest_snapshot(disk, folder, end_offset, producerless_offset)
     for segment in segments:

@@ -1,7 +1,6 @@
-"""Opening one batch, for a timestamp look-up: bounded decompression, then record after record.
+"""Opens one batch for a timestamp look-up: bounded decompression, then record after record.
 
-What cannot be opened here (a body that inflates beyond the limit or is malformed) raises, and the look-up falls back on
-the header.
+A body that inflates beyond the limit, or is malformed, raises; the look-up then uses the batch's header.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ class RecordPlace(NamedTuple):
 
 
 class MalformedError(ValueError):
-    """The body is not what the header says."""
+    """The body of a batch contradicts its header."""
 
 
 def first_at_or_after(batch: bytes, header: BatchHeader, timestamp: int, start_offset: int) -> RecordPlace | None:
-    """The first record that is as new as `timestamp` and not below `start_offset`; None if there is none.
+    """Return the first record with at least `timestamp` and at least `start_offset`; None if there is none.
 
     Raises:
         MalformedError: the batch cannot be opened.
@@ -39,7 +38,7 @@ def first_at_or_after(batch: bytes, header: BatchHeader, timestamp: int, start_o
 
 
 def record_places(body: Buffer, header: BatchHeader) -> Iterator[RecordPlace]:
-    """Timestamp and offset of each record in an inflated body.
+    """Yield the timestamp and offset of each record in an inflated body.
 
     Raises:
         MalformedError: the records do not fill the body.
@@ -60,10 +59,10 @@ def record_places(body: Buffer, header: BatchHeader) -> Iterator[RecordPlace]:
 
 
 def inflate(body: bytes, codec: Codec) -> Buffer:
-    """Return at most `INFLATED_MAX` bytes.
+    """Return the decompressed body, of at most `INFLATED_MAX` bytes.
 
     Raises:
-        MalformedError: more than that, or not of this codec.
+        MalformedError: the body is larger, or does not have this codec.
     """
     try:
         return decompress(codec, body, INFLATED_MAX)
@@ -72,7 +71,7 @@ def inflate(body: bytes, codec: Codec) -> Buffer:
 
 
 def _varint(data: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag number and the position after it.  Raises IndexError at the end of `data`."""
+    """Return a zigzag number and the position after it.  Raises IndexError at the end of `data`."""
     value = shift = 0
     while True:
         byte = data[position]

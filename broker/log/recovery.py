@@ -1,15 +1,15 @@
-"""Reading the end of a log after a stop that was not clean: what is good stays, a torn tail goes, damage is refused.
+"""Recovery of a log's end after an unclean stop: keeps good batches, removes a torn tail, refuses damage.
 
-From the recovery point on every batch is read and checked.  The first bad one is a *torn tail* when nothing good comes
-after it: a crash cut the last appends short, which nobody was told of.  When a good batch follows, what was good has
-become bad: the middle is *damaged*, and cutting there would silently drop records that were acknowledged.  A file that
-ends below its recovery point is damaged, too, and so is whatever would be cut off of what is known to have been durable
-and committed: that tells a flipped bit in the very last batch from an append that was cut short.
+Every batch from the recovery point on is read and checked.  The first bad one is a *torn tail* if no good batch
+follows: a crash interrupted the last appends, which were never acknowledged.  If a good batch follows, the bad one was
+good before: the log is *damaged*, and a truncation there would silently drop acknowledged records.  A file that ends
+below its recovery point is damaged, too.  So is a log whose truncation would remove records that are known to have been
+durable and committed.  This distinguishes a flipped bit in the very last batch from an interrupted append.
 
-With write.caching, nothing is synced in the order of its appends.  A good batch after a bad one shows nothing then, and
-the log is cut at the first bad batch, unless that was durable and committed.
+With write.caching, appends become durable in any order.  A good batch after a bad one then proves nothing.  The log is
+truncated at the first bad batch, unless that one was durable and committed.
 
-All are generators that yield between chunks, so that whoever drives them can let other work on.
+All functions here that read files are generators.  They yield between chunks, so that the caller can run other work.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OFFSET_JUMP_MAX = 1 << 31  # a later batch of the same segment is never further 
 
 
 class TornTail(NamedTuple):
-    """What was cut off.  `end_offset`: where the log ends now."""
+    """The tail that was removed.  end_offset: the new end of the log."""
 
     path: str
     position: int
@@ -48,10 +48,10 @@ class TornTail(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a walk begins: what is before `position` is good and durable; `epoch` is that of the batch before.
+    """The start of a walk.  Everything before `position` is good and durable; `epoch` is that of the batch before.
 
-    committed: what is below this offset is known to have been durable; nothing of it is a torn tail.
-    unsynced: the log has write.caching, so what follows may have reached the disk in any order.
+    committed: everything below this offset was durable; no batch below it is a torn tail.
+    unsynced: the log has write.caching, so that later batches may have reached the disk in any order.
     """
 
     position: int
@@ -63,14 +63,14 @@ class Start(NamedTuple):
 
 
 class RecoveredSegment(NamedTuple):
-    """epochs: (epoch, offset) of the batches at which the epoch changed."""
+    """The result for one segment.  epochs: (epoch, offset) of the batches at which the epoch changed."""
 
     torn: TornTail | None
     epochs: list[tuple[int, int]]
 
 
 class Walked(NamedTuple):
-    """Headers of the good batches with their positions, and why the walk ended before the end of the file."""
+    """The good batches with their positions.  problem: why the walk ended before the end of the file."""
 
     batches: list[tuple[int, BatchHeader]]
     end: int
@@ -81,7 +81,7 @@ class Walked(NamedTuple):
 def walk_file(file: DiskFile, position: int, offset: int, epoch: int) -> Generator[None, None, Walked]:
     """Check batch after batch from `position` on, where the batch with `offset` must begin.
 
-    epoch: leader epoch of the batch before; they never fall.
+    epoch: leader epoch of the batch before; epochs never decrease.
     """
     batches: list[tuple[int, BatchHeader]] = []
     chunk, start = b"", position
@@ -111,12 +111,12 @@ def walk_file(file: DiskFile, position: int, offset: int, epoch: int) -> Generat
 def recover_segment(
     segment: Segment, file: DiskFile, index: SegmentIndex, start: Start, later: Sequence[DiskFile]
 ) -> Generator[None, None, RecoveredSegment]:
-    """Bring `segment`, whose `file` is known to be good up to `start`, up to date with that file.
+    """Bring `segment` up to date with `file`, which is known to be good up to `start`.
 
-    later: the files of the segments that follow.  When something good is in them, the tail cannot be torn.
+    later: the files of the following segments.  If they hold a good batch, the tail cannot be torn.
 
     Raises:
-        CorruptStoreError: damaged.
+        CorruptStoreError: the segment is damaged.
     """
     if file.size < start.position:
         raise CorruptStoreError(f"{segment.path} has {file.size} bytes, {start.position} were durable")
@@ -145,9 +145,9 @@ def recover_segment(
 
 
 def find_batch(file: DiskFile, position: int, offset: int) -> Generator[None, None, int | None]:
-    """Position of the first good batch at or after `position` with an offset from `offset` on.
+    """Return the position of the first good batch at or after `position` with at least `offset`; None without one.
 
-    Looks for the bytes that such a header has for certain: the upper bytes of its base offset, and the format's number.
+    Searches for the bytes that every such header has: the upper bytes of its base offset, and the number of the format.
     """
     prefixes = {(offset + step).to_bytes(8, "big")[:3] for step in (0, OFFSET_JUMP_MAX)}
     alternatives = b"|".join(re.escape(prefix) for prefix in sorted(prefixes))
@@ -186,7 +186,7 @@ def _judge_header(chunk: bytes, at: int, available: int) -> tuple[BatchHeader | 
 def _judge_body(
     file: DiskFile, header: BatchHeader, chunk: bytes, position: int, chunk_start: int
 ) -> Generator[None, None, str | None]:
-    """The checksum, piece by piece: a length that lies must not make us allocate it."""
+    """Check the checksum piece by piece, so that a wrong length does not allocate memory; return the problem."""
     at, end = position + CRC_START, position + header.size
     crc = 0
     while at < end:

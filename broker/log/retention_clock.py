@@ -23,13 +23,13 @@ class RetentionClock:
         self._saved_ms: dict[UUID, int] = {}
 
     def load(self, disk: Disk) -> None:
-        """Take up what an earlier process saved in this directory."""
+        """Load the time that an earlier process saved in this directory."""
         if (saved := disk.facts.load(CLOCK).get(CLOCK, b"")).isdigit():
             self._saved_ms[disk.directory_id] = int(saved)
             self._clock = CautiousClock(max(self._saved_ms.values()))
 
     def read(self, wall_ms: int, now_ms: int) -> int:
-        """As `CautiousClock.read`; logs when the wall clock is no longer believed, and when it is again."""
+        """Return `CautiousClock.read`; log when the wall clock is no longer believed, and when it is again."""
         was_held = self._clock.is_held
         believed_ms = self._clock.read(wall_ms, now_ms)
         if self._clock.is_held and not was_held:
@@ -43,7 +43,7 @@ class RetentionClock:
         return believed_ms
 
     async def save(self, disk: Disk, believed_ms: int) -> None:
-        """Write `believed_ms`, if what is written is much older or later.
+        """Save `believed_ms`, unless the saved time is older by 0 to `SAVED_AGAIN_MS`.
 
         Raises:
             DiskError: the directory failed.

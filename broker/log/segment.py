@@ -1,13 +1,13 @@
 """One segment: a file of batches from `base_offset` on, and its index.
 
-The last segment of a log is its active one, the only one that grows.  Nothing is opened or read before it is needed:
-what a segment holds (`size`, `end_offset`, `newest_timestamp`) is known from the log's state or from recovery.
+The last segment of a log is its active one, the only one that grows.  No file is opened or read before it is needed:
+the log's state or recovery supplies `size`, `end_offset` and `newest_timestamp`.
 
-**Finding a batch**: the index gives a batch at most one interval before it, then headers are read one after the other.
-Fetches at the end of a log, which are nearly all, find their place in a short list of the last batches instead.
+**Finding a batch.**  The index names a batch at most one interval before it; from there, headers are read one by one.
+Nearly all fetches are at the end of a log.  They find their batch in a short list of the last batches instead.
 
-**Checked bytes.**  What this process appended or recovered is known to be good; anything else is checked, checksums
-included, when it is first read.
+**Checked bytes.**  Bytes that this process appended or recovered are known to be good.  All other bytes are checked,
+including checksums, at their first read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 def segment_path(folder: str, base_offset: int, kind: str) -> str:
-    """kind: log, index or producers."""
+    """Return the path of a segment's file.  kind: log, index or producers."""
     return f"{folder}/{base_offset:020d}.{kind}"
 
 
@@ -50,7 +50,7 @@ class Segment:
         self.end_offset = end_offset
         self.size = size
         self.newest_timestamp = newest_timestamp
-        self.first_append_ms: int | None = None  # by this process; on a clock that does not jump
+        self.first_append_ms: int | None = None  # by this process, on a clock that does not jump
         self.last_append_ms: int | None = None
         self._disk = disk
         self._folder = folder
@@ -63,7 +63,7 @@ class Segment:
 
     @classmethod
     def create(cls, disk: Disk, folder: str, base_offset: int) -> Segment:
-        """A new segment with an empty file, not yet durable."""
+        """Return a new segment with an empty file, not yet durable."""
         segment = cls(disk, folder, base_offset, end_offset=base_offset, size=0, newest_timestamp=NO_TIMESTAMP)
         segment._file = disk.open(segment.path, create=True)
         if segment._file.size:  # left over from a creation that was forgotten
@@ -82,10 +82,10 @@ class Segment:
 
     @property
     def file(self) -> DiskFile:
-        """Opened at first use, and then compared with what is known of it.
+        """The segment's file.  The first use opens it and compares its size with the known one.
 
         Raises:
-            CorruptStoreError: missing, or of another size.
+            CorruptStoreError: it is missing, or has another size.
         """
         if self._file is None:
             try:
@@ -110,7 +110,7 @@ class Segment:
     # -- writing
 
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader], index_interval: int) -> None:
-        """`data` holds exactly the batches of `headers`, which go on where this segment ends."""
+        """Append `data`, which holds exactly the batches of `headers` and continues where this segment ends."""
         file, index = self.file, self.index
         position = file.append(data if isinstance(data, bytes) else memoryview(data))
         assert position == self.size, f"{self.path}: appended at {position}, expected {self.size}"
@@ -120,7 +120,7 @@ class Segment:
         assert position == file.size, f"{self.path}: ends at {file.size}, expected {position}"
 
     def note(self, position: int, header: BatchHeader, index: SegmentIndex, index_interval: int) -> None:
-        """Take in that a good batch stands at `position`, the end so far."""
+        """Take in a good batch at `position`, which is the end so far."""
         if position - index.last_position() >= index_interval:
             index.add(header.base_offset, position, self.newest_timestamp)
         if len(self._recent_offsets) >= 2 * RECENT_BATCHES:
@@ -132,15 +132,15 @@ class Segment:
         self.size = position + header.size
 
     def adopt(self, file: DiskFile, index: SegmentIndex) -> None:
-        """Recovery has walked `file` and built `index`."""
+        """Use the `file` and `index` of recovery."""
         self._file, self._index = file, index
 
     def trust_from(self, position: int) -> None:
-        """Everything from `position` on has been checked."""
+        """Note that everything from `position` on has been checked."""
         self._appended_from = position
 
     def truncate(self, position: int, end_offset: int) -> None:
-        """Cut before the batch at `position`, whose base offset is `end_offset`."""
+        """Truncate before the batch at `position`, whose base offset is `end_offset`."""
         index = self.index
         newest = NO_TIMESTAMP if position == 0 else self.newest_before(position)
         self.file.truncate(position)
@@ -154,7 +154,7 @@ class Segment:
         self._checked = (min(self._checked[0], position), min(self._checked[1], position))
 
     def persist_index(self) -> DiskFile | None:
-        """Bring the index file up to date; returns the file, to be flushed and closed, if anything was written."""
+        """Bring the index file up to date.  Return it, to be flushed and closed, if anything was written."""
         if self._index is None:
             return None
         if self._index.persisted < 0:
@@ -167,12 +167,12 @@ class Segment:
         return file
 
     def unload_index(self) -> None:
-        """Free the memory; only for a segment that grows no more and whose index is in its file."""
+        """Free the memory of the index if its file is complete.  Only for a segment that grows no more."""
         if self._index is not None and self._index.persisted == len(self._index):
             self._index = None
 
     def forget_index(self) -> None:
-        """It is made anew, from its file or the batch headers, when it is needed."""
+        """Drop the index; it is loaded again, from its file or the batch headers, when it is needed."""
         self._index = None
 
     def remove(self) -> None:
@@ -191,10 +191,10 @@ class Segment:
     # -- finding
 
     def position_of(self, offset: int) -> int:
-        """Position of the first batch that ends above `offset`; the size, if none does.
+        """Return the position of the first batch that ends above `offset`; the size, if none does.
 
         Raises:
-            CorruptStoreError: no batch stands where one must.
+            CorruptStoreError: there is no batch where one must be.
         """
         if offset >= self.end_offset:
             return self.size
@@ -207,7 +207,7 @@ class Segment:
         raise CorruptStoreError(f"{self.path} holds no batch with offset {offset}")
 
     def boundary_before(self, limit: int, floor: int) -> int:
-        """The last end of a batch at or below position `limit`; `floor`, which is one, if there is none above it."""
+        """Return the last batch end in positions `floor` to `limit`.  `floor` is a batch end itself."""
         if limit >= self.size:
             return self.size
         at = bisect_right(self._recent_positions, limit) - 1
@@ -222,10 +222,10 @@ class Segment:
         return boundary
 
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of each batch from the one at `position` on, bodies unread.
+        """Yield (position, header) of each batch from the one at `position` on, without reading bodies.
 
         Raises:
-            CorruptStoreError: no batch stands where one must.
+            CorruptStoreError: there is no batch where one must be.
         """
         chunk, chunk_start = b"", position
         while position < self.size:
@@ -236,7 +236,7 @@ class Segment:
             position += header.size
 
     def newest_before(self, position: int) -> int:
-        """Newest timestamp of the batches before the one at `position`."""
+        """Return the newest timestamp of the batches before the one at `position`."""
         entry = self._entry(lambda index: index.by_position(position))
         newest = entry.newest_before
         for at, header in self.walk(entry.position):
@@ -246,7 +246,7 @@ class Segment:
         return newest
 
     def position_by_timestamp(self, timestamp: int) -> int:
-        """Position of a batch before which everything is older than `timestamp`."""
+        """Return the position of a batch before which everything is older than `timestamp`."""
         return self._entry(lambda index: index.by_timestamp(timestamp)).position
 
     def header_at(self, position: int) -> BatchHeader:
@@ -271,7 +271,7 @@ class Segment:
         epoch_of: the leader epoch of the record at an offset, -1 if unknown.
 
         Raises:
-            CorruptStoreError: the bytes were never checked by this process, and are damaged.
+            CorruptStoreError: the bytes, which this process had not checked before, are damaged.
         """
         data = self.file.pread(start, end - start)
         if len(data) != end - start:
@@ -304,7 +304,7 @@ class Segment:
     # -- the index
 
     def _entry(self, find: Callable[[SegmentIndex], IndexEntry]) -> IndexEntry:
-        """What `find` finds in an index that proves right there."""
+        """Return the entry that `find` finds; rebuild the index first if the entry is wrong."""
         entry = find(self.index)
         if not self._begins_batch(entry):
             self._index = self._rebuild_index(entry)
@@ -319,7 +319,7 @@ class Segment:
         return header.magic == MAGIC and header.base_offset == entry.offset
 
     def _load_index(self) -> SegmentIndex:
-        """From its file, completed from the batch headers that came after it was last written."""
+        """Load the index from its file, and complete it from the batch headers that the file does not cover."""
         data = b""
         if self._disk.exists(self.index_path):
             file = self._disk.open(self.index_path)

@@ -1,6 +1,6 @@
-"""Questions to the segments of a log, which are given in order.  Nothing is changed here.
+"""Queries over the segments of a log, which are given in order.  They change nothing.
 
-Raises: CorruptStoreError, DiskError, where a segment must be read.
+A query that reads a segment may raise CorruptStoreError or DiskError.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_batches(
     """
     segment = segments[segment_at(segments, offset)]
     start = segment.position_of(offset)
-    limit = segment.position_of(up_to_offset)  # where the first batch starts that must not be shown
+    limit = segment.position_of(up_to_offset)  # start of the first batch that must not be returned
     if limit - start > max_bytes:
         first_end = start + segment.header_at(start).size
         limit = min(limit, segment.boundary_before(start + max_bytes, first_end))
@@ -103,7 +103,7 @@ def recovery_point(segments: Sequence[Segment], offset: int, start_offset: int, 
     segment = segments[number]
     position = segment.position_of(offset)
     if position == 0 and number > 0 and segments[number - 1].end_offset > start_offset:
-        # Truncated here, the log goes on in the segment before, which is not sealed any more then.
+        # After a truncation here, the log continues in the previous segment, which is then no longer sealed.
         before = segments[number - 1]
         return RecoveryPoint(before.end_offset, before.base_offset, before.size, before.newest_timestamp)
     newest = segment.newest_before(position) if position else -1

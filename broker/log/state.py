@@ -1,12 +1,12 @@
-"""What is kept of a log among the facts of its directory, so that a start reads no file of an idle log.
+"""The state of a log in the facts of its directory, so that a start reads no file of an idle log.
 
-The state is written at checkpoints: after a clean stop it says all; after any other it says from where to look.  It
-begins with its checksum, since a wrong digit would hide records, or append where others are.  States of releases that
-wrote none are accepted; those releases ignore the checksum.
+The state is written at checkpoints.  After a clean stop it is complete; after any other stop it names the point from
+which recovery reads.  It begins with its checksum, because a wrong digit would hide records, or append over others.
+States of releases that wrote no checksum are accepted; those releases ignore the checksum.
 
-Two smaller facts tell, after a stop that was not clean, what is gone from what never was.  `folder/<folder>` is written
-once, before anything in a new folder is acknowledged: the folder must be there.  `watermark/<log>`, written every few
-seconds, is a watermark below which everything was durable here: the log must reach it.
+After an unclean stop, two smaller facts distinguish lost data from data that never existed.  `folder/<folder>` is
+written once, before anything in a new folder is acknowledged: the folder must exist.  `watermark/<log>`, written every
+few seconds, is a watermark below which everything was durable here: the log must reach it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class SegmentState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecoveryPoint(msgspec.Struct, frozen=True):
-    """Everything before it is durable, committed and was good: never cut, never read again at a start.
+    """The point from which recovery reads.  Everything before it is durable, committed and checked.
 
-    offset: base offset of the batch at `position` of the segment that begins at `segment`; or where the next will be.
-    newest_timestamp: of the batches before it in that segment.
+    offset: base offset of the batch at `position` of the segment that begins at `segment`, or of the next batch there.
+    newest_timestamp: newest timestamp of the batches before it in that segment.
     """
 
     offset: int
@@ -45,9 +45,10 @@ class RecoveryPoint(msgspec.Struct, frozen=True):
 
 
 class LogState(msgspec.Struct, frozen=True):
-    """
-    segments, end_offset: as they were when this was written; true after a clean stop.
-    producerless_offset: nothing was known of any producer at this offset of the log; -1: no such offset is known.
+    """The state of a log at a checkpoint.
+
+    segments, end_offset: the values at the checkpoint; they are exact after a clean stop.
+    producerless_offset: an offset at which the log had no state of any producer; -1: no such offset is known.
     """
 
     version: int
@@ -61,16 +62,16 @@ class LogState(msgspec.Struct, frozen=True):
 
 
 UNSYNCED = b"write.caching"
-"""Value of a folder's fact if what is appended to its log need not become durable in order; empty otherwise."""
+"""Value of a folder's fact if appends to its log may become durable in any order; otherwise the value is empty."""
 
 
 def folder_fact(path: str) -> str:
-    """The key of the fact that the folder of a log exists; `path` may be its path or only its name."""
+    """Return the key of the fact that a log's folder exists.  path: the folder's path, or only its name."""
     return FOLDER + path.rpartition("/")[2]
 
 
 def watermark_fact(key: LogKey) -> str:
-    """The key of the fact that holds a log's watermark."""
+    """Return the key of the fact that holds a log's watermark."""
     return f"{WATERMARK}{key.topic_id.hex}/{key.index}/{key.created}"
 
 
@@ -104,7 +105,7 @@ def decode_state(key: str, data: bytes) -> LogState:
 
 
 def epochs_before(offset: int, epoch: int) -> list[tuple[int, int]]:
-    """What is known of a log that begins at `offset`: the epoch of the record before, unless it is -1.
+    """Return the epochs of a log that begins at `offset`: that of the record before, unless it is -1.
 
     Where that epoch began does not matter, as long as it is before the log's start.
     """
@@ -112,7 +113,7 @@ def epochs_before(offset: int, epoch: int) -> list[tuple[int, int]]:
 
 
 def empty_state(start_offset: int = 0, epoch: int = -1) -> LogState:
-    """A log that holds nothing and begins at `start_offset`, after a record of `epoch` (-1: unknown)."""
+    """Return the state of an empty log that begins at `start_offset`, after a record of `epoch` (-1: unknown)."""
     recovery = RecoveryPoint(offset=start_offset, segment=start_offset, position=0, newest_timestamp=-1)
     return LogState(
         version=STATE_VERSION,

@@ -1,7 +1,8 @@
-"""From a time to an offset: segment by its newest timestamp, batch by the index and the headers, record by opening one.
+"""Finds the offset for a time: the segment by its newest timestamp, the batch by index and headers, then the record.
 
-A header may claim a newer timestamp than its records have; such a batch is passed over, but only so many: a log full of
-them must not have us open every batch.  Then, and when a batch cannot be opened, its header is the answer.
+A header may claim a newer timestamp than its records have.  Such a batch is opened and skipped, but only `OPENED_MAX`
+batches are opened, because a log may be full of them.  After that, or if a batch cannot be opened, the answer comes
+from its header.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ async def find_timestamp(
     up_to_offset: int,
     epoch_of: Callable[[int], int],
 ) -> TimestampOffset | None:
-    """The first record from `start_offset` to `up_to_offset` that is as new as `timestamp`.
+    """Return the first record from `start_offset` to `up_to_offset` with at least `timestamp`.
 
-    segments: the log's own list, which changes while this waits.  epoch_of: see `Segment.read`.
+    segments: the log's own list, which may change during a wait.  epoch_of: see `Segment.read`.
     """
     opened = 0
     while (found := _candidate(segments, timestamp, start_offset, up_to_offset)) is not None:
@@ -41,14 +42,14 @@ async def find_timestamp(
             place = await _open(segment, position, header, batch, timestamp, start_offset)
         if place is not None:
             return TimestampOffset(place.timestamp, place.offset, header.leader_epoch)
-        start_offset = header.end_offset  # look again from here: while we opened a batch, segments may have gone
+        start_offset = header.end_offset  # search again from here: segments may have been deleted during the wait
     return None
 
 
 async def find_newest(
     segments: Sequence[Segment], start_offset: int, up_to_offset: int, epoch_of: Callable[[int], int]
 ) -> TimestampOffset | None:
-    """The first of the newest records from `start_offset` to `up_to_offset`."""
+    """Return the first of the newest records from `start_offset` to `up_to_offset`."""
     newest = -1
     for segment in segments:
         if segment.end_offset <= start_offset or segment.base_offset >= up_to_offset:
@@ -63,7 +64,7 @@ async def find_newest(
 def _candidate(
     segments: Sequence[Segment], timestamp: int, start_offset: int, up_to_offset: int
 ) -> tuple[Segment, int, BatchHeader] | None:
-    """The first batch whose header says that something in it is new enough."""
+    """Return the first batch whose header claims a timestamp of at least `timestamp`."""
     for segment in segments:
         if segment.end_offset <= start_offset or segment.newest_timestamp < timestamp:
             continue

@@ -1,4 +1,4 @@
-"""Long work on the loop, in turns: nobody else, heartbeats least of all, waits for its end."""
+"""Splits long work on the loop into turns, so that other tasks, mainly heartbeats, do not wait for its end."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ YIELD_MS = 10
 
 
 class Turn:
-    """Lets others have the loop every few milliseconds."""
+    """A turn on the loop.  It yields to other tasks every few milliseconds."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
 
     async def passed(self) -> None:
-        """To be awaited between the steps; gives the loop away if this turn has lasted for long enough."""
+        """Yield to other tasks if this turn has lasted for long enough.  Await it between the steps of the work."""
         if (self._loop.time() - self._since) * 1000 >= YIELD_MS:
             await asyncio.sleep(0)
             self._since = self._loop.time()
 
     async def through(self, work: Generator[None, None, _T]) -> _T:
-        """What `work` returns, run step by step."""
+        """Run `work` step by step, in turns; return its result."""
         while True:
             await self.passed()
             try:

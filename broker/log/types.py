@@ -19,9 +19,9 @@ SEGMENT_SIZE_LIMIT = 2**31 - 1  # positions in an index have 32 bits
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogKey:
-    """One replica of one partition, for ever.  `created`: offset of its Partition record, its identity (design §5).
+    """The permanent identity of one replica.  created: offset of its Partition record (design §5).
 
-    topic_id: the id that the topic was created with, whatever it is now.
+    topic_id: the id with which the topic was created, even if it has another one now.
     """
 
     topic_id: UUID
@@ -30,14 +30,14 @@ class LogKey:
 
 
 def folder_name(key: LogKey, topic: str) -> str:
-    """Folder of a replica: its whole identity, and the topic's name in front for people."""
+    """Return the folder of a replica: the topic's name, for people, followed by the whole identity."""
     name = f"{topic[:_TOPIC_SHOWN_MAX]}-{key.index}.{key.topic_id.hex}.{key.created}"
     assert _FOLDER.fullmatch(name), f"{name!r} is no folder name"  # topic names were checked at their creation
     return name
 
 
 def parse_folder_name(name: str) -> tuple[LogKey, str] | None:
-    """The identity in a folder's name, and the topic's name, perhaps cut; None for any other folder."""
+    """Return the identity and the topic's name (perhaps shortened) in a folder's name; None for any other folder."""
     if (match := _FOLDER.fullmatch(name)) is None:
         return None
     return LogKey(UUID(match["topic_id"]), int(match["index"]), int(match["created"])), match["topic"]
@@ -45,7 +45,7 @@ def parse_folder_name(name: str) -> tuple[LogKey, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """One topic's settings.  -1: no limit."""
+    """The settings of one topic.  -1: no limit."""
 
     segment_size_max: int = 1 << 30
     segment_age_max_ms: int = 7 * _DAY_MS
@@ -63,7 +63,7 @@ class LogConfig:
 
 
 class Appended(NamedTuple):
-    """Where the batches are.  `duplicate`: nothing was appended, they have been there before."""
+    """The offsets of the batches.  duplicate: nothing was appended, because the log already held them."""
 
     first_offset: int
     end_offset: int
@@ -71,10 +71,10 @@ class Appended(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Nothing was appended.
+    """A refusal: nothing was appended.
 
     code: a Kafka error code.
-    record_errors: the records that are to blame, where single records are.
+    record_errors: the invalid records, if the refusal is about single records.
     """
 
     code: int

@@ -1,4 +1,4 @@
-"""What a log has written, and a flush has to make durable."""
+"""The data that a log has written and the next flush makes durable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class UnflushedFiles(NamedTuple):
 
     folder_changed: files were created, deleted or truncated in the log's folder.
     parent_changed: the log's folder itself was created.
-    folders_first: files were deleted, and that must be durable before what was appended since.
+    folders_first: files were deleted, and that must be durable before later appends.
     close: files that get no more data, to be closed after the flush.
     """
 
@@ -44,16 +44,16 @@ class Unflushed:
         return path in self._files
 
     def add(self, file: DiskFile) -> None:
-        """This file was written or truncated."""
+        """Add a file that was written or truncated."""
         self._files[file.path] = file
 
     def add_last(self, file: DiskFile) -> None:
-        """This file was created and written, and gets no more data."""
+        """Add a file that was created and written, and gets no more data."""
         self._files[file.path] = self._close[file.path] = file
         self._folder_changed = True
 
     def remove(self, *paths: str) -> None:
-        """These files were deleted."""
+        """Remove deleted files."""
         for path in paths:
             self._files.pop(path, None)
             self._close.pop(path, None)
@@ -63,15 +63,15 @@ class Unflushed:
         self._parent_changed = True
 
     def folder_changed(self) -> None:
-        """A file was created in the log's folder."""
+        """Note that a file was created in the log's folder."""
         self._folder_changed = True
 
     def folder_first(self) -> None:
-        """The deletions so far must be durable before anything that is appended from now on."""
+        """Require that the deletions so far are durable before later appends."""
         self._folders_first = True
 
     def take(self) -> UnflushedFiles:
-        """Return everything, and begin anew."""
+        """Return everything collected, and start again with nothing."""
         taken = UnflushedFiles(
             tuple(self._files.values()),
             tuple(self._close.values()),
