@@ -1,8 +1,8 @@
-"""The simulated `Disk`: a file keeps its flushed content apart from its current one; `crash` goes back to the former.
+"""The simulated `Disk`: each file has a current and a flushed content, and `crash` returns to the flushed one.
 
-Names are durable after `sync_dir` of their folder, as on ext4 (a rename without it was undone by a power cut).  With
-`torn`, a power failure keeps by chance what was not yet made durable: names or not, of what was appended the beginning,
-sometimes with zeros where its end would be.  A disk that has failed once refuses every write until it is `repaired`.
+Names are durable after `sync_dir` of their folder, as on ext4 (a power cut undid a rename without it).  With `torn`, a
+power failure keeps a random part of what was not durable yet: some names, and the beginning of appended data, sometimes
+with zeros in place of its end.  A disk that has failed once refuses every write until it is `repaired`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SimulatedFile:
             self.flushed = bytes(self.content[: position + 1]) + self.flushed[position + 1 :]
 
     def lose_power(self, random: Random, torn: bool) -> None:
-        """What is on the disk now is all that there is.  `torn`: by chance more than what was flushed."""
+        """Reduce the file to its content on the disk.  torn: this may be more than what was flushed, by chance."""
         content, flushed = bytes(self.content), self.flushed
         if torn and content != flushed:
             same = _common(content, flushed)
@@ -66,14 +66,14 @@ class SimulatedFile:
             if random.random() < 0.2:
                 zeros = random.randint(0, len(content) - kept)
                 flushed = content[:kept] + bytes(zeros)
-            elif same == len(flushed) or random.random() < 0.5:  # else the cut that came before may not be there yet
+            elif same == len(flushed) or random.random() < 0.5:  # otherwise the truncation may not be on the disk yet
                 flushed = content[:kept]
         self.content = bytearray(flushed)
         self.flushed = flushed
 
 
 class DiskImage(NamedTuple):
-    """What a backup of a disk holds."""
+    """The contents of a backup of a disk."""
 
     files: dict[str, bytes]
     folders: frozenset[str]
@@ -102,12 +102,12 @@ class SimulatedFacts:
                 self._apply(changes)
             raise
         finally:
-            if changes in self._under_way:  # else the process has ended
+            if changes in self._under_way:  # otherwise the process has ended
                 self._under_way.remove(changes)
         self._apply(changes)
 
     def replace(self, values: Mapping[str, bytes]) -> None:
-        """Hold just these values, for example those of a backup."""
+        """Replace all facts by these values, for example those of a backup."""
         self._values = dict(values)
 
     def _apply(self, changes: dict[str, bytes | None]) -> None:
@@ -118,7 +118,7 @@ class SimulatedFacts:
                 self._values[key] = value
 
     def process_ends(self, torn: bool) -> None:
-        """A transaction that was under way is there or not, as a whole."""
+        """Keep or lose, as a whole, each transaction that was in progress."""
         for changes in self._under_way:
             if torn and self._random.random() < 0.5:
                 self._apply(changes)
@@ -138,7 +138,7 @@ class SimulatedDisk:
         self._durable_files: dict[str, SimulatedFile] = {}
         self._durable_dirs: set[str] = {""}
         self.sync_ms = (0.2, 2.0)
-        self.fails = False  # the next sync
+        self.fails = False  # whether the next sync fails
         self.hangs = False
         self.full = False
         self._broken = False
@@ -158,11 +158,15 @@ class SimulatedDisk:
         return not self._broken
 
     def room(self, size: int) -> int:
-        """How much of a write that fails is written."""
+        """Return how many bytes of a failing write of this size are written: by chance, if the disk is full."""
         return self._random.randint(0, size) if self.full else 0
 
     async def synced(self) -> None:
-        """As long as a sync takes.  Raises: DiskError."""
+        """Wait for as long as a sync takes.
+
+        Raises:
+            DiskError: the sync fails.
+        """
         await asyncio.sleep(self._random.uniform(*self.sync_ms) / 1000)
         while self.hangs:  # noqa: ASYNC110
             await asyncio.sleep(HANG_LOOK_S)
@@ -172,20 +176,20 @@ class SimulatedDisk:
 
     @property
     def is_broken(self) -> bool:
-        """Has failed this process."""
+        """Return whether the disk has failed in the present process."""
         return self._broken
 
     def repaired(self) -> None:
-        """A new process opens it: it is tried again."""
+        """Make the disk work again, for a new process that opens it."""
         self._broken = False
 
     def image(self) -> DiskImage:
-        """Return a backup: what a snapshot of the file system has now."""
+        """Return a backup: the contents that a snapshot of the file system would have now."""
         files = {path: bytes(file.content) for path, file in self._files.items()}
         return DiskImage(files, frozenset(self._dirs), self._facts.load())
 
     def restore(self, image: DiskImage) -> None:
-        """Hold what a backup holds, all of it durable.  No process uses the disk."""
+        """Replace the contents by those of a backup, all of them durable.  No process may use the disk."""
         self._files, self._dirs = {}, set(image.folders)
         for path, content in image.files.items():
             file = self._files[path] = SimulatedFile(path, self)
@@ -267,11 +271,11 @@ class SimulatedDisk:
         }
 
     def process_ends(self) -> None:
-        """As kill -9: what was written stays, as it is in the page cache."""
+        """End the process as kill -9 does: written data stays, because it is in the page cache."""
         self._facts.process_ends(self._torn)
 
     def crash(self) -> None:
-        """As a power failure: lose what was not flushed or not synced, in files, names and folders."""
+        """Lose power: files, names and folders lose everything that was not flushed or not synced."""
         self.process_ends()
         if not self._torn or self._random.random() < 0.5:
             self._forget_names()
@@ -291,7 +295,7 @@ class SimulatedDisk:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """How many bytes they begin with alike."""
+    """Return the length of the common prefix."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Faults, and how they are carried out: each begins at its time, and ends after its length or with `heal`.
+"""Faults and their execution: each begins at its time, and ends after its length or with `heal`.
 
 Overlapping faults are counted, so a link or node works again only when the last fault on it has ended.
 """
@@ -17,16 +17,18 @@ from simulation.kernel.network import Network
 
 ALL_LINKS = "all links"
 ALL_LINKS_SHARE = 0.1
-"""In how many runs all links are cut or slow at once, besides what else is drawn."""
+"""Fraction of the runs in which all links are cut or slow at once, in addition to the other faults."""
 REAL_STORE_SHARE = 0.12
-"""In how many runs quorum disks are SQLite databases on real files."""
+"""Fraction of the runs in which quorum disks are SQLite databases on real files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """number: its place in the plan as drawn.  at_s, length_s: when it begins, and how long it lasts.
+    """One fault of a plan.
 
-    nodes: whom it hits; `LEADER` for the leader of the moment.  amount: how hard; what it means depends on the kind.
+    number: its place in the plan as drawn.  at_s, length_s: when it begins, and how long it lasts.
+    nodes: the affected nodes; `LEADER` for the present leader.  amount: its strength, in a unit that depends on the
+    kind.
     """
 
     number: int
@@ -52,7 +54,7 @@ class AttackPlan(Protocol):
 
 
 class Attacked(Protocol):
-    """A world, as far as all attackers need it."""
+    """The part of a world that all attackers need."""
 
     @property
     def plan(self) -> AttackPlan: ...
@@ -60,14 +62,14 @@ class Attacked(Protocol):
     def network(self) -> Network: ...
     @property
     def faults(self) -> Counter[str]:
-        """How many of each kind have begun."""
+        """Return how many faults of each kind have begun."""
         ...
 
     def note(self, line: str) -> None: ...
 
 
 class Havoc:
-    """One a run.  `rage`, then `heal`.  Subclasses fill `deeds`: what to do for each kind of fault."""
+    """Executes the faults of one run: `rage`, then `heal`.  Subclasses fill `deeds`, an action per kind of fault."""
 
     LATE_S = 2.0
     ALL_CUT = 0.6
@@ -81,7 +83,7 @@ class Havoc:
         self.deeds: dict[str, Deed] = {}
 
     async def rage(self) -> None:
-        """Begin each fault at its time; those still open then go on until `heal`."""
+        """Begin each fault at its time.  Faults that have not ended by themselves continue until `heal`."""
         attacked = self._attacked
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -107,7 +109,7 @@ class Havoc:
             pass
 
     async def weathered(self, fault: Fault) -> None:
-        """All links are slow, lossy, late: as bad as the worst of the faults that overlap."""
+        """Make all links slow, lossy or late, as bad as the worst of the overlapping faults."""
         self._weather.append(fault)
         self._set_weather()
         await self.lasts(fault.length_s)
@@ -125,7 +127,7 @@ class Havoc:
         network.late = (worst("late"), self.LATE_S)
 
     async def without(self, length_s: float, links: Sequence[tuple[str, str]]) -> None:
-        """These links, each one way, are cut."""
+        """Cut these links for this time, each in one direction."""
         network = self._attacked.network
         for link in links:
             network.cut(*link)
@@ -134,7 +136,7 @@ class Havoc:
             network.heal(*link)
 
     async def all_links(self, fault: Fault, nodes: Sequence[str], clients: Sequence[str]) -> None:
-        """Cut every link between all nodes at once, the clients' too or not, or make every link very slow."""
+        """Cut every link between nodes at once, with or without the clients' links, or make every link very slow."""
         if fault.amount >= self.ALL_CUT:
             await self.weathered(replace(fault, kind="slow", amount=fault.amount * self.SLOW_MAX_MS))
             return
@@ -142,7 +144,7 @@ class Havoc:
         await self.without(fault.length_s, list(permutations(names, 2)))
 
     async def flapping(self, fault: Fault, links: Sequence[tuple[str, str]]) -> None:
-        """Cut and whole in turns, `amount` seconds each."""
+        """Cut and heal the links in turns, for `amount` seconds each."""
         loop = asyncio.get_running_loop()
         end = loop.time() + fault.length_s
         while loop.time() < end and not self._stop.is_set():
@@ -151,7 +153,7 @@ class Havoc:
 
 
 def without(faults: tuple[Fault, ...], kinds: Sequence[str]) -> tuple[Fault, ...]:
-    """All faults but those of these kinds, numbered."""
+    """Return all faults except those of these kinds, numbered."""
     kept = [fault for fault in faults if fault.kind not in kinds]
     return tuple(replace(fault, number=number) for number, fault in enumerate(kept))
 

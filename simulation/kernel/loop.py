@@ -1,13 +1,13 @@
 """An asyncio event loop in virtual time.
 
-Theory of operation.  The loop is asyncio's own `BaseEventLoop` with another heart: where the real one would sleep until
-the next timer, ours moves the clock there.  So a minute of a quiet cluster costs nothing, and the order of callbacks
-depends on nothing but the program and its seed.
+Theory of operation.  The loop is asyncio's own `BaseEventLoop` with a different inner step: instead of sleeping until
+the next timer, it moves the clock there.  So a minute of a quiet cluster costs nothing, and the order of callbacks
+depends only on the program and its seed.
 
-Each simulated process is a `Process` carried by a context variable.  Every callback knows whose it is: those of a
-killed process are dropped, which is what kill -9 means (no `finally` runs, nothing is flushed); those of a paused
-process wait until it goes on (SIGSTOP).  A process may have a clock that runs too fast or too slow: what it reads and
-what it sets timers by is its own time, the loop's is the true one.  Tasks and futures hash by number, not by address,
+Each simulated process is a `Process`, which a context variable holds.  Every callback belongs to a process.  Callbacks
+of a killed process are dropped, as with kill -9: no `finally` runs, nothing is flushed.  Callbacks of a paused process
+wait until it is resumed, as with SIGSTOP.  The clock of a process may run too fast or too slow.  The process reads time
+and sets timers by its own clock; the loop's clock is the true one.  Tasks and futures hash by number, not by address,
 because asyncio keeps them in sets.
 """
 
@@ -36,7 +36,7 @@ PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
 
 
 class Connector(Protocol):
-    """The network, as far as the loop uses it."""
+    """The part of the network that the loop uses."""
 
     async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]: ...
 
@@ -56,50 +56,53 @@ class Process:
         self._waiting: list[_Handle] = []
         self._rate = 1.0
         self._skewed = False
-        self._set_at = self._clock_at = 0.0  # when the rate was set: true time, and what its clock said
+        self._set_at = self._clock_at = 0.0  # when the rate was set: true time, and the time of its own clock
 
     def __repr__(self) -> str:
         return f"<process on {self.host}>"
 
     def start(self, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `main` as this process; everything that it starts belongs to it."""
+        """Run `main` as this process, which then owns everything that `main` starts."""
         context = copy_context()
         context.run(PROCESS.set, self)
         return self.loop.create_task(main, context=context)
 
     def kill(self) -> None:
-        """As SIGKILL: nothing of it runs any more, its connections are reset."""
+        """End the process as SIGKILL does: none of its callbacks runs any more, and its connections are reset."""
         self.alive = False
         self._waiting.clear()
         self.loop.network.reset_process(self)
 
     def pause(self) -> None:
-        """As SIGSTOP: timers and arrivals wait."""
+        """Stop the process as SIGSTOP does: timers and arriving messages wait."""
         self.paused = True
 
     def resume(self) -> None:
-        """As SIGCONT."""
+        """Continue the process, as SIGCONT does."""
         self.paused = False
         waiting, self._waiting = self._waiting, []
         for handle in waiting:
             self.loop.go_on(handle)
 
     def hold(self, handle: _Handle) -> None:
-        """What would run now waits until the process goes on."""
+        """Keep a callback that is due until the process is resumed."""
         self._waiting.append(handle)
 
     def set_clock_rate(self, rate: float) -> None:
-        """From now on its clock moves `rate` seconds in each second; it never jumps.  Timers that are set stay."""
+        """Move its clock by `rate` seconds per second from now on.  The clock never jumps, and set timers stay."""
         now = self.loop.true_time()
         self._clock_at, self._set_at = self.clock(now), now
         self._rate, self._skewed = rate, True
 
     def clock(self, now: float) -> float:
-        """What its clock says at the true time `now`."""
+        """Return the time of its clock at the true time `now`."""
         return self._clock_at + (now - self._set_at) * self._rate if self._skewed else now
 
     def true_time_of(self, when: float) -> float:
-        """The true time at which its clock will say `when`, or a hair later: who is woken must find that it is time."""
+        """Return the true time at which its clock will have reached `when`.
+
+        It may be slightly later, since a callback that is woken must find that its time has come.
+        """
         if not self._skewed:
             return when
         true_when = self._set_at + (when - self._clock_at) / self._rate
@@ -109,7 +112,7 @@ class Process:
 
 
 class BusyError(RuntimeError):
-    """There were more events than a run can have."""
+    """More events occurred than a run can have."""
 
 
 class _NumberedTask(asyncio.Task[Any]):
@@ -137,9 +140,9 @@ class _NumberedFuture(asyncio.Future[Any]):
 
 
 class _Handle(list[Any]):
-    """A callback to run: [callback, or None when cancelled; its arguments; its context; the process it belongs to].
+    """A callback to run: [callback, or None when cancelled; its arguments; its context; its process].
 
-    Stands for an `asyncio.TimerHandle`.  One is made for every event, so it is a list, which is made at once in C.
+    It replaces `asyncio.TimerHandle`.  Every event needs one, so it is a list, which C code creates in one step.
     """
 
     __slots__ = ()
@@ -155,22 +158,25 @@ class _Handle(list[Any]):
 
 
 class SimulatedLoop(base_events.BaseEventLoop):
-    """See the module's docstring.  `events` counts callbacks run; `graveyard` keeps the tasks of killed processes, so
-    that the garbage collector does not run their `finally` blocks at a moment of its own choosing."""
+    """The event loop in virtual time.
+
+    events: counts the callbacks that ran.  graveyard: keeps the tasks of killed processes, so that the garbage
+    collector does not run their `finally` blocks at an arbitrary moment.
+    """
 
     network: Connector
 
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
-        self._current: Process | None = None  # whose callback runs
+        self._current: Process | None = None  # the process whose callback runs
         self._runnable: deque[_Handle] = deque()
         self._timers: list[tuple[float, int, _Handle]] = []
         self._timers_set = 0
         self._prune_timers_at = _TIMERS_MIN
         self.events = 0
         self.events_max: float = inf
-        """More of them: something goes round without an end."""
+        """The run fails after this number of events, because the program probably loops for ever."""
         self.graveyard: list[asyncio.Task[Any]] = []
         self._prune_at = _GRAVEYARD_MIN
         self._buried = False
@@ -192,7 +198,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         return _NumberedFuture(loop=self)
 
     def time(self) -> float:
-        """By the clock of the process that asks."""
+        """Return the time by the clock of the calling process."""
         process = self._current
         return self._now if process is None else process.clock(self._now)
 
@@ -201,7 +207,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     @contextmanager
     def as_process(self, process: Process | None) -> Iterator[None]:
-        """What is done meanwhile is done by the clock of `process`: for who asks its objects something from outside."""
+        """Use the clock of `process` inside the context, for code outside it that calls its objects."""
         before, self._current = self._current, process
         try:
             yield
@@ -209,9 +215,9 @@ class SimulatedLoop(base_events.BaseEventLoop):
             self._current = before
 
     def _run_once(self) -> None:
-        """Run what can be run, and when nothing can, move the clock to the next timer; until somebody stops the loop.
+        """Run ready callbacks, and move the clock to the next timer when none is ready, until the loop is stopped.
 
-        A timer that has come due goes behind what waits already, before what is called for after it.
+        A timer that is due runs after the callbacks that already wait, and before those that are added later.
         """
         ready, timers = self._runnable, self._timers
         while not self._stopping:  # type: ignore[attr-defined]
@@ -250,13 +256,13 @@ class SimulatedLoop(base_events.BaseEventLoop):
         self._now = timers[0][0]
 
     def _prune_timers(self) -> None:
-        """Let go of those that were cancelled long before they were due."""
+        """Drop timers that were cancelled long before they were due."""
         self._timers[:] = [one for one in self._timers if not one[2].cancelled()]
         heapify(self._timers)
         self._prune_timers_at = max(_TIMERS_MIN, 2 * len(self._timers))
 
     def go_on(self, handle: _Handle) -> None:
-        """Run a callback that a process held back while it was paused."""
+        """Run a callback that was kept while its process was paused."""
         self._runnable.append(handle)
 
     def call_soon(  # type: ignore[override]
@@ -285,7 +291,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         return self._set_timer(true_when, callback, args, context)
 
     def call_at_true_time(self, true_when: float, callback: Any, *args: Any, context: Context | None = None) -> _Handle:
-        """`call_at`, by no process's clock."""
+        """Run a callback at a true time, unlike `call_at`, which uses the clock of the process."""
         return self._set_timer(true_when, callback, args, context)
 
     def _set_timer(self, true_when: float, callback: Any, args: tuple[Any, ...], context: Context | None) -> _Handle:
@@ -302,7 +308,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Inline, but not at once: the result comes in a later turn of the loop, as from a thread."""
+        """Run the function on the loop itself, but in a later turn, as if a thread returned the result."""
         future = self.create_future()
 
         def work() -> None:
@@ -329,7 +335,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         return self.network.listen(protocol_factory, host, port or 0)
 
     def bury(self) -> None:
-        """End of the simulation: let go of what is left.  Its `finally` blocks run now, unheard and to no effect."""
+        """End the simulation: close all remaining tasks.  Their `finally` blocks run now, without any effect."""
         self._buried = True
         self.set_exception_handler(lambda loop, context: None)
         for task in self.graveyard:
@@ -341,12 +347,12 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
 
 def _is_unheard(task: asyncio.Task[Any]) -> bool:
-    """Return whether the task has failed and nobody has asked how it ended."""
+    """Return whether the task has failed and its exception has not been retrieved."""
     return task.done() and bool(task._log_traceback)
 
 
 def _whose(callback: Any) -> str:
-    """The task that a callback belongs to, and where it is."""
+    """Return the task that a callback belongs to, and the place where it waits."""
     task = getattr(callback, "__self__", None)
     if not isinstance(task, asyncio.Task):
         return repr(callback)
@@ -355,15 +361,18 @@ def _whose(callback: Any) -> str:
 
 
 class _BuriedError(BaseException):
-    """Not GeneratorExit: that one would only be told to the innermost coroutine, and leave it where it waits next."""
+    """Ends a coroutine.  GeneratorExit would reach only the innermost coroutine, which could then wait again."""
 
 
 def _close(coroutine: Any) -> None:
-    """Let go of a coroutine, whatever it says.  One that waits again in its `finally` is thrown out of that, too: what
-    `close` would leave behind complains when it is collected."""
+    """Close a coroutine and ignore its errors.
+
+    If it waits again in a `finally`, that wait is ended, too.  The remainder that `close` would leave causes warnings
+    when it is garbage-collected.
+    """
     for _ in range(_THROWS_MAX):
         try:
             coroutine.throw(_BuriedError())
-        except BaseException:  # it has ended, with whatever a cut-off process would have said
+        except BaseException:  # it has ended; the errors of a killed process do not matter
             return
     coroutine.close()

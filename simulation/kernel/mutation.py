@@ -1,8 +1,8 @@
 """Known mistakes, made again one at a time, to show that a simulator finds them.
 
-A mutant patches the product while its context is open, and changes nothing for good.  `hunt` runs seeds until one ends
-in a violation; what caught it is part of the result, since some mistakes break an assertion inside the core before any
-promise to the outside is broken.
+A mutant patches the product while its context is open, and leaves no change behind.  `hunt` runs seeds until one ends
+in a violation.  The result names the check that caught the mutant, since some mistakes fail an assertion inside the
+core before they break any promise to the outside.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 SEEDS_MAX = 1000
 
 Attack = Callable[[int], str | None]
-"""Play a seed; the violation, if there was one."""
+"""Plays a seed and returns the violation, if there was one."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Mutant:
 
     @contextmanager
     def alive(self) -> Iterator[None]:
-        """The product makes this mistake while the context is open."""
+        """Let the product make this mistake while the context is open."""
         patches = self.patches()
         for one in patches:
             one.start()
@@ -39,7 +39,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Catch:
-    """seeds: how many were run, the catching one included.  caught_by is None when none caught it."""
+    """The result of a hunt.  seeds: how many were run, including the last.  caught_by: None if no seed caught it."""
 
     mutant: Mutant
     seeds: int
@@ -47,7 +47,7 @@ class Catch:
 
 
 def mutant_of(mutants: list[Mutant]) -> Callable[[str], Callable[[Callable[[], list[Any]]], Callable[[], list[Any]]]]:
-    """A decorator for what gives the patches of a mutant: adds that, by its name, to `mutants`."""
+    """Return a decorator for functions that return the patches of a mutant; it adds the named mutant to `mutants`."""
 
     def named(name: str) -> Callable[[Callable[[], list[Any]]], Callable[[], list[Any]]]:
         def add(patches: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
@@ -70,7 +70,7 @@ def hunt(mutant: Mutant, attack: Attack, seeds: int = SEEDS_MAX, first: int = 0)
 
 
 def hunt_all(mutants: Sequence[Mutant], attack: Attack) -> int:
-    """Hunt each mutant; prints what caught it after how many seeds.  1 if one was not caught."""
+    """Hunt each mutant, and print the check that caught it and the number of seeds.  Return 1 if one was not caught."""
     missed = 0
     width = max(len(mutant.name) for mutant in mutants)
     for mutant in mutants:

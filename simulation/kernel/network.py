@@ -1,9 +1,9 @@
 """The simulated network: the quorum's requests (`SimulatedTransport`) and the brokers' TCP streams.
 
-Hosts are names.  A message takes `latency()` seconds, drawn from the seed.  `cut(a, b)` drops what goes from a to b
-(one way), `cut_replies(a, b)` only the replies that a gives b; a stream across a cut is held back, as TCP would, and
-goes on when it heals.  Requests and replies can also be lost, sent twice and held up by chance (`loss`, `duplicates`,
-`late`); who overlap counts, so a link is whole again when all that cut it have healed.
+Hosts are names.  A message takes `latency()` seconds, drawn from the seed.  `cut(a, b)` drops messages from a to b (one
+direction), and `cut_replies(a, b)` only the replies of a to b.  Data of a stream across a cut is delayed, as by TCP,
+and delivered after the cut heals.  Requests and replies can also be lost, sent twice or delayed by chance (`loss`,
+`duplicates`, `late`).  Overlapping cuts are counted, so a link works again when all cuts have healed.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def current_process() -> Process:
 
 
 class Network:
-    """All links of one simulation.  `trace`, if there is one, is called with a line for each message delivered."""
+    """All links of one simulation.  trace: called with a line for each delivered message, unless it is None."""
 
     def __init__(self, loop: SimulatedLoop, random: Random, trace: Callable[[str], None] | None) -> None:
         self.loop = loop
         self.random = random
         self.trace = trace
         self.delay_ms = (0.1, 2.0)  # uniform
-        self.loss = self.duplicates = 0.0  # chance of each request, and of each reply, to be lost; to be sent twice
-        self.late = (0.0, 0.0)  # chance of each request and reply to be held up, and by at most how many seconds
-        self.converts = False  # quorum messages take the wire format of production, and must arrive as they left
+        self.loss = self.duplicates = 0.0  # chance that a request or reply is lost; that it is sent twice
+        self.late = (0.0, 0.0)  # chance that a request or reply is delayed, and the longest delay in seconds
+        self.converts = False  # whether quorum messages are converted to the wire format of production and back
         self.watch_request: Callable[[str, Request], None] = _ignore
         self.watch_reply: Callable[[str, Request, Reply], None] = _ignore
         self.watch_arrival: Callable[[str, Request], None] = _ignore
@@ -60,12 +60,12 @@ class Network:
         loop.network = self
 
     def latency(self) -> float:
-        """Seconds that the next message takes."""
+        """Return the seconds that the next message takes."""
         low, high = self.delay_ms
         return self.random.uniform(low, high) / 1000
 
     def request_latency(self) -> float:
-        """The same for a request or reply, some of which are held up."""
+        """Return the seconds that the next request or reply takes; some are delayed."""
         chance, longest_s = self.late
         extra = self.random.uniform(0, longest_s) if chance and self.random.random() < chance else 0.0
         return self.latency() + extra
@@ -88,7 +88,7 @@ class Network:
         return self._cuts[source, target] > 0
 
     def loses(self, source: str, target: str, *, reply: bool = False) -> bool:
-        """Whether a request or reply that leaves or arrives now is lost."""
+        """Return whether a request or reply that is sent or arrives now is lost."""
         if self.is_cut(source, target) or (reply and self._reply_cuts[source, target] > 0):
             return True
         return self.loss > 0 and self.random.random() < self.loss
@@ -117,7 +117,7 @@ class Network:
         process = current_process()
         await asyncio.sleep(self.latency())
         while self.is_cut(process.host, host) or self.is_cut(host, process.host):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)  # the SYN is sent again, as TCP does
+            await asyncio.sleep(0.2)  # send the SYN again, as TCP does
         listener = self._listeners.get((host, port)) or self._door((host, port))
         if listener is None or not listener.process.alive:
             raise ConnectionRefusedError(111, f"nobody listens at {host}:{port}")
@@ -132,7 +132,7 @@ class Network:
         return ours, protocol
 
     def _door(self, address: tuple[str, int]) -> Listener | None:
-        """What accepts connections for a transport that serves, and hears nothing that is said over them."""
+        """Return a listener for a transport that serves; it accepts connections and ignores their data."""
         transport = self._transports.get(address)
         if transport is None or not transport.is_serving:
             return None
@@ -143,7 +143,7 @@ class Network:
             self._streams.remove(stream)
 
     def reset_process(self, process: Process) -> None:
-        """The process is gone: its listeners and transports with it, and each peer sees a reset."""
+        """Remove the listeners and transports of a process that has ended; each peer sees a reset."""
         for listener in [one for one in self._listeners.values() if one.process is process]:
             self.unlisten(listener)
         for address in [at for at, one in self._transports.items() if one.process is process]:
@@ -154,7 +154,7 @@ class Network:
                 stream.peer.lose_later(ConnectionResetError(104, f"{process.host} is gone"))
 
     def reset_host(self, host: str) -> None:
-        """Every stream from the host or to it breaks, at both ends."""
+        """Break every stream from the host or to it, at both ends."""
         for stream in [one for one in self._streams if one.process.host == host and one.peer is not None]:
             assert stream.peer is not None
             for end in (stream, stream.peer):
@@ -178,7 +178,7 @@ class Network:
 
 
 class Listener:
-    """What `loop.create_server` returns."""
+    """A listening address; `loop.create_server` returns it."""
 
     def __init__(
         self, network: Network, process: Process, context: Context, factory: Callable[[], Any], host: str, port: int
@@ -205,7 +205,7 @@ class Listener:
 
 
 class _Socket:
-    """Just enough of a socket to be asked for its name and to be given options."""
+    """The part of a socket that returns its name and accepts options."""
 
     def __init__(self, host: str, port: int) -> None:
         self._name = (host, port)
@@ -245,7 +245,7 @@ class Stream(asyncio.Transport):
         self._drain()
         return self._protocol
 
-    # What asyncio's users call
+    # The interface of `asyncio.Transport`
 
     def write(self, data: Any) -> None:
         if self._closing or self._lost or not data:
@@ -314,7 +314,7 @@ class Stream(asyncio.Transport):
     # The wire
 
     def pump(self) -> None:
-        """Deliver what has travelled long enough, in order; held back while the link is cut."""
+        """Deliver, in order, the data whose travel time has passed; nothing while the link is cut."""
         if self._pumping or not self._outgoing or self.peer is None:
             return
         if self.network.is_cut(self.name[0], self.peer.name[0]):
@@ -442,8 +442,10 @@ class SimulatedTransport:
     async def exchange(
         self, address: str, handle: Any, timeout_ms: int, name: str, label: str = "", *, may_repeat: bool = False
     ) -> Any:
-        """There and back, each way with its own delay and its own chance to be lost; `handle(transport)` runs at the
-        other end, twice if chance wants it and the request `may_repeat`.  label: for the trace, in place of `name`.
+        """Send a request and return its reply, each with its own delay and chance to be lost.
+
+        `handle(transport)` runs at the other end, by chance twice if the request `may_repeat`.
+        label: for the trace, in place of `name`.
         """
         loop, network = self.network.loop, self.network
         answer = loop.create_future()
@@ -495,7 +497,7 @@ class SimulatedTransport:
             deadline.cancel()
 
     async def reset(self) -> None:
-        """There are no connections to drop."""
+        """Do nothing, because there are no connections to drop."""
 
     async def close(self) -> None:
         self._serving = False
@@ -506,7 +508,7 @@ _CORRELATION_ID = 7
 
 
 def _converted_request(request: Request) -> Request:
-    """What the other end reads.  Raises AssertionError: not what was sent."""
+    """Return the request as the other end decodes it, and assert that it equals the request that was sent."""
     rpc = convert.rpc_of(request)
     try:
         _, converted = convert.request_from_wire(rpc, convert.request_to_wire(request, _CORRELATION_ID))

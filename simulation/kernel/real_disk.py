@@ -1,7 +1,7 @@
-"""`FileDisk`, on a real file system, in the place of the simulated disk: for runs in which no disk fails.
+"""`FileDisk`, on a real file system, in place of the simulated disk: for runs in which no disk fails.
 
-What it does in threads, the simulated loop does inline, so a run stays a function of its seed.  A kill leaves what was
-written, as the page cache would; nothing here loses what was not flushed.
+The simulated loop runs the disk's work for threads inline, so a run remains a function of its seed.  A kill leaves the
+written data, as the page cache would.  Data that was not flushed is never lost here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHARED_MEMORY = "/dev/shm"
 
 
 class RealDisk(SimulatedDisk):
-    """A `FileDisk` in `folder`.  The object outlives the processes that use it, as `SimulatedDisk`."""
+    """A `FileDisk` in `folder`.  The object outlives the processes that use it, as `SimulatedDisk` does."""
 
     def __init__(self, random: Random, folder: Path, node_id: int) -> None:
         super().__init__(random)
@@ -42,7 +42,7 @@ class RealDisk(SimulatedDisk):
         self._disk = self._acquire()
 
     def crash(self) -> None:
-        """Memory is all there is below these files: as `process_ends`."""
+        """Do the same as `process_ends`, because a power failure loses nothing here."""
         self.process_ends()
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class RealDisk(SimulatedDisk):
 
 
 class Folders:
-    """Folders of one run's disks, in memory where the system has such a place; `remove` takes all away."""
+    """Folders of one run's disks, in memory if the system has such a place; `remove` deletes them all."""
 
     def __init__(self) -> None:
         memory = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None

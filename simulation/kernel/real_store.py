@@ -1,8 +1,8 @@
 """`SqliteQuorumStore`, on a real file system, beside the simulated store: for runs in which no quorum disk fails.
 
-Every call goes to both stores, and both must give the same answer: the simulated one is the model.  What SQLite does in
-aiosqlite's thread, the simulated loop does inline, so a run stays a function of its seed.  A kill leaves the files as
-they are, as the page cache would; a power failure does the same, since every transaction is synced before it is
+Every call goes to both stores, and both must return the same result: the simulated one is the model.  The simulated
+loop runs the work of aiosqlite's thread inline, so a run remains a function of its seed.  A kill leaves the files as
+they are, as the page cache would.  A power failure does the same, since every transaction is synced before it is
 answered.
 """
 
@@ -32,9 +32,9 @@ from simulation.kernel.store import QuorumDisk, SimulatedStore
 
 FOLDER = "quorum"
 CHECKPOINT_BYTES = 40_000
-"""In place of 2 MiB: so a run folds the write-ahead log several times."""
+"""In place of 2 MiB, so that a run checkpoints the write-ahead log several times."""
 DROP_BYTES = 2_000
-"""In place of 1 MiB: batches below the log's start are deleted in several pieces."""
+"""In place of 1 MiB, so that batches below the log's start are deleted in several pieces."""
 
 
 @dataclass
@@ -46,11 +46,11 @@ class SqliteDisk(QuorumDisk):
     is_open: bool = False
 
     def store(self) -> CheckedStore:
-        """For one process."""
+        """Return a store for one process."""
         return CheckedStore(self)
 
     def crash(self) -> None:
-        """The process is gone.  Its files are taken over as they are; its connection never touches them again."""
+        """Continue with the files as the killed process left them.  Its connection never changes them again."""
         super().crash()
         if self.is_open:
             assert self.folders is not None
@@ -59,7 +59,7 @@ class SqliteDisk(QuorumDisk):
 
 
 class CheckedStore:
-    """`quorum.ports.QuorumStore` by two stores, whose answers must agree."""
+    """Implements `quorum.ports.QuorumStore` by two stores, whose results must agree."""
 
     def __init__(self, disk: SqliteDisk) -> None:
         assert disk.folder is not None
@@ -80,7 +80,7 @@ class CheckedStore:
         return found
 
     async def _take_snapshots(self) -> None:
-        """Those of the real store: a process may have been killed before the model was told of one."""
+        """Copy the real store's snapshots to the model, since a kill may have come before the model received one."""
         before, self._disk.snapshots = self._disk.snapshots, {}
         for info in await self._real.snapshots():
             await self._finished(info, is_new=info.end not in before)
@@ -93,12 +93,15 @@ class CheckedStore:
             disk.watch_snapshot(info.end, data)
 
     async def write(self, writes: Sequence[StoreWrite]) -> None:
-        """Durable in the middle: a process killed before has written nothing, one killed after was not told."""
+        """Write to both stores at one moment in the middle of the call.
+
+        A process that is killed before it has written nothing; one that is killed after it receives no answer.
+        """
         disk = self._disk
         if disk.on_write is not None:
             disk.on_write()
         await disk.wait()
-        await self._real.write(writes)  # inline: nothing happens between this and the model's write
+        await self._real.write(writes)  # inline: nothing runs between this and the model's write
         disk.apply_all(writes)
         await disk.wait()
 
@@ -145,7 +148,7 @@ def _agree(what: str, found: object, expected: object) -> None:
 
 
 class Folders:
-    """Folders of one run's quorum disks, in memory where the system has such a place; `remove` takes all away."""
+    """Folders of one run's quorum disks, in memory if the system has such a place; `remove` deletes them all."""
 
     def __init__(self) -> None:
         memory = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
@@ -164,7 +167,7 @@ class Folders:
         return folder
 
     def take_over(self, folder: Path | None) -> Path:
-        """Copy what a killed process left in its folder; end its connection and its lock, which it cannot any more."""
+        """Copy the folder of a killed process, and end its connection and lock, since the process cannot do so."""
         assert folder is not None
         copy = self._new()
         shutil.copytree(folder, copy, dirs_exist_ok=True)
@@ -188,7 +191,7 @@ class Folders:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """The stores of this run work inline, and often do what takes a store of production a long time."""
+        """Make this run's stores work inline, and do often the work that a store in production does rarely."""
 
         async def connect(database: str, **options: Any) -> _Connection:
             connection = sqlite3.connect(database, **options)
@@ -211,7 +214,7 @@ class Folders:
 
 
 class _Lock(Lock):
-    """Can be released twice: by its process, and by the world that has killed it."""
+    """A lock that can be released twice: by its process, and by the world that has killed it."""
 
     _is_released = False
 
@@ -222,7 +225,7 @@ class _Lock(Lock):
 
 
 class _Connection:
-    """As much of `aiosqlite.Connection` as the store uses, without a thread."""
+    """The part of `aiosqlite.Connection` that the store uses, without a thread."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._conn = connection
@@ -238,4 +241,4 @@ class _Connection:
         self._conn.close()
 
     def stop(self) -> None:
-        """There is no thread to stop."""
+        """Do nothing, because there is no thread to stop."""

@@ -1,6 +1,6 @@
-"""A failing plan, made as short as it gets: the fewest faults with which some promise is still broken.
+"""Shrinks a failing plan to as few faults as possible with which some promise is still broken.
 
-Leaving faults out changes the course of everything after, so what is looked for is any violation, not the same one.
+Leaving a fault out changes everything after it, so any violation counts, not only the same one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ RUNS_MAX = 150
 
 
 class Played(Protocol):
-    """What a plan came to, with the plan: one that has `faults` and `only`."""
+    """The result of a run, with its plan, which has `faults` and `only`."""
 
     @property
     def plan(self) -> Any: ...
@@ -24,7 +24,7 @@ R = TypeVar("R", bound=Played)
 
 
 def shrink(found: R, play: Callable[[Any], R]) -> tuple[R, int]:
-    """The result of the shortest plan found, and how many runs it took (at most `RUNS_MAX`)."""
+    """Return the result of the shortest plan found, and the number of runs that it took (at most `RUNS_MAX`)."""
     best, runs = found, 0
     size = max(1, len(best.plan.faults) // 2)
     while runs < RUNS_MAX:

@@ -1,8 +1,8 @@
-"""The simulated `QuorumStore`: what is durable outlives the process, what is being written may or may not.
+"""The simulated `QuorumStore`: durable data survives the process; data that is being written may survive it or not.
 
-Neighbouring writes are one transaction, and SQLite keeps a transaction whole or not at all: a crash in the middle, or
-an fsync that fails, leaves either all of it or nothing, and the process does not know which.  So a torn write is a
-transaction that is gone though nobody was told, and its mirror image one that is there though nobody was told.
+Writes that were submitted together are one transaction, which SQLite keeps as a whole or not at all.  After a crash in
+the middle, or a failed fsync, either all of it or nothing remains, and the process does not know which.  In both cases
+the write was never acknowledged.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from quorumlog_server.standing import MemoryStanding
 
 HANG_LOOK_S = 0.02
 LATENCY_MAX_P99S = 3.0
-"""No write takes longer than so many times the 99th percentile."""
+"""No write takes longer than this many times the 99th percentile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long the writes of a slow disk take: log-normal, given by two percentiles."""
+    """The durations of a slow disk's writes: log-normal, given by two percentiles."""
 
     p50_ms: float
     p99_ms: float
@@ -41,7 +41,7 @@ class Latency:
 
 @dataclass
 class QuorumDisk:
-    """The durable half: survives kills.  A wiped disk is a new `QuorumDisk`."""
+    """The durable half, which survives kills.  A wiped disk is a new `QuorumDisk`."""
 
     random: Random
     node_id: int | None = None
@@ -50,17 +50,17 @@ class QuorumDisk:
     batches: list[Batch] = field(default_factory=list)
     locked_by: object | None = None
     fsync_ms: tuple[float, float] = (0.2, 2.0)  # uniform
-    usual: Latency | None = None  # of a disk that is slow for good; a fault may make it slower
+    usual: Latency | None = None  # of a permanently slow disk; a fault may make it slower
     hangs: bool = False  # no write ends
-    full: bool = False  # each write fails, and nothing of it is kept
-    fails: bool = False  # the next write fails; what is kept of it is for chance to say
-    watch: Callable[[StoreWrite], None] | None = None  # told of each write when it has become durable
+    full: bool = False  # each write fails, and none of it is kept
+    fails: bool = False  # the next write fails; chance decides whether it is kept
+    watch: Callable[[StoreWrite], None] | None = None  # called with each write that has become durable
     in_flight: Sequence[StoreWrite] = ()
     on_write: Callable[[], None] | None = None  # called when a write begins
     on_part: Callable[[], None] | None = None  # called when a snapshot has grown
-    torn: Counter[str] = field(default_factory=Counter)  # what became of what a crash cut off
+    torn: Counter[str] = field(default_factory=Counter)  # outcomes of writes that a crash interrupted
     standing: MemoryStanding = field(default_factory=MemoryStanding)
-    watch_snapshot: Callable[[LogEnd, bytes], None] | None = None  # shown each snapshot that is finished
+    watch_snapshot: Callable[[LogEnd, bytes], None] | None = None  # called with each finished snapshot
     base: LogBase | None = None
     snapshots: dict[LogEnd, bytes] = field(default_factory=dict)
     parts: dict[LogEnd, bytes] = field(default_factory=dict)  # of snapshots that are being written
@@ -74,7 +74,7 @@ class QuorumDisk:
         return self.batches[-1].end_offset if self.batches else self.log_start
 
     def crash(self) -> None:
-        """The process is gone.  The transaction that was being written is kept or lost, whole."""
+        """End the process.  The transaction that was being written is kept or lost as a whole."""
         writes, self.in_flight = self.in_flight, ()
         if writes:
             kept = self.random.random() < 0.5
@@ -85,11 +85,11 @@ class QuorumDisk:
         self.fails = False
 
     def store(self) -> QuorumStore:
-        """For one process."""
+        """Return a store for one process."""
         return SimulatedStore(self)
 
     async def wait(self) -> None:
-        """As long as a sync takes."""
+        """Wait for as long as a sync takes."""
         took_ms = self.random.uniform(*self.fsync_ms)
         if self.usual is not None:
             took_ms = max(took_ms, self.usual.draw_ms(self.random))
@@ -98,7 +98,7 @@ class QuorumDisk:
             await asyncio.sleep(HANG_LOOK_S)
 
     def lose_power(self) -> None:
-        """Nobody has synced what is there of an unfinished snapshot: its end is missing, or zeros."""
+        """Lose or zero the end of unfinished snapshots, which were not synced."""
         for end, part in sorted(self.parts.items()):
             kept = self.random.randrange(len(part) + 1)
             zeros = self.random.randrange(len(part) - kept + 1)
@@ -125,7 +125,10 @@ class QuorumDisk:
 
 
 class SimulatedStore:
-    """`quorum.ports.QuorumStore` on a `QuorumDisk`.  A write takes `fsync_ms`; a kill meanwhile loses it, or not."""
+    """Implements `quorum.ports.QuorumStore` on a `QuorumDisk`.
+
+    A write takes `fsync_ms`.  If the process is killed meanwhile, the write is kept or lost.
+    """
 
     def __init__(self, disk: QuorumDisk) -> None:
         self._disk = disk
@@ -166,7 +169,7 @@ class SimulatedStore:
         return usable
 
     async def write(self, writes: Sequence[StoreWrite]) -> None:
-        """Durable when the sync ends: a process killed during it comes back with all of the writes or none."""
+        """Make the writes durable when the sync ends.  After a kill during the sync, all or none of them are kept."""
         disk = self._disk
         assert disk.locked_by is self, "two processes on one disk"
         assert not disk.in_flight, "two transactions at once"
@@ -182,7 +185,7 @@ class SimulatedStore:
             raise FatalError("fsync failed")
 
     def _outcome(self) -> bool:
-        """Whether this sync fails.  On a full disk there is nothing to sync."""
+        """Return whether this sync fails.  On a full disk there is nothing to sync."""
         disk = self._disk
         if disk.full:
             raise FatalError("the disk is full")
@@ -201,7 +204,7 @@ class SimulatedStore:
             size += batch.size
         return tuple(found)
 
-    # Snapshots: one that is finished stays, and what is written of the newest download.
+    # Snapshots: finished ones are kept, and the unfinished file of the newest download.
 
     async def begin_snapshot(self, end: LogEnd, *, resume: bool) -> int:
         disk = self._disk
@@ -232,7 +235,7 @@ class SimulatedStore:
                 raise MalformedError(f"it ends at {info.end}, not {end}")
         except MalformedError as error:
             if end in disk.snapshots and data.startswith(disk.snapshots[end]):
-                del disk.snapshots[end]  # resumed from there
+                del disk.snapshots[end]  # the download resumed from this snapshot
             disk.torn["download refused as damaged"] += 1
             raise BadSnapshotError(str(error)) from error
         disk.snapshots[end] = data
@@ -260,13 +263,13 @@ class SimulatedStore:
 
     async def close(self, *, leave_files: bool = False) -> None:
         if self._disk.locked_by is self:
-            self._disk.crash()  # a write that was cancelled is still with the disk
+            self._disk.crash()  # the disk may still be executing a cancelled write
 
 
 def _look(data: bytes) -> SnapshotInfo:
     parser = SnapshotParser()
     for _ in parser.feed(data):
-        pass  # only looked at
+        pass  # only checked
     return SnapshotInfo(parser.finish(), len(data))
 
 

@@ -1,4 +1,4 @@
-"""What happened in a run, and its digest: two runs of one seed must agree on it."""
+"""The trace of a run, and its digest, which must be equal for two runs of one seed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 class Trace:
-    """What happened, line by line; only the digest and the last `kept` lines are held."""
+    """The events of a run, as lines.  Only the digest and the last `kept` lines are kept."""
 
     def __init__(self, kept: int = 1000) -> None:
         self.lines: list[str] = []
@@ -15,13 +15,13 @@ class Trace:
         self.count = 0
 
     def add(self, line: str) -> None:
-        """Into the digest, and among the lines."""
+        """Add a line to the digest and to the lines."""
         self._digest.update(line.encode() + b"\n")
         self.count += 1
         self.show(line)
 
     def show(self, line: str) -> None:
-        """Among the lines only: detail that follows from the rest, and costs too much to be made in every run."""
+        """Add a line to the lines only, for detail that follows from the rest and is too costly for every run."""
         if self._kept:
             self.lines.append(line)
             if len(self.lines) > 2 * self._kept:
