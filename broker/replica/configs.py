@@ -1,4 +1,4 @@
-"""The settings of topics, as logs and leaders take them."""
+"""The settings of topics, in the form that logs and leaders use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from metadata.image import ClusterImage
 
 
 class TopicConfigs:
-    """The settings in use, made once for each topic.  lag_max_…: when a follower leaves the ISR."""
+    """The settings in use, made once for each topic.  lag_max_…: the lag at which a follower leaves the ISR."""
 
     def __init__(self, limits: ReplicaLimits, lag_max_ms: int, lag_max_bytes: int) -> None:
         self._limits = limits
@@ -35,7 +35,7 @@ class TopicConfigs:
         return found
 
     def forget(self, topic_id: UUID) -> None:
-        """The topic's settings changed."""
+        """Drop the settings of a topic, because they changed."""
         self._log_configs.pop(topic_id, None)
         self._leader_limits.pop(topic_id, None)
 

@@ -1,4 +1,4 @@
-"""What all replicas of a broker share: the cluster, the logs, limits, counters and events."""
+"""The state that all replicas of a broker share: the cluster, the logs, limits, counters and events."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class ReplicaEvents:
-    """What happens to the replicas of a broker.  Subscribe before the broker registers.
+    """The events of the replicas of a broker.  Subscribe before the broker registers.
 
     elected: (partition, leader epoch): this broker leads the partition from now on.  A leader that is elected again
         under a later epoch is reported again, with no `resigned` between: its log was not truncated.
-    resigned: (partition, leader epoch of the last `elected`): it does not lead any more, for any cause.  A broker
-        that stops reports nothing.
+    resigned: (partition, leader epoch of the last `elected`): this broker no longer leads the partition, for any cause.
+        A broker that stops reports nothing.
     role_changed: the replica leads, follows, or does neither, under another leader epoch or log than before.
     assignment_changed: a follower's replica set or ISR changed, under the same leader epoch.
     flushed: a follower that waited for a flush has flushed its whole log.
@@ -49,7 +49,7 @@ class ReplicaContext:
     """is_awake: whether this process may rely on what it knows of its leaderships (see `StallDetector`).
 
     parked_produces: how many wait, in all replicas.
-    is_closed: the broker stops, and serves nobody any more.
+    is_closed: the broker is stopping and no longer serves requests.
     """
 
     broker_id: int

@@ -1,4 +1,4 @@
-"""In which data directory each replica is: opens its log there, and reports the directory to the controller."""
+"""The data directories of replicas: opens each log in its directory, and reports the directory to the controller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_ITEMS = 5_000
 
 
 class Directories:
-    """directory_ids: all of this broker's, those that have failed too."""
+    """Opens and reports the directories of replicas.  directory_ids: all of this broker, including failed ones."""
 
     def __init__(
         self, table: ReplicaTable, directory_ids: Sequence[UUID], watermarks: Watermarks, call: ControllerCall
@@ -84,7 +84,7 @@ class Directories:
         return is_damaged and self._assigned(replica.image) == LOST != self._assigned(partition)
 
     def report_changed(self, replica: Replica) -> None:
-        """Report the directory of this replica if the controller believes it elsewhere."""
+        """Report the directory of this replica if the controller's metadata names another one."""
         if replica.log is not None:
             directory_id = replica.log.directory_id
         elif replica.key in self._context.logs.failures:
@@ -95,7 +95,7 @@ class Directories:
             self.report(replica.partition, directory_id)
 
     def report(self, key: PartitionKey, directory_id: UUID) -> None:
-        """Have `run` tell the controller that this replica is in `directory_id`, or `LOST`."""
+        """Have `run` report to the controller that this replica is in `directory_id`, or `LOST`."""
         self._unreported[key] = directory_id
         self._news.set()
 
@@ -136,7 +136,7 @@ class Directories:
     def _may_be_on_failed(self, partition: PartitionImage, assigned: UUID) -> UUID | None:
         """Return a directory that failed at this start, if a member of the ISR or ELR may be in it.
 
-        The controller was never told where that replica is, and it is in none of the other directories.  An empty
+        The directory of that replica was never reported to the controller, and no other directory holds it.  An empty
         replica in its place would count as the one that has the records.
         """
         if assigned != UNASSIGNED or self._context.broker_id not in (*partition.isr, *partition.elr):
@@ -145,7 +145,7 @@ class Directories:
         return next((each for each in self._directory_ids if each in offline), None)
 
     def _choose(self, assigned: UUID) -> UUID | None:
-        """Return the assigned directory, or None if that has failed; the emptiest one if none of ours is assigned.
+        """Return the assigned directory, None if it has failed, or the emptiest one if none of this broker is assigned.
 
         An assigned directory that this broker does not have is a disk that was replaced.  The registration without it
         has taken the replica out of the ISR, so an empty replica elsewhere is safe.

@@ -140,12 +140,12 @@ class Fetcher:
         self._news.set()
 
     def reconsider(self, key: PartitionKey) -> None:
-        """Whether this replica is joining may have changed."""
+        """Check again whether the throttle applies to this replica, because it may have begun or ended joining."""
         if key in self._held:
             self._want(key, self._replicas[key])
 
     def release(self) -> None:
-        """The throttle allows more, or has another rate."""
+        """Fetch the replicas that the throttle held, because it allows more or its rate changed."""
         held, self._held = list(self._held), {}
         for key in held:
             if key not in self._standing_back:

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 `LeaderState` decides what to propose and when to repeat it.  `IsrKeeper` asks only the leaders that may have something
-to propose: a follower reached the watermark, a broker returned, a proposal is not decided yet, or the periodic look
-found a follower that fell silent.  It joins their proposals into one AlterPartition request, and gives each its answer.
+to propose: a follower reached the watermark, a broker returned, a proposal is undecided, or the periodic check found a
+follower that stopped fetching.  It joins their proposals into one AlterPartition request, and gives each its answer.
 
 INELIGIBLE_REPLICA is the only answer that voids a proposal.  A refusal because of an epoch means that the metadata log
 has moved on.  Everything else (NOT_CONTROLLER, a timeout, an unknown outcome) leaves the outcome open.
@@ -32,7 +32,7 @@ log = get_logger("broker")
 MAX_ITEMS = 5_000
 REQUEST_TIMEOUT_MS = 5_000
 PENDING_ISR_MS = 250
-"""How soon a proposal that is not decided yet is looked at again."""
+"""Time until an undecided proposal is checked again."""
 
 _OVERTAKEN = frozenset(
     {
@@ -57,7 +57,7 @@ class _Asked(NamedTuple):
 
 
 def answer_of(word: str) -> Answer:
-    """Return what the controller's error word, or NONE, means for a proposal."""
+    """Return the meaning of the controller's error code, or NONE, for a proposal."""
     if word == ApiError.NONE:
         return Answer.ACCEPTED
     if word == ApiError.INELIGIBLE_REPLICA:

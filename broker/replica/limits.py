@@ -47,7 +47,7 @@ class ReplicaLimits:
     strays_kept_ms: int = 60_000
     """How long a replica that was set aside is kept before maintenance deletes it."""
     log_checkpoint_bytes: int = 8 << 20
-    """Appended to a log between two checkpoints.  A start after an unclean stop reads about as much of each log."""
+    """Bytes of a log between two checkpoints.  A start after an unclean stop reads about as much of each log."""
     segment_size_max: int = 2**31 - 1
     """No segment grows larger, whatever the topic's segment.bytes."""
     segment_age_max_ms: int = 2**63 - 1
@@ -55,7 +55,7 @@ class ReplicaLimits:
     index_interval_bytes: int = 4096
     """Bytes of a log for each entry of its index."""
     producer_expiration_ms: int = 24 * 60 * 60 * 1000
-    """An idempotent producer that is silent for longer is forgotten."""
+    """The state of an idempotent producer expires after this time without a batch."""
     producer_id_low_water: int = 1_000
     """The broker requests the next block of producer ids when fewer are left.  So this many producers can start while
     no controller is active; further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""
@@ -63,7 +63,7 @@ class ReplicaLimits:
 
 @dataclass(slots=True)
 class ReplicaCounters:
-    """What the metrics read."""
+    """Counts for the metrics."""
 
     produced_bytes: int = 0
     produced_batches: int = 0

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where records are by time, and where an epoch ends."""
+"""ListOffsets and OffsetForLeaderEpoch: finds the offset for a time, and the end of an epoch."""
 
 from __future__ import annotations
 

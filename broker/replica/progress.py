@@ -1,4 +1,4 @@
-"""How far this broker is with the metadata, and when it received and applied each batch."""
+"""The progress of this broker through the metadata log, and when it received and applied each batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCHES_KEPT = 10_000
 
 @dataclass(slots=True)
 class Progress:
-    """How far this broker has applied the metadata; `ImageFollower` updates it."""
+    """The offsets of the received and applied metadata; `ImageFollower` updates them."""
 
     received_offset: int = 0
     applied_offset: int = 0
@@ -24,7 +24,7 @@ class Progress:
 
 
 class AppliedBatches:
-    """When each batch was received and applied, in ms of the wall clock.
+    """The times at which each batch was received and applied, in ms of the wall clock.
 
     kept_from: batches that end at or below it are unknown or forgotten, unless `since` has them.
     """
@@ -45,7 +45,7 @@ class AppliedBatches:
         self._waiting.append((end_offset, self._wall_ms()))
 
     def completed(self, end_offset: int) -> None:
-        """Everything below `end_offset` is applied."""
+        """Note that everything below `end_offset` has been applied."""
         now = self._wall_ms()
         while self._waiting and self._waiting[0][0] <= end_offset:
             end, received = self._waiting.popleft()

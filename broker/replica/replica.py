@@ -413,12 +413,12 @@ class Replica:
             self._context.events.isr_candidate(self)
 
     def unwatch(self, session: Session) -> None:
-        """A session ended, or does not list this partition any more."""
+        """Forget a session that ended, or that no longer lists this partition."""
         if self.sessions.pop(session, None) is not None and self.leader is not None:
             self.leader.on_fetch_stopped(session.replica_id, session.contact)
 
     def on_isr_answer(self, leader: LeaderState, proposal: Proposal, answer: Answer) -> None:
-        """The controller answered a proposal that this replica made as `leader`."""
+        """Take in the controller's answer to a proposal that this replica made as `leader`."""
         if leader.on_answer(proposal, answer, now_ms()) and self.leader is leader:
             self._on_watermark()
 

@@ -1,4 +1,4 @@
-"""What the Kafka listener calls: `broker.kafka.api.Replicas`, put together from its parts."""
+"""The interface for the Kafka listener: implements `broker.kafka.api.Replicas` from the parts of this package."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ReplicaService:
         return await self._producer_ids.next()
 
     def close(self) -> None:
-        """Serve nobody any more: everything parked is answered."""
+        """Stop serving: answer everything that is parked."""
         self.context.is_closed = True
         self.produces.close()
         self.table.close()

@@ -1,4 +1,4 @@
-"""Which replicas this broker hosts."""
+"""The table of the replicas that this broker hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metadata.image import PartitionImage
 
 
 class ReplicaTable:
-    """The only writer of which replicas are hosted.  Iterating yields the replicas."""
+    """The hosted replicas, which only this class adds and removes.  Iterating yields the replicas."""
 
     def __init__(self, context: ReplicaContext) -> None:
         self.context = context
@@ -70,6 +70,6 @@ class ReplicaTable:
             replica.close()
 
     def absent(self, topic: str, index: int) -> tuple[Code, PartitionImage | None]:
-        """Return what to answer for a partition that this broker does not host, and the partition if it exists."""
+        """Return the error for a partition that this broker does not host, and the partition if it exists."""
         known = self.context.cluster.partition(topic, index)
         return (Code.UNKNOWN_TOPIC_OR_PARTITION if known is None else Code.NOT_LEADER_OR_FOLLOWER), known

@@ -1,4 +1,4 @@
-"""The throttle of reassignments: how fast replicas that join this broker may copy."""
+"""The throttle of reassignments: limits the rate at which replicas that join this broker copy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from broker.core.throttle import Throttle
 
 
 class ReplicationThrottle:
-    """The rate limit of all replicas that join this broker; `release` is called when those that wait may go on."""
+    """The rate limit of all replicas that join this broker.  `release` is called when waiting replicas may continue."""
 
     PORTION_MIN = 4096
     WAIT_MIN_S = 0.01
-    """Smaller portions and shorter waits are rounded up, so that nobody is woken for a few bytes."""
+    """Smaller portions and shorter waits are rounded up, so that no replica is woken for a few bytes."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         self._throttle = Throttle()
@@ -30,12 +30,12 @@ class ReplicationThrottle:
         self._throttle.spend(size, asyncio.get_running_loop().time())
 
     def portion(self, most: int) -> int:
-        """Return how much to ask for at a time: a tenth of a second's worth, so that the overdraft stays small."""
+        """Return the bytes to request at a time: those of a tenth of a second, so that the overdraft stays small."""
         rate = self._throttle.rate
         return most if rate < 0 else min(most, max(self.PORTION_MIN, rate // 10))
 
     def must_wait(self) -> bool:
-        """Return whether to ask for nothing now; `release` is then called later."""
+        """Return whether to request nothing now; `release` is then called later."""
         loop = asyncio.get_running_loop()
         wait_s = self._throttle.wait_s(loop.time())
         if wait_s == 0.0:

@@ -62,9 +62,9 @@ class Watermarks:
             self._forgotten[directory_id].add(name)
 
     async def save(self) -> None:
-        """Write the watermarks that are unsaved now; those that move meanwhile wait for the next call."""
+        """Write the unsaved watermarks.  Those that move meanwhile wait for the next call."""
         due = list(self._unsaved)
-        for start in range(0, max(len(due), 1), MAX_CHANGES):  # at least once, for the forgotten ones
+        for start in range(0, max(len(due), 1), MAX_CHANGES):  # at least once, for the facts to delete
             taken = due[start : start + MAX_CHANGES]
             for key in taken:
                 del self._unsaved[key]
@@ -96,7 +96,7 @@ class Watermarks:
         return changes
 
     async def run(self, interval_ms: int) -> None:
-        """`save` at each interval, until cancelled."""
+        """Call `save` at each interval, until cancelled."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
             await self.save()
