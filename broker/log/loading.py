@@ -117,7 +117,9 @@ def _recover_tail(
             _discard(disk, file)
             continue
         if not is_first and base_offset != epochs.end_offset:
-            if config.write_caching:  # the end of the previous segment, or a whole segment, was never synced
+            # With write.caching, the end of the previous segment or a whole segment may never have been synced.  A gap
+            # below `committed` is damage, and deletes nothing: the missing file may be put back.
+            if config.write_caching and epochs.end_offset >= committed:
                 for later in files[number:]:
                     _discard(disk, later)
                 return TornTail(file.path, 0, file.size, epochs.end_offset, f"follows a gap at {epochs.end_offset}")

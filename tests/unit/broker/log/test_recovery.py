@@ -189,6 +189,22 @@ async def test_with_write_caching_damage_below_the_watermark_is_damage(rig: Rig)
     assert "was durable and committed" in str(rig.logs.failures[KEY])
 
 
+async def test_with_write_caching_a_missing_committed_segment_deletes_nothing(rig: Rig) -> None:
+    """The file may be put back: the log is whole then."""
+    log = rig.create(CACHING)
+    written = fill(log, 30)
+    await rig.settle(log)
+    await rig.disk.facts.commit({watermark_fact(KEY): b"%d" % log.take_watermark()})
+    second = rig.files(log)[1]
+    await rig.kill()
+    content = second.read_bytes()
+    second.unlink()
+    await rig.start()
+    assert KEY in rig.logs.failures
+    await restart_with(rig, second, content)
+    assert batches_of(rig.log) == written
+
+
 async def test_a_log_without_write_caching_again_is_synced_in_order(rig: Rig) -> None:
     log = rig.create(CACHING)
     fill(log, 3)
