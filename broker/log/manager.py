@@ -361,8 +361,8 @@ class LogManager:
             before = (log.generation, log.end_offset, log.epochs.latest)
             disk = self._disks[log.directory_id]
             empty = encode_state(empty_state(offset, epoch))
+            await self._commit_states(disk, [log], {_fact(log): empty, watermark_fact(log.key): None})
             with self._reported(disk):
-                await disk.facts.commit({_fact(log): empty, watermark_fact(log.key): None})
                 if (log.generation, log.end_offset, log.epochs.latest) != before:  # appended to, or made a leader's
                     await self._commit_states(disk, [log], {_fact(log): encode_state(log.take_state())})
                     return False

@@ -396,6 +396,30 @@ async def test_a_checkpoint_that_was_cut_off_is_made_again_by_a_clean_stop(
     assert batches_of(rig.log) == written
 
 
+async def test_reset_that_was_cut_off_is_undone_by_a_clean_stop(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The empty state may have been written, while the log in memory still has all records."""
+    log = rig.create()
+    written = fill(log, 30)
+    await rig.settle(log)
+    await rig.logs.checkpoint([log])
+    commit = rig.disk.facts.commit
+    is_written = asyncio.Event()
+
+    async def commit_and_wait(changes: dict[str, bytes | None]) -> None:
+        await commit(changes)
+        is_written.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(rig.disk.facts, "commit", commit_and_wait)
+        reset = asyncio.ensure_future(rig.logs.reset_to(log, 19))
+        await is_written.wait()
+        reset.cancel()
+        await asyncio.gather(reset, return_exceptions=True)
+    await rig.restart(clean=True)
+    assert batches_of(rig.log) == written
+
+
 async def test_reset(rig: Rig) -> None:
     log = rig.create()
     fill(log, 30, epoch=3)
