@@ -35,7 +35,7 @@ class RaftConfig:
     download_backoff_max_ms: int = 30_000
     voter_wait_ms: int = 500  # how long a leader may hold the fetch of a voter that has everything
     watermark_wait_ms: int = 5  # how late a voter that has every record may hear of a new high watermark
-    observer_wait_ms: int = 5_000  # likewise for observers; also how late a broker may notice a leader that hangs
+    observer_wait_ms: int = 5_000  # the same for an observer; a broker may notice a hung leader this late
     fetch_max_bytes: int = 1 << 20  # of batches in one fetch reply
     recent_max_bytes: int = 4 << 20  # durable batches kept in memory, so that fetches near the end read no disk
     unwritten_max_bytes: int = 64 << 20  # of appended batches not yet durable; more proposals are refused

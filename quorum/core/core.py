@@ -300,7 +300,7 @@ class RaftCore:
         if isinstance(state.role, Leader):
             self._replication.commit(state.role)
 
-    # Replies.  An pending takes only the reply to its latest request, in the same stay in the same role.
+    # Replies.  A pending request takes only the reply to its latest request, in the same stay in the same role.
 
     def _pending_of(self, call: Call) -> PendingRequest | None:
         state = self._state

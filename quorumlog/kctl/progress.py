@@ -106,7 +106,7 @@ class Progress:
                 elif target is not None and target != sorted(wanted or ()):
                     raise _changed(f"the target is voters {join(target)} now")
                 elif target is None and is_leaders(described) and described.high_watermark >= offset:
-                    raise _changed(f"the target was cancelled; the voters are {join(now)}")
+                    raise _changed(f"the target was cancelled or replaced; the voters are {join(now)}")
             if self.left_s <= 0:
                 raise ClusterError(
                     ApiError.TIMED_OUT,

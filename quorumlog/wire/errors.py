@@ -138,7 +138,7 @@ class ApiError(StrEnum):
         return ApiError.__members__.get(name)
 
     # Outcome of a request, and the node or cluster that it was sent to
-    NONE = _row("NONE", "The request was carried out.", exit_code=ExitCode.DONE)
+    NONE = _row("NONE", "The request succeeded.", exit_code=ExitCode.DONE)
     NOT_CONTROLLER = _row(
         "NOT_CONTROLLER",
         "The node is not the active controller and knows no other; nothing was changed.",

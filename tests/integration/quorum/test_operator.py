@@ -47,7 +47,7 @@ async def test_the_active_controller_is_taken_out_and_back_in(tmp_path: Path) ->
         described = await quorum_is(cluster, "it observes", lambda it: len(it.observers) == 1)
         assert described.observers[0].replica.key.node_id == old.id
         status = await say(cluster, "quorum", "status")
-        assert f"node {old.id}, epoch 1: resigned: is no voter any more" in status.out
+        assert f"node {old.id}, epoch 1: resigned: is no longer a voter" in status.out
         assert (await say(cluster, "remove-voter", str(old.id))).code == 0, "it is out: that is what was asked for"
         await register(admin, 1001)
         assert set(await registered(admin)) == {1000, 1001}
