@@ -30,8 +30,8 @@ from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from broker.core.errors import Code
 from broker.core.partition import Contact
+from quorumlog.wire.errors import KafkaCode
 
 NO_SESSION = 0
 FULL_FETCH_NO_SESSION = -1
@@ -206,7 +206,7 @@ class SessionPartition(Generic[Key]):
     log_start_offset: int
     sent_high_watermark: int = -1
     sent_log_start: int = -1
-    sent_code: int = Code.NONE
+    sent_code: int = KafkaCode.NONE
 
     def take(self, other: SessionPartition[Key]) -> None:
         self.fetch_offset = other.fetch_offset
@@ -214,7 +214,7 @@ class SessionPartition(Generic[Key]):
         self.current_leader_epoch = other.current_leader_epoch
         self.last_fetched_epoch = other.last_fetched_epoch
         self.log_start_offset = other.log_start_offset
-        self.sent_code = Code.NONE
+        self.sent_code = KafkaCode.NONE
 
 
 def never_parked() -> None:
@@ -279,7 +279,9 @@ class SessionCache(Generic[Key]):
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, session_id: int, session_epoch: int, replica_id: int, now_ms: int) -> LeaderSession[Key] | Code:
+    def begin(
+        self, session_id: int, session_epoch: int, replica_id: int, now_ms: int
+    ) -> LeaderSession[Key] | KafkaCode:
         """Return the session of a request, or the error if there is none."""
         if session_epoch in (FULL_FETCH_NO_SESSION, FULL_FETCH_NEW_SESSION):
             self.close(session_id, replica_id)
@@ -292,9 +294,9 @@ class SessionCache(Generic[Key]):
             return session
         found = self._sessions.get(session_id)
         if found is None or found.replica_id != replica_id:
-            return Code.FETCH_SESSION_ID_NOT_FOUND
+            return KafkaCode.FETCH_SESSION_ID_NOT_FOUND
         if session_epoch != found.next_epoch:
-            return Code.INVALID_FETCH_SESSION_EPOCH
+            return KafkaCode.INVALID_FETCH_SESSION_EPOCH
         found.next_epoch = next_session_epoch(session_epoch)
         found.contact.last_fetch_ms = now_ms
         found.full = False

@@ -46,7 +46,7 @@ from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from broker.core.epochs import EpochCache
-from broker.core.errors import Code
+from quorumlog.wire.errors import KafkaCode
 
 UNKNOWN_END = -1
 ACKS_ALL = -1
@@ -198,23 +198,23 @@ class LeaderState:
         """Return whether `high_watermark` has reached everything that an earlier leader may have shown."""
         return self.high_watermark >= self.epoch_start
 
-    def admits(self, acks: int) -> Code:
+    def admits(self, acks: int) -> KafkaCode:
         """Return NONE if a produce with `acks` may be appended, else the error."""
         if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
-            return Code.INVALID_REQUIRED_ACKS
+            return KafkaCode.INVALID_REQUIRED_ACKS
         if acks == ACKS_ALL and len(self.isr) < self.min_isr:
-            return Code.NOT_ENOUGH_REPLICAS
-        return Code.NONE
+            return KafkaCode.NOT_ENOUGH_REPLICAS
+        return KafkaCode.NONE
 
-    def verdict(self, acks: int, end: int) -> Code | None:
+    def verdict(self, acks: int, end: int) -> KafkaCode | None:
         """Return the answer to a produce that ends at `end`; None if it must wait."""
         if acks == ACKS_ALL:
             if self.high_watermark >= end:
-                return Code.NONE
-            return Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND if len(self.isr) < self.min_isr else None
+                return KafkaCode.NONE
+            return KafkaCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if len(self.isr) < self.min_isr else None
         if acks == ACKS_LEADER:
-            return Code.NONE if self.flushed_end >= end else None
-        return Code.NONE
+            return KafkaCode.NONE if self.flushed_end >= end else None
+        return KafkaCode.NONE
 
     @property
     def min_isr(self) -> int:
@@ -419,32 +419,32 @@ class Divergence(NamedTuple):
 
 def check_position(
     fetch_offset: int, last_fetched_epoch: int, log_start: int, epochs: EpochCache, *, is_replica: bool
-) -> Divergence | Code:
-    """Compare a fetcher's position with the leader's history; return Code.NONE if it fits.
+) -> Divergence | KafkaCode:
+    """Compare a fetcher's position with the leader's history; return KafkaCode.NONE if it fits.
 
     last_fetched_epoch: -1 if the fetcher does not know it.  A consumer's position must then only be within the bounds
     of the log.  A replica's position fits only if the leader does not know that epoch either, because both logs begin
     there.  Otherwise an empty log that ends at an offset of another history would count as a copy of this one.
     """
     if fetch_offset < log_start:
-        return Code.OFFSET_OUT_OF_RANGE
+        return KafkaCode.OFFSET_OUT_OF_RANGE
     if last_fetched_epoch < 0:
         if is_replica:
             fits = fetch_offset == log_start and epochs.epoch_of(log_start - 1) < 0
         else:
             fits = fetch_offset <= epochs.end_offset
-        return Code.NONE if fits else Code.OFFSET_OUT_OF_RANGE
+        return KafkaCode.NONE if fits else KafkaCode.OFFSET_OUT_OF_RANGE
     epoch, end = epochs.end_of(min(last_fetched_epoch, epochs.latest))
     if epoch < last_fetched_epoch or end < fetch_offset:
         return Divergence(epoch, end)
-    return Code.NONE
+    return KafkaCode.NONE
 
 
-def check_leader_epoch(current_leader_epoch: int, leader_epoch: int) -> Code:
+def check_leader_epoch(current_leader_epoch: int, leader_epoch: int) -> KafkaCode:
     """Compare the leader epoch that a fetcher knows with the actual one.  -1: the fetcher does not state it."""
     if current_leader_epoch in (-1, leader_epoch):
-        return Code.NONE
-    return Code.FENCED_LEADER_EPOCH if current_leader_epoch < leader_epoch else Code.UNKNOWN_LEADER_EPOCH
+        return KafkaCode.NONE
+    return KafkaCode.FENCED_LEADER_EPOCH if current_leader_epoch < leader_epoch else KafkaCode.UNKNOWN_LEADER_EPOCH
 
 
 # -- the follower
@@ -531,14 +531,14 @@ class FollowerState:
             return Drop()
         # A log without records and without an epoch has nothing to compare, whatever its end offset.
         shares_nothing = reply.log_start > log_end or (log_start == log_end and sent.last_fetched_epoch < 0)
-        if reply.code == Code.OFFSET_OUT_OF_RANGE and reply.log_start >= 0 and shares_nothing:
+        if reply.code == KafkaCode.OFFSET_OUT_OF_RANGE and reply.log_start >= 0 and shares_nothing:
             return RestartAt(reply.log_start, -1 if reply.diverging is None else reply.diverging.epoch)
-        if reply.code != Code.NONE:
+        if reply.code != KafkaCode.NONE:
             return StandBack(reply.code)
         if reply.diverging is not None:
             return _part_ways(reply.diverging, reply.log_start, log_start, epochs)
         if reply.first_offset not in (UNKNOWN_END, log_end):
-            return StandBack(Code.CORRUPT_MESSAGE)
+            return StandBack(KafkaCode.CORRUPT_MESSAGE)
         return AppendRecords(reply.high_watermark)
 
     def watermark_after(self, leader_high_watermark: int, log_end: int) -> bool:
@@ -556,7 +556,7 @@ class FollowerState:
 def _part_ways(diverging: Divergence, leaders_start: int, log_start: int, epochs: EpochCache) -> FollowerStep:
     """Decide what a follower does when its history differs from the leader's from some offset on."""
     if diverging.epoch > epochs.last_epoch or leaders_start < 0:
-        return StandBack(Code.CORRUPT_MESSAGE)  # this cannot be an answer to the request
+        return StandBack(KafkaCode.CORRUPT_MESSAGE)  # this cannot be an answer to the request
     end = truncation_point(diverging, epochs)
     return TruncateTo(end) if end >= log_start else RestartAt(leaders_start)
 

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from broker.core.errors import Code
+from quorumlog.wire.errors import KafkaCode
 
 RECENT_BATCHES = 5
 SEQUENCE_MAX = 2**31 - 1
@@ -77,7 +77,7 @@ class Duplicate(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    code: Code
+    code: KafkaCode
     reason: str
 
 
@@ -143,7 +143,7 @@ class ProducerState:
             return self._check_unknown(batch, log_start_offset)
         if batch.producer_epoch < producer.epoch:
             reason = f"producer {batch.producer_id} has epoch {producer.epoch}, this batch {batch.producer_epoch}"
-            return Refuse(Code.INVALID_PRODUCER_EPOCH, reason)
+            return Refuse(KafkaCode.INVALID_PRODUCER_EPOCH, reason)
         if batch.producer_epoch > producer.epoch:
             if batch.base_sequence == 0:
                 return ACCEPT
@@ -155,7 +155,7 @@ class ProducerState:
             return ACCEPT
         if _is_before(batch.last_sequence, producer.recent[0].base_sequence):
             reason = f"sequence {batch.base_sequence} of producer {batch.producer_id} is older than its last batches"
-            return Refuse(Code.DUPLICATE_SEQUENCE_NUMBER, reason)
+            return Refuse(KafkaCode.DUPLICATE_SEQUENCE_NUMBER, reason)
         return _out_of_order(batch, f"{next_sequence(producer.last_sequence)} is next")
 
     def _check_unknown(self, batch: ProducedBatch, log_start_offset: int) -> Accept | Refuse:
@@ -240,4 +240,4 @@ def _is_before(sequence: int, other: int) -> bool:
 
 def _out_of_order(batch: ProducedBatch, expected: str) -> Refuse:
     reason = f"sequence {batch.base_sequence} of producer {batch.producer_id}: {expected}"
-    return Refuse(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, reason)
+    return Refuse(KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER, reason)

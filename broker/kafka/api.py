@@ -1,7 +1,7 @@
 """The port of the Kafka listener: what its handlers call, and the requests and results of these calls.
 
 `broker.replica.service.ReplicaService` implements `Replicas`.  Handlers convert a frame into a request, and a result
-into a frame; they decide nothing.  Error codes are the protocol's numbers (`broker.core.errors.Code`); 0 is success.
+into a frame; they decide nothing.  Error codes are the protocol's numbers (`KafkaCode`); 0 is success.
 End offsets are exclusive.
 
 Rules for handlers:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from broker.core.errors import Code
 from broker.kafka.api import (
     CONSUMER,
     FULL_FETCH_NO_SESSION,
@@ -27,10 +26,11 @@ from broker.kafka.api import (
 )
 from broker.kafka.connection import Caller, HangUp, Pending, Reply, log
 from broker.kafka.metadata import node_endpoints
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import fetch, produce
 
 _TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-_SERVER_ERROR = ProduceResult(int(Code.UNKNOWN_SERVER_ERROR), error_message="the broker failed; see its log")
+_SERVER_ERROR = ProduceResult(int(KafkaCode.UNKNOWN_SERVER_ERROR), error_message="the broker failed; see its log")
 _EMPTY = memoryview(b"")
 
 R = TypeVar("R", ProduceResult, FetchResult)
@@ -51,7 +51,7 @@ def handle_produce(replicas: Replicas, caller: Caller, frame: memoryview) -> Rep
         refusal = ProduceResult(_TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_message=message)
     elif request.acks not in (-1, 0, 1):
         message = f"acks must be -1, 0 or 1, not {request.acks}"
-        refusal = ProduceResult(int(Code.INVALID_REQUIRED_ACKS), error_message=message)
+        refusal = ProduceResult(int(KafkaCode.INVALID_REQUIRED_ACKS), error_message=message)
     if refusal is not None:
         if request.acks == 0:
             raise HangUp(refusal.error_message)
@@ -119,20 +119,20 @@ async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, ro
 
 def _without_storage_error(result: R) -> R:
     """Replace KAFKA_STORAGE_ERROR, which old clients do not know, by one that makes them look for the leader."""
-    if result.error_code != Code.KAFKA_STORAGE_ERROR:
+    if result.error_code != KafkaCode.KAFKA_STORAGE_ERROR:
         return result
-    return replace(result, error_code=int(Code.NOT_LEADER_OR_FOLLOWER))
+    return replace(result, error_code=int(KafkaCode.NOT_LEADER_OR_FOLLOWER))
 
 
-def _refusal(request: fetch.FetchRequest, version: int) -> Code | None:
+def _refusal(request: fetch.FetchRequest, version: int) -> KafkaCode | None:
     """Return the error for the request as a whole, if there is one."""
     follower = request.replica_id >= 0
     if follower and version < _FIRST_FETCH_WITH_STATE:
         return (
-            Code.CLUSTER_AUTHORIZATION_FAILED
+            KafkaCode.CLUSTER_AUTHORIZATION_FAILED
         )  # brokers of this cluster use newer versions; a fetch by anybody else must not move a watermark
     if not follower and request.session_id != NO_SESSION:
-        return Code.FETCH_SESSION_ID_NOT_FOUND  # consumers get no session
+        return KafkaCode.FETCH_SESSION_ID_NOT_FOUND  # consumers get no session
     return None
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from broker.core.errors import Code
 from broker.kafka import admin, configs, data, partitions, reassignments
 from broker.kafka.api import NO_EPOCH, Replicas
 from broker.kafka.connection import Caller, HangUp, Pending, Reply
 from broker.kafka.limits import KafkaLimits
 from broker.kafka.metadata import MetadataResponses, node_endpoints, wanted_topics
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import codec, fetch, produce
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import ControllerCall
@@ -154,7 +154,7 @@ class Handlers:
     def _on_find_coordinator(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
         if getattr(request, "key_type", _GROUP) == _GROUP:
-            code, message = int(Code.COORDINATOR_NOT_AVAILABLE), _NO_GROUPS
+            code, message = int(KafkaCode.COORDINATOR_NOT_AVAILABLE), _NO_GROUPS
         else:  # fatal to a producer, so that it fails at once instead of waiting for a coordinator
             code, message = _TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS
         nowhere = {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}
@@ -211,8 +211,8 @@ class Handlers:
                 epoch = getattr(item, "current_leader_epoch", NO_EPOCH)
                 found = await self._replicas.list_offset(topic.name, item.partition_index, item.timestamp, epoch)
                 code = found.error_code
-                if code == Code.OFFSET_NOT_AVAILABLE and not knows_not_available:
-                    code = int(Code.LEADER_NOT_AVAILABLE)
+                if code == KafkaCode.OFFSET_NOT_AVAILABLE and not knows_not_available:
+                    code = int(KafkaCode.LEADER_NOT_AVAILABLE)
                 partitions.append(
                     {
                         "partition_index": item.partition_index,

@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 from uuid import UUID
 
-from broker.core.errors import Code
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from metadata.records import NO_LEADER
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.buffer import count, nullable_string, string
 from quorumlog.wire.kafka.produce import NodeEndpoint
 
@@ -153,10 +153,10 @@ class _TopicWriter:
     def write_wanted(self, out: bytearray, topic_id: UUID | None, name: str | None) -> None:
         if topic_id is not None:
             topic = self._image.topics.get(topic_id)
-            unknown = Code.UNKNOWN_TOPIC_ID.value
+            unknown = KafkaCode.UNKNOWN_TOPIC_ID.value
         else:
             topic = self._image.topic(name or "")
-            unknown = Code.UNKNOWN_TOPIC_OR_PARTITION.value if is_topic_name(name or "") else _INVALID_TOPIC
+            unknown = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION.value if is_topic_name(name or "") else _INVALID_TOPIC
         if topic is not None:
             self.write(out, topic)
         else:
@@ -193,7 +193,7 @@ class _TopicWriter:
         if leader not in self._reachable:
             known = leader != NO_LEADER and leader in self._image.brokers
             has_other_listener = known and self._version >= _FIRST_WITH_LISTENER_ERROR
-            error = _LISTENER_NOT_FOUND if has_other_listener else Code.LEADER_NOT_AVAILABLE.value
+            error = _LISTENER_NOT_FOUND if has_other_listener else KafkaCode.LEADER_NOT_AVAILABLE.value
             leader = NO_LEADER
         out += _PARTITION.pack(error, partition.index, leader)
         if self._version >= _FIRST_WITH_LEADER_EPOCH:

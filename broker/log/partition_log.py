@@ -19,7 +19,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 from broker.core.epochs import EpochCache
-from broker.core.errors import Code
 from broker.core.producer_state import Duplicate, ProducerState, Refuse
 from broker.log.produced import Produced, check_produced, refused
 from broker.log.producer_snapshots import load_producers, remove_old_snapshots, remove_snapshots, write_snapshot
@@ -30,6 +29,7 @@ from broker.log.timestamps import find_newest, find_timestamp
 from broker.log.types import Appended, LogConfig, LogKey, Refused, TimestampOffset
 from broker.log.unflushed import Unflushed
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, check_batches, patch, seal
 
 LOGS = "logs"
@@ -190,12 +190,12 @@ class PartitionLog:
         first = offset
         for header in headers:
             if header.base_offset != offset:
-                return Refused(int(Code.CORRUPT_MESSAGE), f"offset {header.base_offset} where {offset} must come")
+                return Refused(int(KafkaCode.CORRUPT_MESSAGE), f"offset {header.base_offset} where {offset} must come")
             if header.leader_epoch < epoch:
-                return Refused(int(Code.CORRUPT_MESSAGE), f"leader epoch {header.leader_epoch} after {epoch}")
+                return Refused(int(KafkaCode.CORRUPT_MESSAGE), f"leader epoch {header.leader_epoch} after {epoch}")
             if header.leader_epoch > leader_epoch:
                 reason = f"leader epoch {header.leader_epoch} from the leader of {leader_epoch}"
-                return Refused(int(Code.UNKNOWN_LEADER_EPOCH), reason)
+                return Refused(int(KafkaCode.UNKNOWN_LEADER_EPOCH), reason)
             offset, epoch = header.end_offset, header.leader_epoch
         if headers:
             self._append(batches, headers, now_ms)

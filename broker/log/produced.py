@@ -20,15 +20,8 @@ from broker.log.records import INFLATED_MAX
 from broker.log.types import LogConfig, Refused
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.compression import InflatedSizeError, decompress
-from quorumlog.wire.record_batch import (
-    HEADER_SIZE,
-    BatchErrorCode,
-    BatchHeader,
-    BatchRefusal,
-    Buffer,
-    Codec,
-    validate_batches,
-)
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import HEADER_SIZE, BatchHeader, BatchRefusal, Buffer, Codec, validate_batches
 from quorumlog.wire.record_framing import check_framing
 
 INFLATED_RATIO_MAX: Final = 1024
@@ -94,9 +87,9 @@ def check_inflated(produced: Produced, size_max: int) -> Produced | Refused:
                 body = decompress(header.codec, view[position + HEADER_SIZE : position + header.size], size_max)
             except InflatedSizeError:
                 text = f"the records inflate to more than {size_max} bytes"
-                return Refused(BatchErrorCode.MESSAGE_TOO_LARGE, text)
+                return Refused(KafkaCode.MESSAGE_TOO_LARGE, text)
             except RemoteProtocolError as error:
-                return Refused(BatchErrorCode.INVALID_RECORD, error.message)
+                return Refused(KafkaCode.INVALID_RECORD, error.message)
             size_max -= len(body)
             framing = check_framing(body, header, position=position)
             if isinstance(framing, BatchRefusal):

@@ -26,7 +26,6 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
-from broker.core.errors import Code
 from broker.core.fetch_session import NO_SESSION, SessionCache, SessionPartition, never_parked
 from broker.core.partition import Divergence, LeaderState, check_position
 from broker.kafka.api import CONSUMER, FetchPartition, FetchPlan, FetchReply, FetchResult, ForgottenPartition
@@ -36,6 +35,7 @@ from broker.replica.table import ReplicaTable
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
+from quorumlog.wire.errors import KafkaCode
 
 _MAX_SESSION_ID = 2**31 - 2
 
@@ -84,7 +84,7 @@ class FetchService:
         """Serve one request, within its bounded wait.  A cancel leaves nothing behind."""
         loop = asyncio.get_running_loop()
         session = self._sessions.begin(plan.session_id, plan.session_epoch, plan.replica_id, now_ms())
-        if isinstance(session, Code):
+        if isinstance(session, KafkaCode):
             return FetchReply(int(session))
         session.wake()  # an older request of the session may be parked
         epoch = session.next_epoch
@@ -103,7 +103,7 @@ class FetchService:
                 if session.session_id == NO_SESSION:
                     self._watch_all(session)
                 await self._park(session, deadline)
-            return FetchReply(int(Code.NONE), session.session_id)  # a newer request of the session took over
+            return FetchReply(int(KafkaCode.NONE), session.session_id)  # a newer request of the session took over
         finally:
             if session.session_id == NO_SESSION:
                 self._unwatch_all(session)
@@ -150,9 +150,9 @@ class FetchService:
     def _acknowledge(self, session: Session, entry: AskedPartition, plan: FetchPlan) -> None:
         """Count a follower's position as its acknowledgement, if it fits epoch and history of the leader."""
         found = self._serving(entry, plan.replica_id)
-        if isinstance(found, Code):
+        if isinstance(found, KafkaCode):
             return
-        if self._check(entry, plan.replica_id, found.log) is not Code.NONE:
+        if self._check(entry, plan.replica_id, found.log) is not KafkaCode.NONE:
             return
         contact = session.contact if session.session_id != NO_SESSION else None
         found.replica.on_fetch(plan.replica_id, plan.broker_epoch, entry.fetch_offset, contact)
@@ -186,9 +186,9 @@ class FetchService:
         for key in list(session.ready):
             entry = session.entries[key]
             found = self._serving(entry, plan.replica_id)
-            if isinstance(found, Code):
+            if isinstance(found, KafkaCode):
                 return True
-            if self._check(entry, plan.replica_id, found.log) is not Code.NONE:
+            if self._check(entry, plan.replica_id, found.log) is not KafkaCode.NONE:
                 return True
             try:
                 there = found.log.size_between(entry.fetch_offset, found.leader.high_watermark)
@@ -218,7 +218,7 @@ class FetchService:
             if session.next_epoch != epoch:
                 break
             code = result.error_code
-            if code != Code.NONE:
+            if code != KafkaCode.NONE:
                 urgent = urgent or code != entry.sent_code
                 results[key] = result
             elif result.diverging_epoch >= 0:
@@ -242,7 +242,7 @@ class FetchService:
         for key, result in results.items():
             # A partition with records stays ready, because there may be more.  So does one with an error, because
             # nothing may touch the session when its cause ends.
-            if result.error_code == Code.NONE and not len(result.records):
+            if result.error_code == KafkaCode.NONE and not len(result.records):
                 session.ready.pop(key, None)
         if session.full:
             # Partitions whose records had no room are answered without records, and stay ready.
@@ -257,7 +257,7 @@ class FetchService:
             entry.sent_code = result.error_code
             self._count(session, key, len(result.records))
         session.full = False
-        return FetchReply(int(Code.NONE), session.session_id, tuple(results.values()))
+        return FetchReply(int(KafkaCode.NONE), session.session_id, tuple(results.values()))
 
     def _count(self, session: Session, key: AskedKey, size: int) -> None:
         self._counters.fetched_bytes += size
@@ -268,11 +268,11 @@ class FetchService:
 
     def _without_records(self, entry: AskedPartition, replica_id: int) -> FetchResult:
         found = self._serving(entry, replica_id)
-        return self._error(entry, found) if isinstance(found, Code) else self._result(entry, found)
+        return self._error(entry, found) if isinstance(found, KafkaCode) else self._result(entry, found)
 
     async def _evaluate(self, entry: AskedPartition, plan: FetchPlan, budget: int, at_least_one: bool) -> FetchResult:
         found = self._serving(entry, plan.replica_id)
-        if isinstance(found, Code):
+        if isinstance(found, KafkaCode):
             return self._error(entry, found)
         replica, leader, partition_log = found
         try:
@@ -280,7 +280,7 @@ class FetchService:
             if isinstance(verdict, Divergence):
                 result = self._result(entry, found)
                 return replace(result, diverging_epoch=verdict.epoch, diverging_end=verdict.end)
-            if verdict is not Code.NONE:
+            if verdict is not KafkaCode.NONE:
                 return self._out_of_range(entry, found, verdict, plan.replica_id)
             end = leader.high_watermark if plan.replica_id == CONSUMER else partition_log.end_offset
             most = min(entry.max_bytes, budget)
@@ -289,12 +289,12 @@ class FetchService:
             records = await replica.read(entry.fetch_offset, max(most, 0), end)
         except (DiskError, CorruptStoreError) as error:
             replica.take_offline(error)
-            return self._error(entry, Code.KAFKA_STORAGE_ERROR)
+            return self._error(entry, KafkaCode.KAFKA_STORAGE_ERROR)
         if replica.leader is not leader:
-            return self._error(entry, Code.NOT_LEADER_OR_FOLLOWER)  # it resigned during the read
+            return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it resigned during the read
         return self._result(entry, found, records)
 
-    def _out_of_range(self, entry: AskedPartition, found: _Served, code: Code, replica_id: int) -> FetchResult:
+    def _out_of_range(self, entry: AskedPartition, found: _Served, code: KafkaCode, replica_id: int) -> FetchResult:
         leader_epoch = found.leader.leader_epoch
         result = replace(
             self._result(entry, found),
@@ -309,7 +309,7 @@ class FetchService:
         epoch = found.log.epochs.epoch_of(start - 1)
         return replace(result, diverging_epoch=epoch, diverging_end=start if epoch >= 0 else -1)
 
-    def _serving(self, entry: AskedPartition, replica_id: int) -> _Served | Code:
+    def _serving(self, entry: AskedPartition, replica_id: int) -> _Served | KafkaCode:
         """Return the leader that may answer for this partition.
 
         The leader epoch is judged before the follower's membership (KAFKA-14078).
@@ -317,18 +317,18 @@ class FetchService:
         replica = self._table.find(*entry.key)
         if replica is None:
             if self._cluster.partition(*entry.key) is not None:
-                return Code.NOT_LEADER_OR_FOLLOWER
-            return Code.UNKNOWN_TOPIC_OR_PARTITION if isinstance(entry.key[0], str) else Code.UNKNOWN_TOPIC_ID
+                return KafkaCode.NOT_LEADER_OR_FOLLOWER
+            return KafkaCode.UNKNOWN_TOPIC_OR_PARTITION if isinstance(entry.key[0], str) else KafkaCode.UNKNOWN_TOPIC_ID
         found = replica.leading(entry.current_leader_epoch)
-        if isinstance(found, Code):
+        if isinstance(found, KafkaCode):
             return found
         if replica_id != CONSUMER and replica_id not in found.leader.followers:
-            return Code.UNKNOWN_LEADER_EPOCH
+            return KafkaCode.UNKNOWN_LEADER_EPOCH
         if replica_id != CONSUMER and entry.current_leader_epoch < 0:
-            return Code.FENCED_LEADER_EPOCH  # a position counts only under the leader epoch that it names
+            return KafkaCode.FENCED_LEADER_EPOCH  # a position counts only under the leader epoch that it names
         return _Served(replica, *found)
 
-    def _check(self, entry: AskedPartition, replica_id: int, partition_log: PartitionLog) -> Divergence | Code:
+    def _check(self, entry: AskedPartition, replica_id: int, partition_log: PartitionLog) -> Divergence | KafkaCode:
         return check_position(
             entry.fetch_offset,
             entry.last_fetched_epoch,
@@ -343,17 +343,17 @@ class FetchService:
             topic_id,
             topic,
             entry.key[1],
-            int(Code.NONE),
+            int(KafkaCode.NONE),
             found.leader.high_watermark,
             found.leader.high_watermark,
             found.log.start_offset,
             records,
         )
 
-    def _error(self, entry: AskedPartition, code: Code) -> FetchResult:
+    def _error(self, entry: AskedPartition, code: KafkaCode) -> FetchResult:
         topic_id, topic = self._names(entry.key)
         leader, epoch = -1, -1
-        if code in (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH):
+        if code in (KafkaCode.NOT_LEADER_OR_FOLLOWER, KafkaCode.FENCED_LEADER_EPOCH):
             known = self._cluster.partition(*entry.key)
             if known is not None:
                 leader, epoch = known.leader, known.leader_epoch

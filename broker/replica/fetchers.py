@@ -28,7 +28,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.core.errors import Code
 from broker.core.fetch_session import NO_SESSION, FetcherSession, FetchTarget, PartitionKey, SessionRequest
 from broker.core.partition import (
     UNKNOWN_END,
@@ -52,7 +51,7 @@ from quorumlog.errors import ClusterError, CorruptStoreError, RemoteProtocolErro
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka import fetch as wire
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import parse_header
@@ -67,10 +66,10 @@ FLUSH_WAIT_S = 1.0
 
 _PASSING = frozenset(
     {
-        Code.NOT_LEADER_OR_FOLLOWER,
-        Code.FENCED_LEADER_EPOCH,
-        Code.UNKNOWN_LEADER_EPOCH,
-        Code.UNKNOWN_TOPIC_ID,
+        KafkaCode.NOT_LEADER_OR_FOLLOWER,
+        KafkaCode.FENCED_LEADER_EPOCH,
+        KafkaCode.UNKNOWN_LEADER_EPOCH,
+        KafkaCode.UNKNOWN_TOPIC_ID,
     }
 )
 """Refusals that only mean that one side has newer metadata."""
@@ -260,7 +259,7 @@ class Fetcher:
     # -- replies
 
     async def _on_reply(self, request: SessionRequest, reply: wire.FetchedReply) -> None:
-        if reply.error_code != Code.NONE:
+        if reply.error_code != KafkaCode.NONE:
             # The leader does not know the session or its epoch: requests under way will fail, too.
             await self._abandon_rounds()
             self._session.reset()

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from broker.core.errors import Code
 from broker.core.partition import LeaderState
 from broker.kafka.api import (
     EARLIEST_TIMESTAMP,
@@ -21,6 +20,7 @@ from broker.replica.replica import Leading, Replica
 from broker.replica.table import ReplicaTable
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
+from quorumlog.wire.errors import KafkaCode
 
 
 class OffsetService:
@@ -34,34 +34,34 @@ class OffsetService:
         if replica is None:
             return ListOffsetResult(int(self._table.absent(topic, index)[0]))
         found = replica.leading(current_leader_epoch)
-        if isinstance(found, Code):
+        if isinstance(found, KafkaCode):
             return ListOffsetResult(int(found))
         try:
             return await self._list_offset(found, timestamp)
         except (DiskError, CorruptStoreError) as error:
             replica.take_offline(error)
-            return ListOffsetResult(int(Code.KAFKA_STORAGE_ERROR))
+            return ListOffsetResult(int(KafkaCode.KAFKA_STORAGE_ERROR))
 
     async def _list_offset(self, found: Leading, timestamp: int) -> ListOffsetResult:
         leader, partition_log = found
         watermark = leader.high_watermark
         if timestamp == LATEST_TIMESTAMP:
             if not leader.latest_known():
-                return ListOffsetResult(int(Code.OFFSET_NOT_AVAILABLE))
-            return ListOffsetResult(int(Code.NONE), watermark, -1, leader.leader_epoch)
+                return ListOffsetResult(int(KafkaCode.OFFSET_NOT_AVAILABLE))
+            return ListOffsetResult(int(KafkaCode.NONE), watermark, -1, leader.leader_epoch)
         if timestamp == EARLIEST_TIMESTAMP or timestamp < LAST_TIERED_TIMESTAMP:
             start = partition_log.start_offset
-            return ListOffsetResult(int(Code.NONE), start, -1, _epoch_at(partition_log, start, leader))
+            return ListOffsetResult(int(KafkaCode.NONE), start, -1, _epoch_at(partition_log, start, leader))
         if timestamp == MAX_TIMESTAMP:
             place = await self._look_up(partition_log.max_timestamp_offset, watermark)
         elif timestamp < 0:
-            return ListOffsetResult(int(Code.NONE))
+            return ListOffsetResult(int(KafkaCode.NONE))
         else:
             place = await self._look_up(partition_log.offset_for_timestamp, timestamp, watermark)
         if place is None:
             # No committed record is so late, but an older leader may have shown later ones.
-            return ListOffsetResult(int(Code.NONE if leader.latest_known() else Code.OFFSET_NOT_AVAILABLE))
-        return ListOffsetResult(int(Code.NONE), place.offset, place.timestamp, place.leader_epoch)
+            return ListOffsetResult(int(KafkaCode.NONE if leader.latest_known() else KafkaCode.OFFSET_NOT_AVAILABLE))
+        return ListOffsetResult(int(KafkaCode.NONE), place.offset, place.timestamp, place.leader_epoch)
 
     def epoch_end(self, topic: str, index: int, leader_epoch: int, current_leader_epoch: int) -> EpochEndResult:
         """Return the largest epoch up to `leader_epoch` that the log has, and where it ends."""
@@ -69,10 +69,10 @@ class OffsetService:
         if replica is None:
             return EpochEndResult(int(self._table.absent(topic, index)[0]))
         found = replica.leading(current_leader_epoch)
-        if isinstance(found, Code):
+        if isinstance(found, KafkaCode):
             return EpochEndResult(int(found))
         epoch, end = found.log.epochs.end_of(leader_epoch)
-        return EpochEndResult(int(Code.NONE), epoch, end)
+        return EpochEndResult(int(KafkaCode.NONE), epoch, end)
 
     async def _look_up(
         self, find: Callable[..., Coroutine[Any, Any, TimestampOffset | None]], *arguments: int

@@ -6,9 +6,9 @@ import asyncio
 import heapq
 from dataclasses import dataclass
 
-from broker.core.errors import Code
 from broker.core.partition import ACKS_ALL, LeaderState
 from broker.kafka.api import ProduceResult
+from quorumlog.wire.errors import KafkaCode
 
 
 @dataclass(slots=True)
@@ -41,9 +41,9 @@ class ParkedProduces:
         heap = self._by_commit if produce.acks == ACKS_ALL else self._by_flush
         heapq.heappush(heap, (produce.end_offset, self._order, produce))
 
-    def take_decided(self, leader: LeaderState) -> list[tuple[ParkedProduce, Code]]:
+    def take_decided(self, leader: LeaderState) -> list[tuple[ParkedProduce, KafkaCode]]:
         """Remove and return the produces that are decided by now, in order, each with its answer."""
-        decided: list[tuple[ParkedProduce, Code]] = []
+        decided: list[tuple[ParkedProduce, KafkaCode]] = []
         for heap in (self._by_flush, self._by_commit):
             while heap:
                 produce = heap[0][2]

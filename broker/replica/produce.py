@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.core.errors import Code
 from broker.kafka.api import ProduceResult
 from broker.log.produced import check_produced
 from broker.replica.record_checks import Produce, RecordChecks
 from broker.replica.replica import refused_produce
 from broker.replica.table import ReplicaTable
+from quorumlog.wire.errors import KafkaCode
 
 
 class ProduceService:
@@ -32,11 +32,11 @@ class ProduceService:
             code, known = self._table.absent(topic, index)
             future.set_result(refused_produce(code, partition=known))
         elif replica.log is None:
-            future.set_result(refused_produce(Code.KAFKA_STORAGE_ERROR, replica.offline))
+            future.set_result(refused_produce(KafkaCode.KAFKA_STORAGE_ERROR, replica.offline))
         elif replica.serving() is None:
-            future.set_result(refused_produce(Code.NOT_LEADER_OR_FOLLOWER, partition=replica.image))
+            future.set_result(refused_produce(KafkaCode.NOT_LEADER_OR_FOLLOWER, partition=replica.image))
         elif self._waiting(acks) >= self._context.limits.parked_produces:
-            future.set_result(refused_produce(Code.REQUEST_TIMED_OUT, "too many writes wait for replication"))
+            future.set_result(refused_produce(KafkaCode.REQUEST_TIMED_OUT, "too many writes wait for replication"))
         else:
             config = replica.log.config
             produce = Produce(topic, index, acks, timeout_ms, future, check_produced(batches, config))
@@ -46,7 +46,7 @@ class ProduceService:
 
     def close(self) -> None:
         """Refuse the produces whose records are still to be checked."""
-        self._checks.refuse_all(Code.NOT_LEADER_OR_FOLLOWER)
+        self._checks.refuse_all(KafkaCode.NOT_LEADER_OR_FOLLOWER)
 
     def _waiting(self, acks: int) -> int:
         return self._checks.produces + (self._context.parked_produces if acks else 0)

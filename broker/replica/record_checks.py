@@ -22,11 +22,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from broker.core.errors import Code
 from broker.kafka.api import ProduceResult
 from broker.log import LogConfig, Refused
 from broker.log.produced import Produced, check_inflated, inflated_size_max
 from broker.replica.limits import ReplicaLimits
+from quorumlog.wire.errors import KafkaCode
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +93,7 @@ class RecordChecks:
             self._start()
         return False
 
-    def refuse_all(self, code: Code) -> None:
+    def refuse_all(self, code: KafkaCode) -> None:
         """Answer every waiting produce with an error, and append none of them."""
         for queue in list(self._queues.values()):
             for produce in queue:
@@ -113,7 +113,9 @@ class RecordChecks:
         if compressed_size <= self._limits.inline_check_bytes:
             inline_max = min(size_max, self._limits.inline_check_inflated_bytes)
             checked = check_inflated(batches, inline_max)
-            if not (isinstance(checked, Refused) and checked.code == Code.MESSAGE_TOO_LARGE and inline_max < size_max):
+            if not (
+                isinstance(checked, Refused) and checked.code == KafkaCode.MESSAGE_TOO_LARGE and inline_max < size_max
+            ):
                 produce.batches = checked
                 return None
         return _Check(produce, batches, size_max)
@@ -131,7 +133,7 @@ class RecordChecks:
     def _on_checked(self, check: _Check, done: asyncio.Future[Produced | Refused]) -> None:
         self._running -= 1
         if done.cancelled() or done.exception() is not None:
-            check.produce.batches = Refused(int(Code.UNKNOWN_SERVER_ERROR), "the check of the records failed")
+            check.produce.batches = Refused(int(KafkaCode.UNKNOWN_SERVER_ERROR), "the check of the records failed")
         else:
             check.produce.batches = done.result()
         check.produce.is_checked = True
@@ -144,7 +146,7 @@ class RecordChecks:
         produce.timer = None
         if not produce.future.done():
             message = "the records were not checked in time; nothing was appended"
-            produce.future.set_result(ProduceResult(int(Code.REQUEST_TIMED_OUT), error_message=message))
+            produce.future.set_result(ProduceResult(int(KafkaCode.REQUEST_TIMED_OUT), error_message=message))
         self._advance(produce.partition)
 
     def _advance(self, partition: tuple[str, int]) -> None:
@@ -167,6 +169,6 @@ class RecordChecks:
         except Exception as error:  # a bug: the loop's exception handler reports it
             if not produce.future.done():
                 message = "the broker failed while it appended; the records may have been appended"
-                produce.future.set_result(ProduceResult(int(Code.UNKNOWN_SERVER_ERROR), error_message=message))
+                produce.future.set_result(ProduceResult(int(KafkaCode.UNKNOWN_SERVER_ERROR), error_message=message))
             context = {"message": "append of a checked produce failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)

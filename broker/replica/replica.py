@@ -25,7 +25,6 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
-from broker.core.errors import Code
 from broker.core.fetch_session import LeaderSession, PartitionKey, SessionPartition
 from broker.core.partition import (
     Answer,
@@ -47,6 +46,7 @@ from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.errors import KafkaCode
 
 log = get_logger("broker")
 
@@ -128,15 +128,15 @@ class Replica:
             return None
         return self.leader if self.image.last_offset > self._context.cluster.own_epoch else None
 
-    def leading(self, current_leader_epoch: int) -> Leading | Code:
+    def leading(self, current_leader_epoch: int) -> Leading | KafkaCode:
         """Return the leader that may answer a request that was sent under `current_leader_epoch` (-1: unknown)."""
         if self.log is None:
-            return Code.KAFKA_STORAGE_ERROR
+            return KafkaCode.KAFKA_STORAGE_ERROR
         leader = self.serving()
         if leader is None:
-            return Code.NOT_LEADER_OR_FOLLOWER
+            return KafkaCode.NOT_LEADER_OR_FOLLOWER
         code = check_leader_epoch(current_leader_epoch, leader.leader_epoch)
-        return Leading(leader, self.log) if code is Code.NONE else code
+        return Leading(leader, self.log) if code is KafkaCode.NONE else code
 
     # -- transitions
 
@@ -193,7 +193,7 @@ class Replica:
         self.leader = None
         self.follower = FollowerState(image.leader, image.leader_epoch, self.log.high_watermark)
         self.role_epoch = image.leader_epoch
-        self._refuse_parked(Code.NOT_LEADER_OR_FOLLOWER)
+        self._refuse_parked(KafkaCode.NOT_LEADER_OR_FOLLOWER)
         self._touch(consumers=True, followers=True)
         self._context.events.role_changed(self)
         self._report_end(led)
@@ -204,7 +204,7 @@ class Replica:
             return
         log.error("replica offline", topic=self.topic, partition=self.key.index, cause=str(error))
         directory_id, logs = self.log.directory_id, self._context.logs
-        self._end(str(error), Code.KAFKA_STORAGE_ERROR)
+        self._end(str(error), KafkaCode.KAFKA_STORAGE_ERROR)
         if isinstance(error, DiskError):
             logs.disk_failed(directory_id, error)
         elif isinstance(error, CorruptStoreError) and self.key in logs.logs:
@@ -212,7 +212,7 @@ class Replica:
 
     def remove(self) -> None:
         """Serve nothing any more: the replica was deleted, or moved to another broker."""
-        self._end("deleted", Code.NOT_LEADER_OR_FOLLOWER)
+        self._end("deleted", KafkaCode.NOT_LEADER_OR_FOLLOWER)
 
     def renewed(self, topic_id: UUID, image: PartitionImage) -> Replica:
         """Return the same replica under the topic's new id; this object serves nothing any more.
@@ -223,16 +223,16 @@ class Replica:
         moved = Replica(self._context, self.key, topic_id, self.topic, image, self.offline)
         moved.sessions = {session: key for session, key in self.sessions.items() if isinstance(key[0], str)}
         partition_log = self.log
-        self._end("its topic has another id now", Code.NOT_LEADER_OR_FOLLOWER)
+        self._end("its topic has another id now", KafkaCode.NOT_LEADER_OR_FOLLOWER)
         if partition_log is not None:
             moved.open(partition_log)
         return moved
 
     def close(self) -> None:
         """Refuse everything that is parked, because the broker stops."""
-        self._refuse_parked(Code.NOT_LEADER_OR_FOLLOWER)
+        self._refuse_parked(KafkaCode.NOT_LEADER_OR_FOLLOWER)
 
-    def _end(self, reason: str, code: Code) -> None:
+    def _end(self, reason: str, code: KafkaCode) -> None:
         led = self.leader
         self.log, self.offline = None, reason
         self.leader = self.follower = None
@@ -263,10 +263,10 @@ class Replica:
             future = asyncio.get_running_loop().create_future()
         leader = self.serving()
         if self.log is None:
-            future.set_result(refused_produce(Code.KAFKA_STORAGE_ERROR, self.offline))
+            future.set_result(refused_produce(KafkaCode.KAFKA_STORAGE_ERROR, self.offline))
         elif leader is None:
-            future.set_result(refused_produce(Code.NOT_LEADER_OR_FOLLOWER, partition=self.image))
-        elif (code := leader.admits(acks)) is not Code.NONE:
+            future.set_result(refused_produce(KafkaCode.NOT_LEADER_OR_FOLLOWER, partition=self.image))
+        elif (code := leader.admits(acks)) is not KafkaCode.NONE:
             future.set_result(refused_produce(code, _admission_text(code, leader, acks)))
         elif isinstance(batches, Refused):
             future.set_result(refused_by_log(batches))
@@ -287,7 +287,7 @@ class Replica:
             appended = partition_log.append_as_leader(batches, leader.leader_epoch, now_ms())
         except (DiskError, CorruptStoreError) as error:
             self.take_offline(error)
-            future.set_result(refused_produce(Code.KAFKA_STORAGE_ERROR, str(error)))
+            future.set_result(refused_produce(KafkaCode.KAFKA_STORAGE_ERROR, str(error)))
             return
         if isinstance(appended, Refused):
             future.set_result(refused_by_log(appended))
@@ -301,7 +301,7 @@ class Replica:
             self.ensure_flush()
         produce = ParkedProduce(future, acks, appended.first_offset, appended.end_offset)
         if self.leader is not leader:
-            self._answer(produce, Code.NOT_LEADER_OR_FOLLOWER)
+            self._answer(produce, KafkaCode.NOT_LEADER_OR_FOLLOWER)
         elif (verdict := leader.verdict(acks, appended.end_offset)) is not None:
             self._answer(produce, verdict)
         else:
@@ -316,7 +316,7 @@ class Replica:
     def _on_timeout(self, produce: ParkedProduce) -> None:
         produce.timer = None
         if not produce.future.done():
-            self._answer(produce, Code.REQUEST_TIMED_OUT)
+            self._answer(produce, KafkaCode.REQUEST_TIMED_OUT)
             self._context.parked_produces -= 1
             self._parked.forget(produce)
 
@@ -326,18 +326,18 @@ class Replica:
                 self._context.parked_produces -= 1
                 self._answer(produce, code)
 
-    def _refuse_parked(self, code: Code) -> None:
+    def _refuse_parked(self, code: KafkaCode) -> None:
         for produce in self._parked.take_all():
             self._context.parked_produces -= 1
             self._answer(produce, code)
 
-    def _answer(self, produce: ParkedProduce, code: Code) -> None:
+    def _answer(self, produce: ParkedProduce, code: KafkaCode) -> None:
         if produce.timer is not None:
             produce.timer.cancel()
         if produce.future.done():
             return  # the caller cancelled it
         leader, epoch = -1, NO_EPOCH
-        if code is Code.NOT_LEADER_OR_FOLLOWER:
+        if code is KafkaCode.NOT_LEADER_OR_FOLLOWER:
             leader, epoch = self.image.leader, self.image.leader_epoch
         start = -1 if self.log is None else self.log.start_offset
         produce.future.set_result(
@@ -437,7 +437,7 @@ class Replica:
                 session.wake()
 
 
-def refused_produce(code: Code, message: str = "", partition: PartitionImage | None = None) -> ProduceResult:
+def refused_produce(code: KafkaCode, message: str = "", partition: PartitionImage | None = None) -> ProduceResult:
     """partition: names the leader that the client should ask instead."""
     leader, epoch = (-1, NO_EPOCH) if partition is None else (partition.leader, partition.leader_epoch)
     return ProduceResult(int(code), error_message=message, leader_id=leader, leader_epoch=epoch)
@@ -447,8 +447,8 @@ def refused_by_log(refused: Refused) -> ProduceResult:
     return ProduceResult(refused.code, error_message=refused.reason, record_errors=refused.record_errors)
 
 
-def _admission_text(refusal: Code, leader: LeaderState, acks: int) -> str:
-    if refusal is Code.NOT_ENOUGH_REPLICAS:
+def _admission_text(refusal: KafkaCode, leader: LeaderState, acks: int) -> str:
+    if refusal is KafkaCode.NOT_ENOUGH_REPLICAS:
         return f"{len(leader.isr)} replicas are in sync, {leader.min_isr} are needed"
     return f"acks={acks} is none of -1, 0, 1"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
-from broker.core.errors import Code
 from broker.core.fetch_session import PartitionKey
 from broker.log import LogKey
 from broker.replica.context import ReplicaContext
 from broker.replica.replica import Replica
 from metadata.image import PartitionImage
+from quorumlog.wire.errors import KafkaCode
 
 
 class ReplicaTable:
@@ -69,7 +69,7 @@ class ReplicaTable:
         for replica in list(self):
             replica.close()
 
-    def absent(self, topic: str, index: int) -> tuple[Code, PartitionImage | None]:
+    def absent(self, topic: str, index: int) -> tuple[KafkaCode, PartitionImage | None]:
         """Return the error for a partition that this broker does not host, and the partition if it exists."""
         known = self.context.cluster.partition(topic, index)
-        return (Code.UNKNOWN_TOPIC_OR_PARTITION if known is None else Code.NOT_LEADER_OR_FOLLOWER), known
+        return (KafkaCode.UNKNOWN_TOPIC_OR_PARTITION if known is None else KafkaCode.NOT_LEADER_OR_FOLLOWER), known

@@ -11,10 +11,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from broker.core.errors import Code
 from broker.kafka.api import ProducerIdResult
 from quorumlog.wire import rpcs
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -86,8 +85,8 @@ class ProducerIdPool:
         """Return the result of `take` in the form that the Kafka listener uses."""
         producer_id = await self.take()
         if producer_id is None:
-            return ProducerIdResult(int(Code.COORDINATOR_LOAD_IN_PROGRESS))
-        return ProducerIdResult(int(Code.NONE), producer_id, 0)
+            return ProducerIdResult(int(KafkaCode.COORDINATOR_LOAD_IN_PROGRESS))
+        return ProducerIdResult(int(KafkaCode.NONE), producer_id, 0)
 
     async def _fetch(self) -> bool:
         """Ask the controller for one block; return whether it arrived."""

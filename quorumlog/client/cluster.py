@@ -21,12 +21,10 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
 from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address, parse_list, parse_target
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -315,15 +313,15 @@ class Cluster:
         if known is None:
             if topic in view.missing:
                 raise view.missing[topic][1]
-            raise _refused(ErrorCode.unknown_topic_or_partition, f"topic {topic}")
+            raise _refused(KafkaCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")
         leader = known.leaders.get(index)
         if leader is None:
             what = f"{topic}-{index} (the topic has {len(known.leaders)} partitions)"
-            raise _refused(ErrorCode.unknown_topic_or_partition, what)
+            raise _refused(KafkaCode.UNKNOWN_TOPIC_OR_PARTITION, what)
         address = view.brokers.get(leader.broker_id)
         if leader.broker_id == _NO_LEADER or address is None:
             self._lost[topic, index] = self._refreshes
-            raise _refused(ErrorCode.leader_not_available, f"{topic}-{index}")
+            raise _refused(KafkaCode.LEADER_NOT_AVAILABLE, f"{topic}-{index}")
         return address
 
     # --- connections ---

@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.partitions import PAUSE_MIN_S, Leaders, PartitionCalls, refusal
 from quorumlog.errors import ClusterError, RemoteProtocolError
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka import fetch
 from quorumlog.wire.kafka.codec import Api
 
@@ -107,7 +105,7 @@ class Consumer:
                 if [(one.topic, one.index) for one in decoded.partitions] != [(topic, index)]:
                     raise RemoteProtocolError("the answer to Fetch contains other partitions than the request")
             (fetched,) = decoded.partitions
-            if fetched.error_code not in (ErrorCode.none, ErrorCode.offset_out_of_range):
+            if fetched.error_code not in (KafkaCode.NONE, KafkaCode.OFFSET_OUT_OF_RANGE):
                 raise refusal(fetched.error_code, topic, index, f"a fetch at offset {offset}")
             return fetched
 
@@ -119,7 +117,7 @@ class Consumer:
 
         while True:
             fetched = await self._calls.call(topic, index, left_s(), attempt, wait_ms / 1000)
-            if fetched.error_code == ErrorCode.none:
+            if fetched.error_code == KafkaCode.NONE:
                 return Fetched(fetched.records, fetched.high_watermark, fetched.log_start_offset)
             start = (await self._list_offset(topic, index, EARLIEST, left_s())).offset
             end = (await self._list_offset(topic, index, LATEST, left_s())).offset
@@ -146,7 +144,7 @@ class Consumer:
                 if [(name, part.partition_index) for name, part in found] != [(topic, index)]:
                     raise RemoteProtocolError("the answer to ListOffsets contains other partitions than the request")
             answer = found[0][1]
-            if answer.error_code != ErrorCode.none:
+            if answer.error_code != KafkaCode.NONE:
                 raise refusal(int(answer.error_code), topic, index, "the request for its offsets")
             return ListedOffset(answer.offset, answer.timestamp)
 

@@ -21,13 +21,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from kio.schema.errors import ErrorCode
-
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.partitions import PAUSE_MAX_S, Leaders, PartitionCalls, refusal
 from quorumlog.client.records import stamp
 from quorumlog.errors import ClusterError, RemoteProtocolError
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka import produce
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import SEQUENCE_MAX, parse_header
@@ -227,11 +225,11 @@ class Producer:
                 raise RemoteProtocolError("the answer to Produce contains other partitions than the request")
         result = results[0]
         match result.error_code:
-            case ErrorCode.none:
+            case KafkaCode.NONE:
                 return result.base_offset
-            case ErrorCode.duplicate_sequence_number:  # the broker has it, but no longer knows its offset
+            case KafkaCode.DUPLICATE_SEQUENCE_NUMBER:  # the broker has it, but no longer knows its offset
                 return _UNKNOWN_OFFSET
-            case ErrorCode.out_of_order_sequence_number | ErrorCode.unknown_producer_id:
+            case KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER | KafkaCode.UNKNOWN_PRODUCER_ID:
                 raise _sequence_lost(lane, result.error_code, attempts)
         error = refusal(result.error_code, lane.topic, lane.index, f"a batch of {pending.record_count} records")
         if result.error_message:

@@ -33,6 +33,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from quorumlog.wire.errors import KafkaCode
+
 HEADER_SIZE = 61
 LENGTH_END = 12  # the batch length counts the bytes from here
 MAGIC_POSITION = 16
@@ -69,18 +71,6 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-class BatchErrorCode(IntEnum):
-    """The Kafka error codes a batch can earn."""
-
-    CORRUPT_MESSAGE = 2
-    MESSAGE_TOO_LARGE = 10
-    INVALID_TIMESTAMP = 32
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-    INVALID_TXN_STATE = 48
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    INVALID_RECORD = 87
-
-
 class RecordError(NamedTuple):
     """What is wrong with one record.  `record`: its position in the batch, from 0."""
 
@@ -95,7 +85,7 @@ class BatchRefusal(NamedTuple):
     record_errors: the records that are to blame, where single records are.
     """
 
-    code: BatchErrorCode
+    code: KafkaCode
     reason: str
     position: int
     record_errors: tuple[RecordError, ...] = ()
@@ -238,9 +228,9 @@ def validate_batches(
         headers.append(header)
         position += header.size
     if not headers:
-        return BatchRefusal(BatchErrorCode.INVALID_RECORD, "no record batch at all", 0)
+        return BatchRefusal(KafkaCode.INVALID_RECORD, "no record batch at all", 0)
     if len(headers) > 1 and any(header.has_producer_id for header in headers):
-        return BatchRefusal(BatchErrorCode.INVALID_RECORD, "an idempotent batch must come alone", 0)
+        return BatchRefusal(KafkaCode.INVALID_RECORD, "an idempotent batch must come alone", 0)
     return headers
 
 
@@ -251,7 +241,7 @@ def _parse_checked(data: Buffer, position: int, end: int, size_max: int | None =
         return _corrupt(f"{available} bytes are too few for a batch", position)
     if data[position + MAGIC_POSITION] != MAGIC:  # before the length: the older formats have shorter headers
         magic = data[position + MAGIC_POSITION]
-        code = BatchErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        code = KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
         return BatchRefusal(code, f"message format {magic}, only {MAGIC} is stored", position)
     if available < HEADER_SIZE:
         return _corrupt(f"{available} bytes are too few for a batch header", position)
@@ -261,14 +251,14 @@ def _parse_checked(data: Buffer, position: int, end: int, size_max: int | None =
     if header.size > available:
         return _corrupt(f"batch length {header.batch_length} is more than the {available} bytes that came", position)
     if size_max is not None and header.size > size_max:
-        code = BatchErrorCode.MESSAGE_TOO_LARGE
+        code = KafkaCode.MESSAGE_TOO_LARGE
         return BatchRefusal(code, f"batch of {header.size} bytes, at most {size_max} are taken", position)
     if (crc := crc_of(data, position, header.size)) != header.crc:
         return _corrupt(f"checksum {crc:08x}, the header says {header.crc:08x}", position)
     if header.attributes & ~_KNOWN_ATTRIBUTES:
         return _invalid(f"unknown attribute bits in {header.attributes & 0xFFFF:#06x}", position)
     if (codec := header.attributes & CODEC_MASK) > Codec.ZSTD:
-        code = BatchErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        code = KafkaCode.UNSUPPORTED_COMPRESSION_TYPE
         return BatchRefusal(code, f"unknown compression {codec}", position)
     if header.last_offset_delta < 0 or not 0 <= header.record_count <= header.last_offset_delta + 1:
         reason = f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
@@ -281,9 +271,9 @@ def _refuse_produced(header: BatchHeader, position: int, newest_timestamp_ms: in
     if header.attributes & (CONTROL_FLAG | DELETE_HORIZON_FLAG):
         return _invalid("control and delete-horizon batches are the broker's own", position)
     if header.is_transactional:
-        return BatchRefusal(BatchErrorCode.INVALID_TXN_STATE, "no transaction is open for this batch", position)
+        return BatchRefusal(KafkaCode.INVALID_TXN_STATE, "no transaction is open for this batch", position)
     if header.attributes & TIMESTAMP_TYPE_FLAG:
-        code = BatchErrorCode.INVALID_TIMESTAMP
+        code = KafkaCode.INVALID_TIMESTAMP
         return BatchRefusal(code, "log append time is not for the client to claim", position)
     if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
         reason = f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
@@ -293,9 +283,9 @@ def _refuse_produced(header: BatchHeader, position: int, newest_timestamp_ms: in
     if body_size < smallest:
         return _invalid(f"{header.record_count} records do not fit into {body_size} bytes", position)
     if header.max_timestamp < NO_TIMESTAMP or header.base_timestamp < NO_TIMESTAMP:
-        return BatchRefusal(BatchErrorCode.INVALID_TIMESTAMP, "timestamp before 1970", position)
+        return BatchRefusal(KafkaCode.INVALID_TIMESTAMP, "timestamp before 1970", position)
     if newest_timestamp_ms is not None and header.max_timestamp > newest_timestamp_ms:
-        code = BatchErrorCode.INVALID_TIMESTAMP
+        code = KafkaCode.INVALID_TIMESTAMP
         return BatchRefusal(code, f"timestamp {header.max_timestamp} is too far in the future", position)
     if header.producer_id < NO_PRODUCER_ID:
         return _invalid(f"producer id {header.producer_id}", position)
@@ -306,8 +296,8 @@ def _refuse_produced(header: BatchHeader, position: int, newest_timestamp_ms: in
 
 
 def _corrupt(reason: str, position: int) -> BatchRefusal:
-    return BatchRefusal(BatchErrorCode.CORRUPT_MESSAGE, reason, position)
+    return BatchRefusal(KafkaCode.CORRUPT_MESSAGE, reason, position)
 
 
 def _invalid(reason: str, position: int) -> BatchRefusal:
-    return BatchRefusal(BatchErrorCode.INVALID_RECORD, reason, position)
+    return BatchRefusal(KafkaCode.INVALID_RECORD, reason, position)

@@ -14,7 +14,8 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from quorumlog.wire._record_scan import scan
-from quorumlog.wire.record_batch import BatchErrorCode, BatchHeader, BatchRefusal, Buffer, RecordError
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, Buffer, RecordError
 
 ANY_TIMESTAMP: Final = 2**63 - 1
 
@@ -86,7 +87,7 @@ def check_framing(
     if found == Problem.NONE:
         return Framing(max_timestamp, null_key)
     problem = Problem(found)
-    code = BatchErrorCode.INVALID_TIMESTAMP if problem in _TIMESTAMP_PROBLEMS else BatchErrorCode.INVALID_RECORD
+    code = KafkaCode.INVALID_TIMESTAMP if problem in _TIMESTAMP_PROBLEMS else KafkaCode.INVALID_RECORD
     text = _TEXTS[problem]
     if problem is Problem.BATCH_REST:  # no record is to blame
         return BatchRefusal(code, f"{text}, at byte {at} of the {len(records)} bytes of records", position)

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import msgspec
 
-from broker.core.errors import Code
 from broker.core.fetch_session import SessionCache
 from broker.core.partition import UNKNOWN_END, Answer, FollowerState, LeaderState
 from broker.core.producer_state import ACCEPT, ProducerState
@@ -31,6 +30,7 @@ from metadata.records import Feature, RegisterBroker
 from quorum.core.types import Batch, Voters
 from quorum.core.voters import VoterHistory
 from quorumlog.errors import CorruptStoreError
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import BatchRefusal, check_batches
 from quorumlog_server import recover
 from simulation.cluster import disaster as cluster_disaster
@@ -61,8 +61,8 @@ def _cuts_at_the_watermark() -> list[Any]:
 
 @_mutant("a leader does not check for divergence")
 def _no_divergence() -> list[Any]:
-    def check(fetch_offset: int, last_epoch: int, log_start: int, epochs: Any, *, is_replica: bool) -> Code:
-        return Code.NONE if log_start <= fetch_offset <= epochs.end_offset else Code.OFFSET_OUT_OF_RANGE
+    def check(fetch_offset: int, last_epoch: int, log_start: int, epochs: Any, *, is_replica: bool) -> KafkaCode:
+        return KafkaCode.NONE if log_start <= fetch_offset <= epochs.end_offset else KafkaCode.OFFSET_OUT_OF_RANGE
 
     return [patch.object(fetch, "check_position", check)]
 
@@ -111,7 +111,7 @@ def _empty_logs_fit() -> list[Any]:
 
     def by_bounds(self: FetchService, entry: Any, replica_id: int, log: PartitionLog) -> Any:
         if entry.fetch_offset == entry.log_start_offset > 0 and log.start_offset <= entry.fetch_offset:
-            return Code.NONE if entry.fetch_offset <= log.end_offset else Code.OFFSET_OUT_OF_RANGE
+            return KafkaCode.NONE if entry.fetch_offset <= log.end_offset else KafkaCode.OFFSET_OUT_OF_RANGE
         return check(self, entry, replica_id, log)
 
     return [patch.object(FetchService, "_check", by_bounds)]

@@ -18,8 +18,8 @@ MUTANTS = (
     Mutant(
         "acks=all is answered for records at the watermark",
         PARTITION,
-        "if self.high_watermark >= end:\n                return Code.NONE",
-        "if self.high_watermark >= end - 1:\n                return Code.NONE",
+        "if self.high_watermark >= end:\n                return KafkaCode.NONE",
+        "if self.high_watermark >= end - 1:\n                return KafkaCode.NONE",
         (f"{PARTITION_TESTS}::test_acks_all_is_answered_when_the_watermark_has_passed",),
     ),
     Mutant(
@@ -54,7 +54,7 @@ MUTANTS = (
         "an epoch that the leader does not know fits",
         PARTITION,
         "epoch, end = epochs.end_of(min(last_fetched_epoch, epochs.latest))\n",
-        "epoch, end = epochs.end_of(last_fetched_epoch)\n    if epoch < 0:\n        return Code.NONE\n",
+        "epoch, end = epochs.end_of(last_fetched_epoch)\n    if epoch < 0:\n        return KafkaCode.NONE\n",
         (f"{PARTITION_TESTS}::test_an_epoch_above_the_leaders_latest_diverges_at_its_end",),
     ),
     Mutant(

@@ -36,7 +36,7 @@ MUTANTS = (
     Mutant(
         "a fetch position is acknowledged without checking it",
         FETCH,
-        "if self._check(entry, plan.replica_id, found.log) is not Code.NONE:\n            return\n        contact",
+        "if self._check(entry, plan.replica_id, found.log) is not KafkaCode.NONE:\n            return\n        contact",
         "if False:\n            return\n        contact",
         (f"{POSITION_TESTS}::test_a_position_of_another_history_acknowledges_nothing",),
     ),
@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         "parked produces outlive a leadership",
         REPLICA,
-        "        self._refuse_parked(Code.NOT_LEADER_OR_FOLLOWER)\n        self._touch(",
+        "        self._refuse_parked(KafkaCode.NOT_LEADER_OR_FOLLOWER)\n        self._touch(",
         "        self._touch(",
         (f"{ROLE_TESTS}::test_parked_produces_are_refused_when_the_leadership_ends",),
     ),
@@ -146,8 +146,8 @@ MUTANTS = (
     Mutant(
         "the end of a leadership does not wake a parked fetch",
         REPLICA,
-        "self._refuse_parked(Code.NOT_LEADER_OR_FOLLOWER)\n        self._touch(consumers=True, followers=True)\n",
-        "self._refuse_parked(Code.NOT_LEADER_OR_FOLLOWER)\n",
+        "self._refuse_parked(KafkaCode.NOT_LEADER_OR_FOLLOWER)\n        self._touch(consumers=True, followers=True)\n",
+        "self._refuse_parked(KafkaCode.NOT_LEADER_OR_FOLLOWER)\n",
         (f"{SESSION_TESTS}::test_a_fetch_that_waits_is_answered_when_the_leadership_ends",),
     ),
     Mutant(

@@ -93,8 +93,8 @@ MUTANTS = (
     Mutant(
         "a produce whose append fails after its check is never answered",
         CHECKS,
-        "produce.future.set_result(ProduceResult(int(Code.UNKNOWN_SERVER_ERROR),",
-        "print(ProduceResult(int(Code.UNKNOWN_SERVER_ERROR),",
+        "produce.future.set_result(ProduceResult(int(KafkaCode.UNKNOWN_SERVER_ERROR),",
+        "print(ProduceResult(int(KafkaCode.UNKNOWN_SERVER_ERROR),",
         (f"{CHECK_TESTS}::test_append_that_fails_after_a_check_is_answered_and_reported",),
     ),
     Mutant(
@@ -135,7 +135,7 @@ MUTANTS = (
     Mutant(
         "a broker that closes leaves produces that wait for a check unanswered",
         PRODUCES,
-        "        self._checks.refuse_all(Code.NOT_LEADER_OR_FOLLOWER)\n",
+        "        self._checks.refuse_all(KafkaCode.NOT_LEADER_OR_FOLLOWER)\n",
         "",
         (f"{WAITING_TESTS}::test_closing_answers_what_waits_for_a_check",),
     ),

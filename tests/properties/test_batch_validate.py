@@ -7,15 +7,8 @@ from hypothesis import strategies as st
 
 from broker.log.records import MalformedError, first_at_or_after
 from broker.log.recovery import find_batch, walk_file
-from quorumlog.wire.record_batch import (
-    HEADER_SIZE,
-    BatchErrorCode,
-    BatchRefusal,
-    check_batches,
-    iter_headers,
-    patch,
-    validate_batches,
-)
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import HEADER_SIZE, BatchRefusal, check_batches, iter_headers, patch, validate_batches
 from tests.unit.broker.log.batches import make_batch
 
 SIZE_MAX = 2_000
@@ -90,7 +83,7 @@ def test_any_bytes_get_a_verdict(data: bytes) -> None:
     verdict = validate_batches(data, SIZE_MAX)
     checked = check_batches(data)
     if isinstance(verdict, BatchRefusal):
-        assert verdict.code in BatchErrorCode
+        assert verdict.code in KafkaCode
         assert 0 <= verdict.position <= len(data)
     else:
         assert verdict == checked

@@ -13,7 +13,6 @@ import pytest
 from harness import batch
 from processes import ANY_PORT, WAIT_S
 
-from broker.core.errors import Code
 from broker.kafka.api import FetchPartition, FetchPlan
 from broker.server.process import BrokerProcess, make_broker_process
 from metadata.records import UNASSIGNED
@@ -23,6 +22,7 @@ from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 PARTITIONS = 4
@@ -110,7 +110,7 @@ async def test_replicas_spread_over_directories_and_one_that_fails_takes_only_it
         failing = homes[0]
         process.role.logs.on_failure(failing, DiskError("no more"))  # type: ignore[misc]
         for index in range(PARTITIONS):
-            expected = Code.KAFKA_STORAGE_ERROR if homes[index] == failing else Code.NONE
+            expected = KafkaCode.KAFKA_STORAGE_ERROR if homes[index] == failing else KafkaCode.NONE
             assert await write(process, index) == expected
         async with asyncio.timeout(WAIT_S):
             while not process.plane.replay.image.brokers[1].directories_offline:
@@ -150,8 +150,8 @@ async def test_a_damaged_replica_is_offline_and_the_others_serve(tmp_path: Path)
         await ready(process)
         await create(process, segment_bytes="16384")
         for _ in range(400):
-            assert await write(process, 0) == Code.NONE
-        assert await write(process, 1) == Code.NONE
+            assert await write(process, 0) == KafkaCode.NONE
+        assert await write(process, 1) == KafkaCode.NONE
     segments = sorted((tmp_path / "logs").glob("t-0.*/*.log"))
     assert len(segments) > 1
     data = bytearray(segments[0].read_bytes())
@@ -159,13 +159,13 @@ async def test_a_damaged_replica_is_offline_and_the_others_serve(tmp_path: Path)
     segments[0].write_bytes(data)
     async with make_broker_process(config(tmp_path), Sources.real()) as process:
         await ready(process)
-        assert await write(process, 1) == Code.NONE
+        assert await write(process, 1) == KafkaCode.NONE
         # A clean stop is believed at start; reading finds the damage, and takes the replica out of service.
         codes = [await fetch(process, 0, offset) for offset in range(400)]
-        assert Code.KAFKA_STORAGE_ERROR in codes
-        assert codes[-1] == Code.KAFKA_STORAGE_ERROR
-        assert await write(process, 0) == Code.KAFKA_STORAGE_ERROR
-        assert await write(process, 1) == Code.NONE
+        assert KafkaCode.KAFKA_STORAGE_ERROR in codes
+        assert codes[-1] == KafkaCode.KAFKA_STORAGE_ERROR
+        assert await write(process, 0) == KafkaCode.KAFKA_STORAGE_ERROR
+        assert await write(process, 1) == KafkaCode.NONE
         hosted = process.role.table.find("t", 0)
         assert hosted is not None
         assert segments[0].name in hosted.offline
@@ -195,7 +195,7 @@ async def test_a_directory_that_hangs_goes_offline_and_the_other_serves_on(
         hung = process.role._disks[0].directory_id
         try:
             codes = await asyncio.gather(*(write(process, index) for index in range(PARTITIONS)))
-            assert [code == Code.NONE for code in codes] == [homes[index] != hung for index in range(PARTITIONS)]
+            assert [code == KafkaCode.NONE for code in codes] == [homes[index] != hung for index in range(PARTITIONS)]
             assert "the disk hangs" in str(process.role.logs.failed_disks[hung])
             async with asyncio.timeout(WAIT_S):
                 await process.role.logs.maintain(0, 0)

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 from harness import Broker, Cluster, batch
 
-from broker.core.errors import Code
 from broker.kafka.api import FetchPartition, FetchPlan, FetchReply, ForgottenPartition
 from broker.replica.limits import ReplicaLimits
+from quorumlog.wire.errors import KafkaCode
 
 ALL = -1
 COUNT = 4
@@ -38,7 +38,7 @@ async def leader(cluster: Cluster) -> Broker:
 
 async def write(broker: Broker, index: int, *values: bytes) -> int:
     result = await broker.replicas.produce("t", index, memoryview(batch(*values)), ALL, 10_000)
-    assert result.error_code == Code.NONE, result
+    assert result.error_code == KafkaCode.NONE, result
     return result.base_offset
 
 
@@ -58,15 +58,15 @@ async def test_a_full_fetch_names_every_partition(leader: Broker) -> None:
     assert shown(reply) == {
         0: (0, True),
         1: (0, False),
-        2: (Code.OFFSET_OUT_OF_RANGE, False),
-        9: (Code.UNKNOWN_TOPIC_OR_PARTITION, False),
+        2: (KafkaCode.OFFSET_OUT_OF_RANGE, False),
+        9: (KafkaCode.UNKNOWN_TOPIC_OR_PARTITION, False),
     }
     assert reply.results[2].high_watermark == 0, "so that the fetcher can find its place"
 
 
 async def test_by_id_an_unknown_topic_is_told_apart(leader: Broker) -> None:
     plan = FetchPlan((FetchPartition(UUID(int=9), None, 0, 0, 1 << 20),), max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
-    assert (await leader.replicas.fetch(plan)).results[0].error_code == Code.UNKNOWN_TOPIC_ID
+    assert (await leader.replicas.fetch(plan)).results[0].error_code == KafkaCode.UNKNOWN_TOPIC_ID
 
 
 async def test_a_session_tells_only_what_is_news(leader: Broker) -> None:
@@ -88,12 +88,12 @@ async def test_a_session_tells_only_what_is_news(leader: Broker) -> None:
 async def test_a_session_out_of_step_is_refused(leader: Broker) -> None:
     opened = await leader.replicas.fetch(ask((0, 3), session_epoch=0))
     wrong = await leader.replicas.fetch(ask(session_epoch=5, session_id=opened.session_id))
-    assert (wrong.error_code, wrong.results) == (Code.INVALID_FETCH_SESSION_EPOCH, ())
+    assert (wrong.error_code, wrong.results) == (KafkaCode.INVALID_FETCH_SESSION_EPOCH, ())
     unknown = await leader.replicas.fetch(ask(session_epoch=1, session_id=opened.session_id % 1_000 + 1))
-    assert unknown.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
+    assert unknown.error_code == KafkaCode.FETCH_SESSION_ID_NOT_FOUND
     await leader.replicas.fetch(ask(session_epoch=-1, session_id=opened.session_id))
     closed = await leader.replicas.fetch(ask(session_epoch=1, session_id=opened.session_id))
-    assert closed.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
+    assert closed.error_code == KafkaCode.FETCH_SESSION_ID_NOT_FOUND
     assert leader.replicas.fetches.session_count == 0
     assert leader.hosted("t").sessions == {}
 
@@ -178,7 +178,7 @@ async def test_only_some_look_ups_by_time_run_at_once(
     for event in running:
         event.set()
     for one in asked[1:-1]:
-        assert (await one).error_code == Code.NONE
+        assert (await one).error_code == KafkaCode.NONE
 
 
 async def test_a_minimum_above_what_is_allowed_is_that(leader: Broker) -> None:
@@ -219,13 +219,13 @@ async def test_what_did_not_fit_comes_with_the_next_fetch_of_the_session(leader:
 @pytest.mark.parametrize(
     ("offset", "code"),
     [
-        (-5, Code.OFFSET_OUT_OF_RANGE),
-        (3, Code.NONE),
-        (4, Code.OFFSET_OUT_OF_RANGE),
-        (2**63 - 1, Code.OFFSET_OUT_OF_RANGE),
+        (-5, KafkaCode.OFFSET_OUT_OF_RANGE),
+        (3, KafkaCode.NONE),
+        (4, KafkaCode.OFFSET_OUT_OF_RANGE),
+        (2**63 - 1, KafkaCode.OFFSET_OUT_OF_RANGE),
     ],
 )
-async def test_offsets_outside_the_log(leader: Broker, offset: int, code: Code) -> None:
+async def test_offsets_outside_the_log(leader: Broker, offset: int, code: KafkaCode) -> None:
     assert shown(await leader.replicas.fetch(ask((0, offset)))) == {0: (code, False)}
 
 
@@ -235,12 +235,12 @@ async def test_leader_epochs_of_fetchers(leader: Broker) -> None:
         return FetchPlan((partition,), max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
 
     assert shown(await leader.replicas.fetch(plan(0))) == {0: (0, True)}
-    assert shown(await leader.replicas.fetch(plan(1))) == {0: (Code.UNKNOWN_LEADER_EPOCH, False)}
+    assert shown(await leader.replicas.fetch(plan(1))) == {0: (KafkaCode.UNKNOWN_LEADER_EPOCH, False)}
 
 
 async def test_a_broker_that_is_no_replica_is_refused(leader: Broker) -> None:
     reply = await leader.replicas.fetch(ask((0, 0), replica_id=8, broker_epoch=1))
-    assert shown(reply) == {0: (Code.UNKNOWN_LEADER_EPOCH, False)}
+    assert shown(reply) == {0: (KafkaCode.UNKNOWN_LEADER_EPOCH, False)}
 
 
 async def test_a_fetcher_of_another_history_is_told_where_they_part(leader: Broker) -> None:
@@ -269,8 +269,8 @@ async def test_writes_that_cannot_be_parked_are_refused_before_they_are_appended
         replicas = cluster[1].replicas
         first = replicas.start_produce("t", 0, memoryview(batch(b"a")), ALL, 60)
         second = await replicas.start_produce("t", 0, memoryview(batch(b"b")), ALL, 60_000)
-        assert (second.error_code, second.base_offset) == (Code.REQUEST_TIMED_OUT, -1)
-        assert (await first).error_code == Code.REQUEST_TIMED_OUT
+        assert (second.error_code, second.base_offset) == (KafkaCode.REQUEST_TIMED_OUT, -1)
+        assert (await first).error_code == KafkaCode.REQUEST_TIMED_OUT
         assert replicas.context.parked_produces == 0
         partition_log = cluster[1].hosted("t").log
         assert partition_log is not None

@@ -11,11 +11,11 @@ import pytest
 from harness import Broker, Cluster, values_of
 from test_replication import fetch, leading, write, written
 
-from broker.core.errors import Code
 from broker.core.fetch_session import SessionRequest
 from broker.replica.fetchers import Fetcher
 from broker.replica.limits import ReplicaLimits
 from broker.replica.replica import Replica
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.fetch import FetchedPartition, FetchedReply
 
 
@@ -36,7 +36,7 @@ async def test_k30_a_write_that_waits_for_a_follower_on_its_way_out_is_acknowled
     assert not waiting.done()
     before = cluster.controller.partition(topic_id)
     await cluster[3].stop()
-    assert (await waiting).error_code == Code.NONE
+    assert (await waiting).error_code == KafkaCode.NONE
     now = cluster.controller.partition(topic_id)
     assert (now.isr, now.leader, now.leader_epoch) == ((1, 2), 1, before.leader_epoch)
     assert (await fetch(leader, "t", 0)).high_watermark == 2
@@ -46,7 +46,7 @@ async def test_k30_a_write_that_waits_for_a_follower_on_its_way_out_is_acknowled
     waiting = asyncio.create_task(write(leader, "t", b"c", timeout_ms=60_000))
     await cluster.until(lambda: leader.context.parked_produces == 1, "appended")
     await cluster[2].stop()
-    assert (await waiting).error_code == Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert (await waiting).error_code == KafkaCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert cluster.controller.partition(topic_id).isr == (1,)
     assert (await fetch(leader, "t", 0)).high_watermark == 2
 
@@ -213,4 +213,4 @@ async def test_k13790_carrying_the_metadata_out_again_changes_nothing(cluster: C
     assert not waiting.done()
     for follower in (2, 3):
         cluster[follower].role.fetchers.assign(cluster[follower].hosted("t"))
-    assert (await waiting).error_code == Code.NONE
+    assert (await waiting).error_code == KafkaCode.NONE

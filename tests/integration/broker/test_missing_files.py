@@ -18,7 +18,6 @@ from harness import batch
 from processes import ANY_PORT, WAIT_S
 from structlog.testing import capture_logs
 
-from broker.core.errors import Code
 from broker.kafka.api import FetchPartition, FetchPlan
 from broker.server.process import BrokerProcess, make_broker_process
 from quorum.core.types import Role
@@ -28,6 +27,7 @@ from quorumlog.runtime.addresses import Address, parse_target
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.control_plane import ControlPlane, make_control_plane
 
@@ -129,7 +129,7 @@ async def fill(node: BrokerProcess) -> None:
     assert reply.topics[0].result.error == "NONE", reply
     await node.role.wait_applied(reply.topics[0].offset)
     for index in (0, 1):
-        assert [await write(node, index, number) for number in range(RECORDS)] == [Code.NONE] * RECORDS
+        assert [await write(node, index, number) for number in range(RECORDS)] == [KafkaCode.NONE] * RECORDS
 
 
 async def stopped_cleanly(kind: str, folder: Path) -> None:
@@ -204,15 +204,15 @@ async def test_a_lost_file_is_refused_by_name_or_repaired(
 
 async def assert_serves(node: BrokerProcess, lost: Path, outcome: str) -> None:
     """Everything of both partitions, or of the second one alone."""
-    assert set(await read(node, 1)) == {Code.NONE}
-    assert await write(node, 1, RECORDS) == Code.NONE
+    assert set(await read(node, 1)) == {KafkaCode.NONE}
+    assert await write(node, 1, RECORDS) == KafkaCode.NONE
     codes = await read(node, 0)
     if outcome is OFFLINE:
-        assert codes[-1] == Code.KAFKA_STORAGE_ERROR or codes[0] == Code.KAFKA_STORAGE_ERROR
-        assert await write(node, 0, RECORDS) == Code.KAFKA_STORAGE_ERROR
+        assert codes[-1] == KafkaCode.KAFKA_STORAGE_ERROR or codes[0] == KafkaCode.KAFKA_STORAGE_ERROR
+        assert await write(node, 0, RECORDS) == KafkaCode.KAFKA_STORAGE_ERROR
     else:
-        assert set(codes) == {Code.NONE}
-        assert await write(node, 0, RECORDS) == Code.NONE
+        assert set(codes) == {KafkaCode.NONE}
+        assert await write(node, 0, RECORDS) == KafkaCode.NONE
 
 
 def test_the_manual_has_every_file_of_the_table() -> None:

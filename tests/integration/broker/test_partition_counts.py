@@ -11,10 +11,10 @@ from uuid import UUID
 import pytest
 from harness import Broker, Cluster, batch, values_of
 
-from broker.core.errors import Code
 from broker.core.fetch_session import PartitionKey
 from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
 from metadata.control.partitions_count import NewPartitions, add_partitions, remove_partitions
+from quorumlog.wire.errors import KafkaCode
 
 BROKERS = (1, 2, 3)
 
@@ -56,11 +56,13 @@ async def written(cluster: Cluster, value: bytes, index: int = 0) -> int:
         partition = topic.partition(index)
         assert partition is not None
         result[:] = [await write(cluster[partition.leader], value, index)]
-        return result[0].error_code == Code.NONE
+        return result[0].error_code == KafkaCode.NONE
 
     async with asyncio.timeout(20):
         while not await attempt():
-            assert result[0].error_code in (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_OR_PARTITION), result
+            assert result[0].error_code in (KafkaCode.NOT_LEADER_OR_FOLLOWER, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION), (
+                result
+            )
             await asyncio.sleep(0.005)
     return result[0].base_offset
 
@@ -95,7 +97,7 @@ async def test_what_stays_goes_on_and_what_goes_is_set_aside(cluster: Cluster) -
     await carried_out(cluster, second, 1)
     assert await written(cluster, b"b") == 1
     assert everywhere(cluster, [b"a0", b"b"])
-    assert (await write(cluster[2], b"x", 1)).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await write(cluster[2], b"x", 1)).error_code == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
     kept = [path.name for path in (cluster[1].root / "logs").iterdir()]
     assert kept == folders[:1]
     assert len(list((cluster[1].root / "strays").iterdir())) == 2
@@ -177,12 +179,12 @@ async def test_a_consumer_by_name_goes_on_and_one_by_id_is_told(cluster: Cluster
     await cluster.until(lambda: leader.replicas.fetches.parked >= 3, "parked, with both followers")
     second = resize(cluster, "t", 1)
     await carried_out(cluster, second, 1)
-    assert (await by_id).error_code == Code.UNKNOWN_TOPIC_ID
+    assert (await by_id).error_code == KafkaCode.UNKNOWN_TOPIC_ID
     await cluster.until(lambda: leader.hosted("t").serving() is not None, "it leads again")
     waiting = asyncio.create_task(fetch(None, "t", 20_000))
     await written(cluster, b"b")
     found = await waiting
-    assert (found.error_code, found.high_watermark) == (Code.NONE, 2)
+    assert (found.error_code, found.high_watermark) == (KafkaCode.NONE, 2)
     assert len(found.records) > 0
 
 
@@ -195,7 +197,7 @@ async def test_writes_under_way_are_acknowledged_or_refused_and_what_was_acknowl
     async def writer(number: int) -> None:
         for count in itertools.count():
             value = b"%d/%d" % (number, count)  # another one each time: what was refused may be there all the same
-            if (await write(cluster[1], value)).error_code == Code.NONE:
+            if (await write(cluster[1], value)).error_code == KafkaCode.NONE:
                 acknowledged.append(value)
                 if is_over.is_set():
                     return

@@ -11,13 +11,13 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from harness import batch
 from processes import ANY_PORT, WAIT_S, WholeCluster, free_ports
 
-from broker.core.errors import Code
 from broker.server.process import make_broker_process
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import KafkaCode
 
 
 def standalone(root: Path, kafka: Address = ANY_PORT) -> NodeConfig:
@@ -179,7 +179,7 @@ async def test_a_graceful_stop_moves_the_leaderships_before_it_goes(tmp_path: Pa
         assert leaving not in {cluster.leader("t", index) for index in range(3)}
         new = cluster.broker(cluster.leader("t"))
         result = await new.role.replicas.produce("t", 0, memoryview(batch(b"a")), -1, 10_000)
-        assert result.error_code == Code.NONE
+        assert result.error_code == KafkaCode.NONE
 
 
 async def test_the_whole_cluster_may_stop_and_come_back(tmp_path: Path) -> None:

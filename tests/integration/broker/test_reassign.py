@@ -10,12 +10,12 @@ import pytest
 from harness import Cluster, values_of
 from test_replication import leading, write, written
 
-from broker.core.errors import Code
 from broker.replica.limits import ReplicaLimits
 from metadata.control.decision import Decision
 from metadata.control.reassign import Reassigned, alter_reassignments
 from metadata.image import ClusterImage
 from metadata.records import Config, ConfigScope
+from quorumlog.wire.errors import KafkaCode
 
 THROTTLE = "reassignment.throttle.bytes.per.second"
 
@@ -154,7 +154,7 @@ async def test_a_replica_that_has_joined_is_not_slowed(cluster: Cluster) -> None
     await cluster.controller.until(is_in_sync(3, "t"))
     for _ in range(5):
         result = await write(leader, "t", bytes(100_000), timeout_ms=15_000)
-        assert result.error_code == Code.NONE, result
+        assert result.error_code == KafkaCode.NONE, result
     assert cluster[3].hosted("t").log.end_offset == 6  # type: ignore[union-attr]
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from harness import Broker, Cluster, batch, values_of
 
-from broker.core.errors import Code
 from broker.core.fetch_session import FetcherSession
 from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
 from broker.log import Appended
@@ -21,7 +20,7 @@ from broker.replica.limits import ReplicaLimits
 from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire import rpcs
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 
 ALL, LEADER, NONE = -1, 1, 0
 
@@ -39,7 +38,7 @@ async def write(broker: Broker, topic: str, *values: bytes, acks: int = ALL, tim
 async def written(broker: Broker, topic: str, *values: bytes) -> int:
     """Write with acks=all, which must succeed; returns the base offset."""
     result = await write(broker, topic, *values)
-    assert result.error_code == Code.NONE, result
+    assert result.error_code == KafkaCode.NONE, result
     return result.base_offset
 
 
@@ -101,8 +100,8 @@ async def test_consumers_see_what_is_committed_and_are_woken_by_it(cluster: Clus
     assert (result.error_code, result.high_watermark) == (0, 1)
     assert len(result.records) > 0
     assert (await fetch(leader, "t", 1)).records == b""
-    assert (await fetch(leader, "t", 2)).error_code == Code.OFFSET_OUT_OF_RANGE
-    assert (await fetch(cluster[2], "t", 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert (await fetch(leader, "t", 2)).error_code == KafkaCode.OFFSET_OUT_OF_RANGE
+    assert (await fetch(cluster[2], "t", 0)).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_acks_one_does_not_wait_for_followers(cluster: Cluster) -> None:
@@ -110,9 +109,9 @@ async def test_acks_one_does_not_wait_for_followers(cluster: Cluster) -> None:
     leader = await leading(cluster, 1, "t")
     for follower in (2, 3):
         await cluster[follower].role.fetchers.stop()
-    assert (await write(leader, "t", b"a", acks=LEADER)).error_code == Code.NONE
-    assert (await write(leader, "t", b"b", acks=NONE)).error_code == Code.NONE
-    assert (await write(leader, "t", b"c", timeout_ms=50)).error_code == Code.REQUEST_TIMED_OUT
+    assert (await write(leader, "t", b"a", acks=LEADER)).error_code == KafkaCode.NONE
+    assert (await write(leader, "t", b"b", acks=NONE)).error_code == KafkaCode.NONE
+    assert (await write(leader, "t", b"c", timeout_ms=50)).error_code == KafkaCode.REQUEST_TIMED_OUT
     assert (await fetch(leader, "t", 0)).high_watermark == 0
 
 
@@ -138,7 +137,7 @@ async def test_a_former_leader_cuts_off_what_was_never_committed(cluster: Cluste
     await written(old, "t", b"common")
     for follower in (2, 3):
         await cluster[follower].role.fetchers.stop()
-    assert (await write(old, "t", b"lost", acks=LEADER)).error_code == Code.NONE
+    assert (await write(old, "t", b"lost", acks=LEADER)).error_code == KafkaCode.NONE
     await old.stop(clean=False)
     for follower in (2, 3):
         await cluster[follower].stop(clean=False)
@@ -192,7 +191,7 @@ async def test_what_cannot_be_written_any_more_is_not_fetched_any_more(
         raise DiskError("no more")
 
     monkeypatch.setattr(follower.log, "append_as_follower", fail)
-    assert (await write(leader, "t", b"b", acks=LEADER)).error_code == Code.NONE
+    assert (await write(leader, "t", b"b", acks=LEADER)).error_code == KafkaCode.NONE
     await cluster.until(lambda: follower.log is None, "the follower is offline")
     assert sum(cluster[2].role.fetchers.counts().values()) == 0
     assert follower.offline == "no more"
@@ -263,7 +262,7 @@ async def test_waiting_writes_are_refused_when_leadership_is_lost(cluster: Clust
     waiting = leader.replicas.start_produce("t", 0, memoryview(batch(b"a")), ALL, 10_000)
     cluster.controller.cut.add(1)
     cluster.controller.fence(1)
-    assert (await waiting).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert (await waiting).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_silent_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> None:
@@ -296,7 +295,7 @@ async def test_a_follower_that_lacks_too_many_bytes_leaves_the_isr_at_once(tmp_p
         assert cluster.controller.partition(topic_id).isr == (1, 2, 3)
         more = asyncio.create_task(write(leader, "t", b"c" * 4_000))
         await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1, 2))
-        assert (await few).error_code == (await more).error_code == Code.NONE
+        assert (await few).error_code == (await more).error_code == KafkaCode.NONE
         cluster[3].role.fetchers.assign(cluster[3].hosted("t"))
         await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1, 2, 3))
         assert len(values_of(cluster[3].hosted("t"))) == 3
@@ -311,9 +310,9 @@ async def test_writes_below_the_minimum_isr_are_refused(tmp_path: Path) -> None:
             await cluster[follower].role.fetchers.stop()
         waiting = leader.replicas.start_produce("t", 0, memoryview(batch(b"b")), ALL, 10_000)
         await cluster.controller.until(lambda image: cluster.controller.partition(topic_id).isr == (1,))
-        assert (await waiting).error_code == Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        assert (await waiting).error_code == KafkaCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         refused = await write(leader, "t", b"c")
-        assert refused.error_code == Code.NOT_ENOUGH_REPLICAS
+        assert refused.error_code == KafkaCode.NOT_ENOUGH_REPLICAS
         assert "1 replicas are in sync" in refused.error_message
         assert values_of(leader.hosted("t")) == [b"a", b"b"]
         assert (await fetch(leader, "t", 0)).high_watermark == 1, "not moved by a too small ISR"
@@ -341,13 +340,13 @@ async def test_the_latest_offset_is_unknown_until_the_new_leader_has_caught_up(c
     await cluster.until(lambda: leader.replicas.fetches.session_count == 2, "both followers fetch")
     cluster.controller.held.add(3)
     await cluster[3].role.fetchers.stop()
-    assert (await write(leader, "t", b"a", b"b", acks=LEADER)).error_code == Code.NONE
+    assert (await write(leader, "t", b"a", b"b", acks=LEADER)).error_code == KafkaCode.NONE
     await cluster.until(lambda: len(values_of(cluster[2].hosted("t"))) == 2, "2 has it")
     assert (await leader.replicas.list_offset("t", 0, -1)).offset == 0
     cluster.controller.cut.add(1)
     cluster.controller.fence(1)
     new = await leading(cluster, 2, "t", epoch=1)
-    assert (await new.replicas.list_offset("t", 0, -1)).error_code == Code.OFFSET_NOT_AVAILABLE
+    assert (await new.replicas.list_offset("t", 0, -1)).error_code == KafkaCode.OFFSET_NOT_AVAILABLE
     assert (await new.replicas.list_offset("t", 0, -2)).offset == 0
     cluster.controller.release(3)
     state = new.hosted("t").leader
@@ -369,9 +368,9 @@ async def test_duplicates_wait_like_the_original(cluster: Cluster) -> None:
     second = batch(b"b", producer=(9, 0, 1))
     assert (await leader.replicas.produce("t", 0, memoryview(second), LEADER, 10_000)).base_offset == 1
     waiting = await leader.replicas.produce("t", 0, memoryview(second), ALL, 50)
-    assert (waiting.error_code, waiting.base_offset) == (Code.REQUEST_TIMED_OUT, 1)
+    assert (waiting.error_code, waiting.base_offset) == (KafkaCode.REQUEST_TIMED_OUT, 1)
     gap = await leader.replicas.produce("t", 0, memoryview(batch(b"c", producer=(9, 0, 5))), ALL, 50)
-    assert gap.error_code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert gap.error_code == KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert values_of(leader.hosted("t")) == [b"a", b"b"]
 
 
@@ -382,9 +381,9 @@ async def test_a_deleted_topic_goes_and_its_name_can_come_back(cluster: Cluster)
     waiting = asyncio.create_task(fetch(leader, "t", 1, max_wait_ms=10_000))
     await cluster.until(lambda: leader.replicas.fetches.parked >= 3, "parked, with both followers")
     cluster.controller.delete(first)
-    assert (await waiting).error_code in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.NOT_LEADER_OR_FOLLOWER)
+    assert (await waiting).error_code in (KafkaCode.UNKNOWN_TOPIC_OR_PARTITION, KafkaCode.NOT_LEADER_OR_FOLLOWER)
     await cluster.until(lambda: cluster[3].table.find("t", 0) is None, "gone")
-    assert (await write(leader, "t", b"x")).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await write(leader, "t", b"x")).error_code == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
     second = cluster.controller.create("t", (1, 2, 3))
     await cluster.until(lambda: leader.table.find(second, 0) is not None, "anew")
     await leading(cluster, 1, "t")
@@ -421,13 +420,13 @@ async def test_a_topic_made_again_under_its_name_while_a_holder_was_down_shows_n
     assert values_of(old.hosted("t")) == [b"new"]
     assert old.table.find(first, 0) is None
     by_id = FetchPlan((FetchPartition(first, None, 0, 0, 1 << 20),), max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
-    assert (await old.replicas.fetch(by_id)).results[0].error_code == Code.UNKNOWN_TOPIC_ID
+    assert (await old.replicas.fetch(by_id)).results[0].error_code == KafkaCode.UNKNOWN_TOPIC_ID
     assert len(list((old.root / "strays").iterdir())) == 1
     for broker_id in (1, 2):
         await cluster[broker_id].stop()
     await leading(cluster, 3, "t", epoch=1)
     assert (await fetch(old, "t", 0)).high_watermark == 1
-    assert await write(old, "t", b"x", acks=LEADER) == ProduceResult(Code.NONE, 1, 0)
+    assert await write(old, "t", b"x", acks=LEADER) == ProduceResult(KafkaCode.NONE, 1, 0)
 
 
 async def test_what_was_set_aside_is_deleted_after_its_grace_and_not_before(
@@ -454,7 +453,7 @@ async def test_a_partition_without_a_leader_has_one_as_soon_as_its_replica_is_ba
     await leader.stop(clean=False)
     cluster.controller.fence(2)
     assert cluster.controller.partition(topic_id).leader == -1
-    assert (await write(cluster[1], "t", b"x")).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert (await write(cluster[1], "t", b"x")).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
     await leader.start()
     await leading(cluster, 2, "t", epoch=2)
     assert await written(leader, "t", b"b") == 1
@@ -497,7 +496,7 @@ async def test_a_fenced_broker_serves_nobody(cluster: Cluster) -> None:
     cluster.controller.cut.add(1)
     cluster.controller.fence(1)
     assert not leader.context.is_serving()
-    assert (await write(leader, "t", b"a")).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert (await write(leader, "t", b"a")).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
     cluster.controller.cut.discard(1)
     async with asyncio.timeout(10):
         await leader.role.wait_serving()
@@ -513,7 +512,7 @@ async def test_a_broker_that_does_not_know_yet_acknowledges_nothing(cluster: Clu
     cluster.controller.fence(1)
     new = await leading(cluster, 2, "t", epoch=1)
     lost = await write(old, "t", b"lost", timeout_ms=300)
-    assert lost.error_code == Code.REQUEST_TIMED_OUT
+    assert lost.error_code == KafkaCode.REQUEST_TIMED_OUT
     assert await written(new, "t", b"kept") == 1
     cluster.controller.cut.discard(1)
     cluster.controller.release(1)

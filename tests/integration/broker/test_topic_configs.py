@@ -10,12 +10,12 @@ from uuid import UUID
 import pytest
 from harness import Cluster, batch
 
-from broker.core.errors import Code
 from broker.kafka.api import LATEST_TIMESTAMP
 from broker.log import turns
 from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.control.partitions_count import remove_partitions
 from metadata.records import ConfigScope
+from quorumlog.wire.errors import KafkaCode
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def test_a_lower_minimum_commits_what_waited_for_the_higher_one(cluster: C
     hosted = leader.hosted("t")
     await cluster.until(lambda: hosted.leader is not None and hosted.leader.min_isr == 2, "taken over")
     written = await leader.replicas.produce("t", 0, memoryview(batch(b"a")), 1, 10_000)
-    assert written.error_code == Code.NONE
+    assert written.error_code == KafkaCode.NONE
     assert (await leader.replicas.list_offset("t", 0, LATEST_TIMESTAMP)).offset == 0
     configure(cluster, "t", "min.insync.replicas", "1")
     await cluster.until(lambda: hosted.leader is not None and hosted.leader.min_isr == 1, "taken over")

@@ -11,7 +11,6 @@ import pytest
 from harness import Broker, Cluster, values_of
 from test_replication import ALL, LEADER, fetch, leading, write, written
 
-from broker.core.errors import Code
 from quorumlog.client import cluster as client
 from quorumlog.client.consumer import Consumer
 from quorumlog.client.kafka import KafkaConnection
@@ -20,6 +19,7 @@ from quorumlog.client.records import NewRecord, build_batch, decode_batches
 from quorumlog.kctl import processes
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import produce
 from quorumlog.wire.kafka.codec import Api
 from tests.integration.quorum.clusters import TIMEOUT_S, done, node_of, ready, running
@@ -43,9 +43,9 @@ def stall(broker: Broker) -> None:
 
 async def refused_everything(broker: Broker) -> None:
     for acks in (ALL, LEADER):
-        assert (await write(broker, "t", b"x", acks=acks)).error_code == Code.NOT_LEADER_OR_FOLLOWER
-    assert (await broker.replicas.list_offset("t", 0, -1)).error_code == Code.NOT_LEADER_OR_FOLLOWER
-    assert (await fetch(broker, "t", 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER
+        assert (await write(broker, "t", b"x", acks=acks)).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
+    assert (await broker.replicas.list_offset("t", 0, -1)).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
+    assert (await fetch(broker, "t", 0)).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_it_serves_again_once_the_controller_has_answered(cluster: Cluster) -> None:
@@ -103,7 +103,7 @@ async def test_a_stopped_process_refuses_what_waited_in_its_sockets_and_says_so(
                 await leader_is(cluster, lambda leader: leader not in (-1, node.id))
                 await (await producer.send(TOPIC, 0, record(b"after")))
                 processes.send(node.pid, SIGCONT)
-                assert await asyncio.gather(*asked) == [Code.NOT_LEADER_OR_FOLLOWER] * 2
+                assert await asyncio.gather(*asked) == [KafkaCode.NOT_LEADER_OR_FOLLOWER] * 2
             await ready(node)
             fetched = await Consumer(clients).fetch(TOPIC, 0, 0)
             assert [each.value for each in decode_batches(fetched.records)] == [b"before", b"after"]

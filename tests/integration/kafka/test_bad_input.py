@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.core.errors import Code
 from broker.kafka.handlers import HANDLERS
 from quorumlog.wire import record_batch
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from tests.integration.kafka.conftest import Standalone
 from tests.unit.broker.kafka.raw import RawClient, batch, opaque_batch
@@ -48,31 +48,31 @@ def damaged(data: bytes, position: int, value: bytes, reseal: bool = True) -> by
 
 GOOD = batch((b"one", b"two"))
 REFUSED = [
-    pytest.param(damaged(GOOD, 40, b"?", reseal=False), Code.CORRUPT_MESSAGE, id="wrong crc"),
-    pytest.param(damaged(GOOD, 8, b"\x7f\xff\xff\xff"), Code.CORRUPT_MESSAGE, id="length 2^31-1"),
-    pytest.param(damaged(GOOD, 8, b"\xff\xff\xff\xff"), Code.CORRUPT_MESSAGE, id="length -1"),
-    pytest.param(damaged(GOOD, 8, b"\x00\x00\x00\x00"), Code.CORRUPT_MESSAGE, id="length 0"),
-    pytest.param(GOOD[:-1], Code.CORRUPT_MESSAGE, id="cut"),
-    pytest.param(GOOD + b"x", Code.CORRUPT_MESSAGE, id="longer"),
-    pytest.param(damaged(GOOD, 16, b"\x00"), Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, id="magic 0"),
-    pytest.param(damaged(GOOD, 16, b"\x03"), Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, id="magic 3"),
-    pytest.param(damaged(GOOD, 21, b"\x00\x05"), Code.UNSUPPORTED_COMPRESSION_TYPE, id="codec 5"),
-    pytest.param(damaged(GOOD, 21, b"\x00\x20"), Code.INVALID_RECORD, id="control batch"),
-    pytest.param(damaged(GOOD, 21, b"\x10\x00"), Code.INVALID_RECORD, id="unknown attribute"),
-    pytest.param(damaged(GOOD, 57, b"\x00\x00\x00\x03"), Code.INVALID_RECORD, id="more records than offsets"),
-    pytest.param(damaged(GOOD, 57, b"\x7f\xff\xff\xff"), Code.INVALID_RECORD, id="2^31-1 records"),
-    pytest.param(damaged(GOOD, 57, b"\x00\x00\x00\x00"), Code.INVALID_RECORD, id="no records"),
-    pytest.param(opaque_batch(1_500_000), Code.MESSAGE_TOO_LARGE, id="over max.message.bytes"),
-    pytest.param(None, Code.INVALID_RECORD, id="null"),
-    pytest.param(b"", Code.INVALID_RECORD, id="empty"),
+    pytest.param(damaged(GOOD, 40, b"?", reseal=False), KafkaCode.CORRUPT_MESSAGE, id="wrong crc"),
+    pytest.param(damaged(GOOD, 8, b"\x7f\xff\xff\xff"), KafkaCode.CORRUPT_MESSAGE, id="length 2^31-1"),
+    pytest.param(damaged(GOOD, 8, b"\xff\xff\xff\xff"), KafkaCode.CORRUPT_MESSAGE, id="length -1"),
+    pytest.param(damaged(GOOD, 8, b"\x00\x00\x00\x00"), KafkaCode.CORRUPT_MESSAGE, id="length 0"),
+    pytest.param(GOOD[:-1], KafkaCode.CORRUPT_MESSAGE, id="cut"),
+    pytest.param(GOOD + b"x", KafkaCode.CORRUPT_MESSAGE, id="longer"),
+    pytest.param(damaged(GOOD, 16, b"\x00"), KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, id="magic 0"),
+    pytest.param(damaged(GOOD, 16, b"\x03"), KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, id="magic 3"),
+    pytest.param(damaged(GOOD, 21, b"\x00\x05"), KafkaCode.UNSUPPORTED_COMPRESSION_TYPE, id="codec 5"),
+    pytest.param(damaged(GOOD, 21, b"\x00\x20"), KafkaCode.INVALID_RECORD, id="control batch"),
+    pytest.param(damaged(GOOD, 21, b"\x10\x00"), KafkaCode.INVALID_RECORD, id="unknown attribute"),
+    pytest.param(damaged(GOOD, 57, b"\x00\x00\x00\x03"), KafkaCode.INVALID_RECORD, id="more records than offsets"),
+    pytest.param(damaged(GOOD, 57, b"\x7f\xff\xff\xff"), KafkaCode.INVALID_RECORD, id="2^31-1 records"),
+    pytest.param(damaged(GOOD, 57, b"\x00\x00\x00\x00"), KafkaCode.INVALID_RECORD, id="no records"),
+    pytest.param(opaque_batch(1_500_000), KafkaCode.MESSAGE_TOO_LARGE, id="over max.message.bytes"),
+    pytest.param(None, KafkaCode.INVALID_RECORD, id="null"),
+    pytest.param(b"", KafkaCode.INVALID_RECORD, id="empty"),
 ]
 
 
 @pytest.mark.parametrize(("records", "code"), REFUSED)
-async def test_a_bad_batch(client: RawClient, topic: str, records: bytes | None, code: Code) -> None:
+async def test_a_bad_batch(client: RawClient, topic: str, records: bytes | None, code: KafkaCode) -> None:
     for acks in (1, -1):
         answer = await client.produce(topic, 0, records, acks=acks)
-        assert (Code(int(answer.error_code)), answer.base_offset) == (code, -1)
+        assert (KafkaCode(int(answer.error_code)), answer.base_offset) == (code, -1)
     assert (await client.produce(topic, 0, GOOD)).base_offset == 0, "nothing of it was appended"
 
 
@@ -86,35 +86,35 @@ async def test_sequences(client: RawClient, topic: str) -> None:
     producer_id = identity.producer_id
     assert (int(identity.error_code), identity.producer_epoch) == (0, 0)
 
-    async def produce(epoch: int, sequence: int) -> tuple[Code, int]:
+    async def produce(epoch: int, sequence: int) -> tuple[KafkaCode, int]:
         answer = await client.produce(topic, 0, batch((b"a", b"b"), (producer_id, epoch, sequence)))
-        return Code(int(answer.error_code)), answer.base_offset
+        return KafkaCode(int(answer.error_code)), answer.base_offset
 
-    assert await produce(0, 0) == (Code.NONE, 0)
-    assert await produce(0, 2) == (Code.NONE, 2)
-    assert await produce(0, 0) == (Code.NONE, 0), "a duplicate gets the offset of the original"
-    assert await produce(0, 6) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
-    assert await produce(1, 0) == (Code.NONE, 4)
-    assert await produce(0, 4) == (Code.INVALID_PRODUCER_EPOCH, -1)
+    assert await produce(0, 0) == (KafkaCode.NONE, 0)
+    assert await produce(0, 2) == (KafkaCode.NONE, 2)
+    assert await produce(0, 0) == (KafkaCode.NONE, 0), "a duplicate gets the offset of the original"
+    assert await produce(0, 6) == (KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert await produce(1, 0) == (KafkaCode.NONE, 4)
+    assert await produce(0, 4) == (KafkaCode.INVALID_PRODUCER_EPOCH, -1)
     assert (await client.produce(topic, 0, GOOD)).base_offset == 6
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
 async def test_acks_out_of_range(client: RawClient, topic: str, acks: int) -> None:
     answer = await client.produce(topic, 0, GOOD, acks=acks)
-    assert int(answer.error_code) == Code.INVALID_REQUIRED_ACKS
+    assert int(answer.error_code) == KafkaCode.INVALID_REQUIRED_ACKS
 
 
 @pytest.mark.parametrize(("name", "index"), [("no-such-topic", 0), ("", 0), ("../../etc", 0), (None, 1), (None, -1)])
 async def test_what_does_not_exist(client: RawClient, topic: str, name: str | None, index: int) -> None:
     name = topic if name is None else name
-    assert int((await client.produce(name, index, GOOD)).error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert int((await client.produce(name, index, GOOD)).error_code) == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
     partition = {"partition_index": index, "partition": index, "timestamp": -1, "partition_max_bytes": 100}
     asked = {"replica_id": -1, "topics": [{"name": name, "topic": name, "partitions": [partition]}]}
     fetched = await client.ask(Api.FETCH, 12, asked)
-    assert int(fetched.responses[0].partitions[0].error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert int(fetched.responses[0].partitions[0].error_code) == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
     listed = await client.ask(Api.LIST_OFFSETS, 7, asked)
-    assert int(listed.topics[0].partitions[0].error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert int(listed.topics[0].partitions[0].error_code) == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize("offset", [-5, 3, 2**63 - 1])
@@ -123,7 +123,7 @@ async def test_an_offset_out_of_range(client: RawClient, topic: str, offset: int
     partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 100}
     asked = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [partition]}]}
     one = (await client.ask(Api.FETCH, 12, asked)).responses[0].partitions[0]
-    assert int(one.error_code) == Code.OFFSET_OUT_OF_RANGE
+    assert int(one.error_code) == KafkaCode.OFFSET_OUT_OF_RANGE
     assert (one.log_start_offset, one.high_watermark) == (0, 2)
 
 

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from broker.core.errors import Code
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import produce
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import Codec
@@ -55,7 +55,7 @@ async def test_bad_records_are_refused_and_the_log_and_the_sequence_stay(client:
         for codec in codecs:
             data = sealed(bad.body, bad.count, codec, producer=(producer, 0, 0))
             answer = await client.produce(topic, 0, data, acks=acks)
-            assert (Code(int(answer.error_code)), answer.base_offset) == (Code.INVALID_RECORD, -1), codec
+            assert (KafkaCode(int(answer.error_code)), answer.base_offset) == (KafkaCode.INVALID_RECORD, -1), codec
             assert answer.error_message
     assert await end_of(client, topic) == 0
     good = sealed(body_of(record(0)), 1, producer=(producer, 0, 0))
@@ -67,7 +67,7 @@ async def test_versions_that_carry_record_errors_name_the_record(client: RawClie
     topic = await make_topic(client)
     data = sealed(body_of(record(0), record(9)), 2)
     answer = await client.produce(topic, 0, data, version=version)
-    assert Code(int(answer.error_code)) is Code.INVALID_RECORD
+    assert KafkaCode(int(answer.error_code)) is KafkaCode.INVALID_RECORD
     if version >= 8:
         (error,) = answer.record_errors
         assert error.batch_index == 1
@@ -78,12 +78,12 @@ async def test_versions_that_carry_record_errors_name_the_record(client: RawClie
 async def test_timestamp_and_size_have_their_own_codes(client: RawClient) -> None:
     topic = await make_topic(client)
     early = await client.produce(topic, 0, sealed(body_of(record(0, timestamp_delta=-2_000)), 1))
-    assert Code(int(early.error_code)) is Code.INVALID_TIMESTAMP
+    assert KafkaCode(int(early.error_code)) is KafkaCode.INVALID_TIMESTAMP
     value = bytes(65 << 20)
     bomb = sealed(body_of(record(0, value=varint(len(value)) + value)), 1, Codec.ZSTD)
     assert len(bomb) < 100_000
     large = await client.produce(topic, 0, bomb)
-    assert Code(int(large.error_code)) is Code.MESSAGE_TOO_LARGE
+    assert KafkaCode(int(large.error_code)) is KafkaCode.MESSAGE_TOO_LARGE
     assert (await client.produce(topic, 0, GOOD)).base_offset == 0
 
 
@@ -101,7 +101,7 @@ async def test_order_is_kept_between_batches_checked_in_a_thread_and_others(clie
         received, response = await client.receive(Api.PRODUCE, 9)
         assert received == correlation_id
         answer = response.responses[0].partition_responses[0]
-        assert (Code(int(answer.error_code)), answer.base_offset) == (Code.NONE, sequence)
+        assert (KafkaCode(int(answer.error_code)), answer.base_offset) == (KafkaCode.NONE, sequence)
 
 
 async def test_topic_without_validation_appends_compressed_batches_unopened(client: RawClient) -> None:
@@ -109,7 +109,7 @@ async def test_topic_without_validation_appends_compressed_batches_unopened(clie
     bad = body_of(record(5), record(9))
     assert (await client.produce(topic, 0, sealed(bad, 2, Codec.LZ4))).base_offset == 0
     answer = await client.produce(topic, 0, sealed(bad, 2))
-    assert Code(int(answer.error_code)) is Code.INVALID_RECORD, "without compression always"
+    assert KafkaCode(int(answer.error_code)) is KafkaCode.INVALID_RECORD, "without compression always"
 
 
 async def test_acks_0_with_bad_records_closes_the_connection(standalone: Standalone, client: RawClient) -> None:

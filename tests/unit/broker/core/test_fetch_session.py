@@ -8,7 +8,6 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.errors import Code
 from broker.core.fetch_session import (
     MAX_SESSION_EPOCH,
     NO_SESSION,
@@ -23,6 +22,7 @@ from broker.core.fetch_session import (
 )
 from broker.kafka.api import FetchPartition, ForgottenPartition
 from broker.kafka.limits import KafkaLimits
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import fetch
 
 TOPIC = UUID(int=7)
@@ -169,18 +169,18 @@ def test_requests_are_counted() -> None:
     sessions, _ = cache()
     session = opened(sessions, 2, 0)
     assert session.full
-    assert sessions.begin(session.session_id, 2, 2, 0) is Code.INVALID_FETCH_SESSION_EPOCH
+    assert sessions.begin(session.session_id, 2, 2, 0) is KafkaCode.INVALID_FETCH_SESSION_EPOCH
     assert sessions.begin(session.session_id, 1, 2, 5) is session
     assert not session.full
     assert session.contact.last_fetch_ms == 5
-    assert sessions.begin(session.session_id, 1, 2, 5) is Code.INVALID_FETCH_SESSION_EPOCH
-    assert sessions.begin(99, 1, 2, 5) is Code.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.begin(session.session_id, 1, 2, 5) is KafkaCode.INVALID_FETCH_SESSION_EPOCH
+    assert sessions.begin(99, 1, 2, 5) is KafkaCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_another_fetchers_session_is_not_found() -> None:
     sessions, closed = cache()
     session = opened(sessions, 2, 0)
-    assert sessions.begin(session.session_id, 1, 3, 0) is Code.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.begin(session.session_id, 1, 3, 0) is KafkaCode.FETCH_SESSION_ID_NOT_FOUND
     sessions.begin(session.session_id, -1, 3, 0)
     assert closed == []
     sessions.begin(session.session_id, -1, 2, 0)
@@ -251,7 +251,7 @@ def test_both_ends_agree_after_any_history(seed: int) -> None:
         if random.random() < 0.05 and held is not None:
             sessions.close(held.session_id, 2)
         begun = sessions.begin(request.session_id, request.session_epoch, 2, 0)
-        if isinstance(begun, Code):
+        if isinstance(begun, KafkaCode):
             fetcher.reset()
             continue
         held = begun

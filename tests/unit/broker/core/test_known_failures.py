@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from broker.core.epochs import EpochCache
-from broker.core.errors import Code
 from broker.core.partition import (
     Answer,
     AppendRecords,
@@ -15,6 +14,7 @@ from broker.core.partition import (
     SentPosition,
     TruncateTo,
 )
+from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.test_partition import Leader, history, reply
 
 
@@ -25,7 +25,7 @@ def test_k13091_the_watermark_moves_in_the_step_in_which_the_log_shows_the_shrin
     leader.fetch(2, 10)
     assert leader.state.verdict(-1, 10) is None
     assert leader.log_shows((1, 2), 8)
-    assert (leader.hw, leader.state.verdict(-1, 10)) == (10, Code.NONE)
+    assert (leader.hw, leader.state.verdict(-1, 10)) == (10, KafkaCode.NONE)
 
 
 def test_k15583_the_watermark_stands_still_below_the_minimum_isr() -> None:
@@ -33,7 +33,7 @@ def test_k15583_the_watermark_stands_still_below_the_minimum_isr() -> None:
     leader.write(10)
     assert not leader.log_shows((1,), 8)
     leader.write(20)
-    assert (leader.hw, leader.state.verdict(-1, 10)) == (0, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    assert (leader.hw, leader.state.verdict(-1, 10)) == (0, KafkaCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     leader.fetch(2, 15)
     assert leader.hw == 0, "who may join is not in the ISR"
     leader.fetch(2, 20)

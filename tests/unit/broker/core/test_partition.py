@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from broker.core.epochs import EpochCache
-from broker.core.errors import Code
 from broker.core.partition import (
     Answer,
     AppendRecords,
@@ -26,6 +25,7 @@ from broker.core.partition import (
     check_leader_epoch,
     check_position,
 )
+from quorumlog.wire.errors import KafkaCode
 
 
 @dataclass
@@ -128,7 +128,7 @@ def test_a_sole_replica_is_committed_by_its_own_flush() -> None:
     state.on_appended(5)
     assert state.verdict(-1, 5) is None
     assert state.on_flushed(5)
-    assert state.verdict(-1, 5) is Code.NONE
+    assert state.verdict(-1, 5) is KafkaCode.NONE
 
 
 def test_what_was_committed_before_is_shown_once_it_is_on_the_leaders_own_disk_whatever_the_isr() -> None:
@@ -388,30 +388,32 @@ def test_an_older_partition_epoch_changes_nothing() -> None:
 # -- what clients are told
 
 
-@pytest.mark.parametrize(("acks", "code"), [(-1, Code.NOT_ENOUGH_REPLICAS), (1, Code.NONE), (0, Code.NONE)])
-def test_too_small_an_isr_refuses_before_the_append(acks: int, code: Code) -> None:
+@pytest.mark.parametrize(
+    ("acks", "code"), [(-1, KafkaCode.NOT_ENOUGH_REPLICAS), (1, KafkaCode.NONE), (0, KafkaCode.NONE)]
+)
+def test_too_small_an_isr_refuses_before_the_append(acks: int, code: KafkaCode) -> None:
     assert Leader(isr=(1,)).state.admits(acks) is code
 
 
 @pytest.mark.parametrize("acks", [-2, 2, 7])
 def test_other_acks_are_refused(acks: int) -> None:
-    assert Leader().state.admits(acks) is Code.INVALID_REQUIRED_ACKS
+    assert Leader().state.admits(acks) is KafkaCode.INVALID_REQUIRED_ACKS
 
 
 def test_replicas_being_added_do_not_raise_the_minimum() -> None:
     """Else a reassignment to more replicas would refuse writes until they have caught up."""
     leader = Leader(isr=(1,), min_isr=3)
-    assert leader.state.admits(-1) is Code.NOT_ENOUGH_REPLICAS
+    assert leader.state.admits(-1) is KafkaCode.NOT_ENOUGH_REPLICAS
     leader.write(4)
-    assert leader.state.verdict(-1, 4) is Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert leader.state.verdict(-1, 4) is KafkaCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     leader.state.on_assignment(Assignment((1, 2, 3), (1,), 1, 5, 8, adding=(2, 3)), leader.now_ms)
     assert leader.state.min_isr == 1
-    assert leader.state.admits(-1) is Code.NONE
-    assert leader.state.verdict(-1, 4) is Code.NONE, "committed at once: one of one is in sync"
+    assert leader.state.admits(-1) is KafkaCode.NONE
+    assert leader.state.verdict(-1, 4) is KafkaCode.NONE, "committed at once: one of one is in sync"
 
 
 def test_the_minimum_is_never_above_the_replication_factor() -> None:
-    assert Leader(min_isr=9).state.admits(-1) is Code.NONE
+    assert Leader(min_isr=9).state.admits(-1) is KafkaCode.NONE
 
 
 def test_acks_all_is_answered_when_the_watermark_has_passed() -> None:
@@ -422,24 +424,24 @@ def test_acks_all_is_answered_when_the_watermark_has_passed() -> None:
     leader.fetch(3, 9)
     assert leader.state.verdict(-1, 10) is None
     leader.fetch(3, 10)
-    assert leader.state.verdict(-1, 10) is Code.NONE
+    assert leader.state.verdict(-1, 10) is KafkaCode.NONE
 
 
 def test_acks_all_when_the_isr_has_shrunk_after_the_append() -> None:
     leader = Leader()
     leader.write(10)
     leader.log_shows((1,), 8)
-    assert leader.state.verdict(-1, 10) is Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    assert leader.state.verdict(-1, 0) is Code.NONE
+    assert leader.state.verdict(-1, 10) is KafkaCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert leader.state.verdict(-1, 0) is KafkaCode.NONE
 
 
 def test_acks_one_waits_for_the_leaders_flush_only() -> None:
     leader = Leader()
     leader.write(10, flush=False)
-    assert leader.state.verdict(0, 10) is Code.NONE
+    assert leader.state.verdict(0, 10) is KafkaCode.NONE
     assert leader.state.verdict(1, 10) is None
     leader.state.on_flushed(10)
-    assert leader.state.verdict(1, 10) is Code.NONE
+    assert leader.state.verdict(1, 10) is KafkaCode.NONE
 
 
 def test_latest_is_unknown_until_the_watermark_reaches_the_end_at_election() -> None:
@@ -466,16 +468,16 @@ LEADER_HISTORY = history((1, 0), (3, 10), (5, 20), end=30)
 @pytest.mark.parametrize(
     ("offset", "epoch", "verdict"),
     [
-        (30, 5, Code.NONE),
-        (25, 5, Code.NONE),
-        (10, 1, Code.NONE),
+        (30, 5, KafkaCode.NONE),
+        (25, 5, KafkaCode.NONE),
+        (10, 1, KafkaCode.NONE),
         (12, 1, Divergence(1, 10)),
         (15, 2, Divergence(1, 10)),
         (31, 5, Divergence(5, 30)),
         (25, 4, Divergence(3, 20)),
-        (25, -1, Code.NONE),
-        (31, -1, Code.OFFSET_OUT_OF_RANGE),
-        (-5, -1, Code.OFFSET_OUT_OF_RANGE),
+        (25, -1, KafkaCode.NONE),
+        (31, -1, KafkaCode.OFFSET_OUT_OF_RANGE),
+        (-5, -1, KafkaCode.OFFSET_OUT_OF_RANGE),
     ],
 )
 def test_a_position_is_compared_with_the_leaders_history(offset: int, epoch: int, verdict: object) -> None:
@@ -484,7 +486,7 @@ def test_a_position_is_compared_with_the_leaders_history(offset: int, epoch: int
 
 @pytest.mark.parametrize(
     ("offset", "epoch", "verdict"),
-    [(10, 5, Divergence(4, 12)), (10, 4, Code.NONE), (14, 4, Divergence(4, 12)), (14, 6, Code.NONE)],
+    [(10, 5, Divergence(4, 12)), (10, 4, KafkaCode.NONE), (14, 4, Divergence(4, 12)), (14, 6, KafkaCode.NONE)],
 )
 def test_divergence_is_judged_by_epoch_not_by_offset_alone(offset: int, epoch: int, verdict: object) -> None:
     """KIP-279: the leader's epoch 4 ends at 12, where 6 begins; offset 10 alone would fit, whatever its epoch."""
@@ -500,22 +502,26 @@ def test_a_replicas_position_without_an_epoch_fits_only_where_both_logs_begin() 
     def check(offset: int, log_start: int, epochs: EpochCache) -> object:
         return check_position(offset, -1, log_start, epochs, is_replica=True)
 
-    assert check(0, 0, LEADER_HISTORY) is Code.NONE
-    assert check(25, 0, LEADER_HISTORY) is Code.OFFSET_OUT_OF_RANGE, "within the leader's log, but of which history?"
-    assert check(30, 0, LEADER_HISTORY) is Code.OFFSET_OUT_OF_RANGE
-    assert check(12, 12, LEADER_HISTORY) is Code.OFFSET_OUT_OF_RANGE, "the leader knows which epoch is before its start"
-    assert check(12, 12, history((5, 12), end=30)) is Code.NONE, "neither knows what was before"
+    assert check(0, 0, LEADER_HISTORY) is KafkaCode.NONE
+    assert check(25, 0, LEADER_HISTORY) is KafkaCode.OFFSET_OUT_OF_RANGE, (
+        "within the leader's log, but of which history?"
+    )
+    assert check(30, 0, LEADER_HISTORY) is KafkaCode.OFFSET_OUT_OF_RANGE
+    assert check(12, 12, LEADER_HISTORY) is KafkaCode.OFFSET_OUT_OF_RANGE, (
+        "the leader knows which epoch is before its start"
+    )
+    assert check(12, 12, history((5, 12), end=30)) is KafkaCode.NONE, "neither knows what was before"
 
 
 def test_a_position_below_the_log_start_is_out_of_range() -> None:
-    assert check_position(4, 1, 5, LEADER_HISTORY, is_replica=True) is Code.OFFSET_OUT_OF_RANGE
+    assert check_position(4, 1, 5, LEADER_HISTORY, is_replica=True) is KafkaCode.OFFSET_OUT_OF_RANGE
 
 
 def test_leader_epochs_of_fetchers() -> None:
-    assert check_leader_epoch(-1, 5) is Code.NONE
-    assert check_leader_epoch(5, 5) is Code.NONE
-    assert check_leader_epoch(4, 5) is Code.FENCED_LEADER_EPOCH
-    assert check_leader_epoch(6, 5) is Code.UNKNOWN_LEADER_EPOCH
+    assert check_leader_epoch(-1, 5) is KafkaCode.NONE
+    assert check_leader_epoch(5, 5) is KafkaCode.NONE
+    assert check_leader_epoch(4, 5) is KafkaCode.FENCED_LEADER_EPOCH
+    assert check_leader_epoch(6, 5) is KafkaCode.UNKNOWN_LEADER_EPOCH
 
 
 # -- the follower
@@ -566,26 +572,26 @@ def test_truncation_goes_to_the_end_that_both_share() -> None:
 def test_batches_must_start_where_the_log_ends() -> None:
     follower = FollowerState(1, 5, 10)
     assert follower.on_reply(SENT, reply(first_offset=25), 0, FOLLOWER_HISTORY) == AppendRecords(20)
-    assert follower.on_reply(SENT, reply(first_offset=24), 0, FOLLOWER_HISTORY) == StandBack(Code.CORRUPT_MESSAGE)
+    assert follower.on_reply(SENT, reply(first_offset=24), 0, FOLLOWER_HISTORY) == StandBack(KafkaCode.CORRUPT_MESSAGE)
 
 
 def test_a_log_that_the_leader_no_longer_has_starts_over() -> None:
     follower = FollowerState(1, 5, 10)
-    gone = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=100)
+    gone = reply(code=KafkaCode.OFFSET_OUT_OF_RANGE, log_start=100)
     assert follower.on_reply(SENT, gone, 0, FOLLOWER_HISTORY) == RestartAt(100)
-    odd = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=3)
-    assert follower.on_reply(SENT, odd, 0, FOLLOWER_HISTORY) == StandBack(Code.OFFSET_OUT_OF_RANGE)
+    odd = reply(code=KafkaCode.OFFSET_OUT_OF_RANGE, log_start=3)
+    assert follower.on_reply(SENT, odd, 0, FOLLOWER_HISTORY) == StandBack(KafkaCode.OFFSET_OUT_OF_RANGE)
 
 
 def test_an_empty_log_of_an_unknown_epoch_starts_where_the_leaders_does() -> None:
     follower = FollowerState(1, 5, 10)
     empty = EpochCache((), 25)
     sent = SentPosition(5, 25, -1)
-    refused = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=3)
+    refused = reply(code=KafkaCode.OFFSET_OUT_OF_RANGE, log_start=3)
     assert follower.on_reply(sent, refused, 25, empty) == RestartAt(3)
     assert follower.on_reply(sent, refused._replace(diverging=Divergence(4, 3)), 25, empty) == RestartAt(3, epoch=4)
-    silent = reply(code=Code.OFFSET_OUT_OF_RANGE, log_start=-1)
-    assert follower.on_reply(sent, silent, 25, empty) == StandBack(Code.OFFSET_OUT_OF_RANGE)
+    silent = reply(code=KafkaCode.OFFSET_OUT_OF_RANGE, log_start=-1)
+    assert follower.on_reply(sent, silent, 25, empty) == StandBack(KafkaCode.OFFSET_OUT_OF_RANGE)
 
 
 def test_a_log_that_diverges_below_its_start_starts_over() -> None:
@@ -597,7 +603,7 @@ def test_a_log_that_diverges_below_its_start_starts_over() -> None:
     assert follower.on_reply(sent, reply(diverging=Divergence(3, 18), log_start=3), 13, emptied) == RestartAt(3)
     assert follower.on_reply(sent, reply(diverging=Divergence(4, 20), log_start=3), 20, emptied) == TruncateTo(20)
     silent = reply(diverging=Divergence(4, 20), log_start=-1)
-    assert follower.on_reply(sent, silent, 25, emptied) == StandBack(Code.CORRUPT_MESSAGE)
+    assert follower.on_reply(sent, silent, 25, emptied) == StandBack(KafkaCode.CORRUPT_MESSAGE)
 
 
 @pytest.mark.parametrize(
@@ -607,7 +613,7 @@ def test_a_log_that_diverges_below_its_start_starts_over() -> None:
         (Divergence(3, 30), TruncateTo(12)),
         (Divergence(4, 20), TruncateTo(20)),
         (Divergence(0, 7), RestartAt(1)),
-        (Divergence(5, 20), StandBack(Code.CORRUPT_MESSAGE)),
+        (Divergence(5, 20), StandBack(KafkaCode.CORRUPT_MESSAGE)),
     ],
 )
 def test_a_follower_cuts_at_its_own_end_of_the_epoch_before_one_that_it_does_not_know(

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import pytest
 
-from broker.core.errors import Code
 from broker.core.producer_state import (
     Accept,
     CorruptSnapshotError,
@@ -13,6 +12,7 @@ from broker.core.producer_state import (
     ProducerState,
     Refuse,
 )
+from quorumlog.wire.errors import KafkaCode
 
 LAST = 2**31 - 1
 EXPIRATION = 1_000
@@ -36,7 +36,7 @@ def state_after(*batches: B) -> ProducerState:
     return state
 
 
-def code_of(verdict: object) -> Code:
+def code_of(verdict: object) -> KafkaCode:
     assert isinstance(verdict, Refuse), verdict
     return verdict.code
 
@@ -44,7 +44,7 @@ def code_of(verdict: object) -> Code:
 def test_the_next_sequence_is_accepted() -> None:
     state = state_after(B(0, 9), B(10, 19))
     assert state.check(B(20, 20), 0) == Accept()
-    assert code_of(state.check(B(21, 30), 0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(state.check(B(21, 30), 0)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_the_last_five_batches_are_known_again() -> None:
@@ -53,13 +53,13 @@ def test_the_last_five_batches_are_known_again() -> None:
     for number in range(3, 8):
         assert state.check(batches[number], 0) == Duplicate(10 * number, 10 * number + 10)
     for number in range(3):
-        assert code_of(state.check(batches[number], 0)) is Code.DUPLICATE_SEQUENCE_NUMBER
+        assert code_of(state.check(batches[number], 0)) is KafkaCode.DUPLICATE_SEQUENCE_NUMBER
 
 
 def test_a_batch_that_overlaps_without_being_equal_is_out_of_order() -> None:
     state = state_after(B(0, 9), B(10, 19))
-    assert code_of(state.check(B(10, 12), 0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert code_of(state.check(B(15, 24), 0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(state.check(B(10, 12), 0)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(state.check(B(15, 24), 0)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_sequences_wrap() -> None:
@@ -68,24 +68,24 @@ def test_sequences_wrap() -> None:
     across = state_after(B(LAST - 9, LAST - 1), B(LAST, 3))
     assert across.check(B(4, 4), 0) == Accept()
     assert across.check(B(LAST, 3), 0) == Duplicate(10, 20)
-    assert code_of(across.check(B(LAST - 20, LAST - 11), 0)) is Code.DUPLICATE_SEQUENCE_NUMBER
-    assert code_of(across.check(B(0, 0), 0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(across.check(B(LAST - 20, LAST - 11), 0)) is KafkaCode.DUPLICATE_SEQUENCE_NUMBER
+    assert code_of(across.check(B(0, 0), 0)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_epochs() -> None:
     state = state_after(B(0, 9, producer_epoch=3))
-    assert code_of(state.check(B(10, 10, producer_epoch=2), 0)) is Code.INVALID_PRODUCER_EPOCH
+    assert code_of(state.check(B(10, 10, producer_epoch=2), 0)) is KafkaCode.INVALID_PRODUCER_EPOCH
     assert state.check(B(0, 5, producer_epoch=4), 0) == Accept()
-    assert code_of(state.check(B(10, 10, producer_epoch=4), 0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(state.check(B(10, 10, producer_epoch=4), 0)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     state.apply(B(0, 5, producer_epoch=4), 10, 16)
-    assert code_of(state.check(B(10, 10, producer_epoch=3), 0)) is Code.INVALID_PRODUCER_EPOCH
+    assert code_of(state.check(B(10, 10, producer_epoch=3), 0)) is KafkaCode.INVALID_PRODUCER_EPOCH
     assert state.check(B(6, 6, producer_epoch=4), 0) == Accept()
 
 
 def test_an_unknown_producer_starts_with_zero() -> None:
     state = ProducerState()
     assert state.check(B(0, 9), log_start_offset=0) == Accept()
-    assert code_of(state.check(B(10, 19), log_start_offset=0)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(state.check(B(10, 19), log_start_offset=0)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_unless_this_log_may_have_forgotten_it() -> None:
@@ -145,7 +145,7 @@ def test_without_a_producer_id_nothing_is_kept() -> None:
 
 def test_a_control_batch_moves_the_epoch_and_no_sequence() -> None:
     state = state_after(B(0, 9), B(-1, -1, producer_epoch=1, is_control=True))
-    assert code_of(state.check(B(10, 10), 0)) is Code.INVALID_PRODUCER_EPOCH
+    assert code_of(state.check(B(10, 10), 0)) is KafkaCode.INVALID_PRODUCER_EPOCH
     assert state.check(B(0, 0, producer_epoch=1), 0) == Accept()
 
 

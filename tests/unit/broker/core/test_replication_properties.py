@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from broker.core.epochs import EpochCache
-from broker.core.errors import Code
 from broker.core.partition import (
     Answer,
     AppendRecords,
@@ -32,6 +31,7 @@ from broker.core.partition import (
     check_leader_epoch,
     check_position,
 )
+from quorumlog.wire.errors import KafkaCode
 
 BROKERS = (1, 2, 3)
 STEPS = 1_500
@@ -168,7 +168,7 @@ class World:
         left = []
         for end in broker.waiting:
             verdict = leader.verdict(-1, end)
-            if verdict is Code.NONE and end > len(self.acked):
+            if verdict is KafkaCode.NONE and end > len(self.acked):
                 assert broker.log[: len(self.acked)] == self.acked
                 self.acked = broker.log[:end]
             elif verdict is None:
@@ -211,7 +211,7 @@ class World:
             broker.follower = FollowerState(now.leader, now.leader_epoch, min(broker.watermark, len(broker.log)))
 
     def produce(self, broker: Broker) -> None:
-        if broker.leader is None or broker.leader.admits(-1) is not Code.NONE:
+        if broker.leader is None or broker.leader.admits(-1) is not KafkaCode.NONE:
             return
         self.value += 1
         broker.log.append((broker.leader.leader_epoch, self.value))
@@ -240,12 +240,12 @@ class World:
             del self.fetches[at]
         broker = self.brokers[target]
         leader = broker.leader
-        if leader is None or check_leader_epoch(sent.leader_epoch, leader.leader_epoch) is not Code.NONE:
+        if leader is None or check_leader_epoch(sent.leader_epoch, leader.leader_epoch) is not KafkaCode.NONE:
             return
         verdict = check_position(sent.offset, sent.last_fetched_epoch, 0, broker.history, is_replica=True)
         data: list[tuple[int, int]] = []
         diverging = verdict if isinstance(verdict, Divergence) else None
-        if verdict == Code.NONE and diverging is None:
+        if verdict == KafkaCode.NONE and diverging is None:
             contact = broker.contacts.setdefault(source, Contact(self.now_ms))
             contact.last_fetch_ms = self.now_ms
             leader.on_fetch(source, broker_epoch, sent.offset, self.now_ms, contact)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from broker.core.errors import Code
 from broker.kafka import api
 from metadata.controller.admin import add_partitions
 from metadata.controller.configs import alter_configs
@@ -29,6 +28,7 @@ from metadata.records import (
     Topic,
 )
 from quorumlog.wire import record_batch, rpcs
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -120,12 +120,12 @@ class FakeReplicas:
         for key in [key for key in self.logs if key[0] == name]:
             del self.logs[key]
 
-    def _refusal(self, topic: str, index: int) -> Code | None:
+    def _refusal(self, topic: str, index: int) -> KafkaCode | None:
         image = self.image.topic(topic)
         partition = None if image is None else image.partition(index)
         if partition is None:
-            return Code.UNKNOWN_TOPIC_OR_PARTITION
-        return None if partition.leader == self.node_id else Code.NOT_LEADER_OR_FOLLOWER
+            return KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
+        return None if partition.leader == self.node_id else KafkaCode.NOT_LEADER_OR_FOLLOWER
 
     # --- data ---
 
@@ -144,7 +144,7 @@ class FakeReplicas:
 
     def _append(self, topic: str, index: int, batches: memoryview) -> api.ProduceResult:
         if (refusal := self._refusal(topic, index)) is not None:
-            leader = 2 if refusal is Code.NOT_LEADER_OR_FOLLOWER else -1
+            leader = 2 if refusal is KafkaCode.NOT_LEADER_OR_FOLLOWER else -1
             return api.ProduceResult(int(refusal), leader_id=leader, leader_epoch=0 if leader == 2 else -1)
         headers = record_batch.validate_batches(batches, MAX_MESSAGE_BYTES)
         if isinstance(headers, record_batch.BatchRefusal):
@@ -161,7 +161,7 @@ class FakeReplicas:
                 due = log.next_sequence.get(key[:2], 0)
                 if header.base_sequence != due:
                     reason = f"sequence {header.base_sequence}, due is {due}"
-                    return api.ProduceResult(int(Code.OUT_OF_ORDER_SEQUENCE_NUMBER), error_message=reason)
+                    return api.ProduceResult(int(KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER), error_message=reason)
                 log.next_sequence[key[:2]] = header.last_sequence + 1
                 log.sequences[key] = log.end_offset
             offset = log.append(header, part)
@@ -211,14 +211,14 @@ class FakeReplicas:
         if name is None:
             topic = self.image.topics.get(item.topic_id) if item.topic_id is not None else None
             if topic is None:
-                return api.FetchResult(item.topic_id, None, item.index, int(Code.UNKNOWN_TOPIC_ID))
+                return api.FetchResult(item.topic_id, None, item.index, int(KafkaCode.UNKNOWN_TOPIC_ID))
             name = topic.name
         if (refusal := self._refusal(name, item.index)) is not None:
             return api.FetchResult(item.topic_id, name, item.index, int(refusal))
         log = self.logs[name, item.index]
         start, end = log.start_offset, log.end_offset
         if not start <= item.fetch_offset <= end:
-            return api.FetchResult(item.topic_id, name, item.index, int(Code.OFFSET_OUT_OF_RANGE), end, end, start)
+            return api.FetchResult(item.topic_id, name, item.index, int(KafkaCode.OFFSET_OUT_OF_RANGE), end, end, start)
         records = log.read(item.fetch_offset, min(item.max_bytes, max_bytes))
         return api.FetchResult(item.topic_id, name, item.index, 0, end, end, start, records)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.core.errors import Code
 from broker.kafka.api import ListOffsetResult
 from broker.kafka.handlers import HANDLERS
 from broker.kafka.limits import KafkaLimits
 from broker.kafka.listener import KafkaServer
 from metadata.records import Endpoint
 from quorumlog.errors import ConfigError
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import codec, fetch
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import AnyRpc
@@ -76,7 +76,7 @@ async def test_every_request_is_answered_in_its_own_version(served: Served, api:
         response = await client.ask(api, version, values)
     codes = [int(code) for code in _error_codes(response)]
     expected = {
-        Api.FIND_COORDINATOR: {int(Code.COORDINATOR_NOT_AVAILABLE)},
+        Api.FIND_COORDINATOR: {int(KafkaCode.COORDINATOR_NOT_AVAILABLE)},
         Api.ELECT_LEADERS: {0, ELECTION_NOT_NEEDED},
     }
     assert set(codes) <= expected.get(api, {0}), response
@@ -199,21 +199,21 @@ def damaged(position: int, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("records", "code"),
     [
-        pytest.param(damaged(-2, b"?"), Code.CORRUPT_MESSAGE, id="crc"),
-        pytest.param(damaged(8, b"\x7f\xff\xff\xff"), Code.CORRUPT_MESSAGE, id="length 2^31-1"),
-        pytest.param(damaged(8, b"\xff\xff\xff\xff"), Code.CORRUPT_MESSAGE, id="length -1"),
-        pytest.param(damaged(8, b"\0\0\0\0"), Code.CORRUPT_MESSAGE, id="length 0"),
-        pytest.param(batch()[:-1], Code.CORRUPT_MESSAGE, id="cut"),
-        pytest.param(damaged(16, b"\x01"), Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, id="old magic"),
-        pytest.param(None, Code.INVALID_RECORD, id="null"),
-        pytest.param(b"", Code.INVALID_RECORD, id="empty"),
+        pytest.param(damaged(-2, b"?"), KafkaCode.CORRUPT_MESSAGE, id="crc"),
+        pytest.param(damaged(8, b"\x7f\xff\xff\xff"), KafkaCode.CORRUPT_MESSAGE, id="length 2^31-1"),
+        pytest.param(damaged(8, b"\xff\xff\xff\xff"), KafkaCode.CORRUPT_MESSAGE, id="length -1"),
+        pytest.param(damaged(8, b"\0\0\0\0"), KafkaCode.CORRUPT_MESSAGE, id="length 0"),
+        pytest.param(batch()[:-1], KafkaCode.CORRUPT_MESSAGE, id="cut"),
+        pytest.param(damaged(16, b"\x01"), KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, id="old magic"),
+        pytest.param(None, KafkaCode.INVALID_RECORD, id="null"),
+        pytest.param(b"", KafkaCode.INVALID_RECORD, id="empty"),
     ],
 )
-async def test_a_bad_batch_is_refused_by_name(served: Served, records: bytes | None, code: Code) -> None:
+async def test_a_bad_batch_is_refused_by_name(served: Served, records: bytes | None, code: KafkaCode) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         answer = await client.produce("t", 0, records)
-        assert (Code(int(answer.error_code)), answer.base_offset) == (code, -1)
+        assert (KafkaCode(int(answer.error_code)), answer.base_offset) == (code, -1)
         assert (await client.produce("t", 0, batch())).base_offset == 0, "nothing of it was appended"
 
 
@@ -222,7 +222,7 @@ async def test_acks_out_of_range(served: Served, acks: int) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         answer = await client.produce("t", 0, batch(), acks=acks)
-        assert int(answer.error_code) == Code.INVALID_REQUIRED_ACKS
+        assert int(answer.error_code) == KafkaCode.INVALID_REQUIRED_ACKS
     assert served.replicas.produced == []
 
 
@@ -243,7 +243,7 @@ async def test_a_transactional_produce_is_refused(served: Served) -> None:
 async def test_produce_to_what_does_not_exist(served: Served, topic: str, index: int) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
-        assert int((await client.produce(topic, index, batch())).error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert int((await client.produce(topic, index, batch())).error_code) == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_a_refusal_of_a_non_leader_says_where_the_leader_is(served: Served) -> None:
@@ -253,21 +253,21 @@ async def test_a_refusal_of_a_non_leader_says_where_the_leader_is(served: Served
         client.send_produce("t", 0, batch(), version=10)
         response = (await client.receive(Api.PRODUCE, 10))[1]
     answer = response.responses[0].partition_responses[0]
-    assert (int(answer.error_code), answer.current_leader.leader_id) == (Code.NOT_LEADER_OR_FOLLOWER, 2)
+    assert (int(answer.error_code), answer.current_leader.leader_id) == (KafkaCode.NOT_LEADER_OR_FOLLOWER, 2)
     assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(2, "leader.example", 9)]
 
 
 @pytest.mark.parametrize("api", [Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS])
 async def test_old_versions_are_told_what_they_know(served: Served, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     first = {Api.PRODUCE: 4, Api.FETCH: 6, Api.LIST_OFFSETS: 5}[api]
-    old, new = Code.NOT_LEADER_OR_FOLLOWER, Code.KAFKA_STORAGE_ERROR
+    old, new = KafkaCode.NOT_LEADER_OR_FOLLOWER, KafkaCode.KAFKA_STORAGE_ERROR
     served.replicas.create("t", 1)
-    monkeypatch.setattr(served.replicas, "_refusal", lambda topic, index: Code.KAFKA_STORAGE_ERROR)
+    monkeypatch.setattr(served.replicas, "_refusal", lambda topic, index: KafkaCode.KAFKA_STORAGE_ERROR)
     if api is Api.LIST_OFFSETS:
-        old, new = Code.LEADER_NOT_AVAILABLE, Code.OFFSET_NOT_AVAILABLE
+        old, new = KafkaCode.LEADER_NOT_AVAILABLE, KafkaCode.OFFSET_NOT_AVAILABLE
 
         async def not_known(*_: object) -> ListOffsetResult:
-            return ListOffsetResult(int(Code.OFFSET_NOT_AVAILABLE))
+            return ListOffsetResult(int(KafkaCode.OFFSET_NOT_AVAILABLE))
 
         monkeypatch.setattr(served.replicas, "list_offset", not_known)
     partition = {"partition_index": 0, "partition": 0, "index": 0, "records": batch(), "timestamp": -1}
@@ -294,7 +294,7 @@ async def test_a_consumer_is_given_no_session(served: Served) -> None:
         assert (int(response.error_code), response.session_id) == (0, 0)
         assert served.replicas.plans[-1].session_epoch == -1
         response = await client.ask(Api.FETCH, 12, fetch_values(session_id=5, session_epoch=1))
-        assert int(response.error_code) == Code.FETCH_SESSION_ID_NOT_FOUND
+        assert int(response.error_code) == KafkaCode.FETCH_SESSION_ID_NOT_FOUND
         assert len(served.replicas.plans) == 1
 
 
@@ -330,9 +330,9 @@ async def test_a_client_that_claims_to_be_a_broker_is_refused(served: Served) ->
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         response = await client.ask(Api.FETCH, 11, fetch_values(replica_id=2))
-        assert int(response.error_code) == Code.CLUSTER_AUTHORIZATION_FAILED
+        assert int(response.error_code) == KafkaCode.CLUSTER_AUTHORIZATION_FAILED
         old = await client.ask(Api.FETCH, 4, fetch_values(replica_id=2))
-        assert int(old.responses[0].partitions[0].error_code) == Code.CLUSTER_AUTHORIZATION_FAILED
+        assert int(old.responses[0].partitions[0].error_code) == KafkaCode.CLUSTER_AUTHORIZATION_FAILED
     assert served.replicas.plans == []
 
 
@@ -343,7 +343,7 @@ async def test_an_offset_out_of_range(served: Served, offset: int) -> None:
         await client.produce("t", 0, batch())
         response = await client.ask(Api.FETCH, 12, fetch_values(offset))
     one = response.responses[0].partitions[0]
-    assert (int(one.error_code), one.log_start_offset, one.high_watermark) == (Code.OFFSET_OUT_OF_RANGE, 0, 1)
+    assert (int(one.error_code), one.log_start_offset, one.high_watermark) == (KafkaCode.OFFSET_OUT_OF_RANGE, 0, 1)
 
 
 @pytest.mark.parametrize("max_bytes", [0, -1, 2**31 - 1, -(2**31)])
@@ -394,7 +394,7 @@ async def test_metadata_follows_the_image(served: Served) -> None:
     async with RawClient(served.port) as client:
         wanted = {"topics": [{"name": "t"}, {"name": "a b"}]}
         response = await client.ask(Api.METADATA, 12, wanted)
-        assert [int(topic.error_code) for topic in response.topics] == [Code.UNKNOWN_TOPIC_OR_PARTITION, 17]
+        assert [int(topic.error_code) for topic in response.topics] == [KafkaCode.UNKNOWN_TOPIC_OR_PARTITION, 17]
         topic_id = served.replicas.create("t", 2)
         response = await client.ask(Api.METADATA, 12, wanted)
         assert (response.topics[0].topic_id, len(response.topics[0].partitions)) == (topic_id, 2)
@@ -402,9 +402,9 @@ async def test_metadata_follows_the_image(served: Served) -> None:
         assert by_id.topics[0].name == "t"
         served.replicas.delete("t")
         response = await client.ask(Api.METADATA, 12, wanted)
-        assert int(response.topics[0].error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert int(response.topics[0].error_code) == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
         by_id = await client.ask(Api.METADATA, 12, {"topics": [{"topic_id": topic_id, "name": None}]})
-        assert int(by_id.topics[0].error_code) == Code.UNKNOWN_TOPIC_ID
+        assert int(by_id.topics[0].error_code) == KafkaCode.UNKNOWN_TOPIC_ID
         assert (await client.ask(Api.METADATA, 1, {"topics": ()})).topics == ()
 
 
@@ -464,7 +464,7 @@ async def test_a_controller_that_does_not_answer_is_given_up_in_time() -> None:
     try:
         async with RawClient(server.endpoints[0].port) as client:
             response = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [{"name": "t"}], "timeout": 20})
-            assert int(response.topics[0].error_code) == Code.REQUEST_TIMED_OUT
+            assert int(response.topics[0].error_code) == KafkaCode.REQUEST_TIMED_OUT
     finally:
         await server.close()
 

@@ -5,8 +5,8 @@ from itertools import accumulate
 
 import pytest
 
-from broker.core.errors import Code
 from broker.log import Appended, LogConfig, Refused
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import iter_headers
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import KEY, SMALL, Rig, append, batches_of, fill
@@ -35,13 +35,14 @@ async def test_a_leader_gives_offsets_and_epoch(rig: Rig) -> None:
 async def test_what_is_refused_changes_nothing(rig: Rig) -> None:
     log = rig.create(LogConfig(message_size_max=200))
     append(log, [b"a"])
-    assert code_of(log.append_as_leader(make_batch(crc=1), 0, 0)) == Code.CORRUPT_MESSAGE
+    assert code_of(log.append_as_leader(make_batch(crc=1), 0, 0)) == KafkaCode.CORRUPT_MESSAGE
     assert (
-        code_of(log.append_as_leader(make_batch() + make_batch(magic=1), 0, 0)) == Code.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        code_of(log.append_as_leader(make_batch() + make_batch(magic=1), 0, 0))
+        == KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
     )
-    assert code_of(log.append_as_leader(make_batch([b"x" * 300]), 0, 0)) == Code.MESSAGE_TOO_LARGE
-    assert code_of(log.append_as_leader(make_batch(producer=(5, 0, 9)), 0, 0)) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert code_of(log.append_as_leader(b"", 0, 0)) == Code.INVALID_RECORD
+    assert code_of(log.append_as_leader(make_batch([b"x" * 300]), 0, 0)) == KafkaCode.MESSAGE_TOO_LARGE
+    assert code_of(log.append_as_leader(make_batch(producer=(5, 0, 9)), 0, 0)) == KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(log.append_as_leader(b"", 0, 0)) == KafkaCode.INVALID_RECORD
     assert log.end_offset == 1
     assert len(batches_of(log)) == 1
 
@@ -70,16 +71,19 @@ async def test_a_follower_keeps_what_the_leader_gave(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("batch", "code"),
     [
-        (make_batch(base_offset=4, leader_epoch=1), Code.CORRUPT_MESSAGE),
-        (make_batch(base_offset=2, leader_epoch=1), Code.CORRUPT_MESSAGE),
-        (make_batch(base_offset=3, leader_epoch=0), Code.CORRUPT_MESSAGE),
-        (make_batch(base_offset=3, leader_epoch=9), Code.UNKNOWN_LEADER_EPOCH),
-        (make_batch(base_offset=3, leader_epoch=1, crc=0), Code.CORRUPT_MESSAGE),
-        (make_batch(base_offset=3, leader_epoch=1)[:-1], Code.CORRUPT_MESSAGE),
-        (make_batch(base_offset=3, leader_epoch=1) + make_batch(base_offset=5, leader_epoch=1), Code.CORRUPT_MESSAGE),
+        (make_batch(base_offset=4, leader_epoch=1), KafkaCode.CORRUPT_MESSAGE),
+        (make_batch(base_offset=2, leader_epoch=1), KafkaCode.CORRUPT_MESSAGE),
+        (make_batch(base_offset=3, leader_epoch=0), KafkaCode.CORRUPT_MESSAGE),
+        (make_batch(base_offset=3, leader_epoch=9), KafkaCode.UNKNOWN_LEADER_EPOCH),
+        (make_batch(base_offset=3, leader_epoch=1, crc=0), KafkaCode.CORRUPT_MESSAGE),
+        (make_batch(base_offset=3, leader_epoch=1)[:-1], KafkaCode.CORRUPT_MESSAGE),
+        (
+            make_batch(base_offset=3, leader_epoch=1) + make_batch(base_offset=5, leader_epoch=1),
+            KafkaCode.CORRUPT_MESSAGE,
+        ),
     ],
 )
-async def test_a_follower_takes_only_what_goes_on_where_it_ends(rig: Rig, batch: bytes, code: Code) -> None:
+async def test_a_follower_takes_only_what_goes_on_where_it_ends(rig: Rig, batch: bytes, code: KafkaCode) -> None:
     log = rig.create()
     append(log, [b"a", b"b", b"c"], epoch=1)
     assert code_of(log.append_as_follower(batch, 2, 0)) == code

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from broker.core.errors import Code
 from broker.log import LogConfig, PartitionLog, Refused
 from broker.log.produced import (
     INFLATED_FLOOR,
@@ -17,6 +16,7 @@ from broker.log.produced import (
     inflated_size_max,
 )
 from broker.log.records import INFLATED_MAX
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import Codec, check_batches, parse_header
 from quorumlog.wire.record_framing import Problem
 from tests.unit.broker.log.batches import make_batch, varint
@@ -51,14 +51,14 @@ async def log(rig: Rig) -> PartitionLog:
 @pytest.mark.parametrize("bad", bad_bodies(), ids=lambda bad: bad.name)
 def test_bad_records_without_compression_are_refused(bad: BadBody) -> None:
     refusal = refused(check_produced(sealed(bad.body, bad.count), LogConfig()))
-    assert refusal.code == Code.INVALID_RECORD
+    assert refusal.code == KafkaCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", COMPRESSING, ids=lambda codec: codec.name)
 @pytest.mark.parametrize("bad", SMALL_COUNTS, ids=lambda bad: bad.name)
 def test_bad_records_with_compression_are_refused_once_inflated(bad: BadBody, codec: Codec) -> None:
     refusal = refused(inflated(sealed(bad.body, bad.count, codec)))
-    assert refusal.code == Code.INVALID_RECORD
+    assert refusal.code == KafkaCode.INVALID_RECORD
     blamed = [] if bad.problem is Problem.BATCH_REST else [bad.record]
     assert [error.record for error in refusal.record_errors] == blamed
 
@@ -66,15 +66,15 @@ def test_bad_records_with_compression_are_refused_once_inflated(bad: BadBody, co
 def test_second_batch_of_a_produce_is_checked_too() -> None:
     good, bad = body_of(record(0)), body_of(record(1))
     refusal = refused(check_produced(sealed(good, 1) + sealed(bad, 1), LogConfig()))
-    assert refusal.code == Code.INVALID_RECORD
+    assert refusal.code == KafkaCode.INVALID_RECORD
     refusal = refused(inflated(sealed(good, 1, Codec.GZIP) + sealed(good, 1) + sealed(bad, 1, Codec.LZ4)))
-    assert refusal.code == Code.INVALID_RECORD
+    assert refusal.code == KafkaCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", COMPRESSING, ids=lambda codec: codec.name)
 def test_body_that_is_not_of_its_codec_is_refused(codec: Codec) -> None:
     rubbish = make_batch([b"v"], attributes=codec, compress=lambda _: b"\x00rubbish that no codec writes")
-    assert refused(inflated(rubbish)).code == Code.INVALID_RECORD
+    assert refused(inflated(rubbish)).code == KafkaCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", COMPRESSING, ids=lambda codec: codec.name)
@@ -85,14 +85,14 @@ def test_batch_that_inflates_too_far_is_refused_as_too_large(codec: Codec) -> No
     limit = inflated_size_max(batches, LogConfig())
     assert limit == max(INFLATED_FLOOR, min(INFLATED_MAX, INFLATED_RATIO_MAX * batches.compressed_size))
     assert isinstance(check_inflated(batches, len(body)), Produced)
-    assert refused(check_inflated(batches, len(body) - 1)).code == Code.MESSAGE_TOO_LARGE
+    assert refused(check_inflated(batches, len(body) - 1)).code == KafkaCode.MESSAGE_TOO_LARGE
 
 
 def test_batches_of_one_produce_share_the_bound() -> None:
     one = sealed(body_of(record(0, value=varint(1_000) + bytes(1_000))), 1, Codec.ZSTD)
     batches = produced(one * 3)
     assert isinstance(check_inflated(batches, 3 * 1_020), Produced)
-    assert refused(check_inflated(batches, 2 * 1_020)).code == Code.MESSAGE_TOO_LARGE
+    assert refused(check_inflated(batches, 2 * 1_020)).code == KafkaCode.MESSAGE_TOO_LARGE
 
 
 def test_bound_of_what_a_produce_may_inflate_to() -> None:
@@ -139,8 +139,8 @@ async def test_refused_batch_consumes_no_sequence(log: PartitionLog) -> None:
     def good(sequence: int) -> bytes:
         return sealed(body_of(record(0), record(1)), 2, producer=(7, 0, sequence))
 
-    assert refused(log.append_as_leader(bad(0), 0, 0)).code == Code.INVALID_RECORD
+    assert refused(log.append_as_leader(bad(0), 0, 0)).code == KafkaCode.INVALID_RECORD
     assert not isinstance(log.append_as_leader(good(0), 0, 0), Refused)
-    assert refused(log.append_as_leader(bad(2), 0, 0)).code == Code.INVALID_RECORD
+    assert refused(log.append_as_leader(bad(2), 0, 0)).code == KafkaCode.INVALID_RECORD
     assert log.end_offset == 2
     assert not isinstance(log.append_as_leader(good(2), 0, 0), Refused)

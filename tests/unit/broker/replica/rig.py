@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from broker.core.errors import Code
 from broker.core.fetch_session import FetchTarget
 from broker.core.partition import LeaderState
 from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
@@ -27,6 +26,7 @@ from metadata.image import ClusterImage
 from metadata.records import NO_OFFSET, PartitionChange, Reason
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.file_disk import FileDisk
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.fetch import FetchedPartition, FetchedReply
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.metadata.builders import Cluster
@@ -150,7 +150,7 @@ class Rig:
         epoch = self.cluster.epoch(broker_id) if broker_id >= 0 else -1
         fields = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "broker_epoch": epoch, **plan}
         reply = await self.replicas.fetch(FetchPlan((partition,), replica_id=broker_id, **fields))
-        assert reply.error_code == Code.NONE
+        assert reply.error_code == KafkaCode.NONE
         return reply.results[0]
 
     # -- as a follower

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from broker.core.errors import Code
 from broker.core.fetch_session import FULL_FETCH_NEW_SESSION
 from broker.kafka.api import FetchPartition, FetchPlan, FetchReply
 from broker.replica.replica import Replica
 from quorumlog.runtime.disk import DiskError
+from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig
 from tests.unit.metadata.fake_node import settle
@@ -70,14 +70,14 @@ async def test_records_are_not_sent_by_a_leader_that_resigned_during_the_read(ri
     await rig.change(leader=2)
     reads.go_on.set()
     result = (await fetch).results[0]
-    assert (result.error_code, bytes(result.records)) == (Code.NOT_LEADER_OR_FOLLOWER, b"")
+    assert (result.error_code, bytes(result.records)) == (KafkaCode.NOT_LEADER_OR_FOLLOWER, b"")
 
 
 async def test_a_replica_that_goes_offline_during_a_read_answers_without_records(rig: Rig, reads: SlowReads) -> None:
     fetch = await begun(rig, reads, plan(rig, 0))
     rig.hosted().take_offline(DiskError("I/O error"))
     reads.go_on.set()
-    assert (await fetch).results[0].error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert (await fetch).results[0].error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_fetch_that_arrives_during_a_read_takes_over(rig: Rig, reads: SlowReads) -> None:

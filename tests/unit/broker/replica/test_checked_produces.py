@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.core.errors import Code
 from broker.kafka.api import ProduceResult
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import Codec
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig
@@ -70,7 +70,7 @@ async def test_batch_is_not_appended_by_a_leader_that_was_replaced_meanwhile(rig
     await rig.change(leader=2)
     await thread.release()
     result = large.result()
-    assert (result.error_code, result.leader_id) == (Code.NOT_LEADER_OR_FOLLOWER, 2)
+    assert (result.error_code, result.leader_id) == (KafkaCode.NOT_LEADER_OR_FOLLOWER, 2)
     assert rig.log.end_offset == 0
 
 
@@ -79,7 +79,7 @@ async def test_bad_batch_is_answered_with_its_record(rig: Rig, thread: HeldThrea
     bad = produce(rig, sealed(body_of(record(0), record(0)), 2, Codec.GZIP))
     await thread.release()
     result = bad.result()
-    assert (result.error_code, result.record_errors[0].record) == (Code.INVALID_RECORD, 1)
+    assert (result.error_code, result.record_errors[0].record) == (KafkaCode.INVALID_RECORD, 1)
     assert rig.log.end_offset == 0
 
 
@@ -87,16 +87,16 @@ async def test_waiting_produces_count_against_the_bound(rig: Rig, thread: HeldTh
     rig.context.limits = replace(rig.context.limits, parked_produces=2)
     waiting = [produce(rig, LARGE), produce(rig, LARGE, acks=0)]
     for acks in (-1, 0):
-        assert produce(rig, LARGE, acks).result().error_code == Code.REQUEST_TIMED_OUT
+        assert produce(rig, LARGE, acks).result().error_code == KafkaCode.REQUEST_TIMED_OUT
     await thread.release()
     assert rig.log.end_offset == 2
-    assert waiting[1].result().error_code == Code.NONE
+    assert waiting[1].result().error_code == KafkaCode.NONE
 
 
 async def test_closing_answers_what_waits_for_a_check(rig: Rig, thread: HeldThread) -> None:
     large = produce(rig, LARGE)
     log = rig.log
     rig.replicas.close()
-    assert large.result().error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert large.result().error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
     await thread.release()
     assert log.end_offset == 0

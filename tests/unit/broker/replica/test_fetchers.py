@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.core.errors import Code
 from broker.replica.replica import Replica
+from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import Rig
 
@@ -61,4 +61,4 @@ async def test_a_reply_to_a_replica_that_leads_by_now_changes_nothing(rig: Rig) 
     await rig.change(leader=1)
     assert hosted.partition not in fetcher._replicas
     assert (rig.log.end_offset, rig.leader.leader_epoch) == (1, 1)
-    assert (await rig.fetch(2, 1, 0)).error_code == Code.NONE
+    assert (await rig.fetch(2, 1, 0)).error_code == KafkaCode.NONE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.errors import Code
 from broker.core.partition import UNKNOWN_END
+from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import Rig
 
@@ -41,14 +41,14 @@ async def test_a_position_of_another_history_acknowledges_nothing(leading: Rig, 
     result = await leading.fetch(2, offset, last_epoch)
     assert leading.leader.followers[2].end == UNKNOWN_END
     assert leading.leader.high_watermark == 3
-    assert result.error_code == Code.OFFSET_OUT_OF_RANGE or result.diverging_epoch >= 0
+    assert result.error_code == KafkaCode.OFFSET_OUT_OF_RANGE or result.diverging_epoch >= 0
     assert not len(result.records)
 
 
 @pytest.mark.parametrize("leader_epoch", [-1, 1, 3])
 async def test_a_position_under_another_leader_epoch_acknowledges_nothing(leading: Rig, leader_epoch: int) -> None:
     result = await leading.fetch(2, 6, 2, leader_epoch=leader_epoch)
-    assert result.error_code in (Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH)
+    assert result.error_code in (KafkaCode.FENCED_LEADER_EPOCH, KafkaCode.UNKNOWN_LEADER_EPOCH)
     assert (leading.leader.followers[2].end, leading.leader.high_watermark) == (UNKNOWN_END, 3)
 
 
@@ -61,16 +61,16 @@ async def test_a_replica_that_starts_over_learns_the_epoch_before_the_leaders_st
     await leading.fetch(2, 6, 2)
     leading.log.advance_start_offset(6)
     result = await leading.fetch(2, 0, -1)
-    assert (result.error_code, result.log_start_offset) == (Code.OFFSET_OUT_OF_RANGE, 6)
+    assert (result.error_code, result.log_start_offset) == (KafkaCode.OFFSET_OUT_OF_RANGE, 6)
     assert (result.diverging_epoch, result.diverging_end) == (2, 6)
-    assert (await leading.fetch(2, 6, 2)).error_code == Code.NONE
+    assert (await leading.fetch(2, 6, 2)).error_code == KafkaCode.NONE
 
 
 async def test_a_consumer_below_the_leaders_start_gets_no_epoch(leading: Rig) -> None:
     await leading.fetch(2, 6, 2)
     leading.log.advance_start_offset(6)
     result = await leading.fetch(-1, 0, -1)
-    assert (result.error_code, result.diverging_epoch) == (Code.OFFSET_OUT_OF_RANGE, -1)
+    assert (result.error_code, result.diverging_epoch) == (KafkaCode.OFFSET_OUT_OF_RANGE, -1)
 
 
 # -- the follower
@@ -101,7 +101,7 @@ async def test_a_follower_that_diverges_below_its_start_starts_over(following: R
     target = following.target(3)
     assert target is not None
     assert (target.offset, target.last_fetched_epoch) == (1, -1)
-    out_of_range = {"error_code": Code.OFFSET_OUT_OF_RANGE, "log_start_offset": 1}
+    out_of_range = {"error_code": KafkaCode.OFFSET_OUT_OF_RANGE, "log_start_offset": 1}
     await following.reply(3, diverging_epoch=0, diverging_end=1, **out_of_range)
     target = following.target(3)
     assert target is not None

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from broker.core.errors import Code
 from broker.kafka.api import ProduceResult
 from broker.log import LogConfig, Refused
 from broker.log.produced import Produced, check_produced
 from broker.replica.limits import ReplicaLimits
 from broker.replica.record_checks import Produce, RecordChecks
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import Codec
 from tests.unit.broker.log.batches import varint
 from tests.unit.quorumlog.wire.framing import body_of, record, sealed
@@ -88,7 +88,7 @@ async def test_small_batch_with_bad_records_is_refused_at_once(bench: Bench) -> 
     produce = bench.produce("t", batch(delta=3))
     assert bench.appended == [produce]
     assert isinstance(produce.batches, Refused)
-    assert produce.batches.code == Code.INVALID_RECORD
+    assert produce.batches.code == KafkaCode.INVALID_RECORD
 
 
 async def test_large_batch_is_checked_in_a_thread_and_later_ones_wait_behind_it(bench: Bench) -> None:
@@ -139,7 +139,7 @@ async def test_produce_whose_time_is_up_is_refused_and_not_appended(monkeypatch:
     one = "t"
     first, second = bench.produce(one, LARGE), bench.produce(one, LARGE)
     results = await asyncio.gather(first.future, second.future)
-    assert {result.error_code for result in results} == {Code.REQUEST_TIMED_OUT}
+    assert {result.error_code for result in results} == {KafkaCode.REQUEST_TIMED_OUT}
     assert bench.checks.produces == 0
     await threads.finish(0)
     assert bench.appended == []
@@ -154,7 +154,7 @@ async def test_check_that_fails_is_answered_and_reported(bench: Bench) -> None:
     await asyncio.sleep(0)
     assert bench.appended == [produce]
     assert isinstance(produce.batches, Refused)
-    assert produce.batches.code == Code.UNKNOWN_SERVER_ERROR
+    assert produce.batches.code == KafkaCode.UNKNOWN_SERVER_ERROR
     assert isinstance(reported[0]["exception"], ValueError)
 
 
@@ -172,12 +172,12 @@ async def test_check_of_an_answered_produce_does_not_keep_its_batches(monkeypatc
         frames.clear()
         assert all(frame() is not None for frame in kept)
         if end == "refusal":
-            bench.checks.refuse_all(Code.NOT_LEADER_OR_FOLLOWER)
+            bench.checks.refuse_all(KafkaCode.NOT_LEADER_OR_FOLLOWER)
         await asyncio.wait(futures)
         await asyncio.sleep(0)  # the timers' handles
         assert [frame() for frame in kept] == [None] * 5, end
     await threads.finish(0)
-    assert running.future.result().error_code == Code.REQUEST_TIMED_OUT
+    assert running.future.result().error_code == KafkaCode.REQUEST_TIMED_OUT
     assert len(threads.calls) == 1
 
 
@@ -209,7 +209,7 @@ async def test_append_that_fails_after_a_check_is_answered_and_reported(
 
     def append(produce: Produce) -> None:
         if answered:
-            produce.future.set_result(ProduceResult(int(Code.NONE)))
+            produce.future.set_result(ProduceResult(int(KafkaCode.NONE)))
         raise AssertionError("offsets go back")
 
     checks = RecordChecks(LIMITS, append)
@@ -218,7 +218,7 @@ async def test_append_that_fails_after_a_check_is_answered_and_reported(
     ]
     assert not any(checks.admit(produce, CONFIG) for produce in produces)
     await threads.finish(0)
-    code = Code.NONE if answered else Code.UNKNOWN_SERVER_ERROR
+    code = KafkaCode.NONE if answered else KafkaCode.UNKNOWN_SERVER_ERROR
     assert [produce.future.result().error_code for produce in produces] == [code, code]
     assert [str(context["exception"]) for context in reported] == ["offsets go back"] * 2
     assert checks.produces == 0
@@ -228,8 +228,8 @@ async def test_append_that_fails_after_a_check_is_answered_and_reported(
 async def test_closing_answers_everything_that_waits(bench: Bench) -> None:
     one = "t"
     produces = [bench.produce(one, LARGE), bench.produce(one, PLAIN)]
-    bench.checks.refuse_all(Code.NOT_LEADER_OR_FOLLOWER)
-    assert {produce.future.result().error_code for produce in produces} == {Code.NOT_LEADER_OR_FOLLOWER}
+    bench.checks.refuse_all(KafkaCode.NOT_LEADER_OR_FOLLOWER)
+    assert {produce.future.result().error_code for produce in produces} == {KafkaCode.NOT_LEADER_OR_FOLLOWER}
     await bench.threads.finish(0)
     assert bench.appended == []
     assert bench.checks.produces == 0

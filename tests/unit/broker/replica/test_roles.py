@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.core.errors import Code
 from metadata.control.topics import delete_topics
 from metadata.records import LOST, NO_OFFSET, BrokerChange, PartitionChange, Reason, Replica
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
+from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.replica.rig import TOPIC, Rig, running
 from tests.unit.metadata.builders import registration
 
@@ -41,13 +41,13 @@ async def end(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("cause", "code"),
     [
-        (lose_leadership, Code.NOT_LEADER_OR_FOLLOWER),
-        (lose_the_topic, Code.NOT_LEADER_OR_FOLLOWER),
-        (lose_the_disk, Code.KAFKA_STORAGE_ERROR),
-        (end, Code.NOT_LEADER_OR_FOLLOWER),
+        (lose_leadership, KafkaCode.NOT_LEADER_OR_FOLLOWER),
+        (lose_the_topic, KafkaCode.NOT_LEADER_OR_FOLLOWER),
+        (lose_the_disk, KafkaCode.KAFKA_STORAGE_ERROR),
+        (end, KafkaCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-async def test_parked_produces_are_refused_when_the_leadership_ends(rig: Rig, cause: object, code: Code) -> None:
+async def test_parked_produces_are_refused_when_the_leadership_ends(rig: Rig, cause: object, code: KafkaCode) -> None:
     """Their records may be cut off: they must not wait for what is committed at these offsets later."""
     await rig.create((1, 2, 3))
     parked = [rig.produce(b"a", acks=1), rig.produce(b"b", acks=-1)]
@@ -67,7 +67,7 @@ async def test_a_produce_is_not_acknowledged_by_a_later_leadership_of_another_hi
     await rig.change(leader=1, isr=(1,))
     await rig.write(b"z")
     assert rig.leader.high_watermark == 1
-    assert parked.result().error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert parked.result().error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_leader_of_a_later_epoch_answers_the_produces_of_the_earlier_one(rig: Rig) -> None:
@@ -78,7 +78,7 @@ async def test_a_leader_of_a_later_epoch_answers_the_produces_of_the_earlier_one
     assert not parked.done()
     await rig.role.logs.flush_all([rig.log])
     await rig.fetch(2, 1, 0)
-    assert parked.result().error_code == Code.NONE
+    assert parked.result().error_code == KafkaCode.NONE
 
 
 # -- registrations
@@ -94,7 +94,7 @@ async def test_a_leadership_older_than_the_registration_is_not_taken_up(tmp_path
         await rig.learn()
         assert rig.hosted().image.leader == 1
         assert rig.hosted().leader is None
-        assert rig.produce(b"a").result().error_code == Code.NOT_LEADER_OR_FOLLOWER
+        assert rig.produce(b"a").result().error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
         await rig.change(leader=1)
         assert rig.hosted().leader is not None
         assert not rig.produce(b"a").done()
@@ -107,16 +107,16 @@ async def test_a_leader_serves_no_more_once_it_is_registered_anew(rig: Rig) -> N
     rig.role.follower.activate(rig.cluster.epoch(1))
     await rig.learn()
     assert rig.role.context.is_serving()
-    assert rig.produce(b"b").result().error_code == Code.NOT_LEADER_OR_FOLLOWER
-    assert (await rig.fetch(2, 0, -1)).error_code == Code.NOT_LEADER_OR_FOLLOWER
-    assert (await rig.replicas.list_offset(TOPIC, 0, -1)).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert rig.produce(b"b").result().error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
+    assert (await rig.fetch(2, 0, -1)).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
+    assert (await rig.replicas.list_offset(TOPIC, 0, -1)).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_leader_serves_nothing_while_it_is_fenced(rig: Rig) -> None:
     await rig.create((1, 2))
     rig.cluster.apply([BrokerChange(1, rig.cluster.epoch(1), fenced=True)])
     await rig.learn()
-    assert rig.produce(b"b").result().error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert rig.produce(b"b").result().error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
 # -- failed directories

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.errors import Code
+from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig
 
@@ -27,17 +27,17 @@ async def test_each_parked_produce_is_answered_by_what_it_waits_for(rig: Rig) ->
     everyone, one = rig.produce(b"a", acks=-1), rig.produce(b"b", acks=1)
     assert not one.done()
     await rig.role.logs.flush_all([rig.log])
-    assert one.result().error_code == Code.NONE
+    assert one.result().error_code == KafkaCode.NONE
     assert not everyone.done()
     await rig.fetch(2, 2, 0)
-    assert everyone.result().error_code == Code.NONE
+    assert everyone.result().error_code == KafkaCode.NONE
     assert rig.context.parked_produces == 0
 
 
 async def test_a_write_is_refused_before_it_is_appended_while_too_few_are_in_sync(rig: Rig) -> None:
     await rig.create((1, 2, 3), min_isr=2)
     await rig.change(isr=(1,))
-    assert rig.produce(b"a").result().error_code == Code.NOT_ENOUGH_REPLICAS
+    assert rig.produce(b"a").result().error_code == KafkaCode.NOT_ENOUGH_REPLICAS
     assert rig.log.end_offset == 0
 
 
@@ -54,10 +54,10 @@ async def test_the_latest_offset_is_not_reported_before_it_is_known(rig: Rig) ->
     await rig.create((2, 1))
     await rig.reply(2, make_batch((b"a", b"b"), leader_epoch=0), high_watermark=1)
     await rig.change(leader=1)
-    assert (await rig.replicas.list_offset(TOPIC, 0, LATEST)).error_code == Code.OFFSET_NOT_AVAILABLE
+    assert (await rig.replicas.list_offset(TOPIC, 0, LATEST)).error_code == KafkaCode.OFFSET_NOT_AVAILABLE
     await rig.fetch(2, 2, 0)
     latest = await rig.replicas.list_offset(TOPIC, 0, LATEST)
-    assert (latest.error_code, latest.offset) == (Code.NONE, 2)
+    assert (latest.error_code, latest.offset) == (KafkaCode.NONE, 2)
 
 
 async def test_a_leader_epoch_begins_before_its_first_record(rig: Rig) -> None:

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from broker.core.errors import Code
 from broker.core.fetch_session import FULL_FETCH_NEW_SESSION
 from broker.kafka.api import FetchPartition, FetchPlan, FetchReply
 from metadata.records import BrokerChange, UnregisterBroker
+from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.replica.rig import Rig
 from tests.unit.metadata.fake_node import settle
 
@@ -51,7 +51,7 @@ async def test_a_fetch_that_waits_is_answered_when_the_leadership_ends(rig: Rig)
     await rig.change(leader=2)
     await settle()
     assert waiting.done()
-    assert waiting.result().results[0].error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert waiting.result().results[0].error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_the_next_fetch_of_a_session_takes_over_from_the_one_that_waits(rig: Rig) -> None:
@@ -78,6 +78,6 @@ async def test_the_sessions_of_a_broker_that_is_fenced_end(rig: Rig, what: str) 
     await rig.learn()
     assert follower.contact is None
     later = await rig.replicas.fetch(FetchPlan((), 0, 1, 1 << 20, 2, -1, session_id, 2))
-    assert later.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
+    assert later.error_code == KafkaCode.FETCH_SESSION_ID_NOT_FOUND
     rig.replicas.fetches.close()
     await waiting

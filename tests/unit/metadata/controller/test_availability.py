@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from broker.core.errors import Code
 from broker.core.partition import ACKS_ALL, Assignment, LeaderState, Limits
 from broker.replica.cluster_view import ClusterView
 from metadata.control.brokers import fence
@@ -24,6 +23,7 @@ from metadata.image import PartitionImage
 from metadata.records import NO_LEADER, UNASSIGNED, ConfigScope, Record, Replica
 from quorumlog.runtime.metrics import Metrics
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import KafkaCode
 from tests.unit.metadata.builders import Cluster
 from tests.unit.metadata.controller.test_controller import beat, new_topic, started
 from tests.unit.metadata.fake_node import JumpingLoop, settle
@@ -113,7 +113,7 @@ def test_a_partition_is_under_its_minimum_when_its_leader_refuses_writes(
         limits=Limits(lag_max_ms=1, min_isr=min_isr),
         now_ms=0,
     )
-    refuses = leader.admits(ACKS_ALL) is Code.NOT_ENOUGH_REPLICAS
+    refuses = leader.admits(ACKS_ALL) is KafkaCode.NOT_ENOUGH_REPLICAS
     assert (state_of(partition, min_isr) == UNDER_MIN_ISR) == refuses
 
 

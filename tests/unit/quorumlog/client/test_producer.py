@@ -7,7 +7,6 @@ import struct
 
 import pytest
 
-from broker.core.errors import Code
 from broker.kafka.api import ProducerIdResult
 from quorumlog.client import cluster as cluster_module
 from quorumlog.client import partitions
@@ -16,6 +15,7 @@ from quorumlog.client.producer import ACKS_NONE, Producer
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import parse_header
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, client_of, fake_brokers
 
@@ -48,7 +48,7 @@ async def test_a_broker_without_producer_ids_left_is_not_the_only_one_asked(monk
 
         async def none_left() -> ProducerIdResult:
             asked.append(1)
-            return ProducerIdResult(int(Code.COORDINATOR_LOAD_IN_PROGRESS))
+            return ProducerIdResult(int(KafkaCode.COORDINATOR_LOAD_IN_PROGRESS))
 
         monkeypatch.setattr(brokers.replicas[1], "allocate_producer_id", none_left)
         for _ in range(2):

@@ -10,10 +10,9 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kio.schema.errors import ErrorCode
 
-from broker.core.errors import Code
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import (
     HEADER_SIZE,
-    BatchErrorCode,
     BatchHeader,
     BatchRefusal,
     Codec,
@@ -29,7 +28,7 @@ SIZE_MAX = 10_000
 GOOD = make_batch([b"one", b"two", b"three"])
 
 
-def refusal_of(data: bytes, **options: Any) -> BatchErrorCode:
+def refusal_of(data: bytes, **options: Any) -> KafkaCode:
     refusal = validate_batches(data, SIZE_MAX, **options)
     assert isinstance(refusal, BatchRefusal), refusal
     assert refusal.reason
@@ -43,9 +42,9 @@ def headers_of(data: bytes) -> list[BatchHeader]:
 
 
 def test_error_codes_are_kafkas() -> None:
-    for code in BatchErrorCode:
+    for code in KafkaCode:
         assert ErrorCode[code.name.lower()] == code
-        assert code.name not in Code.__members__ or Code[code.name] == code
+        assert code.name not in KafkaCode.__members__ or KafkaCode[code.name] == code
 
 
 def test_good_batch() -> None:
@@ -83,19 +82,19 @@ def test_several_batches() -> None:
 
 def test_every_truncation_is_corrupt() -> None:
     for size in range(1, len(GOOD)):
-        assert refusal_of(GOOD[:size]) is BatchErrorCode.CORRUPT_MESSAGE
+        assert refusal_of(GOOD[:size]) is KafkaCode.CORRUPT_MESSAGE
 
 
 def test_every_flipped_byte_after_the_epoch_is_refused() -> None:
     for position in range(16, len(GOOD)):
         damaged = bytearray(GOOD)
         damaged[position] ^= 0x40
-        expected = BatchErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if position == 16 else BatchErrorCode.CORRUPT_MESSAGE
+        expected = KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if position == 16 else KafkaCode.CORRUPT_MESSAGE
         assert refusal_of(bytes(damaged)) is expected, position
 
 
 def test_nothing_at_all() -> None:
-    assert refusal_of(b"") is BatchErrorCode.INVALID_RECORD
+    assert refusal_of(b"") is KafkaCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("length", [0, -1, 48, 2**31 - 1, -(2**31)])
@@ -103,7 +102,7 @@ def test_lying_length_allocates_nothing(length: int) -> None:
     data = make_batch(batch_length=length)
     tracemalloc.start()
     try:
-        assert refusal_of(data) is BatchErrorCode.CORRUPT_MESSAGE
+        assert refusal_of(data) is KafkaCode.CORRUPT_MESSAGE
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
@@ -111,30 +110,30 @@ def test_lying_length_allocates_nothing(length: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1, 3, -1])
 def test_other_formats(magic: int) -> None:
-    assert refusal_of(make_batch(magic=magic)) is BatchErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert refusal_of(make_batch(magic=magic)) is KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
 def test_old_message_set_is_shorter_than_our_header() -> None:
     old = b"\0" * 8 + (22).to_bytes(4, "big") + b"\0" * 4 + b"\1" + b"\0" * 17
     assert len(old) < HEADER_SIZE
-    assert refusal_of(old) is BatchErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert refusal_of(old) is KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
 @pytest.mark.parametrize(
     ("attributes", "code"),
     [
-        (5, BatchErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-        (7, BatchErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-        (0x08, BatchErrorCode.INVALID_TIMESTAMP),
-        (0x10, BatchErrorCode.INVALID_TXN_STATE),
-        (0x20, BatchErrorCode.INVALID_RECORD),
-        (0x30, BatchErrorCode.INVALID_RECORD),
-        (0x40, BatchErrorCode.INVALID_RECORD),
-        (0x80, BatchErrorCode.INVALID_RECORD),
-        (0x4000, BatchErrorCode.INVALID_RECORD),
+        (5, KafkaCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (7, KafkaCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (0x08, KafkaCode.INVALID_TIMESTAMP),
+        (0x10, KafkaCode.INVALID_TXN_STATE),
+        (0x20, KafkaCode.INVALID_RECORD),
+        (0x30, KafkaCode.INVALID_RECORD),
+        (0x40, KafkaCode.INVALID_RECORD),
+        (0x80, KafkaCode.INVALID_RECORD),
+        (0x4000, KafkaCode.INVALID_RECORD),
     ],
 )
-def test_attributes(attributes: int, code: BatchErrorCode) -> None:
+def test_attributes(attributes: int, code: KafkaCode) -> None:
     assert refusal_of(make_batch(attributes=attributes, compress=bytes)) is code
 
 
@@ -158,25 +157,25 @@ def test_attributes(attributes: int, code: BatchErrorCode) -> None:
 )
 def test_counts_and_producers_that_contradict_themselves(wrong: dict[str, Any]) -> None:
     arguments = {"values": [b"one", b"two", b"three"], **wrong}
-    assert refusal_of(make_batch(**arguments)) is BatchErrorCode.INVALID_RECORD
+    assert refusal_of(make_batch(**arguments)) is KafkaCode.INVALID_RECORD
 
 
 def test_too_large() -> None:
     batch = make_batch([b"x" * SIZE_MAX])
-    assert refusal_of(batch) is BatchErrorCode.MESSAGE_TOO_LARGE
-    assert refusal_of(GOOD + batch) is BatchErrorCode.MESSAGE_TOO_LARGE
+    assert refusal_of(batch) is KafkaCode.MESSAGE_TOO_LARGE
+    assert refusal_of(GOOD + batch) is KafkaCode.MESSAGE_TOO_LARGE
 
 
 def test_timestamps() -> None:
-    assert refusal_of(make_batch(timestamps=[-62_135_596_800_000])) is BatchErrorCode.INVALID_TIMESTAMP
+    assert refusal_of(make_batch(timestamps=[-62_135_596_800_000])) is KafkaCode.INVALID_TIMESTAMP
     year_9999 = make_batch(timestamps=[253_370_764_800_000])
     assert len(headers_of(year_9999)) == 1
-    assert refusal_of(year_9999, newest_timestamp_ms=2_000_000_000_000) is BatchErrorCode.INVALID_TIMESTAMP
+    assert refusal_of(year_9999, newest_timestamp_ms=2_000_000_000_000) is KafkaCode.INVALID_TIMESTAMP
     assert len(headers_of(make_batch(timestamps=[-1]))) == 1
 
 
 def test_an_idempotent_batch_comes_alone() -> None:
-    assert refusal_of(make_batch(producer=(5, 0, 0)) + GOOD) is BatchErrorCode.INVALID_RECORD
+    assert refusal_of(make_batch(producer=(5, 0, 0)) + GOOD) is KafkaCode.INVALID_RECORD
 
 
 def test_a_client_without_idempotence_may_leave_a_sequence_of_zero() -> None:

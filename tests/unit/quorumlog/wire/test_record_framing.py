@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quorumlog.client.records import NewRecord, build_batch
-from quorumlog.wire.record_batch import HEADER_SIZE, BatchErrorCode, BatchRefusal, RecordError, parse_header
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import HEADER_SIZE, BatchRefusal, RecordError, parse_header
 from quorumlog.wire.record_framing import _TEXTS, Framing, Problem, check_framing
 from tests.unit.broker.log.batches import varint
 from tests.unit.quorumlog.wire.framing import HUGE, BadBody, bad_bodies, body_of, record
@@ -22,7 +23,7 @@ def check(body: bytes, count: int, newest_ms: int | None = None) -> Framing | Ba
 def test_record_that_contradicts_the_header_is_refused(bad: BadBody) -> None:
     refusal = check(bad.body, bad.count)
     assert isinstance(refusal, BatchRefusal)
-    assert refusal.code == BatchErrorCode.INVALID_RECORD
+    assert refusal.code == KafkaCode.INVALID_RECORD
     assert refusal.position == 7
     if bad.problem is Problem.BATCH_REST:
         assert refusal.record_errors == ()
@@ -50,7 +51,7 @@ def test_every_problem_of_the_records_has_a_bad_body() -> None:
 def test_timestamp_out_of_range_is_refused_as_such(delta: int, newest_ms: int | None, problem: Problem) -> None:
     refusal = check(body_of(record(0), record(1, timestamp_delta=delta)), 2, newest_ms)
     assert isinstance(refusal, BatchRefusal)
-    assert refusal.code == BatchErrorCode.INVALID_TIMESTAMP
+    assert refusal.code == KafkaCode.INVALID_TIMESTAMP
     assert refusal.record_errors == (RecordError(1, _TEXTS[problem]),)
 
 
