@@ -95,7 +95,7 @@ class ControllerSettings:
     forget_after_ms: int = 24 * 60 * 60 * 1000
 
 
-class _Reign:
+class _Leadership:
     """The controller's state of one epoch as leader, dropped when it is no longer active."""
 
     balance: LeaderBalance
@@ -125,7 +125,7 @@ class ActiveController:
         self._node = node
         self._replay = replay
         self._settings = settings or ControllerSettings()
-        self._reign: _Reign | None = None
+        self._leadership: _Leadership | None = None
         self._won_epoch: int | None = None
         self._leader_change_epoch = -1
         self._changed: asyncio.Event | None = None
@@ -150,16 +150,16 @@ class ActiveController:
 
     @property
     def active(self) -> bool:
-        return self._reign is not None
+        return self._leadership is not None
 
     @property
     def epoch(self) -> int | None:
         """The epoch of this leadership, None when not active."""
-        return None if self._reign is None else self._reign.epoch
+        return None if self._leadership is None else self._leadership.epoch
 
     @property
     def pending(self) -> ClusterImage | None:
-        return None if self._reign is None else self._reign.pending
+        return None if self._leadership is None else self._leadership.pending
 
     @property
     def applied_image(self) -> ClusterImage:
@@ -168,7 +168,7 @@ class ActiveController:
 
     def session(self, broker_id: int) -> Session | None:
         """Return the soft state of a broker's heartbeats."""
-        return None if self._reign is None else self._reign.fencing.sessions.get(broker_id)
+        return None if self._leadership is None else self._leadership.fencing.sessions.get(broker_id)
 
     async def changed(self) -> None:
         """Wait for the next change of leadership or activity.  The caller sets the deadline."""
@@ -184,7 +184,7 @@ class ActiveController:
     # From the replay
 
     def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
-        if self._reign is not None and (not is_leader or epoch != self._reign.epoch):
+        if self._leadership is not None and (not is_leader or epoch != self._leadership.epoch):
             self._deactivate(f"epoch {epoch}, leader {leader_id}")
         self._won_epoch = epoch if is_leader else None
         self._activate_if_due()
@@ -195,50 +195,52 @@ class ActiveController:
         self._activate_if_due()
 
     def prepared(self, batch: Batch) -> Prepared | None:
-        if self._reign is None:
+        if self._leadership is None:
             return None
-        found = self._reign.prepared.pop(batch.base_offset, None)
+        found = self._leadership.prepared.pop(batch.base_offset, None)
         if found is None or (found.epoch, found.payload) != (batch.epoch, batch.payload):
             return None
         return found
 
     def _activate_if_due(self) -> None:
         epoch = self._won_epoch
-        if epoch is None or epoch != self._leader_change_epoch or self._reign is not None:
+        if epoch is None or epoch != self._leader_change_epoch or self._leadership is not None:
             return
         image = self._replay.image
-        self._reign = _Reign(epoch, image)
+        self._leadership = _Leadership(epoch, image)
         log.info("controller active", epoch=epoch, end_offset=image.end_offset, brokers=len(image.brokers))
-        self._begin_background(self._reign)
+        self._begin_background(self._leadership)
         self._tell_changed()
 
-    def _begin_background(self, reign: _Reign) -> None:
-        decide, timeout_s = partial(self._background, reign), self._settings.session_timeout_ms / 1000
+    def _begin_background(self, leadership: _Leadership) -> None:
+        decide, timeout_s = partial(self._background, leadership), self._settings.session_timeout_ms / 1000
         now = asyncio.get_running_loop().time()
-        sessions = Sessions(reign.pending, timeout_s, now, lambda: self._node.resumed_at)
-        reign.election = reign.background.job("election of leaders", partial(self._elect_step, reign))
-        reign.election.wake()
-        reign.progress = reign.background.job("progress of reassignments", partial(self._progress_step, reign))
-        reign.fencing = Fencing(reign.background, sessions, timeout_s, decide, self.fenced)
+        sessions = Sessions(leadership.pending, timeout_s, now, lambda: self._node.resumed_at)
+        leadership.election = leadership.background.job("election of leaders", partial(self._elect_step, leadership))
+        leadership.election.wake()
+        leadership.progress = leadership.background.job(
+            "progress of reassignments", partial(self._progress_step, leadership)
+        )
+        leadership.fencing = Fencing(leadership.background, sessions, timeout_s, decide, self.fenced)
         if self._settings.fence_on_refusal:
-            reign.refusals = Refusals(
-                reign.background,
+            leadership.refusals = Refusals(
+                leadership.background,
                 sessions,
                 self._settings.heartbeat_interval_ms / 1000,
                 self._node.control_address_of,
-                reign.fencing.process_ended,
+                leadership.fencing.process_ended,
                 self._fail,
                 self.probes,
             )
-        reign.background.job("forgetting of deleted topics", partial(self._forget_step, reign)).wake()
-        reign.balance = LeaderBalance(reign.background, decide, self.elect_soon)
+        leadership.background.job("forgetting of deleted topics", partial(self._forget_step, leadership)).wake()
+        leadership.balance = LeaderBalance(leadership.background, decide, self.elect_soon)
 
     def _deactivate(self, why: str) -> None:
-        reign, self._reign = self._reign, None
-        if reign is None:
+        leadership, self._leadership = self._leadership, None
+        if leadership is None:
             return
-        reign.background.stop()
-        log.info("controller inactive", epoch=reign.epoch, why=why, dropped_batches=len(reign.prepared))
+        leadership.background.stop()
+        log.info("controller inactive", epoch=leadership.epoch, why=why, dropped_batches=len(leadership.prepared))
         self._tell_changed()
 
     # Decide, append, wait
@@ -249,26 +251,26 @@ class ActiveController:
         Takes at most `timeout_ms`.  A cancel does not undo the append.  An `Outcome` instead of a reply says why there
         is no reply.
         """
-        reign = self._reign
-        if reign is None:
+        leadership = self._leadership
+        if leadership is None:
             return NOT_CONTROLLER
         appended = False
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 again = False
                 while True:
-                    if self._reign is not reign:
+                    if self._leadership is not leadership:
                         raise LeadershipLostError
-                    decision = self._step(reign, decide, again)
+                    decision = self._step(leadership, decide, again)
                     appended = appended or bool(decision.records)
                     again = True
                     if not decision.more:
                         break
                     await asyncio.sleep(0)  # let heartbeats and elections run between batches
-                end_offset = reign.pending.end_offset
+                end_offset = leadership.pending.end_offset
                 if not appended:
                     await self._node.confirm_read(int(timeout_ms))
-                await self._node.committed(end_offset, reign.epoch)
+                await self._node.committed(end_offset, leadership.epoch)
                 return decision.reply
         except (NotLeaderError, CannotAppendNowError, LeadershipLostError):
             return OUTCOME_UNKNOWN if appended else NOT_CONTROLLER
@@ -277,18 +279,18 @@ class ActiveController:
         except BatchTooLargeError:
             return TOO_LARGE
 
-    def _step(self, reign: _Reign, decide: Decide[T], again: bool) -> Decision[T]:
+    def _step(self, leadership: _Leadership, decide: Decide[T], again: bool) -> Decision[T]:
         """Make one decision and append its batch.
 
         Raises:
             NotLeaderError, CannotAppendNowError, BatchTooLargeError: nothing was changed.
         """
         try:
-            if self._node.log_end_offset > reign.pending.end_offset:  # control records have taken offsets
-                reign.pending = reign.pending.advance(self._node.log_end_offset, reign.epoch)
-            decision = decide(reign.pending, again)
+            if self._node.log_end_offset > leadership.pending.end_offset:  # control records have taken offsets
+                leadership.pending = leadership.pending.advance(self._node.log_end_offset, leadership.epoch)
+            decision = decide(leadership.pending, again)
             if decision.records:
-                self._append(reign, decision.records)
+                self._append(leadership, decision.records)
             return decision
         except (NotLeaderError, CannotAppendNowError, BatchTooLargeError):
             raise
@@ -296,22 +298,22 @@ class ActiveController:
             self._fail(error)
             raise
 
-    def _append(self, reign: _Reign, records: tuple[Record, ...]) -> None:
+    def _append(self, leadership: _Leadership, records: tuple[Record, ...]) -> None:
         """Append records, after applying them: records that the image rejects must never be in the log."""
         assert len(records) <= MAX_RECORDS_PER_BATCH, f"a batch of {len(records)} records"
-        base_offset = reign.pending.end_offset
-        after = reign.pending.apply(base_offset, records, reign.epoch)
+        base_offset = leadership.pending.end_offset
+        after = leadership.pending.apply(base_offset, records, leadership.epoch)
         payload = encode(records)
         if len(payload) > MAX_BATCH_BYTES:
             raise BatchTooLargeError
-        found = self._node.append(reign.epoch, payload, len(records))
+        found = self._node.append(leadership.epoch, payload, len(records))
         assert found == base_offset, f"decided for offset {base_offset}, appended at {found}"
-        reign.prepared[base_offset] = Prepared(base_offset, reign.epoch, payload, records, after)
-        before, reign.pending = reign.pending, after
+        leadership.prepared[base_offset] = Prepared(base_offset, leadership.epoch, payload, records, after)
+        before, leadership.pending = leadership.pending, after
         if after.brokers is not before.brokers:
-            reign.fencing.sessions.follow(records, before)
+            leadership.fencing.sessions.follow(records, before)
         if after.reassigning_count and any(isinstance(record, BrokerChange | Config) for record in records):
-            self._progress_soon(reign)
+            self._progress_soon(leadership)
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
@@ -349,9 +351,9 @@ class ActiveController:
         """Register a broker; it starts fenced."""
 
         def decide(image: ClusterImage, again: bool) -> Decision[Registered]:
-            assert self._reign is not None, "deciding while not active"
+            assert self._leadership is not None, "deciding while not active"
             now = asyncio.get_running_loop().time()
-            live = not again and self._reign.fencing.sessions.live(request.broker_id, now)
+            live = not again and self._leadership.fencing.sessions.live(request.broker_id, now)
             decision = brokers.register(image, request, session_live=live)
             if decision.records and not decision.more:
                 epoch = decision.reply.broker_epoch
@@ -364,26 +366,28 @@ class ActiveController:
         self, request: Heartbeat, received_offset: int, pending_changes: int, timeout_ms: float
     ) -> HeartbeatAnswer | Outcome:
         """Process a heartbeat: update soft state at once, and write records only if something changes."""
-        reign = self._reign
-        if reign is None:
+        leadership = self._leadership
+        if leadership is None:
             return NOT_CONTROLLER
-        broker = reign.pending.brokers.get(request.broker_id)
+        broker = leadership.pending.brokers.get(request.broker_id)
         if broker is not None and broker.epoch == request.broker_epoch:
             now = asyncio.get_running_loop().time()
-            session = reign.fencing.sessions.touch(request.broker_id, request.broker_epoch, now)
+            session = leadership.fencing.sessions.touch(request.broker_id, request.broker_epoch, now)
             session.applied_offset = max(session.applied_offset, request.applied_offset)
             session.received_offset = max(session.received_offset, received_offset)
             session.pending_changes = pending_changes
-            reign.fencing.sessions_changed()
-            if reign.refusals is not None and not broker.fenced and broker.broker_id != self._node.node_id:
-                reign.refusals.heard(broker, session)
+            leadership.fencing.sessions_changed()
+            if leadership.refusals is not None and not broker.fenced and broker.broker_id != self._node.node_id:
+                leadership.refusals.heard(broker, session)
 
         def decide(image: ClusterImage, again: bool) -> Decision[HeartbeatAnswer]:
-            applied = reign.fencing.sessions.others_applied(image, request.broker_id) if request.want_shutdown else 0
+            applied = (
+                leadership.fencing.sessions.others_applied(image, request.broker_id) if request.want_shutdown else 0
+            )
             return brokers.heartbeat(image, request, others_applied=applied, again=again)
 
         try:
-            first = self._step(reign, decide, False)
+            first = self._step(leadership, decide, False)
         except (NotLeaderError, CannotAppendNowError):
             return NOT_CONTROLLER
         if not first.records and first.reply.outcome.ok and not first.reply.should_shutdown:
@@ -399,53 +403,53 @@ class ActiveController:
 
     def elect_soon(self) -> None:
         """Look for partitions without a leader that can have one."""
-        if self._reign is not None:
-            self._reign.election.wake()
+        if self._leadership is not None:
+            self._leadership.election.wake()
 
     def configs_changed(self) -> None:
         """Restart the work that depends on configs: elections and the balance of leaders."""
-        if self._reign is not None:
-            self._reign.election.wake()
-            self._reign.balance.configs_changed()
+        if self._leadership is not None:
+            self._leadership.election.wake()
+            self._leadership.balance.configs_changed()
 
-    def _background(self, reign: _Reign, decide: Decide[Any]) -> Decision[Any]:
+    def _background(self, leadership: _Leadership, decide: Decide[Any]) -> Decision[Any]:
         """Make a decision of the controller's own.
 
         Raises:
             NotLeaderError: the leadership has ended, or its end has not been reported yet.
             CannotAppendNowError, BatchTooLargeError: nothing was appended.
         """
-        if self._reign is not reign:
+        if self._leadership is not leadership:
             raise NotLeaderError("this leadership has ended")
-        return self._step(reign, decide, False)
+        return self._step(leadership, decide, False)
 
-    def _elect_step(self, reign: _Reign) -> float | None:
-        decision = self._background(reign, lambda image, again: brokers.elect_leaderless(image))
+    def _elect_step(self, leadership: _Leadership) -> float | None:
+        decision = self._background(leadership, lambda image, again: brokers.elect_leaderless(image))
         if decision.records:
             log.info("leaders elected", partitions=len(decision.records))
         if decision.more:
             return NEXT_TURN
-        self._progress_soon(reign)
+        self._progress_soon(leadership)
         return None
 
-    def _progress_soon(self, reign: _Reign) -> None:
+    def _progress_soon(self, leadership: _Leadership) -> None:
         """Look for reassignments that are complete without an ISR change, or that an earlier controller left
         complete."""
-        if reign.pending.reassigning_count:
-            reign.progress.wake()
+        if leadership.pending.reassigning_count:
+            leadership.progress.wake()
 
-    def _progress_step(self, reign: _Reign) -> float | None:
-        decision = self._background(reign, lambda image, again: reassign.progress(image))
+    def _progress_step(self, leadership: _Leadership) -> float | None:
+        decision = self._background(leadership, lambda image, again: reassign.progress(image))
         if decision.records:
             log.info("reassignments completed", partitions=decision.reply)
-        return NEXT_TURN if decision.more and reign.pending.reassigning_count else None
+        return NEXT_TURN if decision.more and leadership.pending.reassigning_count else None
 
-    def _forget_step(self, reign: _Reign) -> float:
+    def _forget_step(self, leadership: _Leadership) -> float:
         """Delete the leader epochs of topics that were deleted long enough ago; run again after a while."""
         now = asyncio.get_running_loop().time()
         forget_after_s = self._settings.forget_after_ms / 1000
-        reign.gone_since = {name: reign.gone_since.get(name, now) for name in gone_names(reign.pending)}
-        due = [name for name, since in reign.gone_since.items() if now - since >= forget_after_s]
+        leadership.gone_since = {name: leadership.gone_since.get(name, now) for name in gone_names(leadership.pending)}
+        due = [name for name, since in leadership.gone_since.items() if now - since >= forget_after_s]
         if due:
-            self._background(reign, lambda image, again: forget_topics(image, due))
+            self._background(leadership, lambda image, again: forget_topics(image, due))
         return forget_after_s / 8

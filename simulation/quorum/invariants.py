@@ -72,7 +72,7 @@ class Run:
     led: int = 0  # the last epoch that it led
     ended: int = 0  # the last epoch whose leader has said goodbye to it
     since_ms: int = 0  # since when
-    fetched_ms: dict[ReplicaKey, int] = field(default_factory=dict)  # in this reign
+    fetched_ms: dict[ReplicaKey, int] = field(default_factory=dict)  # in this leadership
     asked: dict[int, int] = field(default_factory=dict)  # reads, by call: what was committed when they were asked for
     ticks: int = 0
     applied: int = 0

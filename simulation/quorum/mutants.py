@@ -473,7 +473,7 @@ def _any_fetch_confirms() -> list[Any]:
     return [patch.object(Contacts, "round_of", round_of)]
 
 
-@_mutant("the end of a reign does not fail those who wait for a commit")
+@_mutant("the end of a leadership does not fail those who wait for a commit")
 def _waiters_survive() -> list[Any]:
     return [patch.object(OffsetWaiters, "fail", lambda self, error: None)]
 

@@ -29,7 +29,7 @@ MUTANTS = (
         ACTIVE,
         "            if decision.records and not decision.more:\n                epoch",
         "            if decision.records and not decision.more:\n"
-        "                self._reign.fencing.sessions.drop(request.broker_id)\n                epoch",
+        "                self._leadership.fencing.sessions.drop(request.broker_id)\n                epoch",
         (f"{BACKGROUND_TESTS}::test_a_refused_registration_leaves_the_session_of_the_incarnation_before",),
     ),
     Mutant(
@@ -123,7 +123,7 @@ MUTANTS = (
         (REFUSAL_TESTS,),
     ),
     Mutant(
-        "examinations go on after the reign",
+        "examinations go on after the leadership",
         REFUSALS,
         "background.on_stop(self._stop)",
         "pass",

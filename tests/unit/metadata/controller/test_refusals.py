@@ -204,7 +204,7 @@ def test_a_heartbeat_during_the_last_round_ends_the_examination() -> None:
 
         net.all(REFUSED)
         net.answers[KAFKA] = refuse
-        refusals = plane.controller._reign and plane.controller._reign.refusals
+        refusals = plane.controller._leadership and plane.controller._leadership.refusals
         assert refusals is not None
         refusals._on_gone = lambda *what: found.append(what)
         await heartbeats(plane, 1.5, 3)
@@ -219,11 +219,11 @@ def test_evidence_from_before_the_last_heartbeat_fences_nobody() -> None:
         plane, _ = await watched()
         session = plane.controller.session(2)
         assert session is not None
-        assert plane.controller._reign is not None
-        plane.controller._reign.fencing.process_ended(2, session, session.last_contact - 0.1)
+        assert plane.controller._leadership is not None
+        plane.controller._leadership.fencing.process_ended(2, session, session.last_contact - 0.1)
         await settle()
         assert not fenced(plane)
-        plane.controller._reign.fencing.process_ended(2, session, session.last_contact)
+        plane.controller._leadership.fencing.process_ended(2, session, session.last_contact)
         await settle()
         assert fenced(plane)
 
