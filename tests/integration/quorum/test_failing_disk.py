@@ -16,7 +16,7 @@ PROGRAM = """
 import os, shutil, sys
 from pathlib import Path
 from tests.failing_syncs import FailingDisk, failing_syncs
-from {room}.cli import run
+from {module} import run
 from quorumlog.runtime import server_cli
 
 folder = Path({folder!r})
@@ -33,17 +33,18 @@ with failing_syncs(sync):
 server_cli.leave(status)
 """
 ANYWHERE = ("--http", "off", "--listen", "127.0.0.1:0")
-SERVERS = {"quorum": ("--node-id", "1", *ANYWHERE), "broker": ("--control-listen", "127.0.0.1:0", *ANYWHERE)}
+NODE, BROKER = "quorumlog_server.quorum_node", "broker.cli"
+SERVERS = {NODE: ("--node-id", "1", *ANYWHERE), BROKER: ("--control-listen", "127.0.0.1:0", *ANYWHERE)}
 
 
 @pytest.mark.parametrize(
-    ("room", "file"), [("quorum", "quorum.db-wal"), ("broker", "quorum.db-wal"), ("broker", "facts.db-wal")]
+    ("module", "file"), [(NODE, "quorum.db-wal"), (BROKER, "quorum.db-wal"), (BROKER, "facts.db-wal")]
 )
-def test_a_server_ends_without_touching_what_a_failed_sync_left(tmp_path: Path, room: str, file: str) -> None:
+def test_a_server_ends_without_touching_what_a_failed_sync_left(tmp_path: Path, module: str, file: str) -> None:
     folder = tmp_path / "data" if file.startswith("facts") else tmp_path / "data" / "quorum"
-    program = PROGRAM.format(room=room, folder=str(folder), left=str(tmp_path / "left"), file=file)
+    program = PROGRAM.format(module=module, folder=str(folder), left=str(tmp_path / "left"), file=file)
     finished = subprocess.run(
-        [sys.executable, "-c", program, "run", "--standalone", "--data-dir", str(tmp_path / "data"), *SERVERS[room]],
+        [sys.executable, "-c", program, "run", "--standalone", "--data-dir", str(tmp_path / "data"), *SERVERS[module]],
         env=environment(),
         cwd=ROOT,
         capture_output=True,
