@@ -179,7 +179,7 @@ class FetchService:
     # -- the reply
 
     def _may_be_enough(self, session: Session, plan: FetchPlan) -> bool:
-        """Return whether a read is worthwhile: a small append wakes a consumer that waits for many bytes, too."""
+        """Return whether a read is worthwhile: a small append also wakes a consumer that waits for many bytes."""
         if plan.min_bytes <= 1 or session.session_id != NO_SESSION:
             return True
         size = 0

@@ -260,7 +260,7 @@ class Fetcher:
 
     async def _on_reply(self, request: SessionRequest, reply: wire.FetchedReply) -> None:
         if reply.error_code != KafkaCode.NONE:
-            # The leader does not know the session or its epoch: requests under way will fail, too.
+            # The leader does not know the session or its epoch: requests under way will also fail.
             await self._abandon_rounds()
             self._session.reset()
             return

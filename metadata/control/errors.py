@@ -1,4 +1,4 @@
-"""How a request ended: an error of the contract, and what a person is told about it."""
+"""How a request ended: an error of the contract, and its sentence for people."""
 
 from __future__ import annotations
 

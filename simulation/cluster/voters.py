@@ -168,7 +168,7 @@ class VoterOrders:
         loop = asyncio.get_running_loop()
         end = loop.time() + CALLED_OFF_S
         while world.watch.metadata.voters.target is not None and loop.time() < end:  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # of virtual time: the watch has no event for a target
         if world.watch.metadata.voters.target is not None:
             world.watch.seen["target called off at the end"] += 1
             cancel = pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters())
