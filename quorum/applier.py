@@ -1,4 +1,4 @@
-"""Applies committed batches to the state machine: in order, each batch once, in short slices of time."""
+"""Applies committed batches to the state machine: in order, each batch once, in short turns on the loop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from quorum.log_disk import LogDisk
 from quorum.snapshots import SnapshotMachine, Snapshotter
 from quorum.waiters import OffsetWaiters
 from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.turns import Turn
 
 READ_MAX_BYTES = 1 << 20
 """Upper limit, approximately, of one read from the store."""
-APPLY_SLICE_S = 0.010
-"""Batches are applied for at most about this long before other tasks run."""
 
-_log = get_logger("quorum")
+logger = get_logger("quorum")
 
 
 class StateMachine(SnapshotMachine, Protocol):
@@ -75,11 +74,10 @@ class Applier:
         self._waiters.fail(error)
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()
             self._wake.clear()
-            began = loop.time()
+            turn = Turn()
             while self.offset < self._committed:
                 if self._is_behind_start():
                     self._install_snapshot()
@@ -92,9 +90,7 @@ class Applier:
                         # never committed.
                         break
                     self._apply(batch)
-                    if loop.time() - began >= APPLY_SLICE_S:
-                        await asyncio.sleep(0)
-                        began = loop.time()
+                    await turn.passed()
 
     def _is_behind_start(self) -> bool:
         return self.offset < self._core.log.start
@@ -103,7 +99,7 @@ class Applier:
         """Install the received snapshot, which replaces batches that the log no longer holds."""
         start = self._core.log.start
         self._snapshots.install(start)
-        _log.info("snapshot loaded", node_id=self._core.key.node_id, before=self.offset, end_offset=start)
+        logger.info("snapshot loaded", node_id=self._core.key.node_id, before=self.offset, end_offset=start)
         self._move_to(start)
 
     def _apply(self, batch: Batch) -> None:

@@ -100,7 +100,7 @@ def check_address(text: str, name: str) -> str:
 def _address_problem(text: str) -> str | None:
     """Return the reason why `text` is not an address, or None.
 
-    Cached: every reply names the leader's address, so the same few addresses are checked again and again.
+    Cached: every reply names the leader's address, so the same few addresses are checked repeatedly.
     """
     try:
         parse_target(text)

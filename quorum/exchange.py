@@ -21,13 +21,13 @@ from quorumlog.runtime.logging import get_logger
 REQUESTS_MAX = 8192
 """Requests of other nodes in progress.  A further one is refused as if this node could not be reached."""
 ASKS_MAX = 1024
-"""Requests of ours in progress.  A further one fails at once."""
+"""The limit of our requests in progress.  A further one fails immediately."""
 REQUEST_MAX_S = 30.0
 """A request of another node fails if the core has not answered it within this time."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
-_log = get_logger("quorum")
+logger = get_logger("quorum")
 
 
 class Exchange:
@@ -92,7 +92,7 @@ class Exchange:
             reply = await self._transport.ask(ask.to, ask.request, ask.timeout_ms)
         except UnreachableError as error:
             self.failed_requests += 1
-            _log.debug("no answer", request=type(ask.request).__name__, reason=str(error))
+            logger.debug("no answer", request=type(ask.request).__name__, reason=str(error))
             self._post(RequestFailed(ask.call, str(error)))
         else:
             if isinstance(reply, FetchReply) and reply.error is ErrorCode.NONE:

@@ -9,22 +9,23 @@ has passed, it steps a tick.  Executing an effect never waits.  Work that waits 
 - questions to the core (`questions.py`), snapshots (`snapshots.py`);
 - applying committed batches to the state machine (`applier.py`).
 
-`append` steps the core at once, in the caller's turn of the event loop.  No other task can run in between, so facts
+`node_view.py` has the methods that only read the state, and `node_metrics.py` the measurements for metrics.
+
+`append` steps the core immediately, in the caller's turn of the event loop.  No other task can run in between, so facts
 that the caller has checked stay true.  It must not be called while the core is being stepped or a batch is applied.
 
-A failure in any of these tasks, or in a step, ends the node: `async with` raises it.  After a failed write it is
-unknown what is durable, so the node does not continue.
+A failure in any of these tasks, or in a step, ends the node: `async with` raises it.  After a failed write the durable
+state is unknown, so the node does not continue.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple, assert_never
-from uuid import UUID
 
 from quorum.applier import Applier, StateMachine
 from quorum.core.config import RaftConfig
@@ -58,18 +59,13 @@ from quorum.core.events import (
     Write,
     Written,
 )
-from quorum.core.messages import (
-    DescribeQuorum,
-    DescribeQuorumReply,
-    FetchReply,
-    Reply,
-    Request,
-)
+from quorum.core.messages import TOOL, DescribeQuorum, FetchReply, Reply, Request
 from quorum.core.roles import Leader
-from quorum.core.types import Batch, Role, StoredQuorum, VoterSet
+from quorum.core.types import Batch, Role
 from quorum.exchange import Exchange
 from quorum.log_disk import LogDisk
-from quorum.node_metrics import NodeMetrics
+from quorum.node_metrics import NodeMeter, NodeMetrics
+from quorum.node_view import NodeView
 from quorum.ports import (
     CannotAppendNowError,
     LeadershipLostError,
@@ -81,20 +77,16 @@ from quorum.ports import (
 )
 from quorum.questions import Inquirer
 from quorum.snapshots import SnapshotPolicy, Snapshotter
-from quorum.transport.convert import TOOL
 from quorum.waiters import OffsetWaiters
 from quorumlog.errors import ConfigError, FatalError
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.logging import get_logger
 
 APPEND_MAX_BYTES = 8 << 20
-FSYNCS_KEPT = 256
-FSYNC_RECENT_MS = 600_000
-"""Durations of the latest transactions that are kept for a p99.  Older ones do not describe the disk as it is now."""
 STALL_MS = 200
 """A tick that is later than this means that the process was stalled.  Messages that arrived meanwhile go first."""
 
-_log = get_logger("quorum")
+logger = get_logger("quorum")
 
 
 class _Opened(NamedTuple):
@@ -105,11 +97,11 @@ class _Opened(NamedTuple):
     applier: Applier
 
 
-class QuorumNode(Inquirer):
+class QuorumNode(Inquirer, NodeView):
     """One node of the quorum, as an async context manager.
 
     Entering opens the store, serves and takes part in the quorum; leaving stops everything in order.
-    `on_commit` and `on_fsync` are called with durations in seconds, for histograms.
+    meter: measures commits and transactions, for metrics.
     """
 
     def __init__(
@@ -151,16 +143,10 @@ class QuorumNode(Inquirer):
         self._resumed_at = 0.0
 
         self._changed: asyncio.Event | None = None
-        self._leader_watermark: tuple[int, int] | None = None  # (epoch, the leader's high watermark when last heard)
+        self._leader_watermark: tuple[int, int] | None = None  # (epoch, the leader's high watermark), as last received
         self._caught_up_at: float | None = None
 
-        self.on_commit: Callable[[float], None] = _ignore
-        self.on_fsync: Callable[[float], None] = _ignore
-        self._appended_at: deque[tuple[int, float]] = deque()  # (end offset, when), not committed yet
-        self._commit_latency_s: float | None = None
-        self._fsync_s: float | None = None
-        self._latest_fsyncs: deque[tuple[int, float]] = deque(maxlen=FSYNCS_KEPT)  # (when, how long)
-        self._appends = self._fsyncs = self._role_changes = 0
+        self.meter = NodeMeter()
 
     # Life
 
@@ -178,15 +164,17 @@ class QuorumNode(Inquirer):
             raise
         try:
             stored = await self._snapshots.restore(stored)
-            core = RaftCore(self._complete(stored), stored, self._sources.random, now_ms())
-            config = core.config
+            wall_offset_ms = self._sources.wall_ms() - now_ms()
+            cluster_id = self._config.cluster_id or stored.formatted_for
+            config = replace(self._config, cluster_id=cluster_id, wall_offset_ms=wall_offset_ms)
+            core = RaftCore(config, stored, self._sources.random, now_ms())
             if not (core.met or config.founders or config.bootstrap):
                 raise ConfigError(
-                    f"node {config.node_id} has never met its cluster, and was not told where to find it",
+                    f"node {config.node_id} has never joined its cluster, and its configuration names no node of one",
                     next_step="give --join HOST:PORT of any node, --initial-voters, or --standalone",
                 )
-            disk = LogDisk(self._store, stored.log_end, self._post, self._linger_ms, self._on_fsync)
-            applier = Applier(core, disk, self._machine, self._snapshots, self._tell_changed)
+            disk = LogDisk(self._store, stored.log_end, self._post, self._linger_ms, self.meter.fsynced)
+            applier = Applier(core, disk, self._machine, self._snapshots, self._notify_changed)
             self._opened = _Opened(core, disk, applier)
             self._transport.serve(self.handle)
             await self._transport.start()
@@ -208,18 +196,10 @@ class QuorumNode(Inquirer):
         """Run `work` until the node stops, which cancels it.  If it fails, the node fails."""
         self._main.append(self._group.create_task(work, name=name))
 
-    def _complete(self, stored: StoredQuorum) -> RaftConfig:
-        """Return the configuration, completed with the store's cluster id and the offset of the wall clock."""
-        return replace(
-            self._config,
-            cluster_id=self._config.cluster_id or stored.formatted_for,
-            wall_offset_ms=self._sources.wall_ms() - now_ms(),
-        )
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give leadership up if the body ended without an error, then stop everything.
+        """Give up leadership if the body ended without an error, then stop everything.
 
         Raises the error that made the node fail.
         """
@@ -288,7 +268,7 @@ class QuorumNode(Inquirer):
         self._stepping = True
         try:
             for effect in self.core.step(event, now_ms()):
-                self._carry_out(effect)
+                self._execute(effect)
             self._note_pause()
         except BaseException as failure:
             self._fail(failure)
@@ -302,7 +282,7 @@ class QuorumNode(Inquirer):
             return
         self._was_paused = self.paused
         if self.paused:
-            _log.warning(
+            logger.warning(
                 "paused: no majority of the voters fetches from this leader, so it decides nothing",
                 epoch=self.epoch,
                 next="see that a majority of the voters runs and reaches this node",
@@ -310,10 +290,10 @@ class QuorumNode(Inquirer):
             return
         self._resumed_at = asyncio.get_running_loop().time()
         if self.role is Role.LEADER:
-            _log.info("the pause is over: a majority of the voters fetches again", epoch=self.epoch)
+            logger.info("the pause is over: a majority of the voters fetches again", epoch=self.epoch)
 
     def _fail(self, failure: BaseException) -> None:
-        """Remember the first failure, in whichever task it happened, so that the core's task raises it."""
+        """Remember the first failure of any task, so that the core's task raises it."""
         if self._failure is None:
             self._failure = failure
             self._wake.set()
@@ -333,14 +313,14 @@ class QuorumNode(Inquirer):
         if late > STALL_MS and self.core.deadline_ms <= now_ms():
             # The process was stalled.  Its sockets are full of messages that must precede the tick, and gRPC needs a
             # moment to deliver them.
-            _log.warning("the process was held up", late_ms=late)
+            logger.warning("the process was stalled", late_ms=late)
             resume = asyncio.get_running_loop().time() + STALL_MS / 4000
             self._timer_ms = int(resume * 1000)
             self._timer = asyncio.get_running_loop().call_at(resume, self._on_timer, self._timer_ms)
             return
         self._wake.set()
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _execute(self, effect: Effect) -> None:
         match effect:
             case Write() | ReadLog():
                 self._disk.submit(effect)
@@ -353,9 +333,9 @@ class QuorumNode(Inquirer):
             case RoleChanged():
                 self._on_role(effect)
             case ControlApplied(record):
-                _log.debug("control record", record=repr(record))
+                logger.debug("control record", record=repr(record))
             case Joined(cluster_id, replaced):
-                _log.info(
+                logger.info(
                     "joined",
                     cluster_id=cluster_id,
                     node_id=self.node_id,
@@ -364,14 +344,14 @@ class QuorumNode(Inquirer):
                 )
                 if replaced is not None:
                     address = self._config.address
-                    _log.warning(
+                    logger.warning(
                         "a voter of this id has another disk; this node takes part as an observer",
                         voter=str(replaced),
-                        next=f"if that disk is gone for good: kctl add-voter {self.node_id}@{address} --replace; "
+                        next=f"if that disk is lost: kctl add-voter {self.node_id}@{address} --replace; "
                         "if that voter still runs: give this node another id",
                     )
                 self._joined.set()
-                self._tell_changed()
+                self._notify_changed()
             case NodeRefused(message, newer_generation):
                 if newer_generation is not None:
                     core = self.core
@@ -380,7 +360,7 @@ class QuorumNode(Inquirer):
             case VotersChanged() | Transferred() | ReadConfirmed() | ReadRefused():
                 self._questions.answer(effect)
             case Anomaly(message):
-                _log.warning("odd", node_id=self.node_id, what=message)
+                logger.warning("odd", node_id=self.node_id, what=message)
             case ResetConnections():
                 self._reset_connections()
             case ReadSnapshot() | ReceiveSnapshot() | StoreSnapshotPart() | LoadSnapshot():
@@ -397,13 +377,7 @@ class QuorumNode(Inquirer):
 
     def _heard(self, reply: FetchReply) -> None:
         self._leader_watermark = (reply.known.epoch, reply.high_watermark)
-        self._tell_changed()
-
-    def _on_fsync(self, seconds: float) -> None:
-        self._fsync_s = seconds
-        self._latest_fsyncs.append((now_ms(), seconds))
-        self._fsyncs += 1
-        self.on_fsync(seconds)
+        self._notify_changed()
 
     def _linger_ms(self) -> int:
         return self._config.append_linger_ms if self.role is Role.LEADER else 0
@@ -422,11 +396,6 @@ class QuorumNode(Inquirer):
 
     # History, for tools
 
-    @property
-    def log_start(self) -> int:
-        """Return the offset of the first batch that this node's log still holds."""
-        return self.core.log.start
-
     async def read_committed(self, start: int, max_bytes: int) -> tuple[Batch, ...]:
         """Return committed batches from the one that holds `start` on: about `max_bytes`, but at least one batch.
 
@@ -437,33 +406,22 @@ class QuorumNode(Inquirer):
         batches = await self._disk.read(start, self._high_watermark, max_bytes)
         return batches if batches and batches[0].base_offset <= start < batches[0].end_offset else ()
 
-    def voters_below(self, offset: int) -> tuple[VoterSet, VoterSet | None]:
-        """Return the voters and the target voters according to the log below `offset`.
-
-        `offset` must not be below the log's start.
-        """
-        return self.core.history.below(offset)
-
     async def state_below(self, offset: int) -> tuple[int, Any] | None:
         """Return (end, state) of the newest intact snapshot that ends at or below `offset`, if one exists."""
         return await self._snapshots.state_below(offset)
 
-    # What is committed
+    # Committed records
 
     def _on_high_watermark(self, offset: int) -> None:
         assert offset > self._high_watermark, f"high watermark {self._high_watermark} -> {offset}"
         self._high_watermark = offset
-        now = asyncio.get_running_loop().time()
-        while self._appended_at and self._appended_at[0][0] <= offset:
-            self._commit_latency_s = now - self._appended_at.popleft()[1]
-            self.on_commit(self._commit_latency_s)
+        self.meter.committed(offset)
         self._commit_waiters.complete(offset)
         self._applier.advance(offset)
 
     def _on_role(self, change: RoleChanged) -> None:
-        self._role_changes += 1
         is_leader = change.role is Role.LEADER
-        _log.info(
+        logger.info(
             "role",
             node_id=self.node_id,
             role=change.role.value,
@@ -471,12 +429,12 @@ class QuorumNode(Inquirer):
             leader_id=change.leader_id,
             reason=change.reason,
         )
-        self._appended_at.clear()
+        self.meter.role_changed()
         self._commit_waiters.fail(LeadershipLostError(f"{change.role.value} in epoch {change.epoch}: {change.reason}"))
         if change.role is not Role.RESIGNED:
             self._exchange.end_farewells()
         self._machine.leadership(change.epoch, change.leader_id, change.leader_address, is_leader)
-        self._tell_changed()
+        self._notify_changed()
 
     # For the state machine's owner
 
@@ -497,13 +455,12 @@ class QuorumNode(Inquirer):
         self._wake.set()  # the step may have moved the deadline
         match outcome:
             case ProposalAppended(base_offset, end_offset):
-                self._appends += 1
-                self._appended_at.append((end_offset, asyncio.get_running_loop().time()))
+                self.meter.appended(end_offset)
                 return base_offset
             case ProposalRefused(reason, leads):
                 raise CannotAppendNowError(reason) if leads else NotLeaderError(reason)
             case None:
-                raise AssertionError("the core has not said what became of a proposal")
+                raise AssertionError("the core has not reported the outcome of a proposal")
 
     async def committed(self, end_offset: int, epoch: int) -> None:
         """Wait until this node, as the leader of `epoch`, has committed everything below `end_offset`.
@@ -544,13 +501,13 @@ class QuorumNode(Inquirer):
             self._changed = asyncio.Event()
         await self._changed.wait()
 
-    def _tell_changed(self) -> None:
+    def _notify_changed(self) -> None:
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
     async def resign(self, reason: str) -> None:
-        """Give leadership up if this node leads.
+        """Give up leadership if this node leads.
 
         Waits until the other voters have answered, at most for an election timeout.
         """
@@ -563,16 +520,12 @@ class QuorumNode(Inquirer):
             async with asyncio.timeout(self._config.election_timeout_ms / 1000):
                 await self._exchange.farewells_ended()
         except TimeoutError:
-            _log.warning("not every voter has heard that this leader resigns", epoch=self.epoch)
+            logger.warning("not every voter has learned that this leader resigns", epoch=self.epoch)
 
     def _reset_connections(self) -> None:
         if self._reset is None or self._reset.done():
-            _log.warning("no voter can be reached: connections are dropped, addresses looked up anew")
+            logger.warning("no voter can be reached: connections are dropped, addresses are resolved again")
             self._reset = self._group.create_task(self._transport.reset())
-
-    def describe(self) -> DescribeQuorumReply:
-        """Return the state of the quorum as far as this node knows it."""
-        return self.core.describe(now_ms())
 
     def is_caught_up(self) -> bool:
         """Return whether this node knows its leader and has applied the high watermark that it last received from it.
@@ -589,11 +542,6 @@ class QuorumNode(Inquirer):
             self._caught_up_at = now
         return self._caught_up_at is not None and now - self._caught_up_at <= self._config.fetch_timeout_ms / 1000
 
-    def recent_fsyncs_s(self) -> list[float]:
-        """Return the durations of the store's latest transactions during the last minutes."""
-        oldest = now_ms() - FSYNC_RECENT_MS
-        return [seconds for at, seconds in self._latest_fsyncs if at >= oldest]
-
     def metrics(self) -> NodeMetrics:
         core = self.core
         return NodeMetrics(
@@ -604,11 +552,11 @@ class QuorumNode(Inquirer):
             high_watermark=self._high_watermark,
             log_end_offset=core.log.end,
             applied_offset=self.applied_offset,
-            commit_latency_s=self._commit_latency_s,
-            fsync_s=self._fsync_s,
-            appends=self._appends,
-            fsyncs=self._fsyncs,
-            role_changes=self._role_changes,
+            commit_latency_s=self.meter.commit_s,
+            fsync_s=self.meter.fsync_s,
+            appends=self.meter.appends,
+            fsyncs=self.meter.fsyncs,
+            role_changes=self.meter.role_changes,
             failed_requests=self._exchange.failed_requests,
             requests_in_progress=self._exchange.requests_in_progress,
         )
@@ -633,41 +581,9 @@ class QuorumNode(Inquirer):
         return self._opened.applier
 
     @property
-    def node_id(self) -> int:
-        return self._config.node_id
-
-    @property
-    def directory_id(self) -> UUID:
-        return self.core.key.directory_id
-
-    @property
-    def address(self) -> str:
-        """Return the control address that this node advertises."""
-        return self._config.address
-
-    @property
     def cluster_id(self) -> str | None:
         """Return the cluster's id; None until this node has joined one."""
         return self.core.cluster_id if self._opened is not None else None
-
-    @property
-    def generation(self) -> int:
-        """Return how often the quorum that this node belongs to was rebuilt by `quorum-node recover`."""
-        return self.core.generation
-
-    @property
-    def epoch(self) -> int:
-        return self.core.epoch
-
-    @property
-    def voter_ids(self) -> tuple[int, ...]:
-        """Return the node ids of the voter set in force, ascending."""
-        return tuple(voter.key.node_id for voter in self.core.history.current)
-
-    @property
-    def paused(self) -> bool:
-        """Return whether this node leads and no majority fetches from it."""
-        return isinstance(self.core.role, Leader) and self.core.role.paused
 
     @property
     def resumed_at(self) -> float:
@@ -675,40 +591,6 @@ class QuorumNode(Inquirer):
         return self._resumed_at
 
     @property
-    def role(self) -> Role:
-        return self.core.role.role
-
-    @property
-    def leader_id(self) -> int | None:
-        leader = self.core.leader
-        return None if leader is None else leader.node_id
-
-    @property
-    def leader_address(self) -> str | None:
-        leader = self.core.leader
-        return None if leader is None else leader.address
-
-    def control_address_of(self, node_id: int) -> str | None:
-        """Return the control address that a node advertises in its fetches from this leader.
-
-        None when it is unknown, or when this node does not lead.
-        """
-        return self.core.address_of(node_id)
-
-    @property
     def high_watermark(self) -> int:
         """Return the end offset of the records that this node knows to be committed."""
         return self._high_watermark
-
-    @property
-    def applied_offset(self) -> int:
-        """Return the end offset of the records that this node has applied."""
-        return self._applier.offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.core.log.end
-
-
-def _ignore(_: float) -> None:
-    pass

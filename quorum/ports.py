@@ -117,10 +117,10 @@ class QuorumStore(Protocol):
     async def write(self, writes: Sequence[StoreWrite]) -> None:
         """Make `writes` durable, in order, in one transaction and one fsync.
 
-        A failure ends the process (design §4.13): nothing is retried.
+        A failure ends the process, because nothing is retried.
 
         Raises:
-            FatalError: the disk failed; what is durable is unknown.
+            FatalError: the disk failed; it is unknown which writes are durable.
         """
         ...
 
@@ -235,7 +235,7 @@ class Transport(Protocol):
         ...
 
     async def reset(self) -> None:
-        """Drop every outgoing connection, so that the next request resolves its address again (design §4.6 b)."""
+        """Drop every outgoing connection, so that the next request resolves its address again."""
         ...
 
     async def close(self) -> None: ...

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from quorum.core.core import RaftCore
 
 QUESTIONS_MAX = 8192
-"""Questions that may be open at once.  A further one is refused."""
+"""The limit of open questions.  A further one is refused."""
 
 QUESTION_GRACE_MS = 500
 """A caller waits this much longer than the core, because the core's answer says more about the outcome."""
@@ -109,7 +109,7 @@ class Inquirer:
             lost = isinstance(error, NotLeaderError)
             code = VoterChangeError.NOT_LEADER if lost else VoterChangeError.OUTCOME_UNKNOWN
             what = str(error) if lost else f"no answer within {timeout_ms} ms; the change may take effect yet"
-            return VoterChangeResult(code, what, "look at the quorum, then ask again", False, 0, history.current, None)
+            return VoterChangeResult(code, what, "check the quorum, then ask again", False, 0, history.current, None)
         return answer.result
 
     async def transfer_leader(self, to: int | None, timeout_ms: int) -> Transferred:
@@ -127,7 +127,7 @@ class Inquirer:
         self._post(Prefer(tuple(node_ids)))
 
     async def confirm_read(self, timeout_ms: int) -> int:
-        """Return the end offset that a current read must have applied (design §4.7).
+        """Return the end offset that a current read must have applied.
 
         Raises:
             NotLeaderError: this node cannot answer; ask the leader.
@@ -139,7 +139,7 @@ class Inquirer:
         if self._gathering is None:
             self._gathering = loop.create_future()
             if self._confirming is None:
-                loop.call_soon(self._confirm_gathered)  # not at once, so that all readers of this loop turn share it
+                loop.call_soon(self._confirm_gathered)  # later: all readers of this loop turn share it
         async with asyncio.timeout(timeout_ms / 1000):
             answer = await asyncio.shield(self._gathering)
         if isinstance(answer, ReadRefused):

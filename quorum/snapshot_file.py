@@ -62,7 +62,7 @@ def decode_base(data: bytes) -> LogBase:
         raise MalformedError("the header holds no voters")
     end = LogEnd(codec.check_epoch(epoch, "epoch"), codec.check_offset(offset, "offset"))
     base = LogBase(end, voters, target.target)
-    require(encode_base(base) == data, "the header holds what this version does not know")
+    require(encode_base(base) == data, "the header has fields that this version does not know")
     return base
 
 
@@ -163,7 +163,7 @@ class SnapshotParser:
     def _check_footer(self, payload: bytes) -> None:
         require(len(payload) == _FOOTER.size, f"footer of {len(payload)} bytes")
         require(
-            _FOOTER.unpack(payload) == (self._chunks, self._size, self._crc), "its footer does not fit what is in it"
+            _FOOTER.unpack(payload) == (self._chunks, self._size, self._crc), "its footer does not match its content"
         )
 
 

@@ -8,16 +8,16 @@ Theory of operation.  There are four tasks, and no commit waits for any of them:
 - The receiver executes, in order, the core's requests while this node fetches a snapshot.
 - The sender reads parts of this node's snapshots for other nodes.
 - The checker reads a whole snapshot when another node begins to fetch it, because the file may have been damaged since
-  it was written.  If so, it logs the snapshot's name and has another snapshot taken at once.  The damaged snapshot is
-  set aside only after that, so that the node always has a snapshot to start from, even a damaged one.
+  it was written.  If so, it logs the snapshot's name and has another snapshot taken immediately.  The damaged snapshot
+  is set aside only after that, so that the node always has a snapshot to start from, even a damaged one.
 
 A received snapshot is read and decoded in full before it is reported to the core.  The decoded state waits here until
 the log starts at the snapshot's end; then the applier installs it.
 
-At startup the newest snapshot is loaded.  A damaged one is logged, and an older one is tried, and at last the log alone
-if it starts at 0.  Damaged snapshots are set aside once the state is restored.  If neither a snapshot nor the whole log
-is usable, the node refuses to start and changes no file.  A partly received snapshot survives a restart, so that a
-large download completes eventually.
+At startup the newest snapshot is loaded.  If it is damaged, that is logged, and older snapshots are tried in turn.  The
+log alone is tried last, if it starts at 0.  Damaged snapshots are set aside once the state is restored.  If neither a
+snapshot nor the whole log is usable, the node refuses to start and changes no file.  A partly received snapshot
+survives a restart, so that a large download completes eventually.
 """
 
 from __future__ import annotations
@@ -49,15 +49,14 @@ from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import CautiousClock, Sources, now_ms
 from quorumlog.runtime.garbage import made_to_last
 from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.turns import Turn
 
 PIECE_BYTES = 256 << 10
 """Size of one write, and of one read when loading."""
-SLICE_S = 0.005
-"""Work on a snapshot yields to other tasks after about this time."""
 CHECK_EVERY_S = 60.0
 """Minimum time between two checks of a snapshot that other nodes fetch."""
 
-_log = get_logger("quorum")
+logger = get_logger("quorum")
 
 
 class Loader(Protocol):
@@ -116,7 +115,7 @@ class SnapshotPolicy:
         return index
 
     def keeps_beginning(self, snapshots: tuple[SnapshotInfo, ...], now_ms: int) -> bool:
-        """Return whether to keep the log before the very first snapshot, too.  The same limits apply to it."""
+        """Return whether to keep the log before the very first snapshot as well.  The same limits apply to it."""
         size = sum(info.size + self.log_bytes for info in snapshots)
         return size <= self.retain_bytes and now_ms - snapshots[0].header.timestamp_ms <= self.retain_ms
 
@@ -208,7 +207,7 @@ class Snapshotter:
                 state = await self._read_state(end)
             except (MalformedError, CorruptStoreError, SnapshotMissingError) as error:
                 self._bad.add(end)
-                _log.error("snapshot not used: damaged", snapshot=snapshot_name(end), cause=str(error))
+                logger.error("snapshot not used: damaged", snapshot=snapshot_name(end), cause=str(error))
                 continue
             self._machine.load_snapshot(state)
             self.restored_end = end.offset
@@ -216,7 +215,7 @@ class Snapshotter:
             return replace(stored, snapshots=ends[:count])
         if stored.log_start > 0:
             raise CorruptStoreError(
-                f"the log starts at {stored.log_start}, and no snapshot of what came before is good: "
+                f"the log starts at {stored.log_start}, and no snapshot of the earlier records is intact: "
                 f"{', '.join(snapshot_name(end) for end in sorted(self._bad))}",
                 next_step="replace this disk, or restore the directory; nothing was changed",
             )
@@ -237,17 +236,14 @@ class Snapshotter:
     async def _read_through(self, end: LogEnd, feed: Callable[[bytes], object]) -> None:
         """Pass all chunks of a snapshot to `feed`, and check that the snapshot is complete."""
         parser = SnapshotParser()
-        loop = asyncio.get_running_loop()
+        turn = Turn()
         position, size = 0, 1
         while position < size:
             size, data = await self._store.read_snapshot(end, position, PIECE_BYTES)
             position += len(data)
-            slice_end = loop.time() + SLICE_S
             for chunk in parser.feed(data):
                 feed(chunk)
-                if loop.time() >= slice_end:
-                    await asyncio.sleep(0)
-                    slice_end = loop.time() + SLICE_S
+                await turn.passed()
         header = parser.finish()
         if header.base.end != end:
             raise MalformedError(f"it ends at {header.base.end}, not {end}")
@@ -302,8 +298,8 @@ class Snapshotter:
         try:
             info = await self._store.finish_snapshot(end)
         except BadSnapshotError as error:
-            raise CorruptStoreError(f"what was written is not what is read back: {error}") from error
-        _log.info(
+            raise CorruptStoreError(f"the snapshot cannot be read back as it was written: {error}") from error
+        logger.info(
             "snapshot taken", end_offset=end.offset, epoch=end.epoch, bytes=info.size, seconds=loop.time() - began
         )
         self._bad.discard(end)
@@ -339,7 +335,7 @@ class Snapshotter:
                 match self._incoming.popleft():
                     case ReceiveSnapshot(end):
                         have = await self._store.begin_snapshot(end, resume=True)
-                        _log.info("receiving snapshot", snapshot=snapshot_name(end), from_position=have)
+                        logger.info("receiving snapshot", snapshot=snapshot_name(end), from_position=have)
                         self._post(SnapshotPart(end, have))
                     case StoreSnapshotPart(end, position, data):
                         have = await self._store.begin_snapshot(end, resume=True)
@@ -354,13 +350,13 @@ class Snapshotter:
         try:
             info = await self._store.finish_snapshot(end)
         except BadSnapshotError as error:
-            _log.warning("snapshot received is damaged", snapshot=snapshot_name(end), cause=str(error))
+            logger.warning("snapshot received is damaged", snapshot=snapshot_name(end), cause=str(error))
             return SnapshotFailed(end, str(error))
         try:
             self._loaded = (end, await self._read_state(end))
         except (MalformedError, SnapshotMissingError) as error:
-            raise CorruptStoreError(f"{snapshot_name(end)}: {error}, although it was good a moment ago") from error
-        _log.info("snapshot received", end_offset=end.offset, epoch=end.epoch, bytes=info.size)
+            raise CorruptStoreError(f"{snapshot_name(end)}: {error}, although it was intact a moment ago") from error
+        logger.info("snapshot received", end_offset=end.offset, epoch=end.epoch, bytes=info.size)
         self._bad.discard(end)
         return SnapshotLoaded(info.header.base)
 
@@ -380,7 +376,7 @@ class Snapshotter:
                     try:
                         size, data = await self._store.read_snapshot(read.snapshot, read.position, read.max_bytes)
                     except SnapshotMissingError as error:
-                        _log.warning("snapshot asked for is not there", cause=str(error))
+                        logger.warning("the requested snapshot does not exist", cause=str(error))
                 self._post(SnapshotRead(read.read_id, size, data))
 
     async def _run_checker(self) -> None:
@@ -389,7 +385,7 @@ class Snapshotter:
             await self._check_wake.wait()
             self._check_wake.clear()
             end, before = self._to_check, self._checked_at
-            assert end is not None, "woken to check nothing"
+            assert end is not None, "woken without a snapshot to check"
             lately = before is not None and before[0] == end and loop.time() - before[1] < CHECK_EVERY_S
             if lately or end in self._bad:
                 continue
@@ -403,7 +399,7 @@ class Snapshotter:
 
     def _note_rotten(self, end: LogEnd, cause: str) -> None:
         """Stop sending a snapshot that was damaged after it was written or received, and have another one taken."""
-        _log.error("snapshot damaged: another one is taken in its place", snapshot=snapshot_name(end), cause=cause)
+        logger.error("snapshot damaged: another one is taken in its place", snapshot=snapshot_name(end), cause=cause)
         self._bad.add(end)
         self._taken = 0
         self._due.set()

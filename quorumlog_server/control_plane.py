@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from google.protobuf.message import Message
@@ -25,6 +25,7 @@ from metadata.controller.service import ControllerService
 from metadata.image import ClusterImage
 from metadata.records import ConfigScope, Record
 from quorum.core.config import RaftConfig
+from quorum.core.messages import DescribeQuorumReply
 from quorum.core.types import Role
 from quorum.node import QuorumNode
 from quorum.ports import OutlivedError, QuorumStore, Transport
@@ -39,7 +40,7 @@ from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
 from quorumlog.runtime.space import SpaceSamples
 from quorumlog.wire.rpcs import AnyRpc, Service
-from quorumlog_server.generations import through_generations
+from quorumlog_server.quorum_view import leaders_description
 from quorumlog_server.standing import FileStanding, MemoryStanding, StandingStore
 from quorumlog_server.volunteer import Volunteer
 
@@ -49,7 +50,7 @@ READY_LOOK_S = 0.5
 LEAVE_MAX_MS = 4_000
 """The longest time for leaving the voters; at most a third of the time for a graceful stop."""
 
-_log = get_logger("quorum")
+logger = get_logger("quorum")
 
 
 def quorum_directory(config: NodeConfig) -> str:
@@ -60,20 +61,11 @@ def quorum_directory(config: NodeConfig) -> str:
 def make_store(config: NodeConfig, sources: Sources) -> SqliteQuorumStore:
     """Return the quorum store of a process with this configuration.
 
-    A broker whose metadata log hangs must end: it would continue to send heartbeats, and no other broker would take its
-    leaderships over.  A voter without a broker may wait for its disk, because it has already resigned.
+    A broker whose metadata log hangs must end: otherwise it would continue to send heartbeats, and no other broker
+    would take over its leaderships.  A voter without a broker may wait for its disk, because it has already resigned.
     """
     stall_s = config.log_dir_stall_timeout_ms / 1000 if config.role == BROKER else None
     return SqliteQuorumStore(quorum_directory(config), sources, stall_s)
-
-
-async def run_again_if_rebuilt(config: NodeConfig, run: Callable[[OutlivedError | None], Awaitable[None]]) -> None:
-    """Run the process; if the quorum was rebuilt, set the quorum directory aside and run the process again.
-
-    Raises:
-        OutlivedError: an operator must decide, see `through_generations`.
-    """
-    await through_generations(quorum_directory(config), bool(config.bootstrap or config.initial_voters), run)
 
 
 def make_control_plane(config: NodeConfig, sources: Sources) -> ControlPlane:
@@ -192,15 +184,15 @@ class ControlPlane:
             await self.node.__aexit__(kind, error, trace)
 
     def _log_wait(self) -> None:
-        """Log which nodes a node without a cluster waits for, because it waits without end."""
+        """Log which nodes a node without a cluster waits for, because it waits indefinitely."""
         if self.node.core.newborn is None or self.config.standalone:
             return
         if self.config.initial_voters:
             voters = ",".join(f"{voter.node_id}@{voter.address}" for voter in self.config.initial_voters)
-            _log.info("in no cluster yet: waits until every listed voter answers, with the same list", voters=voters)
+            logger.info("in no cluster yet: waits until every listed voter answers, with the same list", voters=voters)
         else:
             nodes = ",".join(map(str, self.config.bootstrap))
-            _log.info("in no cluster yet: waits until one of these nodes answers", nodes=nodes)
+            logger.info("in no cluster yet: waits until one of these nodes answers", nodes=nodes)
 
     def tell_part(self) -> None:
         """Log that a node does not vote, and the command that makes it a voter.
@@ -214,18 +206,18 @@ class ControlPlane:
         next_step = f"to make it a voter: {command}"
         if node.node_id in node.voter_ids:  # that voter has another disk
             next_step = f"if the disk of that voter is lost for good: {command} --replace"
-        _log.info("follows as an observer: it does not vote", node_id=node.node_id, next=next_step)
+        logger.info("follows as an observer: it does not vote", node_id=node.node_id, next=next_step)
 
     async def _log_lost_metadata(self, before: OutlivedError) -> None:
         """Log which records of the directory that was set aside the rebuilt quorum does not have."""
         await self.ready()
         begins = self.node.core.history.rebuilt_at(before.newer)
         if begins is not None and before.log_end <= begins:
-            _log.info(
+            logger.info(
                 "the rebuilt quorum has all metadata records of this node", log_end=before.log_end, rebuilt_at=begins
             )
             return
-        _log.error(
+        logger.error(
             "metadata records are lost: only the directory that was set aside has them",
             from_offset="unknown" if begins is None else begins,
             to_offset=before.log_end,
@@ -239,14 +231,14 @@ class ControlPlane:
 
     def _node_state(self) -> NodeState:
         node = self.node
-        fsyncs = sorted(node.recent_fsyncs_s())
+        fsyncs = sorted(node.meter.recent_fsyncs_s())
         described = node.describe()
         return NodeState(
             role=node.role.value,
             controller_active=self.controller.active,
             leading_ms=described.last_leader_change_ms if node.role is Role.LEADER else None,
             fsync_p99_us=round(fsyncs[len(fsyncs) * 99 // 100] * 1e6) if fsyncs else None,
-            checks={name: (check.ok, check.detail) for name, check in _carried_out(self.all_checks())},
+            checks={name: (check.ok, check.detail) for name, check in _results(self.all_checks())},
             wall_ms=self._sources.wall_ms(),
             spaces=self.space.latest(),
         )
@@ -288,6 +280,10 @@ class ControlPlane:
         return [address for address in dict.fromkeys(addresses) if address and address != own]
 
     # Readiness
+
+    async def describe_quorum(self, timeout_ms: int) -> DescribeQuorumReply | None:
+        """Return the description of the quorum by its leader; None if the leader does not answer in time."""
+        return await leaders_description(self.node, self._transport, timeout_ms)
 
     def checks(self) -> dict[str, Callable[[], Check]]:
         """Return the conditions of readiness for `/readyz`: in the cluster, with a leader, caught up."""
@@ -344,9 +340,9 @@ class ControlPlane:
         metrics.gauge("quorum_leader_id", "Node id of the leader; absent when none is known.", lambda: node.leader_id)
         metrics.gauge("quorum_is_leader", "Whether this node leads.", lambda: node.role is Role.LEADER)
         metrics.gauge("quorum_is_paused", "Whether it leads without a majority.", lambda: node.paused)
-        metrics.gauge("quorum_high_watermark", "End of what is committed, as known here.", lambda: node.high_watermark)
+        metrics.gauge("quorum_high_watermark", "End of the known committed records.", lambda: node.high_watermark)
         metrics.gauge("quorum_log_end_offset", "End of this node's log.", lambda: node.log_end_offset)
-        metrics.gauge("quorum_applied_offset", "End of what is applied here.", lambda: node.applied_offset)
+        metrics.gauge("quorum_applied_offset", "End of the records applied here.", lambda: node.applied_offset)
         metrics.gauge("quorum_requests_in_progress", "Unanswered.", lambda: node.metrics().requests_in_progress)
         metrics.gauge(
             "controller_is_active", "Whether this node decides.", lambda: self.controller.active and not node.paused
@@ -356,7 +352,7 @@ class ControlPlane:
         )
         metrics.counters(
             "controller_probes",
-            "Connections to brokers: whether a silent one's process has ended.",
+            "Connections to brokers that do not answer, by the state of their process.",
             "answer",
             lambda: self.controller.probes,
         )
@@ -384,10 +380,11 @@ class ControlPlane:
         )
         availability = Availability(self.replay, lambda: self.controller.active and not node.paused, node.is_caught_up)
         register_availability(metrics, availability)
-        node.on_commit = metrics.histogram("quorum_commit_seconds", "From append to commit.").observe
-        node.on_fsync = metrics.histogram("quorum_fsync_seconds", "One transaction of the quorum store.").observe
+        meter = node.meter
+        meter.on_commit = metrics.histogram("quorum_commit_seconds", "From append to commit.").observe
+        meter.on_fsync = metrics.histogram("quorum_fsync_seconds", "One transaction of the quorum store.").observe
 
 
-def _carried_out(checks: dict[str, Callable[[], Check]]) -> Iterator[tuple[str, Check]]:
+def _results(checks: dict[str, Callable[[], Check]]) -> Iterator[tuple[str, Check]]:
     for name, check in checks.items():
         yield name, check()

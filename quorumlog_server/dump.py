@@ -37,7 +37,7 @@ from quorum.codec import MalformedError
 from quorum.core.types import VoterSet
 from quorum.snapshot_file import SnapshotHeader, SnapshotParser, snapshot_name
 from quorum.store import SqliteQuorumStore
-from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, Identity, find_identity
+from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, Identity, find_identity, write_mark
 from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import ApiError
@@ -88,8 +88,8 @@ def dump(path: str, topics: Sequence[str], emit: Emit) -> None:
     """Read `path`: a data directory, a quorum directory, its database, or a snapshot.
 
     Raises:
-        QuorumlogError: it is none of these, is in use, or is damaged.  What was read before the damage was emitted.
-        OSError: it does not exist or cannot be read.
+        QuorumlogError: the path is not one of these, is in use, or is damaged.  The content before the damage was
+        emitted. OSError: it does not exist or cannot be read.
     """
     if os.path.isdir(path):
         for directory in (path, os.path.join(path, QUORUM_FOLDER)):
@@ -160,6 +160,7 @@ async def _dump_directory(directory: str, emit: Emit) -> None:
         copy = os.path.join(folder, QUORUM_FOLDER)
         os.mkdir(copy)
         copy_quietly(directory, copy)
+        write_mark(copy, identity)  # else the store would warn that the copy has none
         store = SqliteQuorumStore(copy, Sources.real())
         try:
             await _dump_store(store, directory, identity, emit)

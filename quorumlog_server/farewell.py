@@ -1,7 +1,7 @@
 """Records why a process ends: in its own directories and at other nodes.
 
-A node that has ended answers no questions.  So it writes the reason into its directories (`LastEnd`), where its next
-start finds it, and sends it to the other nodes that it knows, which keep it in memory for `kctl doctor`.  Both are
+A node that has ended answers no questions.  It therefore writes the reason into its directories (`LastEnd`), where its
+next start finds it, and sends it to the other nodes that it knows, which keep it in memory for `kctl doctor`.  Both are
 attempts: neither may fail a stop or delay it for long.  The other nodes forget the reason once the node runs again.
 """
 
@@ -24,9 +24,9 @@ from quorumlog_server.control_plane import ControlPlane
 
 REPORT_S = 1.0
 PEERS_MAX = 16
-"""Nodes that an end is reported to, voters first; further ones are not told."""
+"""The limit of nodes to which an end is reported, voters first."""
 
-log = get_logger("run")
+logger = get_logger("run")
 
 
 class Farewell:
@@ -45,7 +45,7 @@ class Farewell:
         if before is None:
             return
         if before.state == FAILED:
-            log.warning(
+            logger.warning(
                 "the previous process failed",
                 at=rfc3339(before.at_ms),
                 exit_status=before.exit_status,
@@ -53,8 +53,8 @@ class Farewell:
                 next=before.next_step,
             )
         elif before.state == RUNNING:
-            log.warning(
-                "the previous process left no cause: it was killed, or the machine went down",
+            logger.warning(
+                "the previous process left no cause: it was killed, or the machine failed",
                 started_at=rfc3339(before.at_ms),
             )
 
@@ -67,7 +67,7 @@ class Farewell:
         """Record and report the end.
 
         A refused configuration is not recorded: the directories may belong to another process, and the error is on the
-        terminal of whoever started this one.
+        terminal from which this one was started.
         """
         if isinstance(cause, ConfigError):
             return
@@ -90,7 +90,7 @@ class Farewell:
             asked = (client.ask_node(peer, rpcs.REPORT_END, request, REPORT_S) for peer in peers)
             for peer, outcome in zip(peers, await asyncio.gather(*asked, return_exceptions=True), strict=True):
                 if isinstance(outcome, BaseException):
-                    log.debug("not reported", peer=peer, cause=str(outcome))
+                    logger.debug("not reported", peer=peer, cause=str(outcome))
 
     def _message(self, end: End, spaces: Sequence[Space]) -> pb.NodeEnd:
         return pb.NodeEnd(

@@ -1,13 +1,14 @@
 """Restarts a node whose quorum was rebuilt by hand while the node was away (`quorum-node recover`).
 
-Theory of operation.  The first reply that a node gets tells it that its quorum has a newer generation.  The node's own
+Theory of operation.  The first reply to a node reports that its quorum has a newer generation.  The node's own
 log then belongs to a history that does not continue: it may hold records that only lost disks had confirmed, and from
 some point on its offsets name other records.  So the node starts again with an empty quorum directory and a new
 directory id, and fetches everything from the rebuilt quorum.  The old directory is never deleted, because it may hold
 the only copy of records that the rebuilt quorum does not have.  It is renamed, with its generation in the name.
 
-Observers, and so brokers, do this by themselves.  A voter does not: an operator may still want to recover from its
-directory, and its return may mean that the wrong directory was recovered.  It ends with an error that says what to do.
+Observers, which include brokers, do this by themselves.  A voter does not: an operator may still want to recover from
+its directory, and its return may mean that the wrong directory was recovered.  It ends with an error that names the
+next step.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from quorum.ports import OutlivedError
 from quorum.store.directory import move_away
 from quorumlog.runtime.logging import get_logger
 
-_log = get_logger("quorum")
+logger = get_logger("quorum")
 
 
 async def through_generations(
     directory: str, knows_a_way: bool, run: Callable[[OutlivedError | None], Awaitable[None]]
 ) -> None:
-    """Run the process of this quorum directory; run it again with an empty one whenever the quorum was rebuilt.
+    """Run the process of this quorum directory, and run it again with an empty one after each rebuild of the quorum.
 
     run: gets a description of the directory that was set aside before, or None.
     knows_a_way: whether the configuration names nodes of the cluster, so that an empty node finds it.
@@ -45,7 +46,7 @@ async def through_generations(
         kept = await asyncio.get_running_loop().run_in_executor(
             None, move_away, directory, f"generation-{before.generation}"
         )
-        _log.warning(
+        logger.warning(
             "the quorum was rebuilt: the old quorum directory is set aside, and this node starts with an empty one",
             generation=before.newer,
             before=before.generation,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from quorumlog.entry import end_if_shadowed
 from quorumlog.errors import ConfigError, QuorumlogError, StoreRefusedError
-from quorumlog.runtime import run as runtime
 from quorumlog.runtime import server_cli
 from quorumlog.runtime.config import QUORUM_NODE, NodeConfig
 from quorumlog.runtime.run import Process
+from quorumlog_server.serving import serve
 
 if TYPE_CHECKING:
     from quorum.ports import OutlivedError
@@ -171,27 +171,7 @@ def _serve(config: NodeConfig, environ: Mapping[str, str]) -> int:
                 next_step="give --standalone, --initial-voters ID@HOST:PORT,… or --join HOST:PORT,…",
             ),
         )
-
-    async def body(process: Process) -> None:
-        await _run_node(config, process)
-
-    return runtime.serve(
-        QUORUM_NODE,
-        body,
-        log_format=config.log_format,
-        shutdown_timeout_ms=config.shutdown_timeout_ms,
-        environ=environ,
-    )
-
-
-async def _run_node(config: NodeConfig, process: Process) -> None:
-    from quorumlog.runtime.clock import Sources
-    from quorumlog_server.control_plane import run_again_if_rebuilt
-    from quorumlog_server.farewell import Farewell
-
-    farewell = Farewell(config, Sources.real())
-    process.on_end = farewell.end
-    await run_again_if_rebuilt(config, lambda before: _run_once(config, process, farewell, before))
+    return serve(config, environ, _run_once)
 
 
 async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, before: OutlivedError | None) -> None:

@@ -1,8 +1,8 @@
 """`quorum-node recover`: rebuilds the metadata quorum from a surviving directory, after its majority is lost.
 
 This is not Raft: records that only lost disks held are lost, and records that no majority had confirmed become
-committed.  So an operator does it offline, on the directory with the greatest (epoch, end offset) of all that are left,
-and the program says what it means.  It appends to that log, in one transaction:
+committed.  So an operator does it offline, on the directory with the greatest (epoch, end offset) of all that remain,
+and the program explains the consequences.  It appends to that log, in one transaction:
 
 - `Voters` of a new generation, with this node alone and under a new directory id: nodes of older generations are
   refused by name, and a copy of the old directory is another replica;
@@ -10,11 +10,12 @@ and the program says what it means.  It appends to that log, in one transaction:
   still run, and must be fenced by every later epoch;
 - producer ids far above those known to be in use: the lost records may have handed out more.
 
-The epoch is raised by 1000, too.  The node then starts as the only voter, and the others are added again, empty.
+The epoch of the quorum is also raised by 1000.  The node then starts as the only voter, and the others are added again,
+empty.
 
 The new directory id is stored in another file than the log, and is written after it.  If the run is interrupted between
-the two, the log names a voter whose disk does not exist, and nobody leads.  Running it again, on top of what is there,
-repairs that.
+the two, the log names a voter whose disk does not exist, and there is no leader.  Running it again on the same
+directory repairs that.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from uuid import UUID
 from metadata.codec import encode
 from metadata.controller.replay import MetadataReplay
 from metadata.image import ClusterImage
-from metadata.records import MAX_RECORDS_PER_BATCH, NO_LEADER, PartitionChange, ProducerIds, Reason
+from metadata.records import NO_LEADER, RECORDS_PER_BATCH_MAX, PartitionChange, ProducerIds, Reason
 from quorum.core.types import (
     Batch,
     ControlRecord,
@@ -123,7 +124,7 @@ async def recover(
         if not confirm():
             say("nothing was changed")
             return False
-        say('writing; if this ends without "done", run it again: until then nobody leads')
+        say('writing; if this ends without "done", run it again: until then there is no leader')
         await _write(best, plan)
         say(f"done: {len(plan.write.batches)} batches appended, the log ends at {plan.write.state.applied_offset}")
     finally:
@@ -262,7 +263,7 @@ def rebuilt_partitions(image: ClusterImage, cause_offset: int) -> Iterator[list[
                     leader_epoch=partition.leader_epoch + EPOCH_JUMP,
                 )
             )
-            if len(changes) == MAX_RECORDS_PER_BATCH:
+            if len(changes) == RECORDS_PER_BATCH_MAX:
                 yield changes
                 changes = []
     if changes:

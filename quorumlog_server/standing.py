@@ -1,6 +1,6 @@
 """Keeps in the quorum directory whether this disk was a voter, for nodes that join and leave by themselves.
 
-The log cannot answer that for long: its beginning is deleted, and with it the record that removed a voter.
+The log does not hold this fact for long: its beginning is deleted, and with it the record that removed a voter.
 """
 
 from __future__ import annotations

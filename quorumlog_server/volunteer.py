@@ -4,14 +4,14 @@ Theory of operation.  `quorum.auto.join`: a node that is caught up asks the acti
 add-voter` does, and with the same checks.  It has one request under way at a time.  After each refusal it waits twice
 as long as before, minus a random part, so that many new nodes do not ask in step.
 
-It asks only if its disk never was a voter, or left by itself.  **A voter that an operator has removed does not join
-again**, even after a restart and after the log has lost the record of the removal.  Without this rule a running node
-would be back within seconds of its removal (KAFKA-19850).  So the disk keeps its `Standing`.  A node never takes the
-place of another disk either: only an operator can know that a disk is lost for good (`kctl add-voter --replace`).
+It asks only if its disk never was a voter, or if it left by itself.  **A voter that an operator has removed does not
+join again**, even after a restart and after the log has lost the record of the removal.  Without this rule a running
+node would rejoin within seconds of its removal (KAFKA-19850).  So the disk keeps its `Standing`.  A node never takes
+the place of another disk either: only an operator can know that a disk is lost for good (`kctl add-voter --replace`).
 
 `quorum.leave.on.shutdown`: a voter that is stopped first asks to be removed.  The controller refuses if no other voters
 would remain or if no majority of them is live; then the node stops as a voter.  LEAVING is durable before the request
-is sent, so the node may join again whatever becomes of the request.
+is sent, so the node may join again regardless of the outcome of the request.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Protocol
 from uuid import UUID
 
 from quorum.core.core import RaftCore
+from quorumlog.runtime.backoff import Backoff
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
@@ -32,16 +33,17 @@ from quorumlog_server.standing import Standing, StandingStore
 ASK_TIMEOUT_MS = 30_000
 """For a request to be added: the controller answers when the new voter has caught up."""
 LOOK_S = 5.0
-"""A node checks at least this often whether it should ask: time that passes is no event."""
+"""A node checks at least this often whether it should ask, because the passing of time is not an event."""
 WAIT_FIRST_S = 1.0
 WAIT_MAX_S = 60.0
+"""First and longest wait after a refusal."""
 LEAVE_RETRY_S = 0.2
 LEAVE_PASSING = frozenset(
     {ApiError.CHANGE_PENDING, ApiError.NOT_COMMITTED_YET, ApiError.NOT_CONTROLLER, ApiError.OVERLOADED, ApiError.PAUSED}
 )
 """Refusals of a removal that may no longer apply a second later."""
 
-_log = get_logger("quorum")
+logger = get_logger("quorum")
 
 
 class Node(Protocol):
@@ -81,7 +83,7 @@ class Volunteer:
         self._random = random
         self._leaving = False
         self._asking: asyncio.Future[pb.ChangeVotersReply] | None = None
-        self._refusals = 0
+        self._backoff = Backoff(WAIT_FIRST_S, WAIT_MAX_S, random)
         self._ask_at = 0.0
         self._said = ""
 
@@ -91,7 +93,7 @@ class Volunteer:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this disk is in the committed voter set."""
+        """Return whether this disk is in the committed voter set."""
         core, end = self._node.core, self._node.high_watermark
         if not core.met or end <= core.log.start:
             return False
@@ -138,13 +140,14 @@ class Volunteer:
         finally:
             self._asking = None
         if result.error == ApiError.NONE:
-            _log.info("joined the voters", node_id=node.node_id, address=node.address)
-            self._refusals, self._said = 0, ""
+            logger.info("joined the voters", node_id=node.node_id, address=node.address)
+            self._backoff.reset()
+            self._said = ""
+            wait_s = WAIT_FIRST_S  # not a pause of the backoff: this node still has to apply the new voter set
         else:
             self._say(f"not a voter yet: {result.error}: {result.message}", result.next)
-        longest = min(WAIT_MAX_S, WAIT_FIRST_S * 2 ** min(self._refusals, 10))
-        self._refusals += result.error != ApiError.NONE
-        self._ask_at = loop.time() + self._random.uniform(longest / 2, longest)
+            wait_s = self._backoff.next_s()
+        self._ask_at = loop.time() + wait_s
 
     @property
     def _add_command(self) -> str:
@@ -154,7 +157,7 @@ class Volunteer:
         """Log this, unless it was the last thing logged."""
         if what != self._said:
             self._said = what
-            _log.info(what, node_id=self._node.node_id, **({"next": next_step} if next_step else {}))
+            logger.info(what, node_id=self._node.node_id, **({"next": next_step} if next_step else {}))
 
     # Leaving
 
@@ -170,19 +173,18 @@ class Volunteer:
         if not (joined or self.is_voter):
             return True
         await self._save(Standing.LEAVING)
-        wait_s = LEAVE_RETRY_S
+        backoff = Backoff(LEAVE_RETRY_S, WAIT_MAX_S, self._random)
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
             request = pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=node.node_id))
             result = (await self._call(rpcs.CHANGE_VOTERS, request, left_ms)).result
             if result.error == ApiError.NONE:
-                _log.info("left the voters", node_id=node.node_id)
+                logger.info("left the voters", node_id=node.node_id)
                 return True
-            if result.error not in LEAVE_PASSING or loop.time() + wait_s >= deadline:
+            if result.error not in LEAVE_PASSING or loop.time() + (pause_s := backoff.next_s()) >= deadline:
                 break
-            await asyncio.sleep(self._random.uniform(wait_s / 2, wait_s))  # back off: no event reports the change
-            wait_s *= 2
-        _log.warning(
+            await asyncio.sleep(pause_s)  # no event reports the change
+        logger.warning(
             "stops without having left the voters",
             node_id=node.node_id,
             error=result.error,
@@ -198,7 +200,7 @@ class Volunteer:
         asking = self._asking
         if asking is None:
             return False
-        await asyncio.wait({asking}, timeout=timeout_ms / 2000)  # half, since the removal needs time, too
+        await asyncio.wait({asking}, timeout=timeout_ms / 2000)  # half, because the removal also needs time
         if not asking.done():
             return True
         failed = asking.cancelled() or asking.exception() is not None

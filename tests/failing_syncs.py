@@ -37,12 +37,12 @@ class _FileSystem(ctypes.Structure):
 
 
 _kept: list[object] = []
-"""What open connections still call: a connection may outlive the test that opened it."""
+"""Still called by open connections, because a connection may outlive the test that opened it."""
 
 
 @contextmanager
 def failing_syncs(fails: Callable[[str], bool]) -> Iterator[None]:
-    """For databases opened meanwhile, call `fails(path)` at each sync, on the thread that syncs; True: it fails."""
+    """Call `fails(path)` at each sync of databases opened meanwhile, on the syncing thread; True: the sync fails."""
     library = ctypes.CDLL(_sqlite3.__file__)
     library.sqlite3_vfs_find.restype = ctypes.POINTER(_FileSystem)
     system = library.sqlite3_vfs_find(None).contents
@@ -51,7 +51,7 @@ def failing_syncs(fails: Callable[[str], bool]) -> Iterator[None]:
 
     def open_file(vfs: int, path: int | None, file: int, flags: int, out: int) -> int:
         """`path` is an address, because the file keeps SQLite's own string."""
-        result = real_open(vfs, path, file, flags, out)
+        result: int = real_open(vfs, path, file, flags, out)
         methods = ctypes.c_void_p.from_address(file)  # the first field of a sqlite3_file
         if result == 0 and path is not None and methods.value is not None:
             methods.value = _with_sync(methods.value, os.fsdecode(ctypes.string_at(path)), fails)
@@ -90,7 +90,7 @@ class FailingDisk:
     synced_later: list[str] = field(default_factory=list)
 
     def sync(self, path: str) -> bool:
-        """Whether this sync fails."""
+        """Return whether this sync fails."""
         name = os.path.basename(path)
         if self.left is not None:
             self.synced_later.append(name)
@@ -104,14 +104,14 @@ class FailingDisk:
         return True
 
     def assert_untouched(self) -> None:
-        """Nothing was written since the failure."""
+        """Assert that nothing was written since the failure."""
         assert self.left is not None, "no sync has failed"
         assert contents(self.folder) == self.left
         assert self.synced_later == []
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder, by name."""
+    """Return the files of a folder, by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 

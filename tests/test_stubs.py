@@ -1,4 +1,4 @@
-"""The checked-in protobuf stubs are just what the .proto files give."""
+"""The checked-in protobuf stubs equal those generated from the .proto files."""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
-"""What a change of the voters comes to, at this moment: wait, a verdict, or the record to append.
+"""Decisions about a change of the voters: wait, report a verdict, or append a record.
 
-Theory of operation.  `decide` looks at a change anew each time that something has happened:
+Theory of operation.  `decide` examines a pending change again after each event:
 
     None               an address has not answered yet, or the newcomer is not measured as caught up: wait
-    a verdict          refused, or already so: report it; nothing was changed
+    a verdict          refused, or already satisfied: report it; nothing was changed
     a control record   append it; the change is done when the record is committed
 
-Nothing is believed that can be asked.  The leader asks the advertised address which node answers there (Introduce).
-That proves the address reachable, keeps a mistyped one out of the log, and finds the directory id, which nobody has to
-type.  A newcomer counts as caught up by a fetch that was sent after the measuring began, from that directory id.  A
-change that would leave no majority of live voters is refused with the arithmetic (`contacts.py` says who is live)."""
+The leader verifies everything that it can.  It asks at the advertised address which node answers there (Introduce).
+This proves that the address is reachable, keeps a mistyped address out of the log, and finds the directory id, so that
+no operator has to type it.  A new voter counts as caught up once a fetch from that directory id, sent after the check
+began, has reached the end of the log.  A change that would leave no majority of live voters is refused, and the refusal
+names the numbers (`contacts.py` decides which voters are live).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from quorum.core.state import CoreState
 from quorum.core.types import ControlRecord, ReplicaKey, TargetVoters, Voter, Voters, VoterSet
 
 PROBES_MAX = 3
-"""An address that has not answered so often in a row cannot be reached."""
+"""An address counts as unreachable after this many requests in a row without an answer."""
 
 
 class ChangeGate:
@@ -104,10 +106,10 @@ class ChangeGate:
         return refusal or TargetVoters(after)
 
     def _other_disk_words(self, leader: Leader, voter: ReplicaKey, now_ms: int) -> str:
-        """Return what the operator can do about a voter's id that another disk has now."""
+        """Return the next step for an operator if another disk answers with the id of a voter."""
         if self._contacts.is_live(leader, voter, now_ms):
             return f"two nodes run with id {voter.node_id}: give one another id, or stop the old one and use --replace"
-        return "if the old disk is lost for good: the same with --replace"
+        return "if the old disk is lost for good: repeat the command with --replace"
 
     def _decide_remove(self, leader: Leader, change: RemoveVoter, now_ms: int) -> Verdict | ControlRecord:
         state = self._state
@@ -172,7 +174,7 @@ class ChangeGate:
             return Verdict(VoterChangeError.NONE, f"the voters are {names(target)} already")
         return refuse_without_majority(target, live) or TargetVoters(target)
 
-    # What it checks
+    # Checks
 
     def _voters(self, voters: VoterSet) -> Voters:
         record = self._state.history.record
@@ -230,7 +232,7 @@ class ChangeGate:
         return None
 
     def _measure(self, leader: Leader, work: PendingChange, key: ReplicaKey, now_ms: int) -> Verdict | None:
-        """Return None once the newcomer has caught up; else a verdict, of which NONE means: wait."""
+        """Return None once the new voter has caught up, else a verdict.  A verdict with the error NONE means: wait."""
         state = self._state
         progress = leader.replicas.get(key)
         if work.measured_from is None:

@@ -1,9 +1,10 @@
 """The outcome of a change of the voters, as plain functions of voter sets.
 
 The leader works towards a target one voter at a time.  It adds voters before it removes others, so that the cluster
-never has less redundancy than at the begin or at the end.  The set grows to at most one more than the larger of the two
-sizes, so that no majority grows without need.  The leader is removed last, so that leadership moves once.  A disk that
-replaces another disk of the same node can only be added after that one is removed."""
+never has less redundancy than at the beginning or at the end.  The set is at most one voter larger than the larger of
+the two sets, so that the majority does not become larger than necessary.  The leader is removed last, so that
+leadership moves once.  A disk that replaces another disk of the same node can only be added after that one is removed.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from quorum.core.events import AddVoter, RemoveVoter, UpdateVoter, VoterChangeEr
 from quorum.core.types import ReplicaKey, Voter, VoterSet
 
 VOTERS_MAX = 64
-"""No voter set is larger: the wire and the store take no more."""
+"""Maximum size of a voter set; messages and the store accept no larger one."""
 
 
 class Verdict(NamedTuple):
-    """The end of a change that changed nothing: refused, or (error NONE) already so."""
+    """The outcome of a request that changed nothing: refused, or already satisfied (error NONE)."""
 
     error: VoterChangeError
     message: str
@@ -40,7 +41,7 @@ def names(voters: VoterSet | None) -> str:
 
 
 def refuse_without_majority(after: VoterSet, live: Collection[ReplicaKey]) -> Verdict | None:
-    """Refuse a voter set of which no majority is alive: nothing could be committed under it, not even the way back."""
+    """Refuse a voter set of which no majority is live: it could not even commit the change that undoes it."""
     up = [str(voter.key.node_id) for voter in after if voter.key in live]
     down = [str(voter.key.node_id) for voter in after if voter.key not in live]
     if len(up) >= after.majority:
@@ -48,7 +49,7 @@ def refuse_without_majority(after: VoterSet, live: Collection[ReplicaKey]) -> Ve
     return Verdict(
         VoterChangeError.NO_MAJORITY,
         f"voters {names(after)} need {after.majority} of {len(after)} alive to commit anything, but only {len(up)} "
-        f"({','.join(up) or 'none'}) fetched lately; silent: {','.join(down)}",
+        f"({','.join(up) or 'none'}) fetched lately; unavailable: {','.join(down)}",
         f"start node {down[0]}, or remove it from the voters first",
     )
 
@@ -56,13 +57,13 @@ def refuse_without_majority(after: VoterSet, live: Collection[ReplicaKey]) -> Ve
 def next_change(
     current: VoterSet, target: VoterSet, started_size: int, leader: ReplicaKey, live: Collection[ReplicaKey]
 ) -> AddVoter | RemoveVoter | UpdateVoter | None:
-    """The next step from `current` to `target`; None when they are equal.
+    """Return the next step from `current` to `target`; None when they are equal.
 
     started_size: of the voter set when the target was set.
     """
     leaving = [voter for voter in current if voter.key not in target]
     # A voter that is replaced by another disk of the same node is removed first, because the new one waits for that.
-    # Then voters that are down: without them the rest survives more failures.
+    # Voters that are down come next: without them, the remaining voters survive more failures.
     leaving.sort(
         key=lambda voter: (
             voter.key == leader,

@@ -10,11 +10,11 @@ class RaftConfig:
     """Checked by the edge that builds it; `RaftCore` still refuses a voter list that is wrong (`NodeRefused`).
 
     address: control address (HOST:PORT) that this node advertises.
-    bootstrap: control addresses of any nodes of the cluster, to find the quorum by.
+    bootstrap: control addresses of any nodes of the cluster, through which this node finds the quorum.
     initial_voters: (id, control address) of each founding voter, this node among them; empty for an observer.
     standalone: found a cluster of which this node is the only voter.
-    cluster_id: the cluster that this node must belong to; None takes the one that it meets.
-    new_cluster_id: what to call the cluster if this node founds it and no id is given.
+    cluster_id: the cluster that this node must belong to; None: this node accepts the first cluster that it reaches.
+    new_cluster_id: the id of the cluster if this node founds it and no id is given.
     wall_offset_ms: wall clock minus the `now_ms` given to the core; for the timestamps of control batches only.
     """
 
@@ -27,20 +27,20 @@ class RaftConfig:
     new_cluster_id: str | None = None
     election_timeout_ms: int = 1000
     fetch_timeout_ms: int = 2000
-    append_linger_ms: int = 0  # how long the shell lets a leader's data wait for company before it is written
+    append_linger_ms: int = 0  # how long the shell collects a leader's data before it writes them together
     request_timeout_ms: int = 1000
     retry_backoff_ms: int = 50  # first pause after a failed request; doubles
     retry_backoff_max_ms: int = 500
-    download_backoff_ms: int = 500  # pause before one that arrived damaged is tried again; doubles
+    download_backoff_ms: int = 500  # pause before a snapshot that arrived damaged is downloaded again; doubles
     download_backoff_max_ms: int = 30_000
     voter_wait_ms: int = 500  # how long a leader may hold the fetch of a voter that has everything
-    watermark_wait_ms: int = 5  # how late a voter that has every record may hear of a new high watermark
+    watermark_wait_ms: int = 5  # the delay of a new high watermark for a voter that has every record
     observer_wait_ms: int = 5_000  # the same for an observer; a broker may notice a hung leader this late
     fetch_max_bytes: int = 1 << 20  # of batches in one fetch reply
     recent_max_bytes: int = 4 << 20  # durable batches kept in memory, so that fetches near the end read no disk
     unwritten_max_bytes: int = 64 << 20  # of appended batches not yet durable; more proposals are refused
-    parked_fetches_max: int = 4096  # held by a leader; one more is answered at once
-    observers_max: int = 4096  # remembered by a leader; the one that was silent longest is forgotten first
+    parked_fetches_max: int = 4096  # held by a leader; any further one is answered immediately
+    observers_max: int = 4096  # remembered by a leader; the one whose last fetch is oldest is forgotten first
     step_timeout_ms: int = 30_000  # for one step towards a target, before it is tried again
     step_backoff_ms: int = 1_000  # pause after a step that was refused; doubles
     step_backoff_max_ms: int = 30_000

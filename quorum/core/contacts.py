@@ -5,10 +5,10 @@ FetchSnapshot while it downloads.  Both go through `hear`, the only place that c
 a live replica relies on it: the pause of a leader without a majority, changes of the voters, handovers.
 
 A request shows that its sender was alive when it sent it, not when the leader reads it.  Normally these are the same
-moment.  After the leader was held up (stopped, swapped out), requests of any age wait in its sockets, and the sender
-may have lost its disk since.  So the leader then begins a new round (see `reads.py`), and from there on only requests
-of that round are contact: a sender learns the round from a reply that the leader gave after it was held up.  Requests
-of an older round are answered at once, so that a live sender needs one more exchange only."""
+moment.  After the leader was stalled (stopped, swapped out), requests of any age wait in its sockets, and their senders
+may have lost their disks since then.  So the leader begins a new round (see `reads.py`).  From then on only requests of
+that round count as contact: a sender learns the round from a reply that the leader gave after the stall.  Requests of
+an older round are answered immediately, so that a live sender needs only one more exchange."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Contacts:
         self._state = state
 
     def hear(self, leader: Leader, progress: ReplicaProgress, request: Fetch | FetchSnapshot, now_ms: int) -> bool:
-        """Count a valid request of a replica as contact; False if it may be older than a hold-up of this node."""
+        """Count a valid request of a replica as contact; False if it may be older than a stall of this node."""
         is_current = request.round >= leader.trusted_round
         if is_current:
             progress.last_fetch_ms = now_ms
@@ -38,7 +38,7 @@ class Contacts:
         return is_current
 
     def begin_trusted_round(self, leader: Leader) -> None:
-        """Count only requests that are sent from now on as contact, because this node was held up."""
+        """Count only requests that are sent from now on as contact, because this node was stalled."""
         leader.round += 1
         leader.trusted_round = leader.round
 
@@ -55,7 +55,7 @@ class Contacts:
     # Replicas
 
     def progress_of(self, leader: Leader, key: ReplicaKey, address: str) -> ReplicaProgress:
-        """Return the progress of a replica that fetches; a new one may take the place of a silent observer."""
+        """Return the progress of a replica that fetches; a new one may replace an observer that does not fetch."""
         progress = leader.replicas.get(key)
         if progress is None:
             self._forget_silent_observers(leader)
@@ -79,7 +79,7 @@ class Contacts:
             leader.displaced[voter.key] = now_ms
 
     def is_live(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
-        """Whether the replica was heard within the fetch timeout, and no other disk at its address since.
+        """Return whether the replica sent a request within the fetch timeout, and no other disk at its address since.
 
         The leader itself is live.
         """
@@ -98,14 +98,14 @@ class Contacts:
         return {voter.key for voter in voters if self.is_live(leader, voter.key, now_ms)}
 
     def is_ready(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
-        """Whether this voter fetches, and has been caught up lately."""
+        """Return whether this voter fetches and has recently been caught up."""
         if not self.is_live(leader, key, now_ms):
             return False
         caught_up_ms = leader.replicas[key].last_caught_up_ms
         return caught_up_ms is not None and now_ms - caught_up_ms < self._state.config.fetch_timeout_ms
 
     def why_not_ready(self, leader: Leader, key: ReplicaKey, now_ms: int) -> str:
-        """Return why the replica counts as behind or silent, for people."""
+        """Return the reason why the replica does not count as caught up, for people."""
         progress = leader.replicas.get(key)
         if progress is None or progress.last_fetch_ms is None:
             return f"node {key.node_id} does not fetch from this leader"
@@ -135,7 +135,7 @@ class Contacts:
     # The majority
 
     def majority_contact_ms(self, leader: Leader) -> int | None:
-        """Return when a majority was heard last; None when this node alone is a majority."""
+        """Return the time of the last contact with a majority; None when this node alone is a majority."""
         state = self._state
         needed = state.history.current.majority - (1 if state.is_voter else 0)
         if needed == 0:
@@ -149,10 +149,10 @@ class Contacts:
         return contacts[needed - 1]
 
     def update_pause(self, leader: Leader, now_ms: int) -> None:
-        """Pause from the moment that no majority was heard within the fetch timeout, until one is heard again."""
+        """Pause when there was no contact with a majority within the fetch timeout, until there is contact again."""
         state = self._state
         contact = self.majority_contact_ms(leader)
         before, leader.paused = leader.paused, contact is not None and now_ms - contact >= state.config.fetch_timeout_ms
         if before != leader.paused:
-            state.seek = PendingRequest(now_ms)  # a paused leader searches at once for a later one
+            state.seek = PendingRequest(now_ms)  # a paused leader immediately searches for a leader of a later epoch
             leader.unreached.clear()

@@ -1,35 +1,33 @@
 """`RaftCore`: one node of the quorum as a pure state machine, events in, effects out.
 
 Theory of operation.  One task owns the core and calls `step` for everything that happens: a request or reply, a write
-that has become durable, a proposal, time.  `step` never waits and never fails: it changes the state, and returns what
-is to be done, in order.
+that has become durable, a proposal, time.  `step` never waits and never fails: it changes the state, and returns the
+effects, in order.
 
-The core is a star around `CoreState`.  Each part holds the state and the parts that it uses, and no two parts use each
-other.  Where they would, `RaftCore` or the state stands between: a part leaves a decision in the state or returns it,
-and `RaftCore` passes it on.
+The core consists of parts that share one `CoreState`.  A part may use other parts, but no two parts use each other.
+Instead, a part leaves a decision in the state or returns it, and `RaftCore` passes it on.
 
     part            for                                                          uses, beside the state
     Timeouts        back-offs and deadlines
-    Contacts        which replicas are live, and whether a majority is
-    LeaderHistory   who led when, and which leaders did not last
+    Contacts        live replicas, and contact with a majority
+    LeaderHistory   past leaders, and those that led only briefly
     Transitions     the roles and the legal transitions between them             Timeouts, LeaderHistory
-    Elections       epochs that are believed, votes, resigning                   Transitions and the three above it
-    LeaderSearch    asking others which leader they know                         Timeouts
-    Founding        the way of an empty disk into its cluster                    Transitions, LeaderSearch, Contacts
+    Elections       adopted epochs, votes, resigning                             Transitions and the three above it
+    LeaderSearch    requests to other nodes for the leader                       Timeouts
+    Founding        how an empty disk founds or joins a cluster                  Transitions, LeaderSearch, Contacts
     Snapshots       the log's start, snapshots sent by a leader                  Contacts
     Downloads       snapshots received by a follower                             Timeouts
     Replication     proposals, fetches served, the high watermark                Snapshots, Contacts
     Following       fetches sent by a follower                                   Downloads, Timeouts
     Reads           current reads, confirmed by the voters                       Contacts
     Handovers       transfer of leadership, preferred leaders                    Elections, LeaderHistory, Contacts
-    ChangeGate      what a change of the voters comes to                         Replication, Contacts
+    ChangeGate      the outcome of a change of the voters                        Replication, Contacts
     Membership      changes of the voters, one at a time, and towards a target   ChangeGate, Contacts, Timeouts
     Status          the answer to DescribeQuorum                                 LeaderHistory, Contacts
 
-Every step ends alike: requests that are due are sent, parked fetches that have news are answered, a higher watermark
-is reported to the shell, the step's write is put first, and the invariants are checked.  An AssertionError is a bug in
-this package or its shell; nothing that a peer sends can cause one.
-"""
+Every step ends in the same way: requests that are due are sent, parked fetches with something to send are answered, a
+higher watermark is reported to the shell, the step's write is put first, and the invariants are checked.  An
+AssertionError is a bug in this package or its shell; nothing that a peer sends can cause one."""
 
 from __future__ import annotations
 
@@ -120,9 +118,9 @@ from quorum.core.types import Election, LogEnd, ReplicaKey, StoredQuorum
 from quorum.core.voters import VoterHistory
 
 IDLE_TICK_MS = 10_000
-"""A tick is asked for this often even when nothing is due."""
+"""The core requests a tick at least this often, even if nothing is due."""
 STRANGERS_MAX = 100
-"""So many addresses of other clusters are reported."""
+"""Maximum number of addresses of other clusters that are reported."""
 
 
 class RaftCore:
@@ -145,7 +143,7 @@ class RaftCore:
         self._gate = ChangeGate(state, self._contacts, self._replication)
         self._membership = Membership(state, self._timeouts, self._contacts, self._gate)
         self._founding = Founding(state, self._timeouts, self._contacts, self._transitions, self._search)
-        self._status = Status(state, self._contacts, self._leaders)
+        self._status = Status(state, self._contacts, self._leaders, self._handovers)
         self._strangers: set[str] = set()  # addresses where another cluster answers, already reported
         self._now_ms = now_ms
         self._idle_ms = now_ms
@@ -181,9 +179,9 @@ class RaftCore:
     # Steps
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Apply one event; return what the shell must do, in order.
+        """Apply one event; return the effects for the shell, in order.
 
-        `now_ms` must come from one monotonic clock.  The first step also returns what the start itself called for.
+        `now_ms` must come from one monotonic clock.  The first step also returns the effects of the start itself.
         """
         state = self._state
         before_ms, self._now_ms = self._now_ms, max(now_ms, self._now_ms)
@@ -313,8 +311,8 @@ class RaftCore:
         match state.role:
             case Follower() as follower:
                 return follower.fetch
-            case Prospective() | Candidate() as standing:
-                return standing.votes.get(call.voter) if call.voter is not None else None
+            case Prospective() | Candidate() as candidacy:
+                return candidacy.votes.get(call.voter) if call.voter is not None else None
             case Leader() as leader:
                 return leader.announcements.get(call.voter) if call.voter is not None else None
             case Resigned() as resigned:
@@ -349,11 +347,11 @@ class RaftCore:
             case IntroduceReply(), _ if state.newborn is not None and call.purpose is Purpose.INTRODUCE:
                 self._founding.on_introduce_reply(state.newborn, call.to, reply, now_ms)
             case _:
-                self._on_no_reply(number, call, now_ms)  # a reply of another kind is none
+                self._on_no_reply(number, call, now_ms)  # a reply of another type counts as no reply
         return None
 
     def _note_stranger(self, address: str, cluster_id: str | None) -> None:
-        """Report once that another cluster answers at an address of this one: only a person can say which is wrong."""
+        """Report once that another cluster answers at an address of this one; a person must decide which is wrong."""
         state = self._state
         if address in self._strangers or len(self._strangers) >= STRANGERS_MAX:
             return
@@ -405,20 +403,20 @@ class RaftCore:
             case Follower() as follower if now_ms >= follower.deadline_ms and self._downloads.waits_for_shell(follower):
                 follower.deadline_ms = self._timeouts.fetch_deadline(now_ms)
             case Follower() as follower if now_ms >= follower.deadline_ms:
-                reason = f"leader {follower.leader_id} " + ("has resigned" if follower.gone else "is not heard")
+                reason = f"leader {follower.leader_id} " + ("has resigned" if follower.leader_ended else "is not heard")
                 if self._elections.waits_for_faster(follower, now_ms):
                     follower.deadline_ms = now_ms + self._timeouts.patience_ms(now_ms)
-                elif state.may_stand:
-                    self._elections.stand(now_ms, reason)
+                elif state.may_be_candidate:
+                    self._elections.begin_election(now_ms, reason)
                 else:
                     self._transitions.become_unattached(state.epoch, now_ms, reason)
-            case Unattached() | Prospective() | Candidate() as standing:
-                if standing.deadline_ms is not None and now_ms >= standing.deadline_ms:
-                    self._elections.on_election_timeout(standing, now_ms)
+            case Unattached() | Prospective() | Candidate() as candidacy:
+                if candidacy.deadline_ms is not None and now_ms >= candidacy.deadline_ms:
+                    self._elections.on_election_timeout(candidacy, now_ms)
             case Resigned() as resigned if resigned.deadline_ms is not None and now_ms >= resigned.deadline_ms:
                 resigned.deadline_ms = None
                 if state.is_sole_voter:
-                    self._elections.stand(now_ms, "no other voter")
+                    self._elections.begin_election(now_ms, "no other voter")
                 else:
                     before = state.epoch
                     self._transitions.become_unattached(before + 1, now_ms, "no successor is known")
@@ -426,7 +424,7 @@ class RaftCore:
 
     @property
     def deadline_ms(self) -> int:
-        """When the next `Tick` is wanted; a `Tick` at that time always moves it."""
+        """Return the time at which the next `Tick` is due; a `Tick` at that time always moves it."""
         if self._state.refused is not None:
             return self._idle_ms
         times = [time for time in self._timers() if time is not None]
@@ -454,11 +452,11 @@ class RaftCore:
                     times.append(state.oldest_write_ms + self._contacts.stall_limit_ms(leader, self._now_ms))
             case Follower() as follower:
                 times.append(follower.deadline_ms)
-                if state.all_durable and not follower.gone:
+                if state.all_durable and not follower.leader_ended:
                     times.append(follower.fetch.wakes_ms)
-            case Prospective() | Candidate() as standing:
-                times.append(standing.deadline_ms)
-                times += [vote.wakes_ms for vote in standing.votes.values()]
+            case Prospective() | Candidate() as candidacy:
+                times.append(candidacy.deadline_ms)
+                times += [vote.wakes_ms for vote in candidacy.votes.values()]
             case Resigned() as resigned:
                 times.append(resigned.deadline_ms)
                 times += [pending.wakes_ms for pending in resigned.farewells.values()]
@@ -467,7 +465,7 @@ class RaftCore:
         return times
 
     def _pursue(self, now_ms: int) -> None:
-        """Send the requests that are due and answer the fetches that have news."""
+        """Send the requests that are due, and answer the parked fetches with something to send."""
         state = self._state
         if state.newborn is not None:
             return self._founding.introduce(state.newborn, now_ms)
@@ -484,8 +482,8 @@ class RaftCore:
                 self._replication.wake_parked(leader, now_ms)
             case Follower() as follower:
                 self._following.fetch(follower, now_ms)
-            case Prospective() | Candidate() as standing:
-                self._elections.ask_for_votes(standing, now_ms)
+            case Prospective() | Candidate() as candidacy:
+                self._elections.ask_for_votes(candidacy, now_ms)
             case Resigned() as resigned:
                 self._elections.say_farewell(resigned, now_ms)
         if self._search.is_on():
@@ -564,13 +562,13 @@ class RaftCore:
 
     @property
     def paused(self) -> bool:
-        """Whether this is a leader that no majority fetches from (design §4.6)."""
+        """Return whether this is a leader from which no majority fetches."""
         state = self._state
         return isinstance(state.role, Leader) and state.role.paused
 
     @property
     def target_problem(self) -> str | None:
-        """Of a leader: why the last step towards the target was not taken; None when it was."""
+        """Return why a leader has not taken the last step towards the target; None if it has."""
         return self._state.role.target_problem if isinstance(self._state.role, Leader) else None
 
     def address_of(self, node_id: int) -> str | None:
@@ -579,9 +577,9 @@ class RaftCore:
         return role.address_of(node_id) if isinstance(role, Leader) else None
 
     def describe(self, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> DescribeQuorumReply:
-        """Return what this node knows of the quorum; ages are before `now_ms`.
+        """Return the state of the quorum that this node knows; ages are relative to `now_ms`.
 
-        With an error, only what every reply says.
+        With an error, return only the fields of every reply.
         """
         return self._status.describe(now_ms, error)
 

@@ -1,17 +1,17 @@
-"""The follower's end of FetchSnapshot: the way of a leader's snapshot onto this disk.
+"""The follower's side of FetchSnapshot: download a leader's snapshot to this disk.
 
-Theory of operation.  A leader that cannot help with records offers its newest snapshot (`snapshots.py`).  The follower
-fetches the bytes, one request at a time and each after the part before is stored, from where an earlier download ended.
-When the shell has checked the whole snapshot and made it durable (`SnapshotLoaded`), the log is empty at the snapshot's
-end, with the snapshot's voters in force.  After any failure the follower fetches records again, and the leader offers
-the snapshot that it has by then.
+Theory of operation.  A leader that does not have the requested records offers its newest snapshot (`snapshots.py`).
+The follower fetches the bytes, one request at a time and each after the part before is stored, from where an earlier
+download ended.  When the shell has checked the whole snapshot and made it durable (`SnapshotLoaded`), the log is empty
+at the snapshot's end, with the snapshot's voters in force.  After any failure the follower fetches records again, and
+the leader offers the snapshot that it has by then.
 
-A damaged snapshot, or one that the leader does not have after all, is not downloaded again at once: the leader's file
-may be damaged, and each download costs all of it.  The follower goes on fetching, which keeps contact with the leader,
-and downloads it after a pause that doubles.  It downloads another snapshot at once.
+A damaged snapshot, or one that the leader turns out not to have, is not downloaded again immediately: the leader's file
+may be damaged, and each download transfers the whole snapshot.  The follower continues to fetch, which keeps contact
+with the leader, and downloads it after a pause that doubles.  It downloads a different snapshot immediately.
 
-Only a follower loads a snapshot, only from the leader of its epoch, and only past its own high watermark.  What it held
-above its watermark was either committed, and is in the snapshot, or was not in the leader's log.
+Only a follower loads a snapshot, only from the leader of its epoch, and only past its own high watermark.  Its records
+above the watermark were either committed and are in the snapshot, or they were not in the leader's log.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from quorum.core.events import (
 from quorum.core.messages import ErrorCode, FetchSnapshot, FetchSnapshotReply
 from quorum.core.roles import Download, Follower, PendingRequest
 from quorum.core.state import CoreState, Purpose
-from quorum.core.timeouts import Timeouts
+from quorum.core.timeouts import Timeouts, backoff_ms
 from quorum.core.types import LogEnd, TargetVoters
 
 
 class PostponedSnapshot(NamedTuple):
-    """A snapshot whose download failed so often in a row; not downloaded again before `due_ms`."""
+    """A snapshot whose download failed `failures` times in a row.  It is not downloaded again before `due_ms`."""
 
     snapshot: LogEnd
     failures: int
@@ -85,7 +85,7 @@ class Downloads:
         state = self._state
         follower.fetch.call = None
         if reply.error is ErrorCode.NOT_LEADER and reply.known.epoch == state.epoch:
-            follower.gone = True
+            follower.leader_ended = True
             state.seek = PendingRequest(now_ms)
             return None
         download = follower.download
@@ -141,22 +141,22 @@ class Downloads:
         state = self._state
         before = self._postponed
         failures = 1 if before is None or before.snapshot != snapshot else before.failures + 1
-        base, most = state.config.download_backoff_ms, state.config.download_backoff_max_ms
-        self._postponed = PostponedSnapshot(snapshot, failures, now_ms + min(most, base << min(failures - 1, 10)))
+        wait_ms = backoff_ms(state.config.download_backoff_ms, state.config.download_backoff_max_ms, failures)
+        self._postponed = PostponedSnapshot(snapshot, failures, now_ms + wait_ms)
 
     def _download_failed(self, follower: Follower, now_ms: int) -> None:
         """Fetch the log again later; the leader then offers the snapshot that it has."""
         follower.download = None
         follower.fetch.call = None
         follower.fetch.failures += 1
-        follower.fetch.due_ms = now_ms + self._timeouts.backoff_ms(follower.fetch.failures)
+        follower.fetch.due_ms = now_ms + self._timeouts.retry_ms(follower.fetch.failures)
 
     def waits_for_shell(self, follower: Follower) -> bool:
-        """Whether the shell stores a part or loads the snapshot: the follower sends no request meanwhile."""
+        """Return whether the shell stores a part or loads the snapshot; the follower sends no request meanwhile."""
         return follower.download is not None and follower.download.position is None and follower.fetch.call is None
 
     def on_snapshot_loaded(self, event: SnapshotLoaded, now_ms: int) -> None:
-        """Begin the log anew at the snapshot's end, if the follower still waits for this snapshot."""
+        """Start an empty log at the snapshot's end, if the follower still waits for this snapshot."""
         state = self._state
         follower, base = state.role, event.base
         if not isinstance(follower, Follower) or follower.download is None:

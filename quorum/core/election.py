@@ -1,19 +1,20 @@
-"""Who leads: epochs that are believed, pre-votes, votes, and giving leadership up.
+"""Elections: accepted epochs, pre-votes, votes, and the end of a leadership.
 
-Theory of operation.  A voter that has not heard its leader for a while first asks, in the epoch it has, whether the
-others would vote for it.  As Prospective it persists nothing and disturbs no epoch.  Only with a majority behind it
-does it take the next epoch, as Candidate.  A follower that hears its leader refuses, so a node that was cut off cannot
-unseat a working leader when it returns.  If two Prospective nodes ask each other, the one with the lower (log end, id)
-agrees and waits; the other, which refuses, asks again at once, because now it will be granted.  So a split costs one
-round trip, not another timeout.
+Theory of operation.  A voter that has not heard its leader for a while first asks the others, in its present epoch,
+whether they would vote for it.  As Prospective it persists nothing and increases no epoch.  It becomes a Candidate and
+takes the next epoch only if a majority would vote for it.  A follower that hears its leader refuses, so a node that was
+cut off cannot end the leadership of a working leader when it rejoins.  If two Prospective nodes ask each other, the one
+with the lower (log end, id) agrees and waits; the other, which refuses, asks again immediately, because now it will be
+granted.  So a split costs one round trip, not another timeout.  A node whose own pre-vote has timed out agrees to every
+log that is as long as its own: it may have the higher id and be unable to reach a majority.
 
-A request is checked before any of it is believed: cluster, generation, and that it is meant for this very disk.  Only
+A request is checked before this node acts on it: cluster, generation, and whether it is addressed to this disk.  Only
 then may its epoch be adopted, and only from a node that could be a voter.  Every reply carries the epoch and leader
 that its sender knows, so stale nodes learn from replies.
 
-A node that searches for its leader reports its epoch.  If that is later than the leader's, and the node is no voter, no
-vote could settle it.  The leader then stands again above that epoch at once, with its own log and its majority behind
-it: see `hear_seeker`."""
+A node that searches for its leader reports its epoch.  If that epoch is later than the leader's, and the node is not a
+voter, the node cannot win an election.  The leader then immediately becomes a candidate in a later epoch, and its
+majority elects it again: see `hear_seeker`."""
 
 from __future__ import annotations
 
@@ -50,13 +51,13 @@ from quorum.core.transitions import Transitions
 from quorum.core.types import Election, LogEnd, ReplicaKey
 
 EPOCH_AHEAD_MAX = 16
-"""How far the epoch of a node that is no voter may be ahead and be believed.  Each one took a majority's pre-votes."""
+"""How far ahead an adopted epoch of a node that is not a voter may be.  Each epoch took a majority of pre-votes."""
 
 
 class VoterAddress(NamedTuple):
-    """Where a voter is, by its own requests, while the log says something else."""
+    """The address that a voter gives in its requests, while the log has another one."""
 
-    by_log: str  # what the log said when the voter was heard: with another address there, this is outdated
+    by_log: str  # the voter's address in the log at its last contact; if the log has another one, this is outdated
     heard: str
 
 
@@ -78,7 +79,7 @@ class Elections:
         self._transitions = transitions
         self._addresses_heard: dict[ReplicaKey, VoterAddress] = {}
 
-    # What to believe
+    # Adopting epochs
 
     def _refuse_peer(self, sender: Sender, target: ReplicaKey, epoch: int, log_end: LogEnd | None) -> ErrorCode:
         """Check a Vote, BeginQuorumEpoch or EndQuorumEpoch up to and including the plausibility of its epoch."""
@@ -94,7 +95,9 @@ class Elections:
         leads = epoch == state.epoch and sender.key.node_id == state.election.leader_id
         # A node whose log is ahead may have been added by a record that this log does not have yet.
         ahead = log_end is not None and log_end > state.log.last
-        if sender.key not in state.history.current and not leads and not ahead:
+        # A voter that an uncommitted record removes may be the only one that can win: see `CoreState.may_be_candidate`.
+        removed = state.history.was_just_removed(sender.key, state.high_watermark)
+        if sender.key not in state.history.current and not leads and not ahead and not removed:
             return ErrorCode.NOT_VOTER
         return ErrorCode.FENCED_LEADER_EPOCH if epoch < state.epoch else ErrorCode.NONE
 
@@ -128,11 +131,11 @@ class Elections:
             match state.role:
                 case Follower() as follower:
                     moved = follower.leader.address != address and follower.fetch.failures > 0
-                    if moved and not follower.gone:
+                    if moved and not follower.leader_ended:
                         follower.move(address, now_ms)
                     return True
                 case Prospective(lost_leader=lost) if lost == Peer(leader_id, address):
-                    return True  # this node cannot reach it: that others can does not help
+                    return True  # this node cannot reach that leader, even if others can
         self._transitions.become_follower(
             epoch, leader_id, address, now_ms, f"leader {leader_id} of epoch {epoch}, {how}"
         )
@@ -160,7 +163,7 @@ class Elections:
         state.answer(call, VoteReply(error, state.known, granted), state.after_election)
 
     def _grants_pre_vote(self, request: Vote, now_ms: int) -> bool:
-        """Whether this node would vote for the sender; a Prospective node that would gives way."""
+        """Return whether this node would vote for the sender.  If so, a Prospective node gives way."""
         state = self._state
         candidate = request.sender.key
         if request.log_end < state.log.last:
@@ -170,24 +173,27 @@ class Elections:
                 case Leader():
                     granted = False
                 case Follower() as follower:
-                    granted = follower.gone or not follower.heard
-                case Prospective():
-                    granted = (request.log_end, candidate) > (state.log.last, state.key)
+                    granted = follower.leader_ended or not follower.heard
+                case Prospective() as prospective:
+                    is_ahead = (request.log_end, candidate) > (state.log.last, state.key)
+                    granted = is_ahead or prospective.repeated
                     if granted:
+                        why = "which is ahead in (log end, id)" if is_ahead else "after a pre-vote that timed out"
                         deadline = self._timeouts.election_deadline(now_ms)
-                        reason = f"gives way to {candidate.node_id}, which is ahead in (log end, id)"
-                        self._transitions.become(Unattached(deadline), now_ms, reason)
+                        self._transitions.become(
+                            Unattached(deadline), now_ms, f"gives way to {candidate.node_id}, {why}"
+                        )
                 case _:
                     granted = True
         if not granted and isinstance(state.role, Prospective):
             vote = state.role.votes.get(candidate)
             if vote is not None and not vote.granted:
-                # The sender wants to be elected, too, and is behind: it grants a request that arrives from now on.
+                # The sender is also a candidate, and its log is behind: from now on it grants this node's request.
                 state.role.votes[candidate] = PendingVote(now_ms)
         return granted
 
     def _grants_vote(self, request: Vote, now_ms: int) -> bool:
-        """Vote for the sender if this node may; True also for a vote that it has given to the sender before."""
+        """Vote for the sender if this node may.  Also return True if it has already voted for the sender."""
         state = self._state
         candidate = request.sender.key
         if state.election.voted_for is not None:
@@ -208,7 +214,7 @@ class Elections:
             self._addresses_heard[key] = VoterAddress(voter.address, address)
 
     def _where(self, voter: ReplicaKey, failures: int) -> Peer:
-        """Return where to ask for a vote: at the log's address and at the one that the voter gave since, in turn."""
+        """Return the address to ask for a vote: in turn the log's address, and the newer one that the voter gave."""
         by_log = self._state.peer(voter)
         known = self._addresses_heard.get(voter)
         if known is None or known.by_log != by_log.address or failures % 2:
@@ -217,7 +223,7 @@ class Elections:
 
     # Votes sought
 
-    def stand(self, now_ms: int, reason: str) -> None:
+    def begin_election(self, now_ms: int, reason: str) -> None:
         """Begin an election, unless this disk hangs: such a leader could commit nothing."""
         state = self._state
         oldest_ms = state.oldest_write_ms
@@ -229,57 +235,57 @@ class Elections:
         return self._transitions.become_prospective(now_ms, reason)
 
     def waits_for_faster(self, follower: Follower, now_ms: int) -> bool:
-        """Whether a follower that has lost its leader lets others stand first; it does so once, if its disk is slow."""
-        if follower.patient or follower.gone or not self._timeouts.patience_ms(now_ms):
+        """Return whether a follower without a leader lets others become candidates first: once, if its disk is slow."""
+        if follower.patient or follower.leader_ended or not self._timeouts.patience_ms(now_ms):
             return False
         follower.patient, follower.heard = True, False
         return True
 
-    def ask_for_votes(self, standing: Prospective | Candidate, now_ms: int) -> None:
+    def ask_for_votes(self, candidacy: Prospective | Candidate, now_ms: int) -> None:
         state = self._state
-        pre_vote = isinstance(standing, Prospective)
-        for voter, vote in standing.votes.items():
+        pre_vote = isinstance(candidacy, Prospective)
+        for voter, vote in candidacy.votes.items():
             if vote.is_due(now_ms):
                 request = Vote(state.sender, voter, state.epoch, state.log.last, pre_vote, state.config.address)
                 to = self._where(voter, vote.failures)
                 state.ask(vote, Purpose.VOTE, to, request, now_ms, voter=voter, after=state.after_election)
 
     def on_vote_reply(
-        self, standing: Prospective | Candidate, voter: ReplicaKey, reply: VoteReply, now_ms: int
+        self, candidacy: Prospective | Candidate, voter: ReplicaKey, reply: VoteReply, now_ms: int
     ) -> None:
-        vote = standing.votes[voter]
+        vote = candidacy.votes[voter]
         vote.call = None
         if reply.error is not ErrorCode.NONE:
-            return self.vote_failed(standing, voter, now_ms)
+            return self.vote_failed(candidacy, voter, now_ms)
         vote.due_ms, vote.granted = None, reply.granted
         return self.count_votes(now_ms)
 
-    def vote_failed(self, standing: Prospective | Candidate, voter: ReplicaKey, now_ms: int) -> None:
+    def vote_failed(self, candidacy: Prospective | Candidate, voter: ReplicaKey, now_ms: int) -> None:
         """Ask again later, because a missing answer is neither a grant nor a refusal."""
-        vote = standing.votes[voter]
+        vote = candidacy.votes[voter]
         vote.call = None
         vote.failures += 1
-        vote.due_ms = now_ms + self._timeouts.backoff_ms(vote.failures)
+        vote.due_ms = now_ms + self._timeouts.retry_ms(vote.failures)
 
     def count_votes(self, now_ms: int) -> None:
         """Win or lose the election of this node, if there is one and its votes decide it."""
         state = self._state
-        standing = state.role
-        if not isinstance(standing, Prospective | Candidate):
+        candidacy = state.role
+        if not isinstance(candidacy, Prospective | Candidate):
             return
         majority = state.history.current.majority
-        granting = [voter for voter, vote in standing.votes.items() if vote.granted]
-        against = sum(vote.granted is False for vote in standing.votes.values())
+        granting = [voter for voter, vote in candidacy.votes.items() if vote.granted]
+        against = sum(vote.granted is False for vote in candidacy.votes.values())
         own = int(state.is_voter)
-        if isinstance(standing, Prospective):
+        if isinstance(candidacy, Prospective):
             if len(granting) + own >= majority:
                 self._transitions.become_candidate(
-                    now_ms, f"{len(granting) + own} of {len(standing.votes) + own} would vote for it"
+                    now_ms, f"{len(granting) + own} of {len(candidacy.votes) + own} would vote for it"
                 )
-            elif len(standing.votes) + own - against < majority:
-                self._lose_pre_vote(standing, now_ms, "a majority would not vote for it")
+            elif len(candidacy.votes) + own - against < majority:
+                self._lose_pre_vote(candidacy, now_ms, "a majority would not vote for it")
             return
-        if own and state.durable_write >= standing.vote_write:
+        if own and state.durable_write >= candidacy.vote_write:
             granting.append(state.key)
         if len(granting) >= majority:
             names = ", ".join(str(voter.node_id) for voter in sorted(granting))
@@ -292,16 +298,16 @@ class Elections:
             reason = f"{reason}; back to leader {leader_id}"
             self._transitions.become_follower(self._state.epoch, leader_id, address, now_ms, reason)
 
-    def on_election_timeout(self, standing: Unattached | Prospective | Candidate, now_ms: int) -> None:
-        match standing:
+    def on_election_timeout(self, candidacy: Unattached | Prospective | Candidate, now_ms: int) -> None:
+        match candidacy:
             case Prospective(lost_leader=Peer()):
-                self._lose_pre_vote(standing, now_ms, "pre-vote timed out")
+                self._lose_pre_vote(candidacy, now_ms, "pre-vote timed out")
             case Prospective():
-                self.stand(now_ms, "pre-vote timed out")
+                self.begin_election(now_ms, "pre-vote timed out")
             case Candidate():
-                self.stand(now_ms, f"not elected in epoch {self._state.epoch}")
+                self.begin_election(now_ms, f"not elected in epoch {self._state.epoch}")
             case Unattached():
-                self.stand(now_ms, "election timeout")
+                self.begin_election(now_ms, "election timeout")
 
     # A new leader announces itself
 
@@ -314,7 +320,7 @@ class Elections:
                 state.ask(pending, Purpose.BEGIN, state.peer(voter), request, now_ms, voter=voter, after=after)
 
     def announcement_ended(self, leader: Leader, voter: ReplicaKey, sent_ms: int) -> None:
-        """Repeat it every half fetch timeout, answered or not, unless the voter fetches meanwhile."""
+        """Repeat the announcement every half fetch timeout, even if it was answered, until the voter fetches."""
         pending = leader.announcements[voter]
         pending.call = None
         pending.due_ms = max(pending.due_ms or 0, sent_ms + self._state.config.fetch_timeout_ms // 2)
@@ -342,6 +348,7 @@ class Elections:
             slow = {voter for voter in ends if voter in replicas and is_slow(replicas[voter].write_ms, state.config)}
             order = sorted(ends, key=lambda voter: (voter != first, voter in slow, -ends[voter], voter))
             successors = tuple(order)
+            self._leaders.note_successors(state.epoch, successors)
             self._transitions.become_resigned(successors, self._timeouts.election_deadline(now_ms), now_ms, reason)
 
     def say_farewell(self, resigned: Resigned, now_ms: int) -> None:
@@ -355,7 +362,7 @@ class Elections:
         pending = resigned.farewells[voter]
         pending.call = None
         pending.failures += 1
-        pending.due_ms = None if heard else now_ms + self._timeouts.backoff_ms(pending.failures)
+        pending.due_ms = None if heard else now_ms + self._timeouts.retry_ms(pending.failures)
 
     def on_end(self, call: int, request: EndQuorumEpoch, now_ms: int) -> None:
         state = self._state
@@ -371,9 +378,10 @@ class Elections:
             error = ErrorCode.INVALID_REQUEST
         if error is ErrorCode.NONE:
             self._leaders.farewell = Farewell(request.epoch, request.reason)
+            self._leaders.note_successors(request.epoch, request.successors)
             if request.epoch > state.epoch or state.election.leader_id is None:
                 self._enter_ended(request.epoch, leader_id, now_ms)
-            self._stand_in_turn(request.successors, now_ms)
+            self._schedule_election(request.successors, now_ms)
         state.answer(call, EndQuorumEpochReply(error, state.known), state.after_election)
 
     def _enter_ended(self, epoch: int, leader_id: int, now_ms: int) -> None:
@@ -383,19 +391,19 @@ class Elections:
             self._transitions.become_unattached(epoch, now_ms, f"leader {leader_id} of epoch {epoch} has resigned")
         state.enter_epoch(epoch, leader_id)
 
-    def _stand_in_turn(self, successors: tuple[ReplicaKey, ...], now_ms: int) -> None:
+    def _schedule_election(self, successors: tuple[ReplicaKey, ...], now_ms: int) -> None:
         """Set this voter's election timer by its place among the successors.
 
-        The first stands at once, each further one after twice the delay, voters that are not listed last.
+        The first becomes a candidate immediately, each further one after twice the delay, and unlisted voters last.
         """
         state = self._state
         if isinstance(state.role, Follower):
-            if not state.role.gone:
-                state.role.gone = True
+            if not state.role.leader_ended:
+                state.role.leader_ended = True
                 state.seek = PendingRequest(now_ms)
         elif isinstance(state.role, Prospective):
             state.role.lost_leader_id = state.role.lost_leader = None
-        if not state.may_stand or not isinstance(state.role, Follower | Unattached):
+        if not state.may_be_candidate or not isinstance(state.role, Follower | Unattached):
             return
         longest = delay = state.config.election_timeout_ms
         if state.key in successors[1:]:
@@ -407,17 +415,17 @@ class Elections:
     # A node that is in a later epoch than its leader
 
     def hear_seeker(self, request: DescribeQuorum, now_ms: int) -> None:
-        """Lead anew, above the epoch of a node that cannot follow this leader otherwise.
+        """Become the leader again in a later epoch than a node that otherwise could not follow this leader.
 
         A voter that was removed while it was a candidate stays in its later epoch, as do the nodes that learned that
-        epoch from it.  They follow no leader of an older epoch, and no voter believes their epoch, because they are no
+        epoch from it.  They follow no leader of an older epoch, and no voter adopts their epoch, because they are not
         voters.
         """
         state = self._state
         leader, epoch = state.role, request.epoch
         if not isinstance(leader, Leader) or request.sender.key in state.history.current:
             return
-        if not state.may_stand:  # this leader has left the voters: the next one will hear of that node
+        if not state.may_be_candidate:  # this leader has left the voters: the next leader will learn of that node
             return
         if not state.epoch < epoch <= state.epoch + EPOCH_AHEAD_MAX:
             return

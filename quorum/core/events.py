@@ -1,6 +1,6 @@
 """The input of the core (events) and its output (effects).
 
-The shell carries out effects in the order given; it may merge neighbouring `Write`s into one transaction, never swap
+The shell executes effects in the given order; it may merge neighbouring `Write`s into one transaction, never swap
 them.  Anything with `after=id` leaves only once `Write` number `id` is durable.
 """
 
@@ -24,7 +24,7 @@ from quorum.core.types import (
     VoterSet,
 )
 
-# Changes of the voter set (design §4.8)
+# Changes of the voter set
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class AddVoter:
 
     node_id: int
     address: str
-    directory_id: UUID | None = None  # None: the one that answers at `address`; else that must be this one
+    directory_id: UUID | None = None  # None: accept the one of the node that answers at `address`
     replace: bool = False  # first remove the voter of the same id that has another directory id
 
 
@@ -42,7 +42,7 @@ class RemoveVoter:
     """Remove a voter."""
 
     node_id: int
-    directory_id: UUID | None = None  # remove it only if it has this one
+    directory_id: UUID | None = None  # remove the voter only if it has this directory id
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class UpdateVoter:
 class SetTarget:
     """Work towards these voters, one step at a time, instead of towards an earlier target.
 
-    The result is reported once the target itself is committed.  The work goes on after that, under any leader.
+    The result is reported once the target itself is committed.  The work continues after that, under any leader.
     """
 
     voters: tuple[tuple[int, str], ...]  # (id, address)
@@ -65,14 +65,14 @@ class SetTarget:
 
 @dataclass(frozen=True, slots=True)
 class CancelTarget:
-    """Stop working towards a target.  Steps that were taken are not undone."""
+    """Stop working towards a target.  Completed steps are not reverted."""
 
 
 VoterChange = AddVoter | RemoveVoter | UpdateVoter | SetTarget | CancelTarget
 
 
 class VoterChangeError(Enum):
-    """Why a change of the voters, or a transfer of leadership, was refused or failed."""
+    """The reason why a change of the voters, or a transfer of leadership, was refused or failed."""
 
     NONE = "NONE"
     NOT_LEADER = "NOT_LEADER"
@@ -95,14 +95,14 @@ class VoterChangeError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class VoterChangeResult:
-    """How a `ChangeVoters` ended."""
+    """The outcome of a `ChangeVoters`."""
 
     error: VoterChangeError
     message: str  # the outcome, or the obstacle
-    next_step: str  # what the operator can do about it; empty when nothing
-    changed: bool  # false for a change that was refused, was already so, or was a dry run
-    offset: int  # end offset of the record that was appended for it; 0 if none was
-    voters: VoterSet  # in force when this was decided; for a dry run, those that it would lead to
+    next_step: str  # the next step for the operator; may be empty
+    changed: bool  # false for a change that was refused or already satisfied, and for a dry run
+    offset: int  # end offset of the record that was appended for it; 0 if no record was appended
+    voters: VoterSet  # the voters in force at this decision; for a dry run, the voters that the change would lead to
     target: VoterSet | None  # likewise
 
 
@@ -116,7 +116,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A peer's request has arrived.  Exactly one `SendReply` follows, or none if the node stops."""
+    """A peer's request has arrived.  Exactly one `SendReply` follows; if the node stops, none follows."""
 
     call: int  # this node's number for the request
     request: Request
@@ -177,7 +177,7 @@ class Resign:
 class ChangeVoters:
     """Change the voters.
 
-    Exactly one `VotersChanged(call)` follows, within about `timeout_ms`, or none if the node stops.
+    Exactly one `VotersChanged(call)` follows within about `timeout_ms`.  If the node stops, none follows.
     """
 
     call: int
@@ -204,7 +204,7 @@ class Prefer:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmRead:
-    """Find the offset that a current read must have applied (design §4.7).
+    """Find the offset that a current read must have applied.
 
     Exactly one `ReadConfirmed` or `ReadRefused` with this `call` follows; as long as the leader is connected, within a
     round trip.
@@ -292,7 +292,7 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Send a request; `ReplyReceived(call)` or `RequestFailed(call)` comes back within `timeout_ms`."""
+    """Send a request; `ReplyReceived(call)` or `RequestFailed(call)` follows within `timeout_ms`."""
 
     call: int
     to: Peer
@@ -312,10 +312,10 @@ class SendReply:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Make this durable as one unit; `Written(id)` answers.  Neighbours may be merged, never swapped.
+    """Make this durable as one unit; `Written(id)` answers.  Adjacent writes may be merged, but never reordered.
 
-    The order is: truncate, then drop everything below the base's end, then append, then store the quorum state as it is
-    after all of that.  A log that ends before the base's end is empty from there on.
+    The order is: truncate, then drop everything below the base's end, then append, then store the resulting quorum
+    state.  A log that ends before the base's end is empty from there on.
     """
 
     id: int
@@ -360,7 +360,7 @@ class AdvanceHighWatermark:
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """This node has another role now, or the same role anew; for logs, metrics and the state machine."""
+    """This node has another role now, or has entered the same role again; for logs, metrics and the state machine."""
 
     role: Role
     epoch: int
@@ -378,10 +378,10 @@ class ControlApplied:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The node has its place in its cluster, whose id is durable here."""
+    """The node has joined its cluster, whose id is durable here."""
 
     cluster_id: str
-    replaced: ReplicaKey | None = None  # the listed voter whose disk this one replaces (design §4.2)
+    replaced: ReplicaKey | None = None  # the listed voter whose disk this one replaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,12 +466,12 @@ class LoadSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ResetConnections:
-    """No voter can be reached: drop all outgoing connections and resolve addresses anew (`Transport.reset`)."""
+    """No voter can be reached: drop all outgoing connections and resolve the addresses again (`Transport.reset`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """This node has handled something that no correct peer or disk causes: a person should look at it."""
+    """This node has handled an event that no correct peer or disk causes, and that a person should examine."""
 
     message: str
 

@@ -1,11 +1,12 @@
-"""The follower's end of the log: fetch from the leader, append, truncate where the logs diverge.
+"""The follower's side of replication: fetch from the leader, append, truncate where the logs diverge.
 
 Theory of operation.  A follower fetches from its log's end, naming the epoch of its last batch.  The fetch leaves only
 when everything below is durable, because the leader counts it as an acknowledgement.  If the logs diverge, the leader
-says where its own epochs end, and the follower truncates to the last place where both can agree (`replication.py`).
+reports where its own epoch ends, and the follower truncates to the last offset at which both logs can be equal
+(`replication.py`).
 
-Replies come late, twice and out of order.  A reply counts only if it answers the one fetch in flight, in the same stay
-as follower of the same leader."""
+Replies may be late, repeated and reordered.  A reply counts only if it answers the one fetch in flight, and if this
+node has followed the same leader since it sent that fetch."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Following:
     def fetch(self, follower: Follower, now_ms: int) -> None:
         """Fetch from the leader, if nothing is in flight and everything that this acknowledges is durable."""
         state = self._state
-        if follower.gone or not follower.fetch.is_due(now_ms) or not state.all_durable:
+        if follower.leader_ended or not follower.fetch.is_due(now_ms) or not state.all_durable:
             return None
         if follower.download is not None:
             return self._downloads.fetch_part(follower, follower.download, now_ms)
@@ -51,11 +52,11 @@ class Following:
         return None
 
     def on_fetch_reply(self, follower: Follower, request: Fetch, sent_ms: int, reply: FetchReply, now_ms: int) -> None:
-        """Take the reply to the fetch in flight.  `Elections.learn` has seen its epoch: it is not above this node's."""
+        """Process the reply to the fetch in flight.  `Elections.learn` has adopted its epoch, if that was later."""
         state = self._state
         follower.fetch.call = None
         if reply.error is ErrorCode.NOT_LEADER and reply.known.epoch == state.epoch:
-            follower.gone = True
+            follower.leader_ended = True
             state.seek = PendingRequest(now_ms)
             return None
         usable = reply.error is ErrorCode.NONE and reply.known.epoch == state.epoch
@@ -73,13 +74,13 @@ class Following:
         progressed = reply.batches or reply.diverging is not None or reply.high_watermark > request.high_watermark
         progressed = progressed or reply.round > follower.round
         follower.round = max(follower.round, reply.round)
-        # A leader that answers early, with nothing new, may do so again and again.
+        # A leader that answers early, with nothing new, may do so repeatedly.
         early = now_ms - sent_ms < request.max_wait_ms // 2
         follower.fetch.due_ms = now_ms + state.config.retry_backoff_ms if early and not progressed else now_ms
         return None
 
     def _take(self, follower: Follower, request: Fetch, reply: FetchReply, now_ms: int) -> bool:
-        """Truncate, or append and advance; False, changing nothing, if the reply is not what a leader could send."""
+        """Truncate, or append and advance.  Return False and change nothing if no leader could send this reply."""
         state = self._state
         if state.log.end != request.offset:
             return False
@@ -102,7 +103,7 @@ class Following:
         return True
 
     def _cut_back(self, diverging: LogEnd) -> bool:
-        """Truncate to the last place where this log can agree with the leader's, whose `diverging.epoch` ends there."""
+        """Truncate to the last offset at which this log and the leader's can be equal, as `diverging` shows."""
         state = self._state
         own = state.log.end_of_epoch(diverging.epoch)
         to = min(own.offset, diverging.offset) if own.epoch == diverging.epoch else own.offset
@@ -120,4 +121,4 @@ class Following:
     def fetch_failed(self, follower: Follower, now_ms: int) -> None:
         follower.fetch.call = None
         follower.fetch.failures += 1
-        follower.fetch.due_ms = now_ms + self._timeouts.backoff_ms(follower.fetch.failures)
+        follower.fetch.due_ms = now_ms + self._timeouts.retry_ms(follower.fetch.failures)

@@ -1,12 +1,12 @@
-"""The way of an empty disk into its cluster (design §4.2).
+"""How an empty disk founds or joins its cluster.
 
-Theory of operation.  Directory ids are random and nobody types them, so a voter list has ids and addresses only.  The
-disks behind them must be found out once, by exactly one node.  A *newborn* (with an empty log) does not vote, stand or
-acknowledge.  It introduces itself:
+Theory of operation.  Directory ids are random and are never typed, so a voter list has ids and addresses only.  One
+node must find out the directory ids, exactly once.  A *newborn* (a node with an empty log) does not vote, is no
+candidate and acknowledges nothing.  It introduces itself:
 
-- A founder, that is a listed voter, asks all other founders until it has its place.  The founder with the lowest id
-  founds the cluster once each of the others has answered that it is newborn and was given the same list.  It writes
-  the founding batch (offset 0, epoch 0) with the directory ids of all founders, and sends it to nobody before it is
+- A founder, that is a listed voter, asks all other founders until it belongs to a cluster.  The founder with the lowest
+  id founds the cluster once each of the others has answered that it is newborn and was given the same list.  It writes
+  the founding batch (offset 0, epoch 0) with the directory ids of all founders, and does not send it before it is
   durable.
 - The other founders take the founding batch from any node that has it, if it holds their own key, and take part once it
   is durable here.  Because the batch names each founding disk, a voter list can never found twice.
@@ -31,7 +31,7 @@ from quorum.core.types import FOUNDING_EPOCH, Batch, ReplicaKey, Voter, Voters, 
 
 
 class Founding:
-    """The steps of a newborn, and how every node answers it."""
+    """The steps of a newborn, and the answers of other nodes to it."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Founding:
         return [pending.wakes_ms for pending in newborn.introductions.values()]
 
     def introduction(self, newborn: Newborn, address: str) -> PendingRequest:
-        """The pending that a request to `address` belongs to."""
+        """The `PendingRequest` to which a request to `address` belongs."""
         return newborn.introductions.get(address, self._state.seek)
 
     def on_introduce_reply(self, newborn: Newborn, to: Peer, reply: IntroduceReply, now_ms: int) -> None:
@@ -123,11 +123,11 @@ class Founding:
         pending = self.introduction(newborn, to.address)
         pending.call = None
         pending.failures += 1
-        pending.due_ms = now_ms + self._timeouts.backoff_ms(pending.failures)
+        pending.due_ms = now_ms + self._timeouts.retry_ms(pending.failures)
         newborn.answers.pop(to.address, None)
 
     def _found(self, newborn: Newborn, founders: tuple[tuple[int, str], ...], now_ms: int) -> None:
-        """Found the cluster, if this node is the one to do so and every other founder is known to be newborn."""
+        """Found the cluster, if this node has the lowest id and every other founder is known to be newborn."""
         state = self._state
         if newborn.write is not None or state.refused is not None or state.key.node_id != founders[0][0]:
             return None
@@ -151,11 +151,11 @@ class Founding:
         return None
 
     def _take_place(self, newborn: Newborn, reply: IntroduceReply) -> None:
-        """Take the place of this disk in a founded cluster: voter, observer, or observer that could replace a voter."""
+        """Join a founded cluster as a voter, an observer, or an observer that could replace a voter."""
         state = self._state
         cluster_id, founding = reply.known.cluster_id, reply.founding
         if cluster_id is None or len(reply.voters) == 0:
-            return None  # has not found its own place yet
+            return None  # that node has not joined a cluster yet
         if not state.config.founders or founding is None:
             # Without the founding batch, no node has the log's beginning any more: the voters of a snapshot count.
             return self._observe(newborn, reply, cluster_id)
@@ -192,7 +192,7 @@ class Founding:
         state.effects.append(Joined(state.cluster_id, newborn.replaced))
         deadline = self._timeouts.first_deadline(now_ms)
         if newborn.founded:
-            deadline = now_ms  # the others wait for it: they know nothing before
+            deadline = now_ms  # the other founders wait for the founding batch
         place = "voter" if state.is_voter else "observer"
         self._transitions.become(Unattached(deadline), now_ms, f"joined cluster {state.cluster_id} as {place}")
 
@@ -219,12 +219,12 @@ class Founding:
         )
         if newborn is not None:
             self.hear_of(newborn, request.sender.key, failed_only=True, now_ms=now_ms)
-        elif isinstance(state.role, Leader) and error is ErrorCode.NONE:  # an empty disk says at which address it is
+        elif isinstance(state.role, Leader) and error is ErrorCode.NONE:  # a newborn reports its address
             address = dict(request.initial_voters).get(request.sender.key.node_id, "")
             self._contacts.note_disk(state.role, request.sender.key, address, now_ms)
 
     def hear_of(self, newborn: Newborn, key: ReplicaKey, *, failed_only: bool, now_ms: int) -> None:
-        """Ask a founder that runs, as it has just shown, without waiting for the end of the pause.
+        """Ask a founder now, without waiting for the end of the pause, because it has just shown that it runs.
 
         failed_only: only if the last request failed.  Else two newborns would send each other one Introduce after
         another.

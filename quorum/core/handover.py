@@ -1,13 +1,15 @@
-"""Leadership that moves on purpose: `transfer-leader`, and preferred controllers (design §4.9).
+"""Moving leadership on purpose: `transfer-leader`, and preferred controllers.
 
-Theory of operation.  A leader that hands over first takes no more proposals, so that the successor can get the whole
-log.  It waits for the fetch that shows this, for an election timeout at most.  Then it resigns, and its farewell
-(EndQuorumEpoch) names the successor first, which stands at once.  Everything after that is an ordinary election: if the
-successor dies, the next one in the list stands a little later, and if all fail, the old leader itself.
+Theory of operation.  A leader that hands over first stops accepting proposals, so that the successor can get the whole
+log.  It waits for the fetch that shows this, for an election timeout at most.  Then it resigns.  Its farewell
+(EndQuorumEpoch) lists the successor first, and the successor immediately becomes a candidate.  Everything after that is
+an ordinary election: if the successor fails, the next one in the list becomes a candidate a little later.  If all of
+them fail, the old leader does.
 
 Some voters may be *preferred*.  A leader that is not preferred hands over to one that is caught up and fetches, and to
-no other, so a preference never costs the cluster a candidate.  A preferred node that is given leadership and does not
-take it, or does not keep it for a minute, is not preferred for a while, which doubles with each further failure
+no other, so a preference never reduces the number of possible leaders.  It also does not hand over to a preferred voter
+whose disk is slow (`latency.py`).  If a preferred node is given leadership and does not take it, or does not keep it
+for a minute, the node is not preferred for a while.  This time doubles with each further failure
 (`leader_history.py`)."""
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ from typing import NamedTuple
 from quorum.core.contacts import Contacts
 from quorum.core.election import Elections
 from quorum.core.events import Transfer, Transferred, VoterChangeError
-from quorum.core.leader_history import HandedOver, LeaderHistory, PendingTransfer
+from quorum.core.leader_history import LeaderHistory, PendingTransfer
 from quorum.core.roles import Handover, Leader
 from quorum.core.state import CoreState
+from quorum.core.timeouts import is_slow
 from quorum.core.types import ReplicaKey
 
 
 class Choice(NamedTuple):
-    """Whom to hand over to; or nobody, and what to answer."""
+    """The successor, or None and the answer to the request."""
 
     to: ReplicaKey | None
     error: VoterChangeError = VoterChangeError.NONE
@@ -81,7 +84,12 @@ class Handovers:
         ready = [key for key in state.other_voters if self._contacts.is_ready(leader, key, now_ms)]
         if not ready:
             return Choice(None, VoterChangeError.NOT_CAUGHT_UP, "no other voter is caught up and fetches")
-        return Choice(max(ready, key=lambda key: (leader.replicas[key].end, -key.node_id)))
+        # As in `Elections.resign`: a voter with a slow disk leads only if no other can.
+        slow = {key for key in ready if self._has_slow_disk(leader, key)}
+        return Choice(max(ready, key=lambda key: (key not in slow, leader.replicas[key].end, -key.node_id)))
+
+    def _has_slow_disk(self, leader: Leader, fetcher: ReplicaKey) -> bool:
+        return is_slow(leader.replicas[fetcher].write_ms, self._state.config)
 
     # Handing over
 
@@ -89,7 +97,7 @@ class Handovers:
         leader.handover = Handover(to, now_ms + self._state.config.election_timeout_ms, reason)
 
     def pursue(self, leader: Leader, now_ms: int) -> None:
-        """Resign once the successor has the whole log; call the handover off if it does not get there in time."""
+        """Resign once the successor has the whole log; cancel the handover if the successor does not get it in time."""
         state = self._state
         if leader.handover is None:
             self._begin_preferred(leader, now_ms)
@@ -104,7 +112,6 @@ class Handovers:
                 VoterChangeError.NOT_CAUGHT_UP, self._contacts.why_not_ready(leader, to, now_ms)
             )
         if leader.replicas[to].end >= state.log.end:
-            self._leaders.handed_over = HandedOver(state.epoch, to.node_id)
             if self._leaders.transfer is not None:
                 self._leaders.transfer.epoch = state.epoch
             self._elections.resign(now_ms, handover.reason, first=to)
@@ -118,13 +125,33 @@ class Handovers:
 
     def _preferred_successor(self, leader: Leader, now_ms: int) -> ReplicaKey | None:
         for node_id in self.preferred:
-            voter = self._state.history.current.by_id(node_id)
-            until_ms = self._leaders.unsteady_until(node_id)
-            if voter is None or (until_ms is not None and now_ms < until_ms):
-                continue
-            if self._contacts.is_ready(leader, voter.key, now_ms):
-                return voter.key
+            found = self._preferred_key(leader, node_id, now_ms)
+            if isinstance(found, ReplicaKey):
+                return found
         return None
+
+    def _preferred_key(self, leader: Leader, node_id: int, now_ms: int) -> ReplicaKey | str:
+        """Return the voter that may get leadership by preference; otherwise the reason why not, for people."""
+        voter = self._state.history.current.by_id(node_id)
+        if voter is None:
+            return f"node {node_id} is no voter"
+        until_ms = self._leaders.unsteady_until(node_id)
+        if until_ms is not None and now_ms < until_ms:
+            return f"node {node_id} did not keep leadership and waits for {until_ms - now_ms} ms"
+        if not self._contacts.is_ready(leader, voter.key, now_ms):
+            return self._contacts.why_not_ready(leader, voter.key, now_ms)
+        if self._has_slow_disk(leader, voter.key):
+            return f"the disk of node {node_id} was slow lately: {leader.replicas[voter.key].write_ms} ms for a write"
+        return voter.key
+
+    def preferred_problem(self, now_ms: int) -> str | None:
+        """Return why no preferred node leads, for people; None if one does, will soon, or none is preferred."""
+        leader = self._state.role
+        if not isinstance(leader, Leader) or not self.preferred or self._state.key.node_id in self.preferred:
+            return None
+        found = [self._preferred_key(leader, node_id, now_ms) for node_id in self.preferred]
+        problems = [each for each in found if isinstance(each, str)]
+        return "; ".join(problems) if len(problems) == len(found) else None
 
     def expire_transfer(self, now_ms: int) -> None:
         state = self._state

@@ -1,19 +1,23 @@
 """How slow a node's own disk is: the longest of its recent writes.
 
-Theory of operation.  Leadership on a slow disk helps nobody while a faster one is available, and moving it between
+Theory of operation.  Leadership should not stay on a slow disk while a faster one is available, and moving it between
 disks that are all slow costs an election each time. So each node measures how long its writes take until they are
-durable, and keeps the maximum, which halves every `HALVING_MS`. A write that is still under way counts with its age.
-A disk is slow from a quarter of the election timeout on; only then does the following happen.
+durable, and keeps the maximum, which halves every `HALVING_MS`. A write that is still under way counts with its age. A
+disk is slow from a quarter of the election timeout on; only then do these rules apply.
 
-- A voter with a slow disk lets the others stand first: for 1.25 fetch timeouts after it has lost the leader it only
-  grants pre-votes, like any follower that hears no leader.  If nobody else is elected by then, it stands itself.
-- Once it stands, it extends the election by the time that its own writes take.
+- A voter with a slow disk lets the others become candidates first: for 1.25 fetch timeouts after it has lost the leader
+  it only grants pre-votes, like any follower without contact with a leader.  If no other node is elected by then, it
+  begins an election.
+- It extends its elections by the time that its own writes take.
 - Every fetch reports the write time of the fetcher's disk.  A leader whose disk stalls resigns after one fetch timeout
   if another live voter has a fast disk.  If all are slow, it waits for four times the write time of the fastest, at
   most `STALL_TIMEOUTS_MAX` fetch timeouts; it also waits that long if no other voter is live.  It names slow voters
   last among its successors.
+- A leader does not hand over by preference to a voter with a slow disk, even if all are slow.  Otherwise leadership
+  would return at once to a voter whose disk has just stalled.  The next leader knows as much, because every voter
+  reports its own write time.
 
-Nodes that do not report a write time count as fast, so they behave as before."""
+Nodes that do not report a write time count as fast, so they are treated as before write times were reported."""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ STALL_TIMEOUTS_MAX = 4
 
 
 class WriteLatency:
-    """Of one disk."""
+    """The write times of one disk."""
 
     def __init__(self, now_ms: int) -> None:
         self._peak_ms = 0
@@ -31,7 +35,7 @@ class WriteLatency:
         self._steady_since_ms = now_ms
 
     def held_up(self, now_ms: int) -> None:
-        """Note that the process was held up until now, so the disk is not blamed for that time."""
+        """Note that the process was stalled until now, so that this time does not count as time of the disk."""
         self._steady_since_ms = now_ms
 
     def note(self, submitted_ms: int, now_ms: int) -> None:

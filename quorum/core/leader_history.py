@@ -1,7 +1,7 @@
-"""Who led when, as far as this node can tell: how the last leadership ended, and which leaders did not last.
+"""The leaders that this node has known: how the last leadership ended, and which leaders lost it quickly.
 
-Every node keeps this account from what it sees of the leaders.  So the next leader does not hand over to a preferred
-node that the last leader has given up on.
+Every node records this from its own observations.  So a new leader does not hand over to a preferred node that recently
+failed to keep leadership under the previous leader.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import NamedTuple
 from quorum.core.events import Transferred, VoterChangeError
 from quorum.core.roles import Follower, Leader
 from quorum.core.state import CoreState
+from quorum.core.timeouts import backoff_ms
+from quorum.core.types import ReplicaKey
 
 
 @dataclass(slots=True)
@@ -32,7 +34,7 @@ class Leadership(NamedTuple):
 
 
 class EndedLeadership(NamedTuple):
-    """A leadership that ended, and why, as far as this node can tell."""
+    """A leadership that ended, and the reason that this node knows."""
 
     epoch: int
     leader_id: int
@@ -41,14 +43,14 @@ class EndedLeadership(NamedTuple):
 
 
 class Farewell(NamedTuple):
-    """What the last EndQuorumEpoch said: the epoch, and why its leader gave it up."""
+    """The content of the last EndQuorumEpoch: the epoch, and why its leader gave it up."""
 
     epoch: int
     reason: str
 
 
 class HandedOver(NamedTuple):
-    """A leadership that this node gave up so that another node leads next."""
+    """A leadership that this node or another gave up, and the node that was to lead next."""
 
     epoch: int
     to: int
@@ -70,20 +72,25 @@ class LeaderHistory:
         self.farewell: Farewell | None = None
         self.last_end: EndedLeadership | None = None
         self.transfer: PendingTransfer | None = None
-        self.handed_over: HandedOver | None = None
+        self._handed_over: HandedOver | None = None
         self._unsteady: dict[int, Unsteady] = {}  # by node id: of preferred nodes and of those that led
         self._known: Leadership | None = None  # of the present epoch
         self._known_since_ms = 0
         self._joined: Leadership | None = None  # the one that this node takes part in, as leader or follower
 
     def has_resigned(self, epoch: int) -> bool:
-        """Whether the leader of this epoch has said that it leads no more."""
+        """Return whether the leader of this epoch has announced its end."""
         return self.farewell is not None and self.farewell.epoch == epoch
 
     def unsteady_until(self, node_id: int) -> int | None:
-        """Return before when this node is not preferred; None if it never failed."""
+        """Return the time before which this node is not preferred; None if it never failed."""
         unsteady = self._unsteady.get(node_id)
         return unsteady.until_ms if unsteady is not None else None
+
+    def note_successors(self, epoch: int, successors: tuple[ReplicaKey, ...]) -> None:
+        """Note that the leader of this epoch gives it up in favour of the first of these voters."""
+        if successors:
+            self._handed_over = HandedOver(epoch, successors[0].node_id)
 
     def end_transfer(self, error: VoterChangeError, message: str) -> None:
         if self.transfer is not None:
@@ -96,7 +103,7 @@ class LeaderHistory:
         self._follow_leaders(now_ms)
 
     def _note_end(self, now_ms: int, reason: str) -> None:
-        """Note why the leadership ended that this node took part in, if it did."""
+        """Note the end of the leadership in which this node took part, and its reason."""
         state, before, leader_id = self._state, self._joined, None
         match state.role:
             case Leader():
@@ -106,13 +113,13 @@ class LeaderHistory:
         self._joined = Leadership(state.epoch, leader_id) if leader_id is not None else None
         if before is None or before == self._joined:
             return
-        # The leader's own reason is worth more than what this node concluded.
+        # The leader's own reason replaces the one that this node concluded.
         if self.farewell is not None and self.farewell.epoch == before.epoch and self.farewell.reason:
             reason = f"resigned: {self.farewell.reason}"
         self.last_end = EndedLeadership(before.epoch, before.leader_id, reason, now_ms)
 
     def _follow_leaders(self, now_ms: int) -> None:
-        """Note since when the present leader is known, whether the one before lasted, and how a handover ended."""
+        """Note when the present leader became known, whether the previous one lasted, and how a handover ended."""
         epoch, leader_id = self._state.election.epoch, self._state.election.leader_id
         if self._known is not None and epoch > self._known.epoch:
             before, self._known = self._known, None
@@ -123,8 +130,8 @@ class LeaderHistory:
         if leader_id is None or self._known is not None:
             return
         self._known, self._known_since_ms = Leadership(epoch, leader_id), now_ms
-        if self.handed_over is not None and epoch > self.handed_over.epoch:
-            wanted, self.handed_over = self.handed_over.to, None
+        if self._handed_over is not None and epoch > self._handed_over.epoch:
+            wanted, self._handed_over = self._handed_over.to, None
             if leader_id != wanted:
                 self.note_failure(wanted, now_ms)
         transfer = self.transfer
@@ -142,5 +149,5 @@ class LeaderHistory:
         config = self._state.config
         found = self._unsteady.get(node_id)
         failures = found.failures + 1 if found is not None else 1
-        wait_ms = min(config.preference_wait_max_ms, config.preference_wait_ms << min(failures - 1, 10))
+        wait_ms = backoff_ms(config.preference_wait_ms, config.preference_wait_max_ms, failures)
         self._unsteady[node_id] = Unsteady(failures, now_ms + wait_ms)

@@ -1,4 +1,4 @@
-"""The log as far as the core knows it without reading: its ends, its epochs, and the batches near its end.
+"""The part of the log that the core keeps in memory: start, end, epochs, and the batches near its end.
 
 Durability is tracked by write id, never by offset alone.  A follower may append a batch, truncate it and append
 another at the same offset before the disk has answered.  The completion of the first write then says nothing about the
@@ -6,7 +6,7 @@ second (etcd-io/raft calls this the append ABA race).  So the index remembers th
 and a truncation lowers the ends of the writes before it: they make durable at most the part of the log that is left.
 
 Batches stay in memory until they are durable, and beyond that up to a byte limit: replication to nodes that keep up
-reads no disk.
+does not read the disk.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class LogIndex:
         self._forget_old()
 
     def splits_a_batch(self, offset: int) -> bool:
-        """Whether `offset` is within a batch, as far as the batches in memory show."""
+        """Return whether `offset` is within a batch, according to the batches in memory."""
         if not self._recent or not self._recent[0].base_offset < offset < self.end:
             return False
         index = bisect_left(self._recent, offset, key=lambda batch: batch.base_offset)
@@ -148,7 +148,7 @@ class LogIndex:
     def end_of_epoch(self, epoch: int) -> LogEnd:
         """The largest epoch in the log not above `epoch`, and where it ends; the log's start when there is none.
 
-        The epoch of what was before the start counts, too: it ends there.
+        The epoch before the start also counts: it ends there.
         """
         count = bisect_right(self._epochs, epoch, key=lambda entry: entry[0])
         if count == 0:

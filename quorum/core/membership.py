@@ -1,14 +1,14 @@
-"""Who votes: one change at a time, in force when appended (design §4.8, Raft §4 of the thesis, KIP-853).
+"""The changes of the voters: one at a time, in force when appended (Raft thesis §4, KIP-853).
 
 Theory of operation.  Two majorities, of a voter set and of one that differs by one voter, always share a voter.  So the
 voters may be changed by a plain record, if each change starts from a committed one, in an epoch whose own record is
 committed.  The leader works on one requested change at a time (`leader.change`), and beside it on at most one step of
-its own (`leader.step`).  Both go through the same gate (`change_gate.py`) each time that something has happened.
+its own (`leader.step`).  `change_gate.py` decides about both again after each event.
 
-A target (`TargetVoters`) is a record: whoever leads reads the next step off the two sets and takes it, so the work
-survives any leader.  A new disk in the place of an old one is such a target, too: it takes two steps, and is not lost
-between them.  A leader that has removed itself leads until that is committed, without counting itself; then it
-resigns, and the best of the others stands at once."""
+A target (`TargetVoters`) is a record: any leader derives the next step from the two sets, so the work survives a change
+of the leader.  The replacement of a disk is such a target, too: it takes two steps, and continues if the leader fails
+between them.  A leader that has removed itself leads until the removal is committed, without counting itself.  Then it
+resigns, and the voter with the best log immediately becomes a candidate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from quorum.core.events import (
 from quorum.core.messages import Introduce, IntroduceReply, Reply
 from quorum.core.roles import Leader, PendingChange, PendingRequest
 from quorum.core.state import Call, CoreState, Purpose
-from quorum.core.timeouts import Timeouts
+from quorum.core.timeouts import Timeouts, backoff_ms
 from quorum.core.types import Batch, ControlRecord, TargetVoters, Voters
 
 
@@ -59,7 +59,7 @@ class Membership:
         return None
 
     def _refuse_change(self, event: ChangeVoters, now_ms: int) -> Verdict | None:
-        """Return why no change of this kind can begin now; None if it can."""
+        """Return the reason why no change of this kind can begin now; None if one can."""
         state = self._state
         leader = state.role
         if not isinstance(leader, Leader):
@@ -99,7 +99,7 @@ class Membership:
         return state.history.changed_at >= state.high_watermark
 
     def restart_checks(self, leader: Leader) -> None:
-        """Ask and measure anew for changes under way, after this node was held up.
+        """Ask and measure again for changes in progress, because this node was stalled.
 
         A reply that waited meanwhile does not show that its sender is alive.
         """
@@ -121,7 +121,7 @@ class Membership:
 
     @property
     def has_left(self) -> bool:
-        """Whether this leader has removed itself from the voters, and that is committed: then it resigns."""
+        """Return whether this leader has left the voters, and its removal is committed.  It then resigns."""
         return not self._state.is_voter and not self._is_uncommitted
 
     def _advance_change(self, leader: Leader, work: PendingChange, now_ms: int) -> None:
@@ -168,10 +168,10 @@ class Membership:
         if isinstance(record, TargetVoters):
             leader.step_failures, leader.step_due_ms, leader.target_problem = 0, None, None
             if leader.step is not None and leader.step.end is None:
-                leader.step = None  # it led to the target before
+                leader.step = None  # the step to the target was chosen before this change
         if isinstance(record, Voters):
             known = leader.announcements
-            # A new voter fetches already, so it need not hear of the leader at once.
+            # A new voter fetches already, so it does not need an immediate announcement of the leader.
             later = now_ms + state.config.fetch_timeout_ms // 2
             leader.announcements = {key: known.get(key) or PendingRequest(later) for key in state.other_voters}
 
@@ -195,9 +195,9 @@ class Membership:
             leader.step = None
             if verdict is not None and verdict.error is not VoterChangeError.NONE:
                 leader.target_problem = verdict.message
-                base, most = state.config.step_backoff_ms, state.config.step_backoff_max_ms
-                leader.step_due_ms = now_ms + min(most, base << min(leader.step_failures, 10))
                 leader.step_failures += 1
+                first_ms, max_ms = state.config.step_backoff_ms, state.config.step_backoff_max_ms
+                leader.step_due_ms = now_ms + backoff_ms(first_ms, max_ms, leader.step_failures)
             else:
                 leader.step_failures, leader.step_due_ms, leader.target_problem = 0, None, None
             return None
@@ -240,7 +240,7 @@ class Membership:
         return None
 
     def _moved_voter(self, leader: Leader, now_ms: int) -> UpdateVoter | None:
-        """Return a voter whose fetches advertise another address than the log has; of several, the next one each time.
+        """Return a voter whose fetches advertise another address than the log has; of several, in turn.
 
         One of them may not be reachable, or may have moved to the address that another one leaves.
         """
@@ -281,7 +281,7 @@ class Membership:
             else:
                 probe.failures += 1
                 is_last = probe.failures >= PROBES_MAX
-                probe.due_ms = None if is_last else now_ms + self._timeouts.backoff_ms(probe.failures)
+                probe.due_ms = None if is_last else now_ms + self._timeouts.retry_ms(probe.failures)
 
     def timers(self, leader: Leader, now_ms: int) -> list[int | None]:
         times: list[int | None] = []
@@ -303,7 +303,7 @@ def report_change(state: CoreState, call: int, verdict: Verdict, *, changed: boo
 
 
 def fail_change(state: CoreState, leader: Leader, reason: str) -> None:
-    """Report to whoever requested a change that this leader has lost its role before the change was done."""
+    """Report to the requester of a change that this leader lost its role before the change was done."""
     work, leader.change = leader.change, None
     if work is None or work.call is None:
         return
@@ -311,7 +311,7 @@ def fail_change(state: CoreState, leader: Leader, reason: str) -> None:
         message, advice = f"no longer leads: {reason}; nothing was changed", "ask the new leader"
         lost = Verdict(VoterChangeError.NOT_LEADER, message, advice)
     elif work.sets_target:
-        message = f"no longer leads: {reason}; the next leader goes on if the target was committed"
+        message = f"no longer leads: {reason}; the next leader continues if the target was committed"
         lost = Verdict(VoterChangeError.OUTCOME_UNKNOWN, message)
     else:
         message = f"no longer leads: {reason}; the change may still be committed"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from quorum.core.types import Batch, LogEnd, ReplicaKey, Voter, VoterSet
+from quorum.core.types import UNASSIGNED, Batch, LogEnd, ReplicaKey, Voter, VoterSet
 
 
 class ErrorCode(Enum):
@@ -40,6 +40,10 @@ class Sender:
     key: ReplicaKey
 
 
+TOOL = Sender(None, 0, ReplicaKey(-1, UNASSIGNED))
+"""The sender in a DescribeQuorum that a tool such as kctl sends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Knowledge:
     """The quorum as the replying node knows it; in every reply."""
@@ -60,7 +64,7 @@ class Vote:
     epoch: int  # for a pre-vote the sender's present one
     log_end: LogEnd
     pre_vote: bool
-    address: str = ""  # the sender's, which the log may not have yet; empty if it does not say
+    address: str = ""  # the sender's address, which may be newer than the log's; empty if it is not given
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +117,11 @@ class Fetch:
     offset: int
     last_fetched_epoch: int  # of the sender's last batch
     high_watermark: int  # the sender's
-    round: int  # the last one seen in a reply (design §4.7)
+    round: int  # the last one seen in a reply; see `reads.py`
     max_wait_ms: int
     max_bytes: int
     address: str  # the sender's control address
-    write_ms: int = 0  # how long its disk's writes took lately (`latency.py`); 0 if it does not say
+    write_ms: int = 0  # how long its disk's writes took lately (`latency.py`); 0 if it is not given
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,8 @@ class FetchReply:
     high_watermark: int = 0
     log_start_offset: int = 0
     round: int = 0
-    diverging: LogEnd | None = None  # the leader's end of its largest epoch not above the fetcher's: truncate to it
-    snapshot: LogEnd | None = None  # to load instead, because the log does not help
+    diverging: LogEnd | None = None  # truncate to this: the end of the leader's last epoch up to `last_fetched_epoch`
+    snapshot: LogEnd | None = None  # download this snapshot, because the log does not reach back far enough
     batches: tuple[Batch, ...] = ()
 
 
@@ -177,7 +181,7 @@ class IntroduceReply:
     key: ReplicaKey
     newborn: bool  # true while the node has no place in a cluster
     initial_voters: tuple[tuple[int, str], ...]
-    founding: Batch | None  # at offset 0: a listed newborn whose key is in it takes its place by it (design §4.2)
+    founding: Batch | None  # the batch at offset 0; a newborn whose key it lists joins the cluster as that voter
     voters: VoterSet
 
 
@@ -198,7 +202,7 @@ class DescribeQuorum:
 
     sender: Sender
     address: str = ""  # of a node that searches for its leader; else empty
-    epoch: int = 0  # the sender's, if it follows nobody; else 0
+    epoch: int = 0  # the sender's, if it follows no leader; else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +230,10 @@ class DescribeQuorumReply:
     target_voters: VoterSet | None
     last_leader_change_reason: str | None
     last_leader_change_ms: int | None
-    target_step: str | None = None  # what the leader is doing towards the target now
+    target_step: str | None = None  # the step towards the target that is in progress
     target_problem: str | None = None  # why the last step was not possible
     last_leadership_end: LeadershipEnd | None = None
+    preferred_problem: str | None = None  # why no preferred node leads
 
 
 Request = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot | Introduce | DescribeQuorum

@@ -1,17 +1,17 @@
-"""Current reads: the leader proves that it still leads (design §4.7; ReadIndex in the Raft thesis, §6.4).
+"""Current reads: the leader proves that it still leads (ReadIndex in the Raft thesis, §6.4).
 
 Theory of operation.  The state that a leader has committed is current only while no other leader has committed more,
 and the leader may not know of that.  So the voters confirm a read.  The leader raises its *round*, which every fetch
-reply carries and every fetch repeats, and answers the parked fetches of all voters at once.  A fetch with that round
-was sent after the read was requested, by a voter that was still in this epoch.  A majority of such fetches shows that
-no later leader had been elected when the read began.  The read must then see everything below the watermark of that
-moment.  A fetch of an older round proves nothing, however late it arrives.
+reply carries and every fetch repeats, and immediately answers the parked fetches of all voters.  A fetch with that
+round was sent after the read was requested, by a voter that was still in this epoch.  A majority of such fetches shows
+that no later leader had been elected when the read began.  The read must then see everything below the watermark of
+that moment.  A fetch of an older round proves nothing, however late it arrives.
 
-Before the leader's own first record is committed, the leader does not know how much its predecessors have committed,
-only that all of it is below that record.  So a read always waits for that record.
+Before the leader's own first record is committed, the leader knows only that everything its predecessors committed is
+below that record.  So a read always waits for that record.
 
-Reads share a round as long as no reply has carried it.  So the fetches that go on anyway bound their cost: a round trip
-for a single read, at most two under load."""
+Reads share a round as long as no reply has carried it.  The fetches that are sent in any case therefore bound their
+cost: a round trip for a single read, at most two under load."""
 
 from __future__ import annotations
 

@@ -1,21 +1,22 @@
-"""The leader's end of the log: proposals, fetches of the replicas, and the high watermark.
+"""The leader's side of replication: proposals, fetches of the replicas, and the high watermark.
 
 Theory of operation.  A replica fetches from its log's end, naming the epoch of its last batch (`following.py`).  The
 leader looks that epoch up.  If its own part of the epoch is shorter, or it has no such epoch, the logs diverge there.
-It then answers with the end of its largest epoch that is not above; the fetcher truncates to it and asks again.  Each
-round trip settles at least one epoch, whatever the number of records.  A position that matches is an acknowledgement:
-everything below it is durable at the fetcher, because a fetch leaves only when nothing is unwritten.
+It then answers with the end of its largest epoch that is not above that epoch; the fetcher truncates to it and fetches
+again.  Each round trip settles at least one epoch, regardless of the number of records.  A position that matches is an
+acknowledgement: everything below it is durable at the fetcher, because a fetch leaves only when nothing is unwritten.
 
 The high watermark is the offset that a majority of the voters in force has acknowledged.  For itself the leader counts
-what its own disk has confirmed.  The watermark moves only past the first record of the leader's own epoch (Raft 5.4.2):
-older records are committed by being below it.
+the records that its own disk has confirmed.  The watermark moves only past the first record of the leader's own epoch
+(Raft 5.4.2): older records are committed because they are below it.
 
 A fetch that brings nothing new is parked.  A parked fetch of a voter is answered on new records, which the voter must
-acknowledge.  A new high watermark comes with them, or alone when none came for `watermark_wait_ms`: no commit waits for
-it, and a separate reply at once would cost a second exchange with each voter for each commit.  A parked fetch of an
-observer is answered on a new high watermark only, at once, so that a commit wakes thousands of brokers once, not twice.
+acknowledge.  A new high watermark is sent with them, or alone if there were none for `watermark_wait_ms`: no commit
+waits for it, and an immediate separate reply would cost a second exchange with each voter for each commit.  A parked
+fetch of an observer is answered only on a new high watermark, and immediately, so that a commit wakes thousands of
+brokers once, not twice.
 
-A fetch that overtakes another of the same replica takes its place."""
+A fetch that overtakes an earlier fetch of the same replica replaces it."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from quorum.core.state import CoreState
 from quorum.core.types import Batch, LogEnd, ReplicaKey
 
 EXPIRY_STEP_MS = 50
-"""The pause between two searches for expired fetches: a parked fetch may be answered so much later than it asked."""
+"""Pause between two searches for expired fetches: a parked fetch may be answered this much later than it requested."""
 
 
 class Replication:
@@ -149,7 +150,7 @@ class Replication:
         progress.log_end_at_fetch = state.log.end
 
     def _note_fall(self, progress: ReplicaProgress, key: ReplicaKey, offset: int) -> None:
-        """Report once that a voter fetches from below what it has acknowledged; a late fetch looks the same."""
+        """Report once that a voter fetches from below its acknowledged end; a late fetch looks the same."""
         if not progress.fell_back:
             progress.fell_back = True
             self._state.effects.append(
@@ -160,7 +161,7 @@ class Replication:
             )
 
     def commit(self, leader: Leader) -> None:
-        """Advance the high watermark to what a majority of the voters in force holds durably."""
+        """Advance the high watermark to the end that a majority of the voters in force has on disk."""
         state = self._state
         voters = state.history.current
         ends = sorted(
@@ -179,7 +180,7 @@ class Replication:
     # Parked fetches
 
     def _serve(self, leader: Leader, key: ReplicaKey, parked: Parked, now_ms: int) -> None:
-        """Answer a parked fetch if there is news for it; start reading the news from the log if it is not in memory."""
+        """Answer a parked fetch if there is something to send.  Start a read of the log if it is not in memory."""
         state = self._state
         if parked.read_id is not None or not self._has_news(leader, key, parked.request, now_ms):
             return
@@ -198,7 +199,7 @@ class Replication:
         state.answer(parked.call, self._reply(leader, error=error, batches=batches))
 
     def _has_news(self, leader: Leader, key: ReplicaKey, request: Fetch, now_ms: int) -> bool:
-        """Whether to answer now; notes when voters must hear of a watermark that no record has brought."""
+        """Return whether to answer now.  If only the watermark is new, set the time at which voters must get it."""
         state = self._state
         watermark_moved = state.high_watermark > request.high_watermark
         if request.round < leader.trusted_round:  # only the next fetch shows that the replica is live
@@ -214,9 +215,9 @@ class Replication:
         return now_ms >= leader.owed_ms
 
     def on_log_read(self, event: LogRead) -> None:
-        """Answer the fetch that the read was for, if it still waits and the batches are still what it asked for.
+        """Answer the fetch for which the batches were read, if it is still parked and still asks for them.
 
-        A leader never truncates its own log, so within one stay as leader what was read stays true.
+        A leader never truncates its own log, so the batches remain valid while it leads.
         """
         state = self._state
         leader = state.role
@@ -233,12 +234,12 @@ class Replication:
             state.answer(parked.call, self._reply(leader, error=ErrorCode.INVALID_REQUEST))
 
     def wake_parked(self, leader: Leader, now_ms: int) -> None:
-        """Serve the parked fetches if there may be news for them; an append or a round concerns voters only."""
+        """Serve the parked fetches if there may be something to send; an append or a round concerns voters only."""
         state = self._state
         end, watermark, round_ = leader.served
         leader.served = Served(state.log.end, state.high_watermark, leader.round)
         if state.log.end > end:
-            leader.owed_ms = None  # the reply with the records has it
+            leader.owed_ms = None  # the reply with the records carries the watermark
         is_owed = leader.owed_ms is not None and now_ms >= leader.owed_ms
         if state.high_watermark > watermark:
             for key, parked in list(leader.parked.items()):
@@ -251,7 +252,7 @@ class Replication:
             leader.owed_ms = None
 
     def expire_parked(self, leader: Leader, now_ms: int) -> None:
-        """Answer, with nothing, the fetches that have waited long enough, except those that wait for a read.
+        """Answer the fetches that have waited long enough with an empty reply, except those that wait for a read.
 
         The search costs time for each parked fetch, perhaps of thousands of brokers.  So fetches that expire within
         `EXPIRY_STEP_MS` are answered together.
@@ -266,7 +267,7 @@ class Replication:
         leader.expiry_ms = max(min(waiting), now_ms + EXPIRY_STEP_MS) if waiting else None
 
     def answer_parked(self, leader: Leader, key: ReplicaKey) -> None:
-        """Answer this replica's parked fetch with nothing, so that it fetches again; not one that waits for a read."""
+        """Answer this replica's parked fetch with an empty reply, so that it fetches again; not during a read."""
         parked = leader.parked.get(key)
         if parked is not None and parked.read_id is None:
             del leader.parked[key]
@@ -296,7 +297,7 @@ class Replication:
     # Every node
 
     def report_watermark(self) -> None:
-        """Report to the shell what is committed and also durable here, so that it can read it back."""
+        """Report to the shell the records that are committed and also durable here, so that it can read them back."""
         state = self._state
         offset = min(state.high_watermark, state.log.durable_end)
         if offset > self._announced:

@@ -1,8 +1,8 @@
 """One small class per role, with the fields that only that role has.
 
 A role object is never reused: entering a role makes a new one, so `call.role is core.role` holds if a reply belongs to
-the present stay in a role.  All `..._ms` fields are points in time, as given to `step`.  `check` asserts what must hold
-after every step in that role.
+the present stay in a role.  All `..._ms` fields are points in time, as given to `step`.  `check` asserts the invariants
+of that role after every step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PendingRequest:
 
 @dataclass(slots=True, eq=False)
 class Unattached:
-    """Knows an epoch and follows nobody."""
+    """Knows an epoch and follows no leader."""
 
     deadline_ms: int | None  # when a voter begins an election; None for observers and newborns
     role = Role.UNATTACHED
@@ -49,7 +49,7 @@ class Download:
     """A snapshot of the leader that this follower downloads."""
 
     snapshot: LogEnd
-    position: int | None = None  # bytes stored, where to go on; None while the shell stores or loads
+    position: int | None = None  # bytes stored, where to continue; None while the shell stores or loads
     size: int = 0  # 0 until it is known
     loading: bool = False
 
@@ -60,11 +60,11 @@ class Follower:
 
     leader_id: int
     leader: Peer
-    deadline_ms: int  # when to give up the leader
+    deadline_ms: int  # when to stop waiting for the leader
     fetch: PendingRequest
     heard: bool = False  # has fetched from this leader within the fetch timeout, so it refuses pre-votes
-    patient: bool = False  # does not hear the leader any more, but lets others stand first
-    gone: bool = False  # the leader has said that it leads no more
+    patient: bool = False  # no longer hears the leader, but lets others become candidates first
+    leader_ended: bool = False  # the leader has announced its end
     round: int = 0  # the leader's last, see `reads.py`
     download: Download | None = None  # instead of fetching the log
     role = Role.FOLLOWER
@@ -94,6 +94,7 @@ class Prospective:
     votes: dict[ReplicaKey, PendingVote]
     lost_leader_id: int | None = None  # the leader that it followed before and could not reach
     lost_leader: Peer | None = None
+    repeated: bool = False  # its previous pre-vote timed out
     role = Role.PROSPECTIVE
 
     def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:
@@ -110,8 +111,8 @@ class Candidate:
     role = Role.CANDIDATE
 
     def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:
-        assert election.voted_for == key, f"stands, but {election}"
-        assert election.leader_id is None, f"stands, but {election}"
+        assert election.voted_for == key, f"is a candidate, but {election}"
+        assert election.leader_id is None, f"is a candidate, but {election}"
 
 
 @dataclass(slots=True, eq=False)
@@ -121,18 +122,18 @@ class ReplicaProgress:
     address: str
     end: int = 0  # durable there, by its last valid fetch
     write_ms: int = 0  # how long its writes took lately, by its last valid fetch
-    fell_back: bool = False  # it has fetched from below what it had acknowledged
+    fell_back: bool = False  # it has fetched from below its acknowledged end
     last_fetch_ms: int | None = None
     last_caught_up_ms: int | None = None
     log_end_at_fetch: int = 0  # the leader's, at that last fetch
     round: int = 0  # the last round that it has fetched in (see `reads.py`)
     fetches: int = 0  # valid ones
-    caught_up_fetch: int = 0  # number of the last one by which it was caught up
+    caught_up_fetch: int = 0  # number of the last fetch that showed it as caught up
 
 
 @dataclass(slots=True, eq=False)
 class Parked:
-    """A fetch that waits for news."""
+    """A parked fetch."""
 
     call: int
     request: Fetch
@@ -141,7 +142,7 @@ class Parked:
 
 
 class Served(NamedTuple):
-    """Where the leader was when it last looked for news for the parked fetches."""
+    """The leader's log end and watermark when it last served the parked fetches."""
 
     log_end: int = 0
     high_watermark: int = 0
@@ -174,7 +175,7 @@ class Probe(PendingRequest):
 
 
 class Measured(NamedTuple):
-    """Where measuring a newcomer began: only later fetches count."""
+    """The point at which measuring a newcomer began: only later fetches count."""
 
     since_ms: int
     fetches: int  # valid ones that the newcomer had sent by then
@@ -209,8 +210,8 @@ class Leader:
     served: Served = field(default_factory=Served)
     expiry_ms: int | None = None  # no parked fetch expires before
     owed_ms: int | None = None  # when to report a new watermark to voters if no record comes before
-    paused: bool = False  # no majority fetches (design §4.6)
-    unreached: set[int] = field(default_factory=set)  # ids of voters that a paused leader has asked in vain
+    paused: bool = False  # no majority fetches
+    unreached: set[int] = field(default_factory=set)  # ids of voters that did not answer a paused leader
     reset: bool = False  # the connections were reset: ask a bootstrap address next
     reset_due_ms: int = 0  # no further reset before
     round: int = 0  # raised by reads that must be current (`reads.py`)
@@ -252,7 +253,10 @@ class Leader:
 
 @dataclass(slots=True, eq=False)
 class Resigned:
-    """Led this epoch before, and says so to the other voters until they know.  It can neither vote nor lead in it."""
+    """Led this epoch before, and announces its end to the voters until they answer.
+
+    Cannot vote or lead in this epoch.
+    """
 
     deadline_ms: int | None
     farewells: dict[ReplicaKey, PendingRequest]
@@ -266,11 +270,11 @@ class Resigned:
 
 @dataclass(slots=True, eq=False)
 class Newborn:
-    """Beside the role Unattached: the way of an empty disk into its cluster (see `founding.py`)."""
+    """State of a newborn, beside its role Unattached (see `founding.py`)."""
 
     introductions: dict[str, PendingRequest]  # by founder's address
-    answers: dict[str, IntroduceReply] = field(default_factory=dict)  # of founders that are newborn, too
-    write: int | None = None  # makes its place durable; then the node takes part
+    answers: dict[str, IntroduceReply] = field(default_factory=dict)  # of founders that are newborn as well
+    write: int | None = None  # the write that makes its membership durable; after it the node takes part
     founded: bool = False
     replaced: ReplicaKey | None = None  # the listed voter whose disk this one replaces
 

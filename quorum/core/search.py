@@ -1,13 +1,13 @@
-"""The search for the leader, by a node that does not hear one.
+"""The search for the leader, by a node without contact with one.
 
-Theory of operation.  A node without a leader asks around: one DescribeQuorum at a time, to a voter or bootstrap address
-drawn at random.  Every node answers it from what it knows.
+Theory of operation.  A node without a leader asks other nodes: one DescribeQuorum at a time, to a voter or bootstrap
+address drawn at random.  Every node answers it from its own state.
 
-A *paused* leader, from which no majority fetches, asks around as well.  It may have been replaced, or removed from the
-voters, while it was cut off, and any node may be the one that can report it.  It asks voters and others in turn, also
+A *paused* leader, from which no majority fetches, asks as well.  It may have been replaced, or removed from the voters,
+while it was disconnected, and any node may be the one that can report it.  It asks voters and others in turn, also
 observers, because a link to a broker may work when those to the voters do not.  When it has tried all other voters and
-reached none, it has its connections dropped and returns to the bootstrap addresses.  Until it hears of a newer epoch it
-stays leader, so that a healed link needs no election."""
+reached none, it has its connections dropped and returns to the bootstrap addresses.  Until it learns of a newer epoch
+it stays leader, so that no election is needed when the link works again."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class LeaderSearch:
         self._timeouts = timeouts
 
     def is_on(self) -> bool:
-        """Whether this node searches now."""
+        """Return whether this node searches now."""
         state = self._state
         match state.role:
             case Unattached() | Prospective() | Resigned():
                 return state.met
             case Follower() as follower:
-                return follower.gone or follower.fetch.failures > 0
+                return follower.leader_ended or follower.fetch.failures > 0
             case Leader() as leader:
                 return leader.paused
         return False
 
     def ask_next(self, now_ms: int) -> None:
-        """Ask one random node, if the pause since the last one is over."""
+        """Ask one random node, if the pause since the last request is over."""
         state = self._state
         if not state.seek.is_due(now_ms):
             return
@@ -51,7 +51,7 @@ class LeaderSearch:
         state.ask(state.seek, Purpose.SEEK, to, DescribeQuorum(state.sender, state.config.address, epoch), now_ms)
 
     def _peers_of_paused(self, leader: Leader) -> list[Peer]:
-        """Return whom a paused leader may ask next: voters or others in turn; after a reset, bootstrap nodes."""
+        """Return the next nodes for a paused leader: voters or others in turn; after a reset, bootstrap nodes."""
         state = self._state
         known = self.addresses()
         if leader.reset:
@@ -69,7 +69,7 @@ class LeaderSearch:
         return first or second
 
     def _note_contact(self, leader: Leader, to: Peer, answered: bool, now_ms: int) -> None:
-        """Have the connections dropped once no other voter could be reached; not more often than every few seconds."""
+        """Drop the connections when no other voter could be reached, at most once every few seconds."""
         state = self._state
         if to.node_id is None or not self._is_voter_id(to.node_id):
             return
@@ -103,4 +103,4 @@ class LeaderSearch:
         if isinstance(state.role, Leader):
             self._note_contact(state.role, to, answered, now_ms)
         state.seek.failures += 1
-        state.seek.due_ms = now_ms + self._timeouts.backoff_ms(state.seek.failures)
+        state.seek.due_ms = now_ms + self._timeouts.retry_ms(state.seek.failures)

@@ -1,10 +1,10 @@
-"""Snapshots of this node: where the log may start, and what a leader sends to a replica that is behind that.
+"""Snapshots of this node: where the log may start, and the snapshots that a leader sends to replicas behind that point.
 
 Theory of operation.  A snapshot replaces everything below its end, which is committed and on a batch boundary.  The
-shell takes it, keeps its bytes, and reports it (`SnapshotTaken`).  Later the shell says that the log may start at the
-end of one (`TrimLog`).  The core then drops what lies below, and keeps what Raft still needs of it (its last epoch, the
-voters in force) as the log's *base*, which is written together with the drop.  The log never starts past the newest
-snapshot.
+shell takes it, keeps its bytes, and reports it (`SnapshotTaken`).  Later the shell reports that the log may start at
+the end of a snapshot (`TrimLog`).  The core then drops the records below that end.  It keeps the facts that Raft still
+needs (the last epoch, the voters in force) as the log's *base*, which is written in the same transaction.  The log
+never starts past the newest snapshot.
 
 A leader offers its newest snapshot instead of records in three cases: a fetch asks for records that the log does not
 hold any more, it comes from a log that diverged somewhere below the start of this one, or it comes from an empty log.
@@ -31,7 +31,7 @@ class WaitingDownload(NamedTuple):
 
 
 class Snapshots:
-    """The log's start, and the leader's end of FetchSnapshot."""
+    """The log's start, and the leader's side of FetchSnapshot."""
 
     def __init__(self, state: CoreState, contacts: Contacts) -> None:
         self._state = state
@@ -64,7 +64,7 @@ class Snapshots:
     # Leader
 
     def snapshot_for(self, request: Fetch) -> LogEnd | None:
-        """Return the snapshot to offer, if the log alone does not help the fetcher; else None."""
+        """Return the snapshot to offer, if the fetcher cannot continue from the log alone; else None."""
         state = self._state
         if state.snapshot is None:
             return None

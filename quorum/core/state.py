@@ -1,18 +1,18 @@
-"""The state that every part of the core shares, and what may be done to it.
+"""The state that every part of the core shares, and the operations on it.
 
-Theory of operation.  A step changes the state first and speaks last.  The parts only note what has to become durable
-(`save_election`, `append`, `truncate`).  All of it leaves as one `Write`, first among the step's effects, with the
-quorum state as it is at the end of the step.  A reply that promises something carries the number of the write that
-holds the promise.  Requests are not sent by transitions either: a role holds `PendingRequest`s, and the end of every
-step asks each part to send those that are due.  So there is one place that decides when a request leaves, one that
-computes when the next tick is needed, and a transition cannot forget or repeat a message.
+Theory of operation.  A step changes the state first and produces its effects last.  The parts only note the changes
+that must become durable (`save_election`, `append`, `truncate`).  These leave the step as one `Write`, the first of its
+effects, with the quorum state as it is at the end of the step.  A reply that depends on a write, such as a granted
+vote, carries the number of that write.  Transitions do not send requests: a role holds `PendingRequest`s, and at the
+end of every step each part sends those that are due.  So one place decides when a request is sent, one place computes
+when the next tick is needed, and a transition cannot forget or repeat a message.
 
 Three rules make this safe across crashes:
 - A vote and an epoch leave this node (in a reply, or in a candidate's requests) only after their write.
 - A fetch leaves when everything appended before is durable, so its offset is an acknowledgement.
-- A node that led an epoch, or was a candidate in it, never leads it again after a restart: as leader it boots Resigned,
-  and a candidacy always takes a new epoch.  Followers may keep batches of that epoch that this disk has lost.  No other
-  batch will ever carry their (epoch, offset).
+- A node that led an epoch, or was a candidate in it, never leads it again after a restart: a former leader starts as
+  Resigned, and every candidacy takes a new epoch.  Followers may have batches of that epoch that this disk has lost.
+  No other batch will ever have their (epoch, offset).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from quorum.core.types import (
 from quorum.core.voters import VoterHistory
 
 EPOCH_MAX = 2**31 - 2**16
-"""No peer can drive the epoch above this: it would not fit the wire soon after."""
+"""Requests with a higher epoch are refused: soon afterwards the epoch would no longer fit into 31 bits."""
 
 
 class Purpose(Enum):
@@ -59,7 +59,7 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request in flight, as far as the reply's handler needs it."""
+    """A request in flight, with the values that the handler of the reply needs."""
 
     purpose: Purpose
     to: Peer
@@ -77,7 +77,7 @@ class SubmittedWrite(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What the invariants were last checked with: neither may go back."""
+    """The values at the last check of the invariants.  Neither the epoch nor the watermark may decrease."""
 
     election: Election
     high_watermark: int
@@ -101,7 +101,7 @@ class Draft:
 
 
 class CoreState:
-    """What a node of the quorum knows, what it still has to write, and its requests in flight.
+    """The knowledge of a node of the quorum, its pending writes, and its requests in flight.
 
     It belongs to one `RaftCore`, whose parts share it.  Only the parts write to it.
     """
@@ -116,7 +116,7 @@ class CoreState:
         self.cluster_id = stored.state.cluster_id
         self.generation = stored.state.generation
         self.election = stored.state.election
-        self.met = stored.log_end > 0  # knows its cluster and its place in it; false for a newborn
+        self.met = stored.log_end > 0  # this node has been in a cluster; false for a newborn
         self.newborn: Newborn | None = None
         # A snapshot holds committed records only.
         self.high_watermark = 0 if self.snapshot is None else self.snapshot.offset
@@ -148,17 +148,17 @@ class CoreState:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this disk is in the voter set in force."""
+        """Return whether this disk is in the voter set in force."""
         if self.history.current is not self._cached_voters:
             self._cache_voters()
         return self.met and self._is_listed
 
     @property
-    def may_stand(self) -> bool:
-        """Whether this disk may be a candidate: a voter, or one that an uncommitted record removes.
+    def may_be_candidate(self) -> bool:
+        """Return whether this disk may be a candidate: a voter, or one that an uncommitted record removes.
 
         In the second case it may be the only disk that has the record, and every voter that lacks the record still
-        needs this disk's log (Raft thesis §4.2.2).  It does not count itself.
+        needs this disk's log (Raft thesis §4.2.2).  As a candidate, this node does not count its own vote.
         """
         return self.is_voter or (self.met and self.history.was_just_removed(self.key, self.high_watermark))
 
@@ -174,13 +174,13 @@ class CoreState:
         return self._other_voters
 
     def _cache_voters(self) -> None:
-        """Compute once per voter set what every step asks of it."""
+        """Compute the values that every step needs from the voter set, once per voter set."""
         voters = self._cached_voters = self.history.current
         self._is_listed = self.key in voters
         self._other_voters = [voter.key for voter in voters if voter.key != self.key]
 
     def peer(self, voter: ReplicaKey) -> Peer:
-        """Return where the log says that this voter is."""
+        """Return the address of this voter according to the log."""
         found = self.history.current.by_id(voter.node_id)
         assert found is not None, f"{voter} is not a voter of {self.history.current}"
         return Peer(voter.node_id, found.address)
@@ -191,13 +191,13 @@ class CoreState:
         match self.role:
             case Leader():
                 return Peer(self.key.node_id, self.config.address)
-            case Follower(gone=False) as follower:
+            case Follower(leader_ended=False) as follower:
                 return follower.leader
         return None
 
     @property
     def known(self) -> Knowledge:
-        """What every reply says."""
+        """The quorum as this node knows it; in every reply."""
         leader = self.leader
         return Knowledge(
             cluster_id=self.expected_cluster_id,
@@ -209,7 +209,7 @@ class CoreState:
 
     @property
     def sender(self) -> Sender:
-        """What every request says."""
+        """The identity of this node; in every request."""
         return Sender(self.expected_cluster_id, self.generation, self.key)
 
     @property
@@ -217,7 +217,7 @@ class CoreState:
         return self.cluster_id or self.config.cluster_id
 
     def refuse_stranger(self, sender: Sender, target: ReplicaKey | None) -> ErrorCode:
-        """Refuse other clusters, other generations, and requests for another disk, whatever their epoch is."""
+        """Refuse other clusters, other generations, and requests for another disk, regardless of their epoch."""
         own = self.expected_cluster_id
         if sender.cluster_id is None or own is None or sender.cluster_id != own:
             return ErrorCode.NEWBORN if own is None else ErrorCode.INCONSISTENT_CLUSTER_ID
@@ -228,7 +228,7 @@ class CoreState:
         return ErrorCode.NONE
 
     def is_ours(self, record: Voters) -> bool:
-        """Whether this record can be in the log of this node's cluster."""
+        """Return whether this record can be in the log of this node's cluster."""
         is_known = record.cluster_id == self.cluster_id and record.generation <= self.generation
         return is_known and len(record.voters) > 0
 
@@ -304,7 +304,7 @@ class CoreState:
 
     def written(self, write_id: int, now_ms: int) -> None:
         """Note that this write, and all before it, are durable."""
-        assert write_id <= self.last_write, f"write {write_id} was never asked for"
+        assert write_id <= self.last_write, f"write {write_id} was never requested"
         self.durable_write = max(self.durable_write, write_id)
         while self._writes and self._writes[0].id <= write_id:
             self.latency.note(self._writes.popleft().submitted_ms, now_ms)
@@ -331,8 +331,9 @@ class CoreState:
     def note_new_epoch(self, before: int) -> None:
         """Do not report the present epoch, which this node began, before it is durable.
 
-        No other disk has it.  If a crash took it back, a node that had heard of it would wait for its leader: an
-        observer for ever, because no leader believes an observer's epoch.
+        No other disk has stored this epoch.  If a crash removed it from this disk, another node that had learned it
+        would wait for a leader of that epoch.  An observer would wait forever, because no leader adopts the epoch of an
+        observer.
         """
         pending = self.epoch_to_report
         self._new_epoch = NewEpoch(self.election_write, before if pending is None else pending)
@@ -347,7 +348,7 @@ class CoreState:
     # Invariants
 
     def check(self) -> None:
-        """Assert what must hold after every step."""
+        """Assert the invariants, after every step."""
         (before, watermark), now = self.checked, self.election
         self.checked = Checked(now, self.high_watermark)
         assert now.epoch >= before.epoch, f"epoch went from {before.epoch} back to {now.epoch}"
@@ -360,7 +361,7 @@ class CoreState:
         assert log.start <= log.durable_end <= log.end, f"durable {log.durable_end} of {log.start}..{log.end}"
         assert log.last.epoch <= now.epoch or self.refused, f"log epoch {log.last.epoch} above {now.epoch}"
         if isinstance(self.role, Prospective | Candidate):
-            assert self.may_stand, f"{self.key} stands without being a voter: {self.role}"
+            assert self.may_be_candidate, f"{self.key} is a candidate without being a voter: {self.role}"
         self.role.check(self.key, now, log)
         if self.newborn is not None:
             assert isinstance(self.role, Unattached), f"newborn as {self.role}"

@@ -1,9 +1,10 @@
-"""What a node says of itself and of the quorum: the answer to DescribeQuorum."""
+"""The answer to DescribeQuorum: the state of a node and of the quorum."""
 
 from __future__ import annotations
 
 from quorum.core.contacts import Contacts
 from quorum.core.events import AddVoter, RemoveVoter, UpdateVoter
+from quorum.core.handover import Handovers
 from quorum.core.leader_history import LeaderHistory
 from quorum.core.messages import DescribeQuorumReply, ErrorCode, LeadershipEnd, ReplicaStatus
 from quorum.core.roles import Leader
@@ -14,15 +15,16 @@ from quorum.core.types import Voter
 class Status:
     """Describes this node, and as leader its replicas and its work on the voters."""
 
-    def __init__(self, state: CoreState, contacts: Contacts, leaders: LeaderHistory) -> None:
+    def __init__(self, state: CoreState, contacts: Contacts, leaders: LeaderHistory, handovers: Handovers) -> None:
         self._state = state
         self._contacts = contacts
         self._leaders = leaders
+        self._handovers = handovers
 
     def describe(self, now_ms: int, error: ErrorCode) -> DescribeQuorumReply:
-        """Return what this node knows of the quorum; ages are before `now_ms`.
+        """Return the state of the quorum that this node knows; ages are relative to `now_ms`.
 
-        With an error, only what every reply says.
+        With an error, return only the fields of every reply.
         """
         state, leader = self._state, self._state.role
         if isinstance(leader, Leader):
@@ -49,6 +51,7 @@ class Status:
             target_step=self._target_step(leader) if isinstance(leader, Leader) else None,
             target_problem=leader.target_problem if isinstance(leader, Leader) else None,
             last_leadership_end=self._last_end(now_ms),
+            preferred_problem=self._handovers.preferred_problem(now_ms),
         )
 
     def _replica(self, replica: Voter, now_ms: int) -> ReplicaStatus:
@@ -71,15 +74,15 @@ class Status:
         )
 
     def _target_step(self, leader: Leader) -> str | None:
-        """Return what the leader is doing towards the target, in words; None when nothing is under way."""
+        """Describe the current step towards the target; return None if no step has begun."""
         step = leader.step
         if step is None or self._state.history.target is None:
             return None
-        doing = "is committing" if step.end is not None else "is checking"
+        doing = "committing the change" if step.end is not None else "checking the change"
         match step.change:
             case AddVoter() as change:
                 waits = step.measured_from is not None and step.end is None
-                doing = "waits until it has caught up" if waits else doing
+                doing = "waiting until the node has caught up" if waits else doing
                 return f"add node {change.node_id} at {change.address}: {doing}"
             case RemoveVoter() as change:
                 return f"remove node {change.node_id}: {doing}"

@@ -1,6 +1,6 @@
-"""When to stop waiting: back-offs after failures, and the deadlines of elections and fetches.
+"""Limits of waiting: back-offs after failures, and the deadlines of elections and fetches.
 
-Every deadline is drawn anew each time that it is armed, so that nodes do not act in the same millisecond for long.
+Every deadline is drawn at random each time that it is set, so that nodes do not act at the same time repeatedly.
 """
 
 from __future__ import annotations
@@ -12,8 +12,13 @@ from quorum.core.state import CoreState
 
 
 def is_slow(write_ms: int, config: RaftConfig) -> bool:
-    """Whether a disk whose writes take so long is slow; see `latency.py`."""
+    """Return whether a disk with this write latency is slow; see `latency.py`."""
     return write_ms * 4 >= config.election_timeout_ms
+
+
+def backoff_ms(first_ms: int, max_ms: int, failures: int) -> int:
+    """Return how long to wait after so many failures in a row: twice as long after each further one, up to `max_ms`."""
+    return min(max_ms, first_ms << min(max(failures - 1, 0), 10))
 
 
 class Timeouts:
@@ -28,28 +33,28 @@ class Timeouts:
         """Return a number that is uniform over 0..below_ms - 1."""
         return int(self._random.random() * below_ms)
 
-    def backoff_ms(self, failures: int) -> int:
-        """Return how long to wait after so many failures in a row."""
-        base = self._config.retry_backoff_ms
-        return min(self._config.retry_backoff_max_ms, base << min(max(failures - 1, 0), 6)) + self.draw(base)
+    def retry_ms(self, failures: int) -> int:
+        """Return how long to wait before the next request after so many failures in a row, with a random part."""
+        first_ms, max_ms = self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
+        return backoff_ms(first_ms, max_ms, failures) + self.draw(first_ms)
 
     def patience_ms(self, now_ms: int) -> int:
-        """Return how long this voter lets others with faster disks stand first: until each has tried twice."""
+        """Return how long this voter lets voters with faster disks go first, so that each of them can try twice."""
         timeout = self._config.fetch_timeout_ms
         return timeout + timeout // 4 if is_slow(self._state.write_ms(now_ms), self._config) else 0
 
     def election_deadline(self, now_ms: int) -> int | None:
         """Return when to begin the next election; None for an observer, which never does."""
-        if not self._state.may_stand:
+        if not self._state.may_be_candidate:
             return None
         timeout = self._config.election_timeout_ms
         return now_ms + timeout + self.draw(timeout) + self.patience_ms(now_ms)
 
     def first_deadline(self, now_ms: int) -> int | None:
-        """Return the same for the first election after a start: a sole voter need not wait for anyone."""
+        """Return when to begin the first election after a start: a sole voter begins immediately."""
         return now_ms if self._state.is_sole_voter else self.election_deadline(now_ms)
 
-    def standing_deadline(self, now_ms: int) -> int:
+    def candidacy_deadline(self, now_ms: int) -> int:
         """Return when to give up an election that this node begins."""
         timeout, write_ms = self._config.election_timeout_ms, self._state.write_ms(now_ms)
         # This node's vote, and then those of others, must become durable meanwhile.

@@ -1,7 +1,7 @@
 """The roles of a node and the legal transitions between them: the only place that assigns `role`.
 
-A transition leaves the epoch as given, and never lowers it.  A leader that loses its role answers everybody who waits
-for it: parked fetches, reads to be confirmed, a change of the voters."""
+A transition leaves the epoch as given, and never lowers it.  A leader that loses its role answers all waiting requests:
+parked fetches, reads to be confirmed, a change of the voters."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ TRANSITIONS = (
     Transition(Role.FOLLOWER, Role.FOLLOWER, "leader of a later epoch"),
     Transition(Role.FOLLOWER, Role.PROSPECTIVE, "loses its leader"),
     Transition(Role.FOLLOWER, Role.CANDIDATE, "the only voter loses its leader"),
-    Transition(Role.PROSPECTIVE, Role.UNATTACHED, "later epoch, votes, gives way, or disk hangs"),
-    Transition(Role.PROSPECTIVE, Role.FOLLOWER, "finds the leader, or returns to the one before"),
+    Transition(Role.PROSPECTIVE, Role.UNATTACHED, "later epoch, votes, gives way to another node, or disk hangs"),
+    Transition(Role.PROSPECTIVE, Role.FOLLOWER, "finds the leader, or returns to the previous one"),
     Transition(Role.PROSPECTIVE, Role.PROSPECTIVE, "pre-vote times out"),
     Transition(Role.PROSPECTIVE, Role.CANDIDATE, "a majority would vote for it"),
     Transition(Role.CANDIDATE, Role.UNATTACHED, "later epoch, or disk hangs"),
@@ -59,11 +59,11 @@ TRANSITIONS = (
     Transition(Role.CANDIDATE, Role.LEADER, "a majority votes for it"),
     Transition(Role.LEADER, Role.UNATTACHED, "later epoch"),
     Transition(Role.LEADER, Role.FOLLOWER, "leader of a later epoch"),
-    Transition(Role.LEADER, Role.CANDIDATE, "leads anew, above a node that is ahead"),
+    Transition(Role.LEADER, Role.CANDIDATE, "a node that is not a voter has a later epoch"),
     Transition(Role.LEADER, Role.RESIGNED, "stops, hands over, leaves the voters, or disk hangs"),
     Transition(Role.RESIGNED, Role.UNATTACHED, "later epoch, no successor, or disk hangs"),
     Transition(Role.RESIGNED, Role.FOLLOWER, "finds the leader of a later epoch"),
-    Transition(Role.RESIGNED, Role.CANDIDATE, "the only voter leads again"),
+    Transition(Role.RESIGNED, Role.CANDIDATE, "the only voter becomes a candidate again"),
 )
 """All legal transitions.  ARCHITECTURE.md draws them."""
 
@@ -109,11 +109,11 @@ class Transitions:
             fail_change(state, before, reason)
 
     def become_unattached(self, epoch: int, now_ms: int, reason: str) -> None:
-        """In `epoch`, with no leader.  A running election timer runs on: being bumped must not starve a voter."""
+        """Enter `epoch` without a leader.  A running election timer continues, so that later epochs cannot delay it."""
         state = self._state
         state.enter_epoch(epoch)
         deadline: int | None = None
-        if state.may_stand:
+        if state.may_be_candidate:
             match state.role:
                 case Unattached() | Prospective() | Candidate() | Resigned():
                     deadline = state.role.deadline_ms
@@ -135,24 +135,26 @@ class Transitions:
     def become_prospective(self, now_ms: int, reason: str) -> None:
         """Ask the others, in the present epoch, whether they would vote for this node."""
         state = self._state
-        assert state.may_stand, f"{state.key} stands without being a voter"
+        assert state.may_be_candidate, f"{state.key} is a candidate without being a voter"
         lost_id: int | None = None
         lost: Peer | None = None
-        if isinstance(state.role, Follower) and not state.role.gone:
+        if isinstance(state.role, Follower) and not state.role.leader_ended:
             lost_id, lost = state.role.leader_id, state.role.leader
         votes = {voter: PendingVote(now_ms) for voter in state.other_voters}
-        self.become(Prospective(self._timeouts.standing_deadline(now_ms), votes, lost_id, lost), now_ms, reason)
+        repeated = isinstance(state.role, Prospective)
+        deadline = self._timeouts.candidacy_deadline(now_ms)
+        self.become(Prospective(deadline, votes, lost_id, lost, repeated), now_ms, reason)
 
     def become_candidate(self, now_ms: int, reason: str, above: int = 0) -> None:
-        """Take the next epoch, and one past `above`, vote for itself in it, and ask the others once that is durable."""
+        """Take the next epoch that is also above `above`, vote for itself, and ask the others once that is durable."""
         state = self._state
-        assert state.may_stand, f"{state.key} stands without being a voter"
+        assert state.may_be_candidate, f"{state.key} is a candidate without being a voter"
         before = state.epoch
         state.election = Election(max(before, above) + 1, None, state.key)
         state.save_election()
         state.note_new_epoch(before)
         votes = {voter: PendingVote(now_ms) for voter in state.other_voters}
-        self.become(Candidate(self._timeouts.standing_deadline(now_ms), votes, state.election_write), now_ms, reason)
+        self.become(Candidate(self._timeouts.candidacy_deadline(now_ms), votes, state.election_write), now_ms, reason)
 
     def become_leader(self, granting: tuple[ReplicaKey, ...], now_ms: int, reason: str) -> None:
         """Lead the epoch that was voted for; its first record is the LeaderChange."""
@@ -177,7 +179,7 @@ class Transitions:
     def become_resigned(
         self, successors: tuple[ReplicaKey, ...], deadline_ms: int | None, now_ms: int, reason: str
     ) -> None:
-        """Lead no more, in the same epoch; until `deadline_ms`, tell the others."""
+        """Stop leading, in the same epoch, and announce it to the others until `deadline_ms`."""
         state = self._state
         assert state.election.leader_id == state.key.node_id, f"resigns from {state.election}"
         farewells = {voter: PendingRequest(now_ms) for voter in state.other_voters}

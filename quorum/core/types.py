@@ -65,12 +65,12 @@ class VoterSet:
         return any(voter.key == key for voter in self.voters)
 
     def by_id(self, node_id: int) -> Voter | None:
-        """The voter with this node id, whatever its directory id."""
+        """Return the voter with this node id, with any directory id."""
         return next((voter for voter in self.voters if voter.key.node_id == node_id), None)
 
     @property
     def majority(self) -> int:
-        """How many voters decide."""
+        """The number of voters that is a majority."""
         return len(self.voters) // 2 + 1
 
 
@@ -97,7 +97,7 @@ class Voters:
 
 @dataclass(frozen=True, slots=True)
 class TargetVoters:
-    """The voter set that the leader works towards, one step at a time; None ends the work (design §4.8)."""
+    """The voter set that the leader works towards, one step at a time; None ends the work."""
 
     target: VoterSet | None
 
@@ -138,13 +138,13 @@ class Election:
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """QuorumStateMessage: everything that a node stores of the quorum besides the log (design §4.1).
+    """QuorumStateMessage: everything that a node stores of the quorum besides the log.
 
     `voters` and `target_voters` cache the control records below `applied_offset`; they are written in the same
     transaction as those records and recomputed from the log, and compared, at start.
     """
 
-    cluster_id: str | None = None  # None: newborn, or an observer that has not met its cluster
+    cluster_id: str | None = None  # None: newborn, or an observer that has not reached its cluster yet
     generation: int = 0
     election: Election = Election(0)
     applied_offset: int = 0
@@ -154,7 +154,7 @@ class QuorumState:
 
 @dataclass(frozen=True, slots=True)
 class LogBase:
-    """The part of a log that a snapshot replaces, as far as Raft needs it: its end, and what is in force there."""
+    """The part of a log that a snapshot replaces, reduced to its end and to the voters and target in force there."""
 
     end: LogEnd
     voters: Voters
@@ -168,7 +168,7 @@ class StoredQuorum:
     epochs: (epoch, start offset) of each epoch in the log, ascending.
     controls: each control batch in the log, ascending; the core rebuilds the voter history from them.
     formatted_for: the cluster that the directory was formatted for beforehand; None for any.
-    base: of what came before the log's start; None when the log starts at 0.
+    base: the part before the log's start; None if the log starts at 0.
     snapshots: the ends of those that are here, ascending; all of committed records.
     """
 
@@ -184,7 +184,7 @@ class StoredQuorum:
     snapshots: tuple[LogEnd, ...] = ()
 
     def goes_on_from(self, snapshot: LogEnd) -> bool:
-        """Whether the log reaches the end of this snapshot with the same history, or begins there.
+        """Return whether the log reaches the end of this snapshot with the same history, or begins there.
 
         It may not, if the snapshot was received and the node stopped before it set the log to its end.  The log then
         ends before the snapshot's end, or holds batches of another epoch there (equal offset and epoch: equal logs).
@@ -198,7 +198,7 @@ class StoredQuorum:
 
 
 class Role(Enum):
-    """The states of design §4.  An observer is only ever UNATTACHED or FOLLOWER."""
+    """The roles of a node.  An observer is always UNATTACHED or FOLLOWER."""
 
     UNATTACHED = "unattached"
     FOLLOWER = "follower"

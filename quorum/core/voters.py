@@ -1,8 +1,8 @@
 """The voter sets in the log, by offset.
 
 A voter set is in force from the moment it is appended, committed or not, and a truncation brings back the one before
-it (KIP-853).  So the set is never a field that someone assigns: it is read off this history, which grows and is cut
-with the log and nowhere else.
+it (KIP-853).  So no code assigns the set: it is computed from this history, which grows and is truncated only
+together with the log.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class VoterHistory:
         return self._targets[-1][1].target if self._targets else None
 
     def was_just_removed(self, key: ReplicaKey, high_watermark: int) -> bool:
-        """Whether the latest set, not committed yet, is the one that removes this voter."""
+        """Return whether the latest, uncommitted set removes this voter."""
         if len(self._voters) < 2 or self._voters[-1][0] < high_watermark:
             return False
         return key in self._voters[-2][1].voters and key not in self.current
@@ -106,7 +106,7 @@ class VoterHistory:
 
     @property
     def target_started_size(self) -> int:
-        """How many voters there were when the present target was set."""
+        """The number of voters when the present target was set."""
         offset = self._targets[-1][0] if self._targets else 0
         before = self.below(offset)[0]
         if len(before) == 0 and self._voters:
@@ -114,7 +114,7 @@ class VoterHistory:
         return max(len(before), 1)
 
     def was_voter(self, node_id: int, directory_id: UUID | None) -> bool:
-        """Whether an earlier voter set of this log had such a voter."""
+        """Return whether an earlier voter set of this log had such a voter."""
         voters = [record.voters.by_id(node_id) for _, record in self._voters]
         return any(voter is not None and directory_id in (None, voter.key.directory_id) for voter in voters)
 

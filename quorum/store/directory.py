@@ -7,7 +7,7 @@ A missing file is never re-created.  The database gets its final name only when 
 written last.  A directory is therefore empty, or its formatting was interrupted (then its database was never opened),
 or it holds all of its files.  The lock and the mark are exceptions: nothing depends on their contents, so they are
 re-created, and that is logged.  While a process has the directory open, the lock file records it.  The write-ahead log
-must then exist, too, and hold the write that every opening begins with.
+must then also exist, and hold the write with which every opening begins.
 
 **The mark.**  The first opening creates the file `<directory>.formatted` beside the directory.  While this file exists,
 the directory must exist.  This distinguishes a directory that was deleted, or whose disk is not mounted, from one that
@@ -186,7 +186,7 @@ def identity_missing(directory: str) -> CorruptStoreError:
 
 def _mend(directory: str) -> str:
     """Return the next step for an operator whose identity file is lost.  The mark holds a copy of it."""
-    anew = f"to begin anew, `quorum-node set-aside --data-dir {os.path.dirname(os.path.abspath(directory))}`"
+    anew = f"to start over, `quorum-node set-aside --data-dir {os.path.dirname(os.path.abspath(directory))}`"
     if isinstance(_read_mark(directory).get("directory_id"), str):
         return f"cp {mark_path(directory)} {os.path.join(directory, IDENTITY)}; {anew}"
     return f"restore it from a copy; {anew}"
@@ -314,14 +314,14 @@ def is_blank(directory: str, lock: Lock) -> bool:
         return False
     for name in (WAL, IDENTITY):
         if os.path.exists(os.path.join(directory, name)):
-            raise CorruptStoreError(f"{database} is missing, but {name} is there", next_step="restore the directory")
+            raise CorruptStoreError(f"{database} is missing, but {name} exists", next_step="restore the directory")
     if lock.was_open:
         raise CorruptStoreError(f"{database} is missing, and was in use before", next_step="restore the directory")
     mark = mark_path(directory)
     if os.path.exists(mark):
         raise CorruptStoreError(
-            f"{database} is missing, but {mark} says that it was there: what this node held and voted for is gone",
-            next_step="mount the disk or restore the directory; if this node is to begin anew, as with an empty disk, "
+            f"{database} is missing, but {mark} shows that it existed: the log and votes of this node are lost",
+            next_step="mount the disk or restore the directory; if this node is to start over, as with an empty disk, "
             f"remove {mark}",
         )
     return True

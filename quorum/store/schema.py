@@ -61,7 +61,7 @@ def create_database(directory: str) -> None:
 def was_opened(directory: str) -> bool:
     """Return whether a node has used the database.  False only if formatting was interrupted after its creation.
 
-    Reads the main file alone.  A write-ahead log exists only after an opening, and the main file records that, too.
+    This reads only the main file, which counts the openings.  A write-ahead log exists only after the first one.
     """
     path = quote(os.path.abspath(os.path.join(directory, DATABASE)))
     connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)

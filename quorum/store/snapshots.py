@@ -26,7 +26,7 @@ DAMAGED_KEPT = 3
 _READ_BYTES = 1 << 20
 _HEADER_BYTES = 64 << 10
 
-_log = get_logger("quorum")
+logger = get_logger("quorum")
 
 
 class SnapshotFiles:
@@ -44,7 +44,7 @@ class SnapshotFiles:
         """Remove unfinished files, except the newest one if it is a download: it ends above `log_end`."""
         parts = self._parts()
         for end in parts[:-1] if parts and parts[-1].offset > log_end else parts:
-            _log.warning("unfinished snapshot removed", file=self._part(end))
+            logger.warning("unfinished snapshot removed", file=self._part(end))
             os.unlink(self._part(end))
 
     def _parts(self) -> list[LogEnd]:
@@ -63,7 +63,7 @@ class SnapshotFiles:
             try:
                 found.append(self._look(os.path.join(self._directory, name), LogEnd(int(match[2]), int(match[1]))))
             except MalformedError as error:
-                _log.error("snapshot not used: damaged", directory=self._directory, file=name, cause=str(error))
+                logger.error("snapshot not used: damaged", directory=self._directory, file=name, cause=str(error))
         return tuple(sorted(found, key=lambda info: info.end.offset))
 
     def _look(self, path: str, end: LogEnd) -> SnapshotInfo:
@@ -132,7 +132,7 @@ class SnapshotFiles:
 
     def set_aside(self, end: LogEnd) -> None:
         if os.path.exists(self.path(end)):
-            _log.warning("damaged snapshot set aside", file=self._move_aside(self.path(end), end))
+            logger.warning("damaged snapshot set aside", file=self._move_aside(self.path(end), end))
 
     def _move_aside(self, path: str, end: LogEnd) -> str:
         """Rename a file so that nothing uses it, and return its new path."""
@@ -150,7 +150,7 @@ class SnapshotFiles:
                 size = os.fstat(file.fileno()).st_size
                 return size, os.pread(file.fileno(), max_bytes, position) if position < size else b""
         except FileNotFoundError:
-            raise SnapshotMissingError(f"{self.path(end)} is not there") from None
+            raise SnapshotMissingError(f"{self.path(end)} does not exist") from None
 
     def delete(self, end: LogEnd) -> None:
         _remove(self.path(end))

@@ -1,8 +1,8 @@
 """`SqliteQuorumStore`: the durable log and quorum state of one node in one SQLite database.
 
-Theory of operation.  A call of `write` is one transaction, hence one fsync (WAL, synchronous=FULL), however many core
-writes it contains: truncations, batches, and the last quorum state.  The whole transaction runs as one function on
-aiosqlite's thread, because each hop between the event loop and that thread costs about as much as an insert (measured).
+Theory of operation.  A call of `write` is one transaction, and one fsync (WAL, synchronous=FULL), for any number of
+core writes: truncations, batches, and the last quorum state.  The whole transaction runs as one function on aiosqlite's
+thread, because each hop between the event loop and that thread costs about as much as an insert (measured).
 
 Every batch and the quorum state carry their own CRC-32C, because SQLite does not notice a changed byte in a page.  The
 voter sets in the state are a cache of the log's control records; at start they are recomputed and compared.  The start
@@ -13,7 +13,7 @@ write-ahead log is checkpointed ("folded" into the database), and batches below 
 itself moves within the write (the table `base`).  Batches that remain below it no longer belong to the log, even after
 a crash; the next opening deletes them.
 
-Nothing is retried after a failure: a second fsync may succeed without having written (design §4.13).  Closing SQLite
+Nothing is retried after a failure: a second fsync may succeed without having written.  Closing SQLite
 would sync the write-ahead log once more, copy it into the database and delete it.  A failed store is therefore not
 closed: database, write-ahead log and the mark of an unclean stop stay as they are.
 """
@@ -79,7 +79,7 @@ _COLUMNS = "base_offset, epoch, count, timestamp_ms, kind, content, crc"
 
 _T = TypeVar("_T")
 
-_log = get_logger("quorum")
+logger = get_logger("quorum")
 
 
 class SqliteQuorumStore:
@@ -146,7 +146,7 @@ class SqliteQuorumStore:
         ends = tuple(info.end for info in self._files.all() if stored.goes_on_from(info.end))
         if stored.log_start > 0 and not ends:
             raise CorruptStoreError(
-                f"{self._directory}: the log starts at {stored.log_start}, and no snapshot holds what came before",
+                f"{self._directory}: the log starts at {stored.log_start}, and no snapshot holds the earlier records",
                 next_step="replace this disk, or restore the directory; nothing was changed",
             )
         return ends
@@ -171,7 +171,9 @@ class SqliteQuorumStore:
             raise CorruptStoreError(f"{self._path} is missing", next_step="restore it, or replace this disk")
         self._check_wal(is_new=found is None)
         if write_mark(self._directory, identity) and found is not None:
-            _log.warning("the mark beside the quorum directory was missing: made anew", file=mark_path(self._directory))
+            logger.warning(
+                "the mark of the quorum directory was missing and was recreated", file=mark_path(self._directory)
+            )
         return identity
 
     def _check_wal(self, is_new: bool) -> None:
@@ -179,7 +181,7 @@ class SqliteQuorumStore:
         path = os.path.join(self._directory, WAL)
         is_lock_lost = self._lock.was_lost and not is_new
         if is_lock_lost:
-            _log.warning(
+            logger.warning(
                 "the lock file of the quorum directory was missing: whether the last stop was clean is not known",
                 file=os.path.join(self._directory, LOCK),
             )
@@ -341,7 +343,7 @@ class SqliteQuorumStore:
             self._failure = self._translate(error)
             raise self._failure from error
         except TimeoutError as error:
-            self._failure = FatalError(f"{self._path}: {error}", next_step="look at the disk, then start again")
+            self._failure = FatalError(f"{self._path}: {error}", next_step="check the disk, then start again")
             raise self._failure from error
         self._unfolded_bytes += size  # not read before the await: `_tidy` may reset it meanwhile
         is_due = self.has_leftovers or self._unfolded_bytes >= CHECKPOINT_BYTES
@@ -516,7 +518,7 @@ class SqliteQuorumStore:
         if closing.done():
             closing.result()
         else:
-            _log.error("quorum directory not closed in time", directory=self._directory, seconds=CLOSE_TIMEOUT_S)
+            logger.error("quorum directory not closed in time", directory=self._directory, seconds=CLOSE_TIMEOUT_S)
 
     async def _close(self, leave_files: bool) -> None:
         try:
@@ -546,7 +548,7 @@ class SqliteQuorumStore:
         connection, self._connection = self._connection, None
         lock, self._lock = self._lock, None
         if connection is not None and leave_files:
-            _log.warning("quorum directory left as it is: not closed after a failure", directory=self._directory)
+            logger.warning("quorum directory left as it is: not closed after a failure", directory=self._directory)
             abandon(connection._conn)
             connection._connection = None  # otherwise `stop` would close it
             if (stopped := connection.stop()) is not None:
@@ -591,7 +593,7 @@ class SqliteQuorumStore:
         name = getattr(error, "sqlite_errorname", type(error).__name__)
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
             return self._corrupt(f"{error} ({name})")
-        return FatalError(f"{self._path}: {error} ({name})", next_step="look at the disk: full, read-only or failing")
+        return FatalError(f"{self._path}: {error} ({name})", next_step="check the disk: full, read-only or failing")
 
 
 def _fold(connection: sqlite3.Connection) -> None:

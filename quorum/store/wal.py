@@ -2,7 +2,7 @@
 
 Theory of operation.  SQLite recovers a write-ahead log by reading it up to the first frame whose checksum does not
 match.  It treats that frame as a write that a crash interrupted.  A flipped bit looks the same to SQLite: it undoes
-everything committed from there on, votes included, and its integrity check passes (measured, design §4.1).  But an
+everything committed from there on, votes included, and its integrity check passes (measured).  But an
 interrupted write is the *last* thing in the file.  So after an unclean stop we walk the frames ourselves.  If an intact
 commit follows a damaged frame, durable data has been damaged, and the store refuses to start.
 
@@ -93,9 +93,9 @@ def check_wal(path: str, in_use: bool = False) -> WalSummary:
         return summary
 
 
-def _lost(what: str) -> CorruptStoreError:
+def _lost(damage: str) -> CorruptStoreError:
     return CorruptStoreError(
-        f"{what} although the directory was in use: what was written last is gone",
+        f"{damage} although the directory was in use: the last writes are lost",
         next_step="restore it, or replace this disk; do not delete the file",
     )
 
@@ -130,7 +130,7 @@ class _Walk:
             place = "the header" if sums is None else f"frame {frames + 1} (at byte {self._position(frames)})"
             raise CorruptStoreError(
                 f"{self._path}: {place} is damaged, and a commit after it (frame {later + 1}) is intact: "
-                f"what was durable has been damaged",
+                f"durable data has been damaged",
                 next_step="replace this disk, or restore the directory from before the damage; do not delete the file",
             )
         return WalSummary(frames, commits, self._size > self._position(frames))

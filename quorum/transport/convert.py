@@ -1,4 +1,4 @@
-"""Messages of the `Quorum` service: protobuf ⇄ `quorum.core.messages`.  Here untrusted quorum traffic is checked.
+"""Messages of the `Quorum` service: protobuf ⇄ `quorum.core.messages`.  Untrusted quorum traffic is checked here.
 
 Every received field is checked: that it is present, in range and of bounded size.  A message that fails a check raises
 `RemoteProtocolError` and never reaches the core.  A reply is also compared with its request: the correlation id, the
@@ -23,9 +23,6 @@ from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import quorum_pb2 as pb
-
-TOOL = m.Sender(None, 0, ReplicaKey(-1, UNASSIGNED))
-"""Sender id of a DescribeQuorum that no node sends, but a tool such as kctl."""
 
 BATCH_MIN_BYTES = 64
 """The least size that a batch counts for, see `Batch.size`."""
@@ -271,7 +268,7 @@ def _fetch_reply_from(request: m.Fetch, message: pb.FetchReply) -> m.FetchReply:
     given = [part is not None for part in (diverging, snapshot)] + [bool(batches)]
     require(sum(given) <= 1, "more than one of batches, diverging and snapshot")
     if error is not m.ErrorCode.NONE:
-        require(not any(given), f"refused with {error.value}, and yet an answer")
+        require(not any(given), f"refused with {error.value}, but it holds an answer")
     if batches:
         first, last = batches[0], batches[-1]
         require(first.base_offset == request.offset, f"asked from {request.offset}, got from {first.base_offset}")
@@ -348,7 +345,7 @@ def _fetch_snapshot_reply_from(request: m.FetchSnapshot, message: pb.FetchSnapsh
         require(len(data) > 0, "no bytes")
         require(position + len(data) <= size, f"{len(data)} bytes at {position} of {size}")
     else:
-        require(not data, f"refused with {error.value}, and yet bytes")
+        require(not data, f"refused with {error.value}, but it holds bytes")
     return m.FetchSnapshotReply(error, _knowledge_from(message), snapshot, size, position, data, message.round)
 
 
@@ -383,7 +380,7 @@ def _introduce_reply_from(_: m.Introduce, message: pb.IntroduceReply) -> m.Intro
     if founding is not None:
         require(founding.base_offset == 0, f"founding batch at offset {founding.base_offset}")
         require(founding.control is not None, "founding batch is no control record")
-    require(not (message.newborn and founding is not None), "newborn, and yet with a founding record")
+    require(not (message.newborn and founding is not None), "a newborn with a founding record")
     return m.IntroduceReply(
         error=_error_from(message),
         known=_knowledge_from(message),
@@ -399,14 +396,14 @@ def _introduce_reply_from(_: m.Introduce, message: pb.IntroduceReply) -> m.Intro
 
 
 def _describe_to(request: m.DescribeQuorum) -> pb.DescribeQuorumRequest:
-    if request.sender == TOOL:
+    if request.sender == m.TOOL:
         return pb.DescribeQuorumRequest()
     return pb.DescribeQuorumRequest(sender=_sender_to(request.sender), address=request.address, epoch=request.epoch)
 
 
 def _describe_from(message: pb.DescribeQuorumRequest) -> m.DescribeQuorum:
     if not message.HasField("sender") or not message.sender.HasField("key"):
-        return m.DescribeQuorum(TOOL)
+        return m.DescribeQuorum(m.TOOL)
     address = codec.check_address(message.address, "address") if message.address else ""
     return m.DescribeQuorum(_sender_from(message), address, codec.check_epoch(message.epoch, "epoch"))
 
@@ -451,6 +448,7 @@ def _describe_reply_to(reply: m.DescribeQuorumReply) -> pb.DescribeQuorumReply:
         last_leadership_end=None
         if reply.last_leadership_end is None
         else _leadership_end_to(reply.last_leadership_end),
+        preferred_problem=None if reply.preferred_problem is None else reply.preferred_problem[:REASON_MAX_CHARS],
     )
 
 
@@ -499,6 +497,7 @@ def _describe_reply_from(_: m.DescribeQuorum, message: pb.DescribeQuorumReply) -
         last_leadership_end=(
             _leadership_end_from(message.last_leadership_end) if message.HasField("last_leadership_end") else None
         ),
+        preferred_problem=_words(message, "preferred_problem"),
     )
 
 
@@ -589,7 +588,6 @@ def reply_from_wire(request: m.Request, correlation_id: int, wire: bytes) -> m.R
 
 __all__ = [
     "CONVERSIONS",
-    "TOOL",
     "Conversion",
     "reply_from_wire",
     "reply_to_wire",

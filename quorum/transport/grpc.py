@@ -1,8 +1,8 @@
 """`GrpcTransport`: the `Quorum` and `Controller` services over gRPC, with health and reflection beside them.
 
-Handlers take and return bytes: so a body that is no protobuf is answered with INVALID_ARGUMENT (the library's own
-deserializers would answer INTERNAL), and each service has its own size limit.  A handler converts the request, passes
-it on and converts the reply.  It decides nothing, because gRPC swallows the exceptions of a handler (design §4.12).
+Handlers take and return bytes.  A body that is not protobuf is therefore answered with INVALID_ARGUMENT (the library's
+own deserializers would answer INTERNAL), and each service has its own size limit.  A handler converts the request,
+passes it on and converts the reply.  It decides nothing, because gRPC swallows the exceptions of a handler.
 
 Outgoing calls use one channel per address, at most `CHANNELS_MAX` in total, and every call has a deadline.  A reply
 that violates the protocol closes the connection to its sender.
@@ -44,7 +44,7 @@ STOP_GRACE_S = 0.5
 HEALTH_LOOK_S = 0.5
 _LOG_EVERY_S = 5.0
 
-_log = get_logger("quorum.transport")
+logger = get_logger("quorum.transport")
 
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -105,7 +105,7 @@ class GrpcTransport:
         self._correlation_ids = itertools.count(1)
         self._closing: list[asyncio.Task[None]] = []  # closings of channels that were replaced, until they end
         self._closed = False
-        self._lines = LineBudget(_log, lambda: asyncio.get_running_loop().time(), 1, _LOG_EVERY_S)
+        self._lines = LineBudget(logger, lambda: asyncio.get_running_loop().time(), 1, _LOG_EVERY_S)
         self.is_serving: Callable[[], bool] = lambda: False  # what gRPC health answers
         self.malformed_requests = 0
         self.malformed_replies = 0
@@ -219,7 +219,7 @@ class GrpcTransport:
         except RemoteProtocolError as error:
             await self._refuse_malformed(str(error), context)
         except Exception:
-            _log.exception("a handler failed", method=rpc.name)  # gRPC would report it to the caller only
+            logger.exception("a handler failed", method=rpc.name)  # gRPC would report it to the caller only
             await _abort(context, grpc.StatusCode.INTERNAL, f"{rpc} failed; see the log of this node")
 
     async def _refuse_size(self, rpc: AnyRpc, size: int, limit: int, context: _Context) -> bytes:

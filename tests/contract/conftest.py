@@ -1,7 +1,7 @@
 """Kinds of store and transport that the contract tests run against.
 
-A contract test is a function that takes a *kind* and hands it a coroutine to run: a simulated kind runs it on its own
-loop.  To add a kind, give a factory to `STORE_KINDS` or `TRANSPORT_KINDS`.
+A contract test is a function that takes a *kind* and gives it a coroutine to run; a simulated kind runs it on its own
+loop.  To add a kind, add a factory to `STORE_KINDS` or `TRANSPORT_KINDS`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class StoreKind(Protocol):
         """Run a scenario to its end on this kind's loop."""
 
     def store(self, name: str = "a") -> QuorumStore:
-        """A store, not yet open, on the disk called `name`.  The same name is the same disk."""
+        """Return a store that is not open yet, on the disk called `name`.  The same name is the same disk."""
 
     async def crash(self, store: QuorumStore) -> None:
-        """The process is gone without having closed the store; its lock with it."""
+        """End the process without closing the store; its lock ends with it."""
 
 
 class TransportKind(Protocol):
@@ -45,10 +45,10 @@ class TransportKind(Protocol):
         """A transport that serves, and its HOST:PORT."""
 
     def nobody(self) -> str:
-        """An address where nobody listens."""
+        """Return an address without a listener."""
 
     async def close(self) -> None:
-        """Close all that `serve` gave."""
+        """Close everything that `serve` returned."""
 
 
 class RealStores:
@@ -62,7 +62,7 @@ class RealStores:
         return SqliteQuorumStore(self._folder / name, Sources.real())
 
     async def crash(self, store: QuorumStore) -> None:
-        """What a killed process leaves: the files as they are, put back after the orderly close."""
+        """Simulate a kill: restore the files after the orderly close as they were before."""
         assert isinstance(store, SqliteQuorumStore)
         kept = store.directory + ".crashed"
         shutil.copytree(store.directory, kept)
@@ -104,7 +104,7 @@ class RealTransports:
 
 
 class SimulatedStores:
-    """On the simulator's loop; a disk is a `QuorumDisk`, a crash lets its lock go."""
+    """On the simulator's loop; a disk is a `QuorumDisk`, and a crash releases its lock."""
 
     def __init__(self, folder: Path) -> None:
         self._disks: dict[str, QuorumDisk] = {}
@@ -121,13 +121,14 @@ class SimulatedStores:
 
 
 class SimulatedTransports:
-    """One simulated process with as many transports as a test wants."""
+    """One simulated process with any number of transports."""
 
     def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
         run_simulated(scenario)
 
     async def serve(self, handler: Handler, controller: ControllerHandler | None = None) -> tuple[Transport, str]:
         network = current_process().loop.network
+        assert isinstance(network, Network)
         transport = SimulatedTransport(network, f"node:{network.free_port()}")
         transport.serve(handler)
         if controller is not None:

@@ -1,7 +1,7 @@
-"""What every `Disk` promises, for the real kind and the simulated one.
+"""The contract of `Disk`, for the real and the simulated implementation.
 
 A kind is a factory in `DISK_KINDS`.  `reopen` is the next process on the same disk after the last one was killed, `cut`
-the same after a power cut; a kind that cannot lose its power gives None for it.
+the same after a power cut; `cut` is None for a kind that cannot lose power.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def disks(request: pytest.FixtureRequest, tmp_path: Path) -> DiskKind:
     return kind
 
 
-def test_a_disk_keeps_its_name(disks: DiskKind) -> None:
+def test_a_disk_keeps_its_directory_id(disks: DiskKind) -> None:
     async def scenario() -> None:
         name = disks.disk().directory_id
         assert isinstance(name, UUID)
@@ -126,7 +126,7 @@ def test_truncate_then_append(disks: DiskKind) -> None:
     disks.run(scenario)
 
 
-def test_a_missing_file_is_not_created_by_the_way(disks: DiskKind) -> None:
+def test_opening_a_missing_file_does_not_create_it(disks: DiskKind) -> None:
     async def scenario() -> None:
         disk = disks.disk()
         with pytest.raises(FileNotFoundError):
@@ -177,7 +177,18 @@ def test_facts(disks: DiskKind) -> None:
     disks.run(scenario)
 
 
-def test_what_was_flushed_survives_a_power_cut_and_nothing_else_need(disks: DiskKind) -> None:
+def test_concurrent_commits_take_effect_in_the_order_of_the_calls(disks: DiskKind) -> None:
+    async def scenario() -> None:
+        facts = disks.disk().facts
+        await asyncio.gather(*(facts.commit({"key": None if number % 2 else b"set"}) for number in range(20)))
+        assert facts.load() == {}
+        await asyncio.gather(*(facts.commit({"key": b"%d" % number}) for number in range(20)))
+        assert facts.load() == {"key": b"19"}
+
+    disks.run(scenario)
+
+
+def test_flushed_data_survive_a_power_cut(disks: DiskKind) -> None:
     async def scenario() -> None:
         disk = disks.disk()
         disk.make_dir("logs")
@@ -196,7 +207,7 @@ def test_what_was_flushed_survives_a_power_cut_and_nothing_else_need(disks: Disk
     disks.run(scenario)
 
 
-def test_one_barrier_for_many(disks: DiskKind) -> None:
+def test_one_flush_covers_many_files(disks: DiskKind) -> None:
     async def scenario() -> None:
         disk = disks.disk()
         disk.make_dir("logs")

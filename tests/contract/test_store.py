@@ -1,4 +1,4 @@
-"""What every `QuorumStore` promises."""
+"""The contract of `QuorumStore`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_blank_disk_is_formatted_and_keeps_its_identity(stores: StoreKind) -> 
     stores.run(scenario)
 
 
-def test_what_was_written_is_there_after_a_close(stores: StoreKind) -> None:
+def test_written_data_survive_a_close(stores: StoreKind) -> None:
     async def scenario() -> None:
         store = stores.store()
         batches = await fill(store)
@@ -58,7 +58,7 @@ def test_what_was_written_is_there_after_a_close(stores: StoreKind) -> None:
     stores.run(scenario)
 
 
-def test_what_was_written_is_there_after_a_crash(stores: StoreKind) -> None:
+def test_written_data_survive_a_crash(stores: StoreKind) -> None:
     async def scenario() -> None:
         store = stores.store()
         batches = await fill(store)
@@ -99,7 +99,7 @@ def test_many_writes_take_effect_in_order(stores: StoreKind) -> None:
     stores.run(scenario)
 
 
-def test_k11_what_is_read_while_the_log_is_cut_and_grows_is_of_one_moment(stores: StoreKind) -> None:
+def test_k11_a_read_during_truncation_and_append_is_consistent(stores: StoreKind) -> None:
     """KAFKA-18723: never two epochs that did not follow each other, never half a batch."""
 
     async def scenario() -> None:
@@ -136,7 +136,7 @@ def test_reads_are_whole_batches_within_bounds(stores: StoreKind) -> None:
         store = stores.store()
         batches = await fill(store)
         assert await store.read(2, 6, 1 << 20) == batches[2:4]
-        assert await store.read(5, 8, 1) == batches[3:4], "the first batch comes whole, whatever the limit"
+        assert await store.read(5, 8, 1) == batches[3:4], "the first batch is returned whole, regardless of the limit"
         two = batches[2].size + batches[3].size
         assert await store.read(2, 8, two) == batches[2:4]
         assert await store.read(2, 8, two - 1) == batches[2:3]

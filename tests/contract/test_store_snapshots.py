@@ -1,4 +1,4 @@
-"""What every `QuorumStore` promises of snapshots, and of a log that starts after one."""
+"""The contract of `QuorumStore` for snapshots, and for a log that starts after one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def put(store: QuorumStore, end: LogEnd = END, content: bytes = BYTES) -> 
     assert (info.end, info.size) == (end, len(content))
 
 
-def test_a_finished_snapshot_is_there_after_a_crash(stores: StoreKind) -> None:
+def test_a_finished_snapshot_survives_a_crash(stores: StoreKind) -> None:
     async def scenario() -> None:
         store = stores.store()
         await fill(store)
@@ -45,7 +45,7 @@ def test_a_finished_snapshot_is_there_after_a_crash(stores: StoreKind) -> None:
     stores.run(scenario)
 
 
-def test_an_unfinished_snapshot_goes_on_where_it_was(stores: StoreKind) -> None:
+def test_an_unfinished_snapshot_is_resumed(stores: StoreKind) -> None:
     async def scenario() -> None:
         store = stores.store()
         await fill(store)
@@ -64,8 +64,11 @@ def test_an_unfinished_snapshot_goes_on_where_it_was(stores: StoreKind) -> None:
     stores.run(scenario)
 
 
-def test_what_is_there_of_a_download_stays_over_a_crash(stores: StoreKind) -> None:
-    """One that ends above the log; what was being taken of our own, or is of an older download, begins anew."""
+def test_a_partial_download_survives_a_crash(stores: StoreKind) -> None:
+    """A download resumes if its snapshot ends above the log.
+
+    An unfinished snapshot of our own, or an older download, starts over.
+    """
 
     async def scenario() -> None:
         store = stores.store()
@@ -92,7 +95,7 @@ def test_what_is_there_of_a_download_stays_over_a_crash(stores: StoreKind) -> No
     stores.run(scenario)
 
 
-def test_one_that_turned_out_to_be_damaged_is_none_any_more(stores: StoreKind) -> None:
+def test_a_snapshot_set_aside_as_damaged_is_no_longer_listed(stores: StoreKind) -> None:
     async def scenario() -> None:
         store = stores.store()
         await fill(store)
@@ -108,8 +111,8 @@ def test_one_that_turned_out_to_be_damaged_is_none_any_more(stores: StoreKind) -
     stores.run(scenario)
 
 
-def test_a_whole_one_that_was_added_to_is_gone_once_it_fails(stores: StoreKind) -> None:
-    """Another leader's snapshot of the same end may be longer: what a download resumes from must not fail for ever."""
+def test_a_snapshot_with_extra_bytes_is_set_aside(stores: StoreKind) -> None:
+    """Another leader's snapshot of the same end may be longer: resuming a download must not fail permanently."""
 
     async def scenario() -> None:
         store = stores.store()
@@ -129,7 +132,7 @@ def test_a_whole_one_that_was_added_to_is_gone_once_it_fails(stores: StoreKind) 
     stores.run(scenario)
 
 
-def test_what_is_cut_off_or_damaged_anywhere_is_refused(stores: StoreKind) -> None:
+def test_a_truncated_or_damaged_snapshot_is_refused(stores: StoreKind) -> None:
     async def scenario() -> None:
         store = stores.store()
         await fill(store)
@@ -168,7 +171,7 @@ def test_the_log_can_start_at_a_snapshot(stores: StoreKind) -> None:
     stores.run(scenario)
 
 
-def test_a_log_that_is_behind_begins_anew_at_a_snapshot(stores: StoreKind) -> None:
+def test_a_log_that_is_behind_restarts_at_a_snapshot(stores: StoreKind) -> None:
     async def scenario() -> None:
         store = stores.store()
         await fill(store)
@@ -176,7 +179,7 @@ def test_a_log_that_is_behind_begins_anew_at_a_snapshot(stores: StoreKind) -> No
         await put(store, far, snapshot_bytes(20, epoch=3))
         await stores.crash(store)
         store = stores.store()
-        assert (await store.open(1, None)).snapshots == ()  # not in force: the log has not come so far
+        assert (await store.open(1, None)).snapshots == ()  # not in force: the log does not reach that offset yet
         await store.write([StoreWrite(state(20, epoch=3), 0, (), base(20, 3)), StoreWrite(state(21), None, ())])
         await store.write([StoreWrite(state(21, epoch=3), None, (data(20, epoch=3),))])
         await store.close()
@@ -203,11 +206,11 @@ def test_a_log_that_is_behind_begins_anew_at_a_snapshot(stores: StoreKind) -> No
         (LogEnd(1, 9), False),
     ],
 )
-def test_k20_a_snapshot_of_another_history_than_the_log_is_not_in_force(
-    stores: StoreKind, end: LogEnd, in_force: bool
-) -> None:
-    """It was received to take the place of a divergent log, and the node died before its log began there: what the log
-    holds below its end was never committed."""
+def test_k20_a_snapshot_of_another_history_is_ignored(stores: StoreKind, end: LogEnd, in_force: bool) -> None:
+    """It replaces a divergent log, and the node died before the log began at the snapshot.
+
+    The records of that log below the snapshot's end were never committed.
+    """
 
     async def scenario() -> None:
         store = stores.store()
@@ -222,7 +225,7 @@ def test_k20_a_snapshot_of_another_history_than_the_log_is_not_in_force(
 
 
 def test_k14238_a_log_without_its_beginning_and_without_a_snapshot_is_refused(stores: StoreKind) -> None:
-    """KAFKA-14238: a log that starts above 0 stands for nothing by itself."""
+    """KAFKA-14238: a log that starts above 0 is useless without a snapshot."""
 
     async def scenario() -> None:
         store = stores.store()
@@ -231,7 +234,7 @@ def test_k14238_a_log_without_its_beginning_and_without_a_snapshot_is_refused(st
         await store.write([StoreWrite(state(8), None, (), base(6))])
         await store.delete_snapshot(END)
         await store.close()
-        with pytest.raises(CorruptStoreError, match="no snapshot holds what came before"):
+        with pytest.raises(CorruptStoreError, match="no snapshot holds the earlier records"):
             await stores.store().open(1, None)
 
     stores.run(scenario)

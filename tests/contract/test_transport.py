@@ -1,4 +1,4 @@
-"""What every `Transport` promises."""
+"""The contract of `Transport`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def refuse(request: Request) -> Reply:
     return VoteReply(ErrorCode.NOT_VOTER, KNOWN)
 
 
-def test_requests_and_replies_arrive_as_they_were_sent(transports: TransportKind) -> None:
+def test_requests_and_replies_arrive_unchanged(transports: TransportKind) -> None:
     batches = (leader_change(4, epoch=2), data(5, epoch=2, count=3), data(8, epoch=3, payload=bytes(range(256))))
     fetched = FetchReply(ErrorCode.NONE, KNOWN, high_watermark=5, round=10, batches=batches)
     seen: list[Request] = []
@@ -52,7 +52,7 @@ def test_requests_and_replies_arrive_as_they_were_sent(transports: TransportKind
     transports.run(scenario)
 
 
-def test_slow_replies_find_their_own_requests(transports: TransportKind) -> None:
+def test_slow_replies_answer_their_own_requests(transports: TransportKind) -> None:
     async def scenario() -> None:
         gates = {epoch: asyncio.Event() for epoch in range(1, 21)}
 
@@ -77,7 +77,7 @@ def test_slow_replies_find_their_own_requests(transports: TransportKind) -> None
     transports.run(scenario)
 
 
-def test_nobody_there_is_unreachable(transports: TransportKind) -> None:
+def test_an_address_without_a_listener_is_unreachable(transports: TransportKind) -> None:
     async def scenario() -> None:
         client, _ = await transports.serve(refuse)
         address = transports.nobody()
@@ -90,7 +90,7 @@ def test_nobody_there_is_unreachable(transports: TransportKind) -> None:
     transports.run(scenario)
 
 
-def test_an_answer_that_does_not_come_is_unreachable(transports: TransportKind) -> None:
+def test_a_missing_answer_is_unreachable(transports: TransportKind) -> None:
     async def scenario() -> None:
         async def never(request: Request) -> Reply:
             await asyncio.Event().wait()
@@ -104,7 +104,7 @@ def test_an_answer_that_does_not_come_is_unreachable(transports: TransportKind) 
     transports.run(scenario)
 
 
-def test_a_call_without_an_answer_may_have_been_carried_out(transports: TransportKind) -> None:
+def test_a_call_without_an_answer_may_have_been_executed(transports: TransportKind) -> None:
     async def scenario() -> None:
         arrived = asyncio.Event()
 
@@ -131,7 +131,7 @@ def test_a_node_reaches_itself(transports: TransportKind) -> None:
     transports.run(scenario)
 
 
-def test_calls_of_the_controller_service_go_both_ways(transports: TransportKind) -> None:
+def test_calls_of_the_controller_service_are_answered(transports: TransportKind) -> None:
     async def scenario() -> None:
         async def control(rpc: AnyRpc, request: Message) -> Message:
             assert isinstance(request, controller_pb2.DeleteTopicsRequest)
@@ -148,7 +148,7 @@ def test_calls_of_the_controller_service_go_both_ways(transports: TransportKind)
     transports.run(scenario)
 
 
-def test_a_node_without_a_controller_service_says_so(transports: TransportKind) -> None:
+def test_a_node_without_a_controller_service_refuses_its_calls(transports: TransportKind) -> None:
     async def scenario() -> None:
         _, address = await transports.serve(refuse)
         client, _ = await transports.serve(refuse)
@@ -158,7 +158,7 @@ def test_a_node_without_a_controller_service_says_so(transports: TransportKind) 
     transports.run(scenario)
 
 
-def test_a_closed_transport_answers_nobody(transports: TransportKind) -> None:
+def test_a_closed_transport_answers_no_request(transports: TransportKind) -> None:
     async def scenario() -> None:
         server, address = await transports.serve(refuse)
         client, _ = await transports.serve(refuse)

@@ -1,4 +1,4 @@
-"""The promises of the quorum, checked over all nodes of a `Lab` after every event."""
+"""Checks the promises of the quorum over all nodes of a `Lab` after every event."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.scenarios.lab import Disk, Lab, Message
 
 
 class Checker:
-    """Give `effect` to the lab as its trace; call the other methods as their names say."""
+    """Pass `effect` to the lab as its trace; call the other methods at the events that they name."""
 
     def __init__(self) -> None:
         self.lab: Lab
         self.committed: list[Batch] = []
-        self.seen: Counter[str] = Counter()  # how often the rare things happened: a test must have had some of each
+        self.seen: Counter[str] = Counter()  # how often rare events happened: a test must see each of them
         self.voters: tuple[VoterSet, ...] = ()
-        self._reads: dict[tuple[int, int], int] = {}  # (node, call) -> what was committed when it was asked
+        self._reads: dict[tuple[int, int], int] = {}  # (node, call) -> the committed end when the read began
         self._changes: set[tuple[int, int]] = set()
         self._lost: list[Disk] = []
         self._committed_in: list[int] = []  # by the leader of which epoch
@@ -54,13 +54,13 @@ class Checker:
         assert epoch >= self._epochs.get(node_id, 0), f"{node_id} restarts in epoch {epoch}, was in {self._epochs}"
 
     def _below(self, start: int) -> list[Batch]:
-        """What a log that starts there goes on from: it must have been committed."""
+        """Check that a log which starts there continues from a committed batch."""
         before = [batch for batch in self.committed if batch.end_offset <= start]
         assert (before[-1].end_offset if before else 0) == start, f"a log starts at {start}, of {self.end} committed"
         return before
 
     def wiped(self, node_id: int, lost: Disk) -> None:
-        """Another disk: what this node's last one had promised is no longer its own, but it did hold it."""
+        """The node has another disk.  Promises of the last one are no longer its own, but it did hold the records."""
         self._epochs.pop(node_id, None)
         self._lost.append(lost)
 
@@ -99,15 +99,15 @@ class Checker:
                 pass
 
     def reads(self, node_id: int, call: int) -> None:
-        """A read is asked for: it must see all that is committed now."""
+        """Note the request for a read, which must see everything that is committed now."""
         self._reads[node_id, call] = self.end
 
     def changes(self, node_id: int, call: int) -> None:
-        """A change or transfer is asked for: it must be answered."""
+        """Note the request for a change or transfer, which must be answered."""
         self._changes.add((node_id, call))
 
     def crashed(self, node_id: int) -> None:
-        """What was asked of the node is not answered any more."""
+        """Forget the requests to the node, which are no longer answered."""
         self._reads = {key: floor for key, floor in self._reads.items() if key[0] != node_id}
         self._changes = {key for key in self._changes if key[0] != node_id}
 
@@ -119,7 +119,8 @@ class Checker:
         self.seen["leader"] += 1
         other = self._leaders.setdefault(epoch, node_id)
         assert other == node_id, f"epoch {epoch} is led by {other} and {node_id}"
-        # A candidate may count its votes late and lead an epoch that is over: it owes what earlier epochs committed.
+        # A candidate may count its votes late and lead an epoch that is over: it must have the batches that earlier
+        # epochs committed.
         owed = [batch for batch, by in zip(self.committed, self._committed_in, strict=True) if by < epoch]
         for batch, own in zip_longest(owed, self._logs[node_id][: len(owed)]):
             assert batch == own, f"{node_id} leads epoch {epoch} without {batch}"
@@ -139,7 +140,7 @@ class Checker:
             records = [batch.control for batch in before if isinstance(batch.control, Voters)]
             assert write.base.voters == records[-1], f"{node_id}'s log starts at {end} with {write.base.voters}"
         for batch in write.batches:
-            if batch.epoch > 0:  # the founding may be lost before anyone hears of it, and made again
+            if batch.epoch > 0:  # the founding batch may be lost and written again
                 self._unique(node_id, log, batch)
             self._change_voters(log, batch)
             log.append(batch)
@@ -155,7 +156,7 @@ class Checker:
         assert same == (batch, before), f"{node_id} appends {batch} after epoch {before}, elsewhere it is {same}"
 
     def _commit(self, node_id: int, offset: int) -> None:
-        """Everything below `offset` is committed, says this node: it must be what everyone else committed."""
+        """Check the batches below `offset`, which this node treats as committed, against those of other nodes."""
         log, position = self._logs[node_id], self._confirmed[node_id]
         while position < len(log) and log[position].end_offset <= offset:
             batch = log[position]
@@ -191,7 +192,7 @@ class Checker:
     # Moments
 
     def left(self, message: Message) -> None:
-        """A message has got onto the wire: what it promises must be durable."""
+        """Check a sent message: its promises must be durable."""
         disk = self.lab.nodes[message.sender].disk
         durable = disk.state.election
         match message.request, message.reply:
@@ -200,14 +201,14 @@ class Checker:
                 assert kept, f"{message.target} grants {sender.key} epoch {epoch}, its disk says {durable}"
             case Vote(pre_vote=False, sender=sender, epoch=epoch), None:
                 kept = durable.epoch > epoch or (durable.epoch, durable.voted_for) == (epoch, sender.key)
-                assert kept, f"{message.source} stands in epoch {epoch}, its disk says {durable}"
+                assert kept, f"{message.source} is a candidate in epoch {epoch}, its disk says {durable}"
             case Fetch(offset=offset), None:
                 assert disk.end >= offset, f"{message.source} acknowledges {offset}, its disk ends at {disk.end}"
             case _:
                 pass
 
     def settled(self, node_id: int, write: Write) -> None:
-        """A write is durable; if it cut a log, a majority must still hold what is committed."""
+        """Check a durable write: if it truncated a log, a majority must still have the committed batches."""
         election, directory_id = write.state.election, self.lab.nodes[node_id].disk.directory_id
         assert election.epoch >= self._epochs.get(node_id, 0), f"{node_id}: epoch {election} after {self._epochs}"
         self._epochs[node_id] = election.epoch

@@ -1,10 +1,10 @@
-"""Several cores, their disks and the wire between them, with nothing happening by itself.
+"""Several cores, their disks and the wire between them; nothing happens by itself.
 
-A message goes nowhere until it is delivered, a write is not durable until it is said to be, and a crash loses what was
-not.  The scenarios drive it by hand, the property test by chance; both see the same `Lab`.
+A message stays on the wire until it is delivered, a write is durable only once it is settled, and a crash loses the
+rest.  The scenarios drive it step by step, the property test randomly; both use the same `Lab`.
 
-A snapshot is taken at once and holds the payloads of all that was applied, so two of the same end must be equal.  What
-a node has received of the newest one survives a crash.
+A snapshot is taken at once and contains the payloads of all applied records, so two snapshots with the same end must be
+equal.  The received part of the newest one survives a crash.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from quorum.core.types import (
 )
 
 NOBODY = 0
-"""Stands in a message's target for an address where no node is."""
+"""The target of a message to an address without a node."""
 
 
 def directory(number: int) -> UUID:
@@ -66,7 +66,7 @@ def directory(number: int) -> UUID:
 
 @dataclass
 class Disk:
-    """What survives a crash (`state`, `batches`), and the writes on their way to it."""
+    """The durable state (`state`, `batches`), and the pending writes."""
 
     node_id: int
     directory_id: UUID
@@ -86,7 +86,7 @@ class Disk:
         return self.batches[-1].end_offset if self.batches else self.start
 
     def holds(self, batch: Batch) -> bool:
-        """In the log, or in the snapshot that the log goes on from, which is of committed batches."""
+        """Return whether the batch is in the log, or in the snapshot at which the log starts."""
         if batch.end_offset <= self.start:
             return True
         index = bisect_left(self.batches, batch.base_offset, key=lambda own: own.base_offset)
@@ -101,7 +101,7 @@ class Disk:
         if write.base is not None:
             self.base = write.base
             self.batches = [batch for batch in self.batches if batch.base_offset >= self.start]
-            assert self.usable, f"{self.node_id}: the log starts at {self.start}, and no snapshot is there"
+            assert self.usable, f"{self.node_id}: the log starts at {self.start}, and no snapshot exists"
         for batch in write.batches:
             assert batch.base_offset == self.end, f"append at {batch.base_offset} to a log that ends at {self.end}"
             self.batches.append(batch)
@@ -111,7 +111,7 @@ class Disk:
 
     @property
     def usable(self) -> tuple[LogEnd, ...]:
-        """The snapshots that the log goes on from."""
+        """Return the snapshots from which the log continues."""
         stored = self._stored()
         there = sorted(self.snapshots, key=lambda end: end.offset)
         return tuple(end for end in there if stored.goes_on_from(end))
@@ -139,7 +139,7 @@ class Disk:
         )
 
     def content(self, end: LogEnd) -> bytes:
-        """The state below `end`: what the newest snapshot up to there holds, and the log after it."""
+        """Return the state below `end`: the newest snapshot up to there, and the log after it."""
         older = [one for one in self.usable if one.offset <= end.offset]
         start = older[-1].offset if older else 0
         before = [self.snapshots[older[-1]]] if older else []
@@ -174,7 +174,7 @@ class Node:
     held: list[tuple[int, Message]] = field(default_factory=list)  # messages that wait for a write
     reads: list[ReadLog | ReadSnapshot] = field(default_factory=list)
     receiving: list[ReceiveSnapshot | StoreSnapshotPart | LoadSnapshot] = field(default_factory=list)
-    applied: int = 0  # what the core said is committed and durable here
+    applied: int = 0  # the end that the core reported as committed and durable here
     calls: dict[int, Message] = field(default_factory=dict)  # requests being answered, by this node's number
     next_call: int = 1
 
@@ -188,7 +188,7 @@ class Message:
     """A request from `source` to `target`, or the reply to it from `target` back to `source`."""
 
     source: int
-    incarnation: int  # of the source: a restarted node gets no replies to what it asked before
+    incarnation: int  # of the source: a restarted node gets no replies to earlier requests
     target: int
     call: int  # the source's number
     request: Request
@@ -205,13 +205,13 @@ class Message:
 
 
 class Lab:
-    """`trace` is called with each effect of each node, in order, before the lab carries it out."""
+    """`trace` is called with each effect of each node, in order, before the lab executes it."""
 
     def __init__(self, trace: Callable[[int, Effect], None] = lambda node, effect: None) -> None:
         self.now_ms = 0
         self.nodes: dict[int, Node] = {}
         self.wire: list[Message] = []
-        self.taken: dict[LogEnd, tuple[LogBase, bytes]] = {}  # the snapshots that anyone took
+        self.taken: dict[LogEnd, tuple[LogBase, bytes]] = {}  # the snapshots that any node took
         self._trace = trace
 
     # Nodes
@@ -247,7 +247,7 @@ class Lab:
         node.disk = Disk(node_id, directory(number))
 
     def _absent(self, node_id: int | None) -> int:
-        """Who is meant by an address where nobody is: a node that is not there yet; nobody, if it has moved."""
+        """Return the node of an address without a listener: one that has not started yet, or None if it has moved."""
         return NOBODY if node_id is None or node_id in self.nodes else node_id
 
     def node_at(self, address: str) -> int | None:
@@ -268,7 +268,7 @@ class Lab:
         self.step(node_id, Tick())
 
     def settle(self, node_id: int) -> None:
-        """The oldest write of the node is durable: what waited for it leaves, and the core hears of it."""
+        """Make the oldest write of the node durable: send the messages that waited for it, and inform the core."""
         node = self.nodes[node_id]
         write = node.disk.settle()
         ready = [message for after, message in node.held if after <= write.id]
@@ -283,7 +283,7 @@ class Lab:
     # Snapshots
 
     def take_snapshot(self, node_id: int) -> LogEnd:
-        """The node takes a snapshot of all that it has applied."""
+        """Let the node take a snapshot of all that it has applied."""
         node = self.nodes[node_id]
         assert node.core is not None, f"{node_id} is down"
         epoch = node.core.log.epoch_at(node.applied - 1)
@@ -300,7 +300,7 @@ class Lab:
         self.step(node_id, TrimLog(end))
 
     def receive(self, node_id: int) -> None:
-        """The node carries out the oldest thing that its core asked for to receive a snapshot."""
+        """Execute the oldest request of the node's core for receiving a snapshot."""
         node = self.nodes[node_id]
         disk = node.disk
         match node.receiving.pop(0):
@@ -323,7 +323,7 @@ class Lab:
     # Messages
 
     def deliver(self, message: Message) -> None:
-        """Hand the message over; the caller has taken it off the wire.  To a node that is down it fails."""
+        """Deliver the message, which the caller has taken off the wire.  It fails if the node is down."""
         node = self.nodes.get(message.receiver)
         if node is None or node.core is None:
             if message.reply is None:
@@ -338,7 +338,7 @@ class Lab:
             self.step(node.id, ReplyReceived(message.call, message.reply))
 
     def fail(self, message: Message) -> None:
-        """The asker gives the request up."""
+        """Let the sender give up the request."""
         node = self.nodes[message.source]
         if node.core is not None and node.incarnation == message.incarnation:
             self.step(node.id, RequestFailed(message.call, "unreachable"))
@@ -375,7 +375,7 @@ class Lab:
 
 
 def founded_disks(addresses: dict[int, str], cluster_id: str = "lab") -> dict[int, Disk]:
-    """The disks of a freshly founded cluster with these voters."""
+    """Return the disks of a freshly founded cluster with these voters."""
     voters = VoterSet(tuple(Voter(ReplicaKey(i, directory(i)), addresses[i]) for i in sorted(addresses)))
     batch = Batch(0, 0, 1, 0, control=Voters(cluster_id, 0, voters))
     state = QuorumState(cluster_id, 0, Election(0), 1, voters, None)

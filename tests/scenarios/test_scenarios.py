@@ -1,37 +1,37 @@
-"""Runs the scenarios: text files of commands and what the cores did because of them.
+"""Runs the scenarios: text files of commands and the resulting output of the cores.
 
-A file is blocks separated by blank lines: comments (`#`), commands, `----`, and the expected output.  `REWRITE=1`
-writes what really happened into the files; then read the diff.  Nothing happens that no command asks for: messages
-wait on the wire, writes are pending, and no time passes.
+A file consists of blocks separated by blank lines: comments (`#`), commands, `----`, and the expected output.
+`REWRITE=1` writes the actual output into the files; then read the diff.  Nothing happens without a command: messages
+stay on the wire, writes stay pending, and no time passes.
 
-    founded 1 2 3          start voters of a founded cluster
+    founded 1 2 3          start the voters of a founded cluster
     newborn 1 2 3 [list=1,2] [cluster=X] [standalone]
     observer 4 [cluster=X] start a node that knows only the addresses of the others
-    limit 1                so many bytes at most in a fetch reply (that is: one batch) or a piece of a snapshot, for
-                           nodes that are made after it
-    watermark-wait 5       so many ms a voter that has every record waits to be told what is committed of them, at nodes
-                           that are made after it; 0 at the start, so that no time has to pass for it
-    crash 1 / start 1      lose what is not durable, and start from what is
-    wipe 1                 give a crashed node an empty disk, with another directory id
-    elapse 500 [1 2]       let time pass; at these nodes (or none) requests that had no reply for too long fail, and
-                           ticks come until nothing is due
-    deliver [FILTER]       what is on the wire now, in order
+    limit 1                limit fetch replies (to one batch) and pieces of a snapshot to this many bytes, at nodes that
+                           are started later
+    watermark-wait 5       let a voter that has every record wait this many ms for a new high watermark, at nodes that
+                           are started later; 0 by default, so that no time has to pass
+    crash 1 / start 1      lose what is not durable; start from the durable state
+    wipe 1                 give a crashed node an empty disk with another directory id
+    elapse 500 [1 2]       let time pass; at these nodes (or none) requests time out, and ticks come until nothing is
+                           due
+    deliver [FILTER]       deliver the messages that are on the wire now, in order
     repeat [FILTER]        the same, and keep a copy
-    drop [FILTER]          lose it
-    fail [FILTER]          lose it, and tell the asker
-    cut 1 2 / heal         lose all between these nodes and the others from now on; no more
-    sever 1 2              lose all between these two, until `heal`
-    written [1] [one]      the pending writes of one or all nodes, oldest first (only one of them), are durable
-    backup 1 / restore 1   copy the node's disk; a crashed node gets the copy back
-    hang 1 / unhang 1      the node's disk makes nothing durable; it does again
-    read 1                 the node's disk answers a ReadLog or ReadSnapshot
-    snapshot 1             the node takes a snapshot of what it has applied
-    trim 1 [E:O]           its log may start after its newest snapshot, or after the one that ends there
-    delete 1               its oldest snapshot is gone
+    drop [FILTER]          lose them
+    fail [FILTER]          lose them, and report the failure to the sender
+    cut 1 2 / heal         lose all messages between these nodes and the others from now on; end all such losses
+    sever 1 2              lose all messages between these two, until `heal`
+    written [1] [one]      complete the pending writes of one or all nodes, oldest first (or only one of them)
+    backup 1 / restore 1   copy the node's disk; give a crashed node that copy
+    hang 1 / unhang 1      stop completing writes of the node's disk; resume
+    read 1                 let the node's disk answer a ReadLog or ReadSnapshot
+    snapshot 1             let the node take a snapshot of its applied records
+    trim 1 [E:O]           permit its log to start after its newest snapshot, or after the one with this end
+    delete 1               delete its oldest snapshot
     damage 1 [longer|shorter|mended]
-                           its newest has a flipped bit, or another size; is as it was
-    receive 1              the node does the next thing to receive a snapshot: look what is there, store, or load
-    run                    deliver, make durable, read and receive until nothing is left
+                           flip a bit of its newest snapshot, or change its size; or repair it
+    receive 1              let the node do its next step of receiving a snapshot: look up, store, or load
+    run                    deliver, complete writes, read and receive until nothing is left
     live 3000 1 2          `elapse` and `run`, in steps of 100 ms
     propose 1 TEXT [N]     append N records
     resign 1
@@ -39,14 +39,14 @@ wait on the wire, writes are pending, and no time passes.
     add 1 4 [at=n5:1] [replace] [dry] [within=5000]
                            ask leader 1 to make 4 a voter; `remove 1 3` and `update 1 3 at=n5:1` likewise
     target 1 1,4,5 [dry] / cancel 1
-    transfer 1 [2]         hand leadership over
-    prefer 3,2             tell all nodes which voters should lead
-    move 3 n33:1           node 3 advertises another address from its next start on
-    forget                 what is promised is promised anew from here on: of another cluster
-    looking on|off         whether nodes may look for the leader (DescribeQuorum); off at the start
-    show [1]               roles, epochs, log ends
-    log [1] / wire         snapshots and batches on disk; messages under way
-    quietly COMMAND        without output
+    transfer 1 [2]         hand over leadership
+    prefer 3,2             set the preferred voters at all nodes
+    move 3 n33:1           let node 3 advertise another address from its next start on
+    forget                 let the checker start over, for another cluster
+    looking on|off         permit nodes to search for the leader (DescribeQuorum); off by default
+    show [1]               show roles, epochs, log ends
+    log [1] / wire         show snapshots and batches on disk; show messages on the wire
+    quietly COMMAND        run without output
 
 FILTER: `1->2`, `1->`, `->2`, words of the message's text, or both.
 """
@@ -69,6 +69,7 @@ from quorum.core.events import (
     ChangeVoters,
     ConfirmRead,
     Effect,
+    Event,
     Prefer,
     Propose,
     RemoveVoter,
@@ -89,7 +90,7 @@ FILES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 class Steady(Random):
-    """No jitter: every draw is the lowest."""
+    """A source without jitter: every draw is the lowest."""
 
     def random(self) -> float:
         return 0.0
@@ -107,7 +108,7 @@ class Scenario:
         self.severed: set[frozenset[int]] = set()
         self.hung: set[int] = set()
         self.copies: dict[int, Disk] = {}
-        self.asked: list[tuple[int, Message]] = []  # with the time when the asker gives it up
+        self.asked: list[tuple[int, Message]] = []  # with the time at which the sender gives up the request
         self.checker = Checker()
         self.lab = self.checker.lab = Lab(self.trace)
 
@@ -136,8 +137,8 @@ class Scenario:
             "founded": self.founded,
             "newborn": self.newborn,
             "observer": self.observer,
-            "crash": lambda words: [self.lab.crash(int(word)) for word in words] and None,
-            "start": lambda words: [self.start(int(word)) for word in words] and None,
+            "crash": lambda words: self.each(words, self.lab.crash),
+            "start": lambda words: self.each(words, self.start),
             "wipe": self.wipe,
             "backup": self.backup,
             "restore": self.restore,
@@ -150,13 +151,13 @@ class Scenario:
             "run": lambda words: self.run(),
             "read": lambda words: self.lab.read(int(words[0])),
             "receive": lambda words: self.lab.receive(int(words[0])),
-            "snapshot": lambda words: [self.lab.take_snapshot(int(word)) for word in words] and None,
+            "snapshot": lambda words: self.each(words, self.lab.take_snapshot),
             "trim": self.trim,
             "delete": self.delete,
             "damage": self.damage,
             "propose": self.propose,
-            "resign": lambda words: self.lab.step(int(words[0]), Resign("told to")) and None,
-            "confirm": lambda words: self.lab.step(int(words[0]), ConfirmRead(self.call())) and None,
+            "resign": lambda words: self.do(words, Resign("told to")),
+            "confirm": lambda words: self.do(words, ConfirmRead(self.call())),
             "add": self.add,
             "remove": self.remove,
             "update": self.update,
@@ -182,8 +183,15 @@ class Scenario:
         commands[name](words)
         self.tidy()
 
+    def each(self, words: list[str], action: Callable[[int], object]) -> None:
+        for word in words:
+            action(int(word))
+
+    def do(self, words: list[str], event: Event) -> None:
+        self.lab.step(int(words[0]), event)
+
     def tidy(self) -> None:
-        """Check what left, and take off the wire what is cut, or what asks for the leader while nobody looks for it."""
+        """Check the sent messages.  Drop those on cut links, and searches for the leader while searches are off."""
         for message in self.lab.wire:
             self.checker.left(message)
             if message.reply is None and all(message is not asked for _, asked in self.asked):
@@ -447,7 +455,7 @@ def matches(message: Message, words: list[str]) -> bool:
 
 
 def run(source: str) -> str:
-    """The scenario with the output that its commands had."""
+    """Return the scenario with the actual output of its commands."""
     scenario = Scenario()
     blocks = []
     for block in source.strip().split("\n\n"):

@@ -53,7 +53,7 @@ class NodeEnd(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., at_ms: _Optional[int] = ..., exit_status: _Optional[int] = ..., cause: _Optional[str] = ..., next: _Optional[str] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ...) -> None: ...
 
 class DescribeNodeReply(_message.Message):
-    __slots__ = ("result", "node_id", "role", "epoch", "controller_active", "leading_ms", "applied_offset", "high_watermark", "checks", "fsync_p99_us", "is_broker", "directories_offline", "carried_out_offset", "pending_changes", "directories", "ends", "wall_ms")
+    __slots__ = ("result", "node_id", "role", "epoch", "controller_active", "leading_ms", "applied_offset", "high_watermark", "checks", "fsync_p99_us", "is_broker", "directories_offline", "carried_out_offset", "pending_changes", "directories", "ends", "wall_ms", "compaction")
     RESULT_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class DescribeNodeReply(_message.Message):
     DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     WALL_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_FIELD_NUMBER: _ClassVar[int]
     result: _controller_pb2.Result
     node_id: int
     role: str
@@ -88,7 +89,34 @@ class DescribeNodeReply(_message.Message):
     directories: _containers.RepeatedCompositeFieldContainer[Directory]
     ends: _containers.RepeatedCompositeFieldContainer[NodeEnd]
     wall_ms: int
-    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., node_id: _Optional[int] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., controller_active: bool = ..., leading_ms: _Optional[int] = ..., applied_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckResult, _Mapping]]] = ..., fsync_p99_us: _Optional[int] = ..., is_broker: bool = ..., directories_offline: _Optional[_Iterable[str]] = ..., carried_out_offset: _Optional[int] = ..., pending_changes: _Optional[int] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[NodeEnd, _Mapping]]] = ..., wall_ms: _Optional[int] = ...) -> None: ...
+    compaction: Compaction
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., node_id: _Optional[int] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., controller_active: bool = ..., leading_ms: _Optional[int] = ..., applied_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckResult, _Mapping]]] = ..., fsync_p99_us: _Optional[int] = ..., is_broker: bool = ..., directories_offline: _Optional[_Iterable[str]] = ..., carried_out_offset: _Optional[int] = ..., pending_changes: _Optional[int] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[NodeEnd, _Mapping]]] = ..., wall_ms: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ...) -> None: ...
+
+class UncleanableLog(_message.Message):
+    __slots__ = ("topic", "index", "cause", "is_final")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    index: int
+    cause: str
+    is_final: bool
+    def __init__(self, topic: _Optional[str] = ..., index: _Optional[int] = ..., cause: _Optional[str] = ..., is_final: bool = ...) -> None: ...
+
+class Compaction(_message.Message):
+    __slots__ = ("uncleanable", "uncleanable_count", "dirty_bytes", "due", "longest_wait_ms")
+    UNCLEANABLE_FIELD_NUMBER: _ClassVar[int]
+    UNCLEANABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DIRTY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DUE_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    uncleanable: _containers.RepeatedCompositeFieldContainer[UncleanableLog]
+    uncleanable_count: int
+    dirty_bytes: int
+    due: int
+    longest_wait_ms: int
+    def __init__(self, uncleanable: _Optional[_Iterable[_Union[UncleanableLog, _Mapping]]] = ..., uncleanable_count: _Optional[int] = ..., dirty_bytes: _Optional[int] = ..., due: _Optional[int] = ..., longest_wait_ms: _Optional[int] = ...) -> None: ...
 
 class ReadMetadataRequest(_message.Message):
     __slots__ = ("header", "from_offset", "max_bytes", "wait_ms")

@@ -415,7 +415,7 @@ class LeadershipEnd(_message.Message):
     def __init__(self, leader_id: _Optional[int] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class DescribeQuorumReply(_message.Message):
-    __slots__ = ("correlation_id", "error", "known", "answered_by", "high_watermark", "log_end_offset", "paused", "voters", "observers", "target_voters", "last_leader_change_reason", "last_leader_change_ms", "target_step", "target_problem", "last_leadership_end")
+    __slots__ = ("correlation_id", "error", "known", "answered_by", "high_watermark", "log_end_offset", "paused", "voters", "observers", "target_voters", "last_leader_change_reason", "last_leader_change_ms", "target_step", "target_problem", "last_leadership_end", "preferred_problem")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
@@ -431,6 +431,7 @@ class DescribeQuorumReply(_message.Message):
     TARGET_STEP_FIELD_NUMBER: _ClassVar[int]
     TARGET_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     LAST_LEADERSHIP_END_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: QuorumError
     known: Knowledge
@@ -446,4 +447,5 @@ class DescribeQuorumReply(_message.Message):
     target_step: str
     target_problem: str
     last_leadership_end: LeadershipEnd
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[QuorumError, str]] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ..., answered_by: _Optional[_Union[ReplicaKey, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., paused: bool = ..., voters: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., observers: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., target_voters: _Optional[_Union[VoterSet, _Mapping]] = ..., last_leader_change_reason: _Optional[str] = ..., last_leader_change_ms: _Optional[int] = ..., target_step: _Optional[str] = ..., target_problem: _Optional[str] = ..., last_leadership_end: _Optional[_Union[LeadershipEnd, _Mapping]] = ...) -> None: ...
+    preferred_problem: str
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[QuorumError, str]] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ..., answered_by: _Optional[_Union[ReplicaKey, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., paused: bool = ..., voters: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., observers: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., target_voters: _Optional[_Union[VoterSet, _Mapping]] = ..., last_leader_change_reason: _Optional[str] = ..., last_leader_change_ms: _Optional[int] = ..., target_step: _Optional[str] = ..., target_problem: _Optional[str] = ..., last_leadership_end: _Optional[_Union[LeadershipEnd, _Mapping]] = ..., preferred_problem: _Optional[str] = ...) -> None: ...

@@ -1,4 +1,4 @@
-"""Clusters of real processes that are operated as an operator does it: through kctl, signals and restarts."""
+"""Clusters of real processes that are operated through kctl, signals and restarts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from quorumlog.wire.v1 import node_pb2
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 60.0
 PORT_BASE = 20_000 + os.getpid() % 90 * 100
-"""Below the ports that the system chooses and those of the demo and the benches; another worker, or another run of the
-tests, has a base of its own."""
+"""Below the ports that the system chooses and those of the demo and the benches.
+
+Each worker, and each run of the tests, has its own base.
+"""
 
 _LEADER_CHANGE = re.compile(r"LeaderChange: (\d+) leads epoch (\d+)")
 
@@ -50,7 +52,7 @@ def plan(folder: Path, voters: int = 3, joining: int = 0, brokers: int = 0, **se
 async def running(
     folder: Path, voters: int = 3, joining: int = 0, brokers: int = 0, **settings: int
 ) -> AsyncIterator[DevCluster]:
-    """A cluster as planned, ready; whatever runs of it at the end is killed."""
+    """A ready cluster according to the plan; processes that still run at the end are killed."""
     cluster = plan(folder, voters, joining, brokers, **settings)
     try:
         await start(cluster)
@@ -62,12 +64,12 @@ async def running(
 
 
 async def start(cluster: DevCluster) -> None:
-    """Start what does not run; return once everything is ready."""
+    """Start the nodes that do not run, and return when all are ready."""
     await dev_cluster.start(cluster, TIMEOUT_S, lambda line: None)
 
 
 async def spawn(cluster: DevCluster, node: Node) -> None:
-    """Start one node, ready or not."""
+    """Start one node without waiting until it is ready."""
     process = processes.spawn(node.command, Path(node.log), dev_cluster.environment())
     node.pid, node.mark = process.pid, processes.start_mark(process.pid) or ""
     process.returncode = 0  # as in dev_cluster: found again by its pid
@@ -95,7 +97,7 @@ async def stop(node: Node) -> None:
 
 
 async def ended(node: Node) -> list[str]:
-    """Wait until the node has ended by itself; the last lines of its log."""
+    """Wait until the node has ended by itself; return the last lines of its log."""
     assert await processes.gone(node.pid, node.mark, TIMEOUT_S), last_lines(node)
     return processes.last_lines(Path(node.log), 20)
 
@@ -114,7 +116,7 @@ def named(cluster: DevCluster, *node_ids: int) -> str:
 
 
 def everybody(cluster: DevCluster) -> list[str]:
-    """Every node's control address: any of them will do for kctl."""
+    """Return every node's control address; kctl accepts any of them."""
     return [node.control for node in cluster.nodes]
 
 
@@ -134,7 +136,7 @@ def another_node(cluster: DevCluster, node_id: int, *options: str) -> Node:
 
 
 async def refuses_to_run(node: Node) -> str:
-    """Start a node that must end with status 2, wrong configuration; what it said last."""
+    """Start a node that must end with status 2, wrong configuration, and return its last line."""
     process = await asyncio.create_subprocess_exec(
         *node.command,
         env=dev_cluster.environment(),
@@ -153,7 +155,7 @@ async def refuses_to_run(node: Node) -> str:
 
 
 class Said(NamedTuple):
-    """What kctl did: exit code, standard output and standard error."""
+    """The result of kctl: exit code, standard output and standard error."""
 
     code: int
     out: str
@@ -166,7 +168,7 @@ class Said(NamedTuple):
 
 
 async def say(cluster: DevCluster, *arguments: str) -> Said:
-    """Run kctl as a person would."""
+    """Run kctl as an operator would."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORUMLOG_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "quorumlog.kctl.main", *arguments),
@@ -188,13 +190,13 @@ async def say(cluster: DevCluster, *arguments: str) -> Said:
 
 
 async def kctl(cluster: DevCluster, *arguments: str) -> tuple[int, Any]:
-    """Run kctl as a script would; its exit code, and the JSON of its output or of its error."""
+    """Run kctl as a script would; return its exit code, and the JSON of its output or of its error."""
     said = await say(cluster, "-o", "json", *arguments)
     return said.code, said.document
 
 
 async def done(cluster: DevCluster, *arguments: str) -> Any:
-    """Run kctl, which must succeed; the JSON of its output."""
+    """Run kctl, which must succeed; return the JSON of its output."""
     said = await say(cluster, "-o", "json", *arguments)
     assert said.code == 0, (arguments, said)
     return said.document
@@ -217,7 +219,7 @@ async def quorum_is(cluster: DevCluster, what: str, condition: Callable[[Any], b
 
 
 async def describe(node: Node) -> Any:
-    """What this node, asked alone, knows of the quorum."""
+    """Return the status of the quorum according to this node alone."""
     async with ControllerClient([node.control]) as client:
         return await client._describe(client._channel(node.control), asyncio.get_running_loop().time() + 5.0)
 
@@ -227,23 +229,23 @@ def voter_ids(described: Any) -> list[int]:
 
 
 def are(node_ids: list[int]) -> Callable[[Any], bool]:
-    """Whether these are the voters, for `quorum_is`."""
+    """Return whether these are the voters, for `quorum_is`."""
     return lambda described: voter_ids(described) == node_ids
 
 
 def lag_of(described: Any, node_id: int) -> int | None:
-    """Of a voter, in records, as the leader that answered sees it."""
+    """Return the lag of a voter in records, according to the leader that answered."""
     return next((voter.lag for voter in described.voters if voter.replica.key.node_id == node_id), None)
 
 
 async def leader_of(cluster: DevCluster) -> Node:
-    """Who leads now, by its own word."""
+    """Return the node that reports that it leads."""
     described = await quorum_is(cluster, "a leader", lambda it: not it.paused)
     return node_of(cluster, described.known.leader_id)
 
 
 async def leads_among(nodes: Sequence[Node]) -> Node:
-    """Which of these leads, by its own word; the others are not asked."""
+    """Return the node among these that reports that it leads; do not ask the others."""
     found: list[Node] = []
 
     async def is_led() -> bool:
@@ -258,7 +260,7 @@ async def leads_among(nodes: Sequence[Node]) -> Node:
 
 
 async def reigns(node: Node) -> list[tuple[int, int]]:
-    """(epoch, leader id) of each LeaderChange in the log of this node."""
+    """Return (epoch, leader id) of each LeaderChange in the log of this node."""
     found: list[tuple[int, int]] = []
     request = node_pb2.ReadMetadataRequest(from_offset=0)
     async with ControllerClient([node.control]) as client:

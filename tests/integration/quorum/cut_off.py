@@ -1,4 +1,4 @@
-"""A leader that is cut off from everybody, in namespaces of its own: see `test_zombie`, which starts this.
+"""A leader that is disconnected from all other nodes, in namespaces of its own: see `test_zombie`, which starts this.
 
 `python -m tests.integration.quorum.cut_off FOLDER` must run as `lan.alone` runs it.
 """
@@ -75,11 +75,11 @@ class Nodes:
             await client.close()
 
     def client(self, node_id: int) -> ControllerClient:
-        """Speaks to this node and no other, through its side door."""
+        """A client of this node alone, through its side door."""
         return self._clients[node_id]
 
     async def describe(self, node_id: int) -> Any:
-        """What this very node knows."""
+        """Return the state that this node itself reports."""
         client = self._clients[node_id]
         channel = client._channel(f"{self._lan.side_door(node_id)}:{CONTROL_PORT}")
         return await client._describe(channel, asyncio.get_running_loop().time() + TIMEOUT_S)
@@ -96,7 +96,7 @@ class Nodes:
         return seen[0]
 
     async def leader(self, *among: int) -> int:
-        """Who leads by its own word, not paused."""
+        """Return the node that reports that it leads and is not paused."""
         found: list[int] = []
 
         async def is_led() -> bool:
@@ -125,7 +125,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[Lan, Nodes]]:
 
 @dataclass(slots=True)
 class Watch:
-    """Asks a node again and again for a current read and for a change, and judges each answer."""
+    """Requests a current read and a change from a node repeatedly, and checks each answer."""
 
     client: ControllerClient
     acknowledged: set[int]
@@ -161,15 +161,16 @@ async def a_healed_link_ends_a_pause_with_no_election(lan: Lan, nodes: Nodes) ->
     leader = await nodes.leader(*VOTERS)
     down, other = (node_id for node_id in VOTERS if node_id != leader)
     before = await nodes.describe(leader)
-    await nodes.kill(down)  # so that nobody can be elected
+    await nodes.kill(down)  # so that no voter can be elected
     await lan.cut(leader)
     await nodes.says(leader, "is paused", lambda it: it.paused)
-    for rpc, request in (
-        (rpcs.DESCRIBE_BROKERS, pb.DescribeBrokersRequest()),
-        (rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["nothing"])),
+    client = nodes.client(leader)
+    for call in (
+        client.call(rpcs.DESCRIBE_BROKERS, pb.DescribeBrokersRequest(), 0.5),
+        client.call(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=["nothing"]), 0.5),
     ):
-        refused = await outcome(nodes.client(leader).call(rpc, request, 0.5))
-        assert isinstance(refused, ClusterError), f"a paused leader answered {rpc}: {refused}"
+        refused = await outcome(call)
+        assert isinstance(refused, ClusterError), f"a paused leader answered: {refused}"
         assert refused.code in REFUSED, refused
         assert refused.code != "NOT_CONTROLLER" or "no majority of the voters" in refused.message
     await lan.heal(leader)
@@ -208,7 +209,7 @@ async def a_leader_removed_while_cut_off_becomes_an_observer(lan: Lan, nodes: No
         assert [one.replica.key.node_id for one in watched.observers] == [zombie]
         assert zombie not in {one.replica.key.node_id for one in watched.voters}
         served = watch.reads_answered
-        await wait_until(lambda: _more(watch, served), TIMEOUT_S, "the removed node forwards what it is asked")
+        await wait_until(lambda: _more(watch, served), TIMEOUT_S, "the removed node forwards requests")
         ending.set()
     await register(nodes.client(zombie), 2002)
     assert set(await registered(nodes.client(zombie))) >= {1000, 2000, 2001, 2002} | watch.changes

@@ -1,10 +1,11 @@
 """A network of its own for a few processes, whose cables can be pulled.
 
-Everything lives in namespaces of one process (user, network, pid): no name of the machine is touched, no privilege is
-needed where user namespaces are allowed, and all is gone with that process, however it ends.  `alone` starts it.
+Everything lives in namespaces of one process (user, network, pid): no name of the machine changes, no privilege is
+needed if user namespaces are allowed, and everything ends with that process, regardless of how it ends.  `alone` starts
+it.
 
-Each node has two links: one to a switch, over which the nodes speak, and one to this process, over which a test can
-ask a node that is cut off.  A pulled cable loses every packet, in both directions, and tells nobody.
+Each node has two links: one to a switch, which connects the nodes, and one to this process, over which a test can reach
+a disconnected node.  A pulled cable silently loses every packet, in both directions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ALONE = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--
 
 
 def refusal() -> str | None:
-    """Why this machine lets us have no network of our own; None if it does."""
+    """Return why this machine does not permit a network of our own; None if it does."""
     command = "ip link add switch type bridge && ip link add one type veth peer name other && unshare --net true"
     try:
         tried = subprocess.run([*ALONE, "sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
@@ -32,7 +33,7 @@ def refusal() -> str | None:
 
 
 async def alone(module: str, *arguments: str | Path) -> tuple[int, str]:
-    """Run a module in namespaces of its own; its status and output."""
+    """Run a module in namespaces of its own; return its status and output."""
     process = await asyncio.create_subprocess_exec(
         *ALONE,
         *(sys.executable, "-P", "-m", module, *map(str, arguments)),
@@ -59,11 +60,11 @@ class Lan:
         self._holders: dict[int, asyncio.subprocess.Process] = {}
 
     def address(self, host: int) -> str:
-        """Where the other hosts find it."""
+        """Return the address at which the other hosts reach it."""
         return f"10.9.0.{host}"
 
     def side_door(self, host: int) -> str:
-        """Where this process finds it, also while it is cut off."""
+        """Return the address at which this process reaches it, even while it is disconnected."""
         return f"10.8.{host}.2"
 
     async def __aenter__(self) -> Lan:
@@ -98,7 +99,7 @@ class Lan:
         await _ip("link", "set", f"lan{host}", "master", "switch", "up")
 
     def inside(self, host: int) -> tuple[str, ...]:
-        """What to put before a command that shall run on this host."""
+        """Return the prefix of a command that runs it on this host."""
         return ("nsenter", "--target", str(self._holders[host].pid), "--net", "--")
 
     async def cut(self, host: int) -> None:

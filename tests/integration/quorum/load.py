@@ -1,8 +1,8 @@
-"""Load on a cluster while something is done to it, and what became of every single operation.
+"""Load on a cluster while it is changed, and the outcome of every single operation.
 
-Records go through the Kafka protocol and topics through the control plane, each the next as soon as the last one was
-answered.  Afterwards everything that was acknowledged must be there.  The longest pause between two acknowledgements is
-printed, for a person to look at: how long it is depends on the machine.
+Records go through the Kafka protocol and topics through the control plane.  Each client sends its next request as soon
+as the previous one was answered.  Afterwards everything that was acknowledged must exist.  The longest pause between
+two acknowledgements is printed for a person, because it depends on the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOPIC = "load"
 PARTITIONS = 3
 ATTEMPT_S = 20.0
 TURN_S = 0.02
-"""Between two operations of a client: there is to be load, and a machine left to serve it."""
+"""Pause between two operations of a client, which leaves processor time for the servers."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Load:
     topics: dict[str, bytes] = field(default_factory=dict)
     """Name and topic id."""
     unknown: list[str] = field(default_factory=list)
-    """Topics of which nobody knows whether they were created."""
+    """Topics whose creation has an unknown outcome."""
     refusals: set[str] = field(default_factory=set)
     pauses: dict[str, float] = field(default_factory=dict)
     """By kind of operation, the longest time between two acknowledgements."""
@@ -60,7 +60,7 @@ class Load:
 
 @asynccontextmanager
 async def under_load(cluster: DevCluster) -> AsyncIterator[Load]:
-    """Clients at work until the block is left; then everything that was acknowledged is looked for."""
+    """Run clients until the block is left; then check that everything acknowledged exists."""
     load = Load()
     replication = min(3, sum(node.listen is not None for node in cluster.nodes))
     async with ControllerClient(everybody(cluster)) as admin:
@@ -81,7 +81,7 @@ async def under_load(cluster: DevCluster) -> AsyncIterator[Load]:
 
 
 async def create(admin: ControllerClient, name: str, partitions: int, replication: int) -> pb.CreatedTopic:
-    """One topic; its own result is the caller's to look at.
+    """Create one topic.  The caller checks its own result.
 
     Raises:
         ClusterError: the request as a whole was refused, or its outcome is unknown.
@@ -117,7 +117,7 @@ async def registered(admin: ControllerClient) -> dict[int, int]:
 
 
 async def outcome(call: Awaitable[T]) -> T | ClusterError:
-    """What a call gave, or why it was refused."""
+    """Return the result of a call, or its refusal."""
     try:
         return await call
     except ClusterError as error:
@@ -157,14 +157,14 @@ async def _produce_to(producer: Producer, index: int, load: Load, ending: asynci
     while not ending.is_set():
         value = b"%d-%d" % (index, number)
         number += 1
-        record = NewRecord(None, value, int(time.time() * 1000))  # retention deletes records of long ago
+        record = NewRecord(None, value, int(time.time() * 1000))  # retention deletes old records
         acknowledged[await (await producer.send(TOPIC, index, build_batch([record])))] = value
         since = load.note("produce", since)
         await asyncio.sleep(TURN_S)
 
 
 async def check(cluster: DevCluster, admin: ControllerClient, load: Load, replication: int) -> None:
-    """Everything that was acknowledged is there, and nothing else at its place."""
+    """Assert that each acknowledged record exists at its offset."""
     assert load.topics, f"nothing was acknowledged: {load}"
     assert not load.refusals - {"OUTCOME_UNKNOWN", "TIMED_OUT", "NOT_CONTROLLER", "REQUEST_TIMED_OUT"}, load.refusals
     if not replication:
@@ -175,8 +175,8 @@ async def check(cluster: DevCluster, admin: ControllerClient, load: Load, replic
     reply = await admin.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), ATTEMPT_S)
     topics = {topic.name: topic.topic_id for topic in reply.topics}
     for name, topic_id in load.topics.items():
-        assert topics.get(name) == topic_id, f"topic {name} was acknowledged, and is not there"
-    assert set(topics) <= {TOPIC, *load.topics, *load.unknown}, "a topic that nobody asked for"
+        assert topics.get(name) == topic_id, f"topic {name} was acknowledged, but does not exist"
+    assert set(topics) <= {TOPIC, *load.topics, *load.unknown}, "a topic that no client requested"
     assert load.record_count, "no record was acknowledged"
     async with Cluster(cluster.bootstrap) as clients:
         for index, acknowledged in load.records.items():
@@ -184,7 +184,7 @@ async def check(cluster: DevCluster, admin: ControllerClient, load: Load, replic
             for offset, value in acknowledged.items():
                 assert values.get(offset) == value, f"{TOPIC}-{index}@{offset}: {values.get(offset)!r}, not {value!r}"
             seen = list(values.values())
-            assert len(seen) == len(set(seen)), f"{TOPIC}-{index}: a record came twice"
+            assert len(seen) == len(set(seen)), f"{TOPIC}-{index}: a record was read twice"
 
 
 async def _read(consumer: Consumer, index: int, end: int) -> dict[int, bytes | None]:

@@ -1,4 +1,4 @@
-"""Connections to the control port: those that say nothing, and more than there may be."""
+"""Connections to the control port: idle ones, and more than the limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def test_connections_leave_descriptors_for_everything_else(monkeypatch: py
     try:
 
         async def is_closed(reader: asyncio.StreamReader) -> bool:
-            """A server that goes on with HTTP/2 sends its settings and stays."""
+            """A server that continues with HTTP/2 sends its settings and keeps the connection."""
             try:
                 async with asyncio.timeout(2):
                     while await reader.read(1_000):
@@ -42,7 +42,7 @@ async def test_connections_leave_descriptors_for_everything_else(monkeypatch: py
         await server.stop(None)
 
 
-async def test_silent_connections_do_not_lock_an_operator_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_do_not_block_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (160, 160))
     server = runtime_grpc.make_server()
     port = runtime_grpc.bind(server, Address("127.0.0.1", 0))

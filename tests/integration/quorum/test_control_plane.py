@@ -69,7 +69,7 @@ async def register(one: ControlPlane, broker_id: int) -> int:
         "feature_max": 1,
         "fenced": True,
     }
-    request = pb.RegisterBrokerRequest(registration=registration)  # type: ignore[arg-type]
+    request = pb.RegisterBrokerRequest(registration=registration)
     reply = await one.service.call(rpcs.REGISTER_BROKER, request, 20_000)
     assert isinstance(reply, pb.RegisterBrokerReply)
     assert reply.result.error == "NONE", reply
@@ -108,7 +108,7 @@ async def test_the_id_of_a_new_cluster_does_not_look_like_an_option(tmp_path: Pa
         assert not one.cluster_id.startswith("-")
 
 
-async def test_a_standalone_plane_serves_and_keeps_what_it_was_told(tmp_path: Path) -> None:
+async def test_a_standalone_plane_serves_and_keeps_its_topics(tmp_path: Path) -> None:
     config = configure(tmp_path, 1, 0, standalone=True)
     async with plane(config) as one:
         await ready(one)
@@ -136,13 +136,13 @@ async def test_any_node_takes_a_request_and_all_apply_it(three: list[ControlPlan
     assert len({one.replay.image.digest() for one in three}) == 1
 
 
-async def test_refusals_come_back_by_name(three: list[ControlPlane]) -> None:
+async def test_refusals_are_returned_by_name(three: list[ControlPlane]) -> None:
     for one in three:
         topic = await create(one, "..")
         assert topic.result.error not in ("", "NONE")
 
 
-async def test_grpc_health_and_metrics_tell_readiness(tmp_path: Path) -> None:
+async def test_grpc_health_and_metrics_report_readiness(tmp_path: Path) -> None:
     from grpc_health.v1 import health_pb2
 
     async def status(address: str) -> int:
@@ -185,7 +185,7 @@ async def test_an_observer_reaches_the_controller(three: list[ControlPlane], tmp
         (lambda config, taken: {"cluster_id": "another"}, StoreRefusedError, "not to cluster another"),
     ],
 )
-async def test_what_cannot_start_says_why_and_leaves_nothing_open(
+async def test_a_failed_start_names_its_cause_and_leaves_nothing_open(
     tmp_path: Path, spoil: Callable[[NodeConfig, Address], dict[str, Any]], error: type[Exception], problem: str
 ) -> None:
     from dataclasses import replace
@@ -212,7 +212,7 @@ async def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
         await register(one, 11)
 
 
-async def test_a_node_that_was_told_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has never met its cluster"):
+async def test_a_node_without_a_way_to_its_cluster_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has never joined its cluster"):
         async with plane(configure(tmp_path, 1, 0)):
             pytest.fail("it started")

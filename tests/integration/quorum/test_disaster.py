@@ -1,7 +1,4 @@
-"""The quorum's majority gone for good, with real processes: recovered by hand, and everybody else follows by itself.
-
-Three voters and two brokers, operated as in docs/recovery.md.
-"""
+"""A lost majority of the quorum, with real processes: recovered by hand, and all other nodes follow."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ FAST = {"broker_heartbeat_interval_ms": 200}
 
 
 async def tool(*arguments: str) -> tuple[int, str]:
-    """Run quorum-node as a person would; its exit status and all that it said."""
+    """Run quorum-node as an operator would; return its exit status and all of its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORUMLOG_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "quorumlog_server.quorum_node", *arguments),
@@ -54,7 +51,7 @@ async def consumed(cluster: DevCluster, topic: str) -> list[str]:
 
 
 async def serves(cluster: DevCluster, topic: str, *brokers: int) -> None:
-    """Until these brokers are back, and every partition of the topic has a leader and all of them in its ISR."""
+    """Wait until these brokers have rejoined: every partition has a leader, and all of them are in its ISR."""
 
     async def is_so() -> bool:
         code, described = await kctl(cluster, "topics", "describe", topic)
@@ -67,7 +64,7 @@ async def serves(cluster: DevCluster, topic: str, *brokers: int) -> None:
 
 
 async def led_anew(cluster: DevCluster, *brokers: int) -> None:
-    """Until another voter leads, and has these brokers."""
+    """Wait until another voter leads, and has these brokers."""
     await clusters.leader_of(cluster)
 
     async def is_so() -> bool:
@@ -83,7 +80,7 @@ async def strays(cluster: DevCluster, *arguments: str) -> list[tuple[int, str, b
 
 
 async def digest_offset(node: Node) -> int:
-    """Where the metadata ends that this node has."""
+    """Return the end of this node's metadata."""
     async with ControllerClient([node.control]) as client:
         reply = await client.ask_node(node.control, rpcs.DESCRIBE_NODE, node_pb2.DescribeNodeRequest(), 10.0)
         return int(reply.applied_offset)
@@ -97,7 +94,7 @@ def quorum_folders(node: Node) -> list[str]:
     return sorted(path.name for path in Path(node.data_dir).iterdir() if path.is_dir() and "quorum" in path.name)
 
 
-async def test_two_of_three_voters_disks_gone(tmp_path: Path) -> None:
+async def test_recovery_after_two_of_three_voters_lost_their_disks(tmp_path: Path) -> None:
     async with running(tmp_path, voters=3, brokers=2, **FAST) as cluster:
         one, two, three = (node_of(cluster, number) for number in (1, 2, 3))
         stays, goes = node_of(cluster, 11), node_of(cluster, 12)
@@ -106,14 +103,14 @@ async def test_two_of_three_voters_disks_gone(tmp_path: Path) -> None:
         await produce(cluster, tmp_path, "early", records)
         before = await done(cluster, "topics", "describe", "early")
 
-        # What the survivor never hears of.
+        # Changes that the survivor never receives.
         await clusters.kill(one)
         await led_anew(cluster, 11, 12)
         await done(cluster, "topics", "create", "late", "--replication-factor", "2", "--wait")
         await produce(cluster, tmp_path, "late", ["lost-with-its-topic"])
         known_to_brokers = await digest_offset(stays)
 
-        # The disaster: one broker dies in it, too, and one goes on.
+        # The disaster: one broker dies as well, and one continues.
         for node in (two, three, goes):
             await clusters.kill(node)
         for node in (two, three):
@@ -125,7 +122,7 @@ async def test_two_of_three_voters_disks_gone(tmp_path: Path) -> None:
         for node in (one, stays, goes):
             await clusters.ready(node)
 
-        # Everything that the survivor had, and every record of it.
+        # Everything that the survivor had still exists, with every record.
         await serves(cluster, "early", 11, 12)
         assert await consumed(cluster, "early") == records
         (after,) = await done(cluster, "topics", "describe", "early")
@@ -135,7 +132,7 @@ async def test_two_of_three_voters_disks_gone(tmp_path: Path) -> None:
         await produce(cluster, tmp_path, "early", more)
         assert await consumed(cluster, "early") == records + more
 
-        # What it did not have is said, and kept.
+        # The missing records are reported, and the old directory is kept.
         for node in (stays, goes):
             assert quorum_folders(node) == ["quorum", "quorum.generation-0"]
             assert has_logged(node, "metadata records are lost: only the directory that was set aside has them")
@@ -156,7 +153,7 @@ async def test_two_of_three_voters_disks_gone(tmp_path: Path) -> None:
 
 
 async def old_voters_come_back(cluster: DevCluster, folder: Path) -> None:
-    """Restored from a copy, they are refused by name; as told, they become voters of the rebuilt quorum."""
+    """Restored from a copy, they are refused by name.  After the printed steps they are voters again."""
     quorum = await done(cluster, "quorum", "status")
     assert (quorum["generation"], [voter["id"] for voter in quorum["voters"]]) == (1, [1])
     for number in (2, 3):
@@ -176,8 +173,8 @@ async def old_voters_come_back(cluster: DevCluster, folder: Path) -> None:
     assert [voter["id"] for voter in quorum["voters"]] == [1, 2, 3]
 
 
-async def test_of_several_survivors_the_one_that_knows_most_is_recovered(tmp_path: Path) -> None:
-    """A broker keeps the whole metadata log, too: with its copy nothing is lost, and it becomes the voter."""
+async def test_the_survivor_with_the_longest_log_is_recovered(tmp_path: Path) -> None:
+    """A broker also keeps the whole metadata log: with its copy nothing is lost, and it becomes the voter."""
     async with running(tmp_path, voters=3, brokers=2, **FAST) as cluster:
         one, two, three = (node_of(cluster, number) for number in (1, 2, 3))
         broker, other = node_of(cluster, 11), node_of(cluster, 12)
@@ -194,7 +191,7 @@ async def test_of_several_survivors_the_one_that_knows_most_is_recovered(tmp_pat
         assert (status, "--address" in said) == (2, True), said
         status, said = await tool("recover", *folders, "--yes", "--address", broker.control)
         assert (status, f"chosen: {broker.data_dir}/quorum" in said) == (0, True), said
-        for node in cluster.nodes:  # nobody was told of the address of a broker before
+        for node in cluster.nodes:  # no node knew the address of a broker before
             place = node.command.index("--controllers" if node.role == "broker" else "--initial-voters")
             node.command[place : place + 2] = ["--join", broker.control]
         for node in (broker, other):

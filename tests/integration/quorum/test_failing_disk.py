@@ -1,4 +1,4 @@
-"""Real servers whose disk fails one sync: they end with status 7, and the end of the process writes nothing more."""
+"""Real servers whose disk fails one sync: they end with status 7 and write nothing more."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SERVERS = {NODE: ("--node-id", "1", *ANYWHERE), BROKER: ("--control-listen", "12
 @pytest.mark.parametrize(
     ("module", "file"), [(NODE, "quorum.db-wal"), (BROKER, "quorum.db-wal"), (BROKER, "facts.db-wal")]
 )
-def test_a_server_ends_without_touching_what_a_failed_sync_left(tmp_path: Path, module: str, file: str) -> None:
+def test_a_server_ends_without_a_write_after_a_failed_sync(tmp_path: Path, module: str, file: str) -> None:
     folder = tmp_path / "data" if file.startswith("facts") else tmp_path / "data" / "quorum"
     program = PROGRAM.format(module=module, folder=str(folder), left=str(tmp_path / "left"), file=file)
     finished = subprocess.run(

@@ -1,8 +1,4 @@
-"""kill -9 of random voters, again and again, while clients create, delete and describe topics: could it have been so?
-
-Each topic name is a register: its value is the number of partitions that it was created with, or none.  The checker of
-the simulator judges what the clients saw.  `TEST_KILLS=200` and `TEST_SEED=…` make it longer and another one.
-"""
+"""kill -9 of random voters while clients create, delete and describe topics: the history is linearizable."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ KILLS = int(os.environ.get("TEST_KILLS", "4"))
 SEED = int(os.environ.get("TEST_SEED", "1"))
 CLIENTS = 3
 CREATIONS_MAX = 24
-"""Of one name, since each is told apart by its number of partitions."""
+"""The limit of topics with one name, because their numbers of partitions distinguish them."""
 
 BETWEEN_KILLS = 30
 """Operations that are answered before the next kill."""
@@ -41,7 +37,7 @@ NOTHING_DONE = {"NOT_CONTROLLER", "UNAVAILABLE", "INVALID_REPLICATION_FACTOR"}
 
 @dataclass(slots=True)
 class History:
-    """What clients did to topics, and the names in use."""
+    """The operations of clients on topics, and the names in use."""
 
     random: Random
     operations: list[Operation] = field(default_factory=list)
@@ -115,7 +111,7 @@ def now() -> float:
 
 
 async def use(cluster: DevCluster, history: History, ending: asyncio.Event) -> None:
-    """One client: one operation after the other, each through whichever node answers."""
+    """One client: it sends one operation after another, each to any node that answers."""
     addresses = everybody(cluster)
     history.random.shuffle(addresses)
     async with ControllerClient(addresses) as client:
@@ -123,11 +119,11 @@ async def use(cluster: DevCluster, history: History, ending: asyncio.Event) -> N
             act = history.random.choice([read, read, create_topic, delete_topic])
             await act(client, history, history.pick())
             history.answered += 1
-            await asyncio.sleep(0.01)  # leaves the machine to those who serve
+            await asyncio.sleep(0.01)  # leaves processor time for the servers
 
 
 async def kill_some(cluster: DevCluster, history: History) -> None:
-    """Mostly the leader; sometimes two, so that nobody leads until they are back."""
+    """Usually the leader; sometimes two voters, so that none leads until they have restarted."""
     leader = (await leader_of(cluster)).id
     others = history.random.sample([number for number in (1, 2, 3) if number != leader], 2)
     victims = history.random.choice([[leader], [leader], [leader, others[0]], others[:1], others])
@@ -147,7 +143,7 @@ async def start_again(cluster: DevCluster, node: Node) -> None:
 
 
 async def progress(history: History, count: int) -> None:
-    """Until so many more operations were answered."""
+    """Wait until this many more operations were answered."""
     wanted = history.answered + count
 
     async def enough() -> bool:
@@ -157,7 +153,7 @@ async def progress(history: History, count: int) -> None:
 
 
 @pytest.mark.timeout(120 + KILLS * 60)
-async def test_what_clients_saw_is_linearizable_across_kills(tmp_path: Path) -> None:
+async def test_the_history_of_clients_is_linearizable_across_kills(tmp_path: Path) -> None:
     history = History(Random(SEED))
     async with running(tmp_path, voters=3, brokers=1) as cluster:
         ending = asyncio.Event()

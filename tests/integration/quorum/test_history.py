@@ -1,4 +1,4 @@
-"""Snapshots and history with real processes and small limits: what is kept, and how a node that was away comes back."""
+"""Snapshots and history with real processes and small limits: retention, and nodes that rejoin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
@@ -24,7 +23,7 @@ SMALL = {"metadata_snapshot_log_bytes": 4000}
 
 
 async def write(cluster: DevCluster, count: int) -> None:
-    """Some metadata: `count` changes of a config."""
+    """Write some metadata: `count` changes of a config."""
     async with ControllerClient([node.control for node in cluster.nodes if node.is_running]) as client:
         for number in range(count):
             await configure(client, **{"num.partitions": number % 1000 + 2})
@@ -39,7 +38,7 @@ async def configure(client: ControllerClient, **values: int) -> None:
     for _ in range(10):
         try:
             reply = await client.call(rpcs.ALTER_CONFIGS, request, 30.0)
-        except ClusterError as error:  # idempotent: may be said again
+        except ClusterError as error:  # idempotent: may be sent again
             if not error.retriable:
                 raise
         else:
@@ -64,7 +63,7 @@ async def writes(cluster: DevCluster) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-async def metadata(node: Node) -> Any:
+async def metadata(node: Node) -> node_pb2.DescribeMetadataReply:
     async with ControllerClient([node.control]) as client:
         request = node_pb2.DescribeMetadataRequest(at_offset=-1)
         return await client.ask_node(node.control, rpcs.DESCRIBE_METADATA, request, 10.0)
@@ -77,7 +76,7 @@ async def history_begins(node: Node) -> int:
 
 
 async def same(cluster: DevCluster, *nodes: Node) -> None:
-    """Until all of them have the same metadata."""
+    """Wait until all of them have the same metadata."""
 
     async def is_so() -> bool:
         found = [await metadata(node) for node in nodes]
@@ -90,7 +89,7 @@ def snapshots(node: Node) -> list[Path]:
     return sorted((Path(node.data_dir) / "quorum").glob("*.snapshot"))
 
 
-async def test_history_is_kept_as_the_cluster_config_says(tmp_path: Path) -> None:
+async def test_history_is_retained_by_the_cluster_config(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, **SMALL) as cluster:
         node = node_of(cluster, 1)
 
@@ -109,7 +108,7 @@ async def test_history_is_kept_as_the_cluster_config_says(tmp_path: Path) -> Non
 
         await wait_until(only_the_newest, TIMEOUT_S, "only what is needed is kept", 0.0)
         await clusters.kill(node)
-        await clusters.spawn(cluster, node)  # the config comes out of the snapshot
+        await clusters.spawn(cluster, node)  # the config is read from the snapshot
         await clusters.ready(node)
         begins = await history_begins(node)
 
@@ -120,7 +119,7 @@ async def test_history_is_kept_as_the_cluster_config_says(tmp_path: Path) -> Non
         await wait_until(goes_on, TIMEOUT_S, "history goes on moving", 0.0)
 
 
-async def test_a_voter_that_was_away_for_long_comes_back_while_writes_go_on(tmp_path: Path) -> None:
+async def test_a_voter_rejoins_after_a_long_absence_during_writes(tmp_path: Path) -> None:
     async with running(tmp_path, voters=3, **SMALL) as cluster:
         one, two, three = (node_of(cluster, number) for number in (1, 2, 3))
         async with ControllerClient(everybody(cluster)) as client:
@@ -140,7 +139,7 @@ async def test_a_voter_that_was_away_for_long_comes_back_while_writes_go_on(tmp_
             assert has_logged(three, "snapshot received")
         await same(cluster, one, two, three)
 
-        # A download that was cut off goes on where it was; one that a crash has damaged is named and begins anew.
+        # An interrupted download continues at its position; one that a crash has damaged is named and starts over.
         for damaged in (False, True):
             await clusters.kill(three)
             for path in (three.data_dir, three.log):

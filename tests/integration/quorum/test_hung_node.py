@@ -1,4 +1,4 @@
-"""A client that is connected to a node which hangs makes its changes at the others."""
+"""A client of a hanging node sends its changes to other nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def new_topic(name: str) -> pb.CreateTopicsRequest:
     return pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name, partitions=1, replication_factor=1)])
 
 
-async def test_changes_go_on_although_the_node_that_took_them_was_stopped(
+async def test_changes_continue_although_the_connected_node_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller, "ANSWER_FRESH_S", 0.0)  # as if it had answered a while ago

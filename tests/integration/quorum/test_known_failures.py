@@ -1,4 +1,4 @@
-"""Known failures that need real files and sockets: named after their number in docs/known_failures.md."""
+"""Known failures that need real files and sockets, named after their number in docs/known_failures.md."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from quorum.core.events import AddVoter, Peer, VoterChangeError
-from quorum.core.messages import DescribeQuorum
+from quorum.core.messages import TOOL, DescribeQuorum
 from quorum.ports import UnreachableError
 from quorum.store.directory import DATABASE
-from quorum.transport.convert import TOOL
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.addresses import Address
@@ -20,9 +19,12 @@ from tests.integration.quorum.test_control_plane import brokers, configure, free
 from tests.integration.quorum.test_recover import recovered, three_nodes
 
 
-async def test_k39_all_addresses_have_changed_and_the_quorum_is_told_offline(tmp_path: Path) -> None:
-    """strimzi proposal 203: after a move every voter has another name.  The log holds the old ones, so that nobody can
-    be elected who could write the new ones; `recover --address` is the way in that needs no quorum."""
+async def test_k39_all_addresses_are_changed_offline(tmp_path: Path) -> None:
+    """strimzi proposal 203: after a move every voter has another name.
+
+    The log holds the old names, so no leader can be elected that could write the new ones.  `recover --address` needs
+    no quorum.
+    """
     configs = await three_nodes(tmp_path)
     port = free_ports(1)[0]
     address = f"127.0.0.1:{port}"
@@ -35,8 +37,8 @@ async def test_k39_all_addresses_have_changed_and_the_quorum_is_told_offline(tmp
         await register(one, 12)
 
 
-async def test_k39_a_name_that_does_not_resolve_is_asked_for_again() -> None:
-    """Each time within its deadline; what it costs is one refused call."""
+async def test_k39_a_name_that_does_not_resolve_is_resolved_again() -> None:
+    """Each call ends within its deadline; the cost is one refused call."""
     transport = GrpcTransport("127.0.0.1:0")
     try:
         for _ in range(3):
@@ -47,8 +49,8 @@ async def test_k39_a_name_that_does_not_resolve_is_asked_for_again() -> None:
         await transport.close()
 
 
-async def test_k28_a_database_deleted_under_a_running_node_is_missed_at_its_next_start(tmp_path: Path) -> None:
-    """It goes on with the file that it has open.  The next start misses it, and makes no empty voter."""
+async def test_k28_a_database_deleted_under_a_running_node_is_reported_at_its_start(tmp_path: Path) -> None:
+    """It continues with the open file.  The next start reports the missing file, and creates no empty voter."""
     config = configure(tmp_path, 1, free_ports(1)[0], standalone=True)
     async with plane(config) as one:
         await ready(one)

@@ -1,4 +1,4 @@
-"""Voters in processes of their own, voters inside brokers, and the way from one to the other and back, under load."""
+"""Voters move from their own processes into brokers and back, under load."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ async def test_the_voters_move_into_the_brokers_and_back_under_load(tmp_path: Pa
         mixed = await quorum_is(cluster, "voters inside the brokers", lambda it: voter_ids(it) == list(BROKERS))
         assert mixed.known.leader_id in BROKERS
         for node_id in DEDICATED:
-            await stop(node_of(cluster, node_id))  # nobody needs them any more
+            await stop(node_of(cluster, node_id))  # they are no longer needed
         before = load.record_count, len(load.topics)
         await done(cluster, "topics", "create", "decided-by-brokers")
         for node_id in DEDICATED:
             await spawn(cluster, node_of(cluster, node_id))
         for node_id in DEDICATED:
             await ready(node_of(cluster, node_id))
-        await wait_until(lambda: _goes_on(load, before), TIMEOUT_S, "the load goes on without the dedicated voters")
+        await wait_until(lambda: _goes_on(load, before), TIMEOUT_S, "the load continues without the dedicated voters")
         load.unknown.append("decided-by-brokers")
         await _move(cluster, BROKERS, DEDICATED)
         await quorum_is(cluster, "voters of their own, brokers that observe", _as_before)
 
 
-async def test_of_voters_inside_brokers_the_one_that_leads_the_fewest_partitions_is_preferred(tmp_path: Path) -> None:
+async def test_the_voter_that_leads_the_fewest_partitions_is_preferred(tmp_path: Path) -> None:
     async with running(tmp_path, voters=3, brokers=3) as cluster:
         await _move(cluster, DEDICATED, BROKERS)
         for node_id in DEDICATED:
@@ -66,7 +66,7 @@ async def _goes_on(load: Load, before: tuple[int, int]) -> bool:
 
 
 async def _move(cluster: DevCluster, leaving: tuple[int, ...], joining: tuple[int, ...]) -> None:
-    """One in, one out, as a person does it who wants three voters at all times."""
+    """Add one voter, then remove one, as an operator does who wants three voters at all times."""
     for comes, goes in zip(joining, leaving, strict=True):
         assert (await done(cluster, "add-voter", named(cluster, comes)))["changed"] is True
         assert (await done(cluster, "remove-voter", str(goes)))["changed"] is True

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,14 @@ from quorum.store import SqliteQuorumStore
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.errors import ConfigError, CorruptStoreError
 from quorumlog.runtime.clock import Sources
+from tests.without_snapshots import MachineWithoutSnapshots
 
-TIMEOUTS = {"election_timeout_ms": 300, "fetch_timeout_ms": 600}
+ELECTION_TIMEOUT_MS = 300
+FETCH_TIMEOUT_MS = 600
 
 
-class Machine:
-    """Keeps what it is given, and lets tests wait for it."""
+class Machine(MachineWithoutSnapshots):
+    """Keeps the applied batches, and lets tests wait for them."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -109,7 +112,7 @@ class Cluster:
         for node_id in node_ids:
             self._transports[node_id] = self._transport(node_id)
 
-    async def start(self, node_id: int, voters: tuple[int, ...] = (), **settings: object) -> Running:
+    async def start(self, node_id: int, voters: tuple[int, ...] = (), **settings: Any) -> Running:
         transport = self._transports.pop(node_id, None) or self._transport(node_id)
         config = RaftConfig(
             node_id,
@@ -117,7 +120,8 @@ class Cluster:
             bootstrap=tuple(address for other, address in self.addresses.items() if other != node_id),
             initial_voters=tuple((voter, self.addresses[voter]) for voter in voters),
             new_cluster_id=f"made-by-{node_id}",
-            **TIMEOUTS,
+            election_timeout_ms=ELECTION_TIMEOUT_MS,
+            fetch_timeout_ms=FETCH_TIMEOUT_MS,
         )
         config = replace(config, **settings)
         self.running[node_id] = Running(config, self.folder / str(node_id), transport)
@@ -129,7 +133,7 @@ class Cluster:
             await self.start(node_id, node_ids)
 
     async def leader(self, besides: tuple[int, ...] = ()) -> Running:
-        """The node that leads, once its LeaderChange is applied there."""
+        """Return the node that leads, once its LeaderChange is applied there."""
         candidates = [one for node_id, one in self.running.items() if node_id not in besides and not one.task.done()]
 
         async def leading(one: Running) -> Running:
@@ -147,7 +151,7 @@ class Cluster:
         return await first(*(leading(one) for one in candidates))
 
     async def append(self, *payloads: bytes) -> int:
-        """Append through whoever leads; returns the end offset, committed."""
+        """Append through the current leader, and return the committed end offset."""
         leader = await self.leader()
         node, epoch = leader.node, leader.node.epoch
         end = 0
@@ -221,7 +225,7 @@ async def test_three_voters_elect_commit_and_agree(cluster: Cluster) -> None:
     assert metrics.commit_latency_s is not None
 
 
-async def test_a_killed_leader_is_followed_by_another_and_nothing_is_lost(cluster: Cluster) -> None:
+async def test_a_killed_leader_is_replaced_and_nothing_is_lost(cluster: Cluster) -> None:
     await cluster.voters(1, 2, 3)
     await cluster.append(b"before")
     old = await cluster.leader()
@@ -248,7 +252,7 @@ async def test_all_nodes_restart(cluster: Cluster) -> None:
     for one in cluster.running.values():
         await one.kill()
     for node_id in (1, 2, 3):
-        await cluster.start(node_id)  # what was founded needs no voter list
+        await cluster.start(node_id)  # an existing cluster needs no voter list
     end = await cluster.append(b"c")
     await cluster.applied(end)
     for one in cluster.running.values():
@@ -263,7 +267,7 @@ async def test_a_leader_that_stops_hands_over(cluster: Cluster) -> None:
     await old.stop()
     new = await cluster.leader()
     assert new.node.epoch > old.node.epoch
-    assert old.node.role in (Role.RESIGNED, Role.FOLLOWER), "it gave leadership up before it stopped"
+    assert old.node.role in (Role.RESIGNED, Role.FOLLOWER), "it gave up leadership before it stopped"
 
 
 async def test_observers_follow_and_catch_up(cluster: Cluster) -> None:
@@ -299,7 +303,7 @@ async def test_old_batches_come_from_the_store(cluster: Cluster, monkeypatch: py
     assert observer.machine.payloads == payloads
 
 
-async def test_proposals_are_refused_by_those_who_do_not_lead(cluster: Cluster) -> None:
+async def test_nodes_that_do_not_lead_refuse_proposals(cluster: Cluster) -> None:
     await cluster.voters(1, 2, 3)
     leader = await cluster.leader()
     epoch = leader.node.epoch
@@ -350,28 +354,28 @@ async def test_k15_a_failing_disk_ends_the_node(cluster: Cluster) -> None:
             await one.task
 
 
-async def test_k15_a_failing_state_machine_ends_the_node(cluster: Cluster) -> None:
+async def test_k15_a_failing_state_machine_ends_the_node(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     one = await cluster.start(1, standalone=True)
     await cluster.append(b"a")
 
     def broken(batch: Batch) -> None:
         raise AssertionError("cannot apply this")
 
-    one.machine.apply = broken  # type: ignore[method-assign]
+    monkeypatch.setattr(one.machine, "apply", broken)
     one.node.append(one.node.epoch, b"x", 1)
     with pytest.raises(AssertionError, match="cannot apply this"):
         async with asyncio.timeout(30):
             await one.task
 
 
-async def test_appending_while_a_batch_is_applied_is_a_bug(cluster: Cluster) -> None:
+async def test_appending_while_a_batch_is_applied_is_a_bug(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     one = await cluster.start(1, standalone=True)
     await cluster.append(b"a")
 
     def reentrant(batch: Batch) -> None:
         one.node.append(batch.epoch, b"more", 1)
 
-    one.machine.apply = reentrant  # type: ignore[method-assign]
+    monkeypatch.setattr(one.machine, "apply", reentrant)
     one.node.append(one.node.epoch, b"x", 1)
     with pytest.raises(AssertionError, match="while a batch is applied"):
         async with asyncio.timeout(30):

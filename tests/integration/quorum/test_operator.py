@@ -1,4 +1,4 @@
-"""What an operator does wrong, or without need, and what the tools say to it: each answer names the next step."""
+"""An operator's mistakes and needless commands: each answer names the next step."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from tests.integration.quorum.clusters import (
 from tests.integration.quorum.load import register, registered
 
 FETCH_TIMEOUT_MS = 2000
-"""The default: who has not fetched for so long does not count as alive."""
+"""The default: a voter that has not fetched for this time does not count as live."""
 
 
 def silent_ms(described: Any, node_id: int) -> int:
-    """For how long this voter has not fetched."""
+    """Return for how long this voter has not fetched."""
     return max(int(one.last_fetch_ms) for one in described.voters if one.replica.key.node_id == node_id)
 
 
-async def test_the_active_controller_is_taken_out_and_back_in(tmp_path: Path) -> None:
+async def test_the_active_controller_is_removed_and_added_again(tmp_path: Path) -> None:
     async with running(tmp_path) as cluster, ControllerClient(everybody(cluster)) as admin:
         await register(admin, 1000)
         old = await leader_of(cluster)
@@ -48,7 +48,7 @@ async def test_the_active_controller_is_taken_out_and_back_in(tmp_path: Path) ->
         assert described.observers[0].replica.key.node_id == old.id
         status = await say(cluster, "quorum", "status")
         assert f"node {old.id}, epoch 1: resigned: is no longer a voter" in status.out
-        assert (await say(cluster, "remove-voter", str(old.id))).code == 0, "it is out: that is what was asked for"
+        assert (await say(cluster, "remove-voter", str(old.id))).code == 0, "it is removed, as requested"
         await register(admin, 1001)
         assert set(await registered(admin)) == {1000, 1001}
         back = await say(cluster, "add-voter", named(cluster, old.id))
@@ -71,7 +71,7 @@ async def test_a_removal_that_leaves_no_majority_is_refused_with_the_arithmetic(
         assert (transfer.code, "kctl quorum status" in transfer.err) == (3, True), transfer
 
 
-async def test_a_node_of_another_cluster_or_with_anothers_id(tmp_path: Path) -> None:
+async def test_a_node_of_another_cluster_or_with_an_id_in_use_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as cluster:
         here = cluster.nodes[0].control
         strange = another_node(cluster, 7, "--cluster-id", new_cluster_id(Sources.real()), "--join", here)
@@ -93,7 +93,7 @@ async def test_a_node_of_another_cluster_or_with_anothers_id(tmp_path: Path) -> 
         assert "is in use by process" in await refuses_to_run(second)
 
 
-async def test_founders_with_different_lists_say_which(tmp_path: Path) -> None:
+async def test_founders_with_different_lists_name_the_difference(tmp_path: Path) -> None:
     cluster = plan(tmp_path, voters=3)
     first, _, third = cluster.nodes
     for node in cluster.nodes:

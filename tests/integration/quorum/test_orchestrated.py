@@ -1,4 +1,4 @@
-"""Nodes that join and leave the voters by themselves, and voters that move: real processes, no operator."""
+"""Nodes that join and leave the voters automatically, and voters that move: real processes, no operator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def enable(node: Node, *keys: str) -> None:
         node.command += ["--set", f"{key}=true"]
 
 
-async def test_a_node_joins_by_itself_and_stays_out_once_it_was_taken_out(tmp_path: Path) -> None:
+async def test_a_node_joins_automatically_and_stays_out_once_removed(tmp_path: Path) -> None:
     cluster = clusters.plan(tmp_path, voters=3, joining=1, brokers=1)
     newcomer, broker = node_of(cluster, 4), node_of(cluster, 11)
     for node in (newcomer, broker):
@@ -60,7 +60,7 @@ async def test_a_node_joins_by_itself_and_stays_out_once_it_was_taken_out(tmp_pa
                 await clusters.kill(node)
 
 
-async def test_voters_that_are_stopped_leave_and_come_back(tmp_path: Path) -> None:
+async def test_stopped_voters_leave_and_rejoin(tmp_path: Path) -> None:
     cluster = clusters.plan(tmp_path, voters=3)
     for node in cluster.nodes:
         enable(node, "quorum.auto.join", "quorum.leave.on.shutdown")
@@ -86,7 +86,7 @@ async def test_voters_that_are_stopped_leave_and_come_back(tmp_path: Path) -> No
                 await clusters.kill(node)
 
 
-async def test_a_voter_whose_leaving_would_cost_the_majority_stays_one(tmp_path: Path) -> None:
+async def test_a_voter_that_the_majority_needs_does_not_leave(tmp_path: Path) -> None:
     async with clusters.running(tmp_path, voters=3) as cluster:
         leader = await leader_of(cluster)
         gone, stopped = (node for node in cluster.nodes if node is not leader)

@@ -1,4 +1,4 @@
-"""Preferred controllers: how often leadership moves, and who leads while the preferred one is down."""
+"""Preferred controllers: how often leadership moves, and the leader while the preferred one is down."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ async def test_a_rolling_restart_moves_leadership_no_more_than_needed(tmp_path: 
         assert [epoch for epoch, _ in moves] == [before[-1][0] + 1, before[-1][0] + 2]
 
 
-async def test_the_preferred_node_dies_in_the_handover_and_others_lead(tmp_path: Path) -> None:
+async def test_others_lead_when_the_preferred_node_is_killed_in_a_handover(tmp_path: Path) -> None:
     async with running(tmp_path, **SOON) as cluster, ControllerClient(everybody(cluster)) as admin:
         acting = await leader_of(cluster)
         chosen = node_of(cluster, next(number for number in (1, 2, 3) if number != acting.id))
         await register(admin, 1000)
         await quorum_is(cluster, "the chosen one has everything", lambda it: lag_of(it, chosen.id) == 0)
-        processes.send(chosen.pid, signal.SIGSTOP)  # it has the whole log, so leadership is given to it at once
+        processes.send(chosen.pid, signal.SIGSTOP)  # it has the whole log, so it gets leadership immediately
         handing = asyncio.create_task(transfer(acting, chosen.id))
         await quorum_is(cluster, "an ordinary election", lambda it: it.known.epoch > 1)
         with pytest.raises(ClusterError, match=f"not node {chosen.id}"):
@@ -75,16 +75,18 @@ async def test_the_preferred_node_dies_in_the_handover_and_others_lead(tmp_path:
         await kill(chosen)
         left = await leader_of(cluster)
         assert left.id != chosen.id
-        await done(cluster, "preferred-controllers", "set", str(chosen.id))  # who is down may be preferred
+        await done(cluster, "preferred-controllers", "set", str(chosen.id))  # a node that is down may be preferred
         await register(admin, 1001)
-        assert (await leader_of(cluster)).id == left.id, "all that are preferred are down: another leads on"
+        assert (await leader_of(cluster)).id == left.id, "all preferred nodes are down: another one continues to lead"
         assert set(await registered(admin)) == {1000, 1001}
         await spawn(cluster, chosen)
-        await quorum_is(cluster, "the preferred node, back, leads", lambda it: it.known.leader_id == chosen.id)
+        await quorum_is(
+            cluster, "the preferred node has restarted and leads", lambda it: it.known.leader_id == chosen.id
+        )
         assert set(await registered(admin)) == {1000, 1001}
 
 
 async def transfer(acting: Node, to: int) -> None:
-    """Ask the leader itself to hand over, with nothing before it: no time is lost."""
+    """Ask the leader itself to hand over immediately, so that no time is lost."""
     async with ControllerClient([acting.control]) as client:
         await client.call(rpcs.TRANSFER_LEADER, pb.TransferLeaderRequest(to=to), 20.0)

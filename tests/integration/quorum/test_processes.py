@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from quorum.core.events import Peer
-from quorum.core.messages import DescribeQuorum, DescribeQuorumReply
+from quorum.core.messages import TOOL, DescribeQuorum, DescribeQuorumReply
 from quorum.ports import UnreachableError
-from quorum.transport.convert import TOOL
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -48,7 +47,7 @@ class Voters:
         )
 
     async def ready(self, *node_ids: int) -> None:
-        """Until each has said on standard output that it serves."""
+        """Wait until each has reported on standard output that it serves."""
         async with asyncio.timeout(60):
             for node_id in node_ids:
                 output = self.processes[node_id].stdout
@@ -61,7 +60,7 @@ class Voters:
         await process.wait()
 
     async def describe(self, node_id: int) -> DescribeQuorumReply | None:
-        """What one node knows; None when it does not answer."""
+        """Return the status of one node; None if it does not answer."""
         try:
             reply = await self.client.ask(Peer(node_id, self.addresses[node_id]), DescribeQuorum(TOOL), 2000)
         except UnreachableError:
@@ -70,7 +69,7 @@ class Voters:
         return reply
 
     async def register(self, broker_id: int, besides: int | None = None) -> int:
-        """Register a broker through any node that answers, again until it is acknowledged; returns its epoch."""
+        """Register a broker through any node that answers, repeatedly until it is acknowledged; return its epoch."""
         request = pb.RegisterBrokerRequest(header=pb.RequestHeader(timeout_ms=5000))
         registration = request.registration
         registration.broker_id, registration.previous_broker_epoch = broker_id, -1
@@ -87,7 +86,7 @@ class Voters:
                     assert isinstance(reply, pb.RegisterBrokerReply)
                     if reply.result.error == "NONE":
                         return reply.broker_epoch
-                await asyncio.sleep(0.05)  # everybody has refused: an election is going on elsewhere
+                await asyncio.sleep(0.05)  # every node has refused: an election is in progress elsewhere
 
     async def registered(self) -> dict[int, int]:
         """Broker ids and epochs, by a current read."""
@@ -99,14 +98,14 @@ class Voters:
         return {broker.broker_id: broker.broker_epoch for broker in reply.brokers}
 
     async def leader(self) -> int:
-        """Who leads, by the word of the leader itself."""
+        """Return the node that reports that it leads."""
         async with asyncio.timeout(60):
             while True:
                 for node_id in sorted(self.processes):
                     found = await self.describe(node_id)
                     if found is not None and found.known.leader_id == node_id and not found.paused:
                         return node_id
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # another process: asked again
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ async def voters(tmp_path: Path) -> AsyncIterator[Voters]:
         await voters.client.close()
 
 
-async def test_what_was_acknowledged_survives_kill_9_of_leader_follower_and_all(voters: Voters) -> None:
+async def test_acknowledged_changes_survive_kill_9_of_leader_follower_and_all(voters: Voters) -> None:
     acknowledged = {11: await voters.register(11)}
 
     leader = await voters.leader()
@@ -151,7 +150,7 @@ async def test_what_was_acknowledged_survives_kill_9_of_leader_follower_and_all(
     assert await voters.registered() == acknowledged
 
 
-async def test_a_paused_leader_finds_itself_replaced(voters: Voters) -> None:
+async def test_a_resumed_leader_finds_itself_replaced(voters: Voters) -> None:
     acknowledged = {11: await voters.register(11)}
     old = await voters.leader()
     voters.processes[old].send_signal(signal.SIGSTOP)
@@ -163,7 +162,7 @@ async def test_a_paused_leader_finds_itself_replaced(voters: Voters) -> None:
     async with asyncio.timeout(60):
         while (found := await voters.describe(old)) is None or found.known.leader_id != new:
             new = await voters.leader()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # another process: asked again
     assert await voters.registered() == acknowledged
 
 

@@ -1,4 +1,4 @@
-"""`quorum-node recover`: two of three disks are gone, and the cluster comes back with all that the third held."""
+"""`quorum-node recover`: two of three disks are lost, and the cluster recovers with the data of the third."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cut_off(directory: str, identity: object) -> None:
     raise OSError(errno.EIO, "the disk hangs on one nail")
 
 
-async def test_one_disk_of_three_brings_the_cluster_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_one_disk_of_three_recovers_the_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     configs = await three_nodes(tmp_path)
     for gone in ("2", "3"):
         (tmp_path / gone).rename(tmp_path / f"lost-{gone}")
@@ -71,7 +71,7 @@ async def test_one_disk_of_three_brings_the_cluster_back(tmp_path: Path, capsys:
 
 
 async def returns(folder: Path, config: NodeConfig, one: ControlPlane) -> None:
-    """A voter of before is refused by name; emptied, it comes as an observer."""
+    """A voter of the earlier generation is refused by name.  With an empty disk, it joins as an observer."""
     (folder / "lost-2").rename(folder / "2")
     with pytest.raises(ConfigError, match="the quorum was rebuilt"):
         async with asyncio.timeout(30), plane(config):
@@ -83,7 +83,7 @@ async def returns(folder: Path, config: NodeConfig, one: ControlPlane) -> None:
         assert not two.node.core.is_voter
 
 
-async def test_the_best_of_several_is_kept_and_others_are_left_alone(
+async def test_the_best_disk_is_recovered_and_others_are_not_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configs = await three_nodes(tmp_path)
@@ -96,7 +96,7 @@ async def test_the_best_of_several_is_kept_and_others_are_left_alone(
     assert f"chosen: {tmp_path / '1' / 'quorum'}" in capsys.readouterr().out
 
 
-async def test_cut_off_between_its_two_writes_it_says_so_and_is_run_again(
+async def test_a_recovery_interrupted_between_its_writes_is_repeated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configs = await three_nodes(tmp_path)
@@ -117,7 +117,7 @@ async def test_cut_off_between_its_two_writes_it_says_so_and_is_run_again(
 
 
 @pytest.mark.parametrize("cut_off_before", [False, True])
-async def test_where_nobody_looks_for_the_quorum_it_says_how_the_others_find_it(
+async def test_recovery_reports_how_other_nodes_find_the_quorum(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, cut_off_before: bool
 ) -> None:
     await three_nodes(tmp_path)
@@ -132,7 +132,7 @@ async def test_where_nobody_looks_for_the_quorum_it_says_how_the_others_find_it(
     assert "with --join 127.0.0.1:2 instead" in said
 
 
-async def test_without_a_yes_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_recovery_without_a_confirmation_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = await three_nodes(tmp_path)
     monkeypatch.setattr("builtins.input", lambda prompt: "no")
     assert await asyncio.to_thread(recovered, tmp_path / "1") == 1
@@ -141,7 +141,7 @@ async def test_without_a_yes_nothing_changes(tmp_path: Path, monkeypatch: pytest
         assert one.node.core.generation == 0
 
 
-async def test_what_cannot_be_recovered_is_refused(tmp_path: Path) -> None:
+async def test_impossible_recoveries_are_refused(tmp_path: Path) -> None:
     await three_nodes(tmp_path / "a")
     configs = await three_nodes(tmp_path / "b")
     both = (tmp_path / "a" / "1", "--data-dir", str(tmp_path / "b" / "1"), "--yes")
@@ -151,7 +151,7 @@ async def test_what_cannot_be_recovered_is_refused(tmp_path: Path) -> None:
         assert await asyncio.to_thread(recovered, tmp_path / "b" / "1", "--yes") == 2
 
 
-async def test_a_survivor_whose_log_starts_after_a_snapshot(tmp_path: Path) -> None:
+async def test_recovery_of_a_log_that_starts_after_a_snapshot(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     config = configure(tmp_path, 1, port, standalone=True)
     async with test_snapshots.plane(config) as one:
@@ -167,7 +167,7 @@ async def test_a_survivor_whose_log_starts_after_a_snapshot(tmp_path: Path) -> N
         assert one.replay.image.next_producer_id >= next_producer_id + PRODUCER_ID_JUMP
 
 
-def test_partitions_get_a_leader_epoch_above_all_that_may_be_forgotten() -> None:
+def test_partitions_get_leader_epochs_above_all_lost_ones() -> None:
     records: list[Record] = [
         Topic(TOPIC, "t"),
         *(Partition(TOPIC, at, (Replica(1),), (1,), 1, leader_epoch=at) for at in range(3)),

@@ -1,4 +1,4 @@
-"""Snapshots over gRPC and SQLite: a voter that was away, a voter with an empty disk, and a restart of all."""
+"""Snapshots over gRPC and SQLite: a voter that was down, a voter with an empty disk, and a restart of all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plane(config: NodeConfig) -> ControlPlane:
 
 
 async def grow(one: ControlPlane, first: int) -> None:
-    """Change things until this node's log starts above `first`."""
+    """Write changes until this node's log starts above `first`."""
     number = 0
     while one.node.core.log.start <= first:
         await register(one, 100 + number)
@@ -43,7 +43,7 @@ async def same(*planes: ControlPlane) -> None:
     assert len({one.replay.image.digest() for one in planes}) == 1
 
 
-async def test_voters_come_back_by_snapshot_while_writes_go_on(tmp_path: Path) -> None:
+async def test_voters_rejoin_by_snapshot_during_writes(tmp_path: Path) -> None:
     ports = free_ports(3)
     voters = tuple(InitialVoter(number, Address("127.0.0.1", port)) for number, port in enumerate(ports, 1))
     configs = [configure(tmp_path, number, port, initial_voters=voters) for number, port in enumerate(ports, 1)]
@@ -70,7 +70,7 @@ async def test_voters_come_back_by_snapshot_while_writes_go_on(tmp_path: Path) -
         assert (await create(one, "still-decides")).result.error != "NOT_CONTROLLER"
 
 
-async def test_a_snapshot_that_rots_on_the_leader_is_replaced_while_a_voter_needs_it(tmp_path: Path) -> None:
+async def test_a_damaged_snapshot_of_the_leader_is_replaced_for_a_voter(tmp_path: Path) -> None:
     ports = free_ports(3)
     voters = tuple(InitialVoter(number, Address("127.0.0.1", port)) for number, port in enumerate(ports, 1))
     configs = [configure(tmp_path, number, port, initial_voters=voters) for number, port in enumerate(ports, 1)]

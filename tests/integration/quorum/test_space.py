@@ -1,4 +1,4 @@
-"""A file system that hangs under `statvfs` blocks no scrape, no DescribeNode and no farewell."""
+"""A file system that hangs in `statvfs` blocks no scrape, no DescribeNode and no shutdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.quorum.test_control_plane import configure, free_ports, r
 AT_MS = 5_000
 
 
-async def test_a_mount_that_hangs_blocks_nobody_who_reads_its_room(
+async def test_a_hanging_mount_blocks_no_request_for_its_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released, hangs = threading.Event(), threading.Event()

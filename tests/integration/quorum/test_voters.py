@@ -1,4 +1,4 @@
-"""Voters come, go and are replaced while a cluster of real processes runs: through kctl, as an operator does it."""
+"""Voters are added, removed and replaced through kctl while a cluster of real processes runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_a_quorum_grows_and_shrinks_by_kctl(tmp_path: Path) -> None:
             assert (code, added["changed"]) == (0, True), added
             assert node_id in [voter["id"] for voter in added["voters"]]
         code, again = await kctl(cluster, "add-voter", f"3@{node_of(cluster, 3).control}")
-        assert (code, again["changed"]) == (0, False), "already a voter is a success that says so"
+        assert (code, again["changed"]) == (0, False), "adding a voter again succeeds with changed: false"
         status = (await kctl(cluster, "quorum", "status"))[1]
         assert [voter["id"] for voter in status["voters"]] == [1, 2, 3]
         code, refused = await kctl(cluster, "add-voter", "2@127.0.0.1:1")
@@ -39,7 +39,7 @@ async def test_a_quorum_grows_and_shrinks_by_kctl(tmp_path: Path) -> None:
         assert (code, missing["error"]) == (3, "VOTER_NOT_FOUND"), missing
 
 
-async def test_a_target_is_worked_towards_and_leadership_handed_over(tmp_path: Path) -> None:
+async def test_a_target_is_reached_and_leadership_is_handed_over(tmp_path: Path) -> None:
     async with running(tmp_path, voters=3, joining=1) as cluster:
         target = ",".join(f"{node_id}@{node_of(cluster, node_id).control}" for node_id in (2, 3, 4))
         code, altered = await kctl(cluster, "alter-quorum", "--target", target, "--wait", "--timeout", "60")
@@ -62,7 +62,9 @@ async def test_a_lost_disk_is_replaced_by_one_command_while_clients_write(tmp_pa
         await start(cluster)
         code, absent = await kctl(cluster, "add-voter", f"{lost.id}@127.0.0.1:1", "--replace")
         assert (code, absent["error"]) == (5, "UNREACHABLE"), absent
-        assert any("--replace" in line for line in processes.last_lines(Path(lost.log), 50)), "the node says what to do"
+        assert any("--replace" in line for line in processes.last_lines(Path(lost.log), 50)), (
+            "the node names the next step"
+        )
         code, refused = await kctl(cluster, "add-voter", f"{lost.id}@{lost.control}")
         assert (code, refused["error"]) == (5, "DUPLICATE_VOTER"), refused
         code, replaced = await kctl(cluster, "add-voter", f"{lost.id}@{lost.control}", "--replace")

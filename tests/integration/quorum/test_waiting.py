@@ -1,4 +1,4 @@
-"""kctl that waits for voters: what it tells meanwhile, and what Ctrl-C leaves behind; real processes."""
+"""kctl commands that wait for voters: their output, and an interrupt; real processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 from quorumlog.kctl.dev_cluster import DevCluster
+from quorumlog.wire.v1 import quorum_pb2
 from tests.integration.quorum import clusters
 from tests.integration.quorum.clusters import ROOT, TIMEOUT_S, are, done, everybody, named, node_of, quorum_is
 
 
 async def kctl(cluster: DevCluster, *arguments: str) -> asyncio.subprocess.Process:
-    """kctl, begun; its standard error can be read line by line."""
+    """A running kctl; its standard error can be read line by line."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "quorumlog.kctl.main", "-o", "json", "--timeout", str(TIMEOUT_S), *arguments),
         env={**os.environ, "PYTHONPATH": str(ROOT), "KCTL_CONTROLLERS": ",".join(everybody(cluster)[:3])},
@@ -35,7 +36,7 @@ async def told(process: asyncio.subprocess.Process, what: str) -> None:
     raise AssertionError(f"kctl ended without {what!r}")
 
 
-async def test_a_newcomer_is_waited_for_from_before_it_runs(tmp_path: Path) -> None:
+async def test_an_addition_waits_for_a_node_that_is_not_running_yet(tmp_path: Path) -> None:
     async with clusters.running(tmp_path, voters=3, joining=1) as cluster:
         newcomer = node_of(cluster, 4)
         await clusters.kill(newcomer)
@@ -53,7 +54,7 @@ async def test_a_newcomer_is_waited_for_from_before_it_runs(tmp_path: Path) -> N
         await quorum_is(cluster, "it is a voter", are([1, 2, 3, 4]))
 
 
-async def test_a_target_is_followed_until_it_is_reached_and_the_end_of_a_leadership_is_told(tmp_path: Path) -> None:
+async def test_a_wait_follows_a_target_and_status_shows_the_last_leaderships_end(tmp_path: Path) -> None:
     async with clusters.running(tmp_path, voters=3, joining=1) as cluster:
         leader = await clusters.leader_of(cluster)
         others = [node for node in cluster.nodes if node.id != 4 and node is not leader]
@@ -64,7 +65,7 @@ async def test_a_target_is_followed_until_it_is_reached_and_the_end_of_a_leaders
             "it counts as down",
             lambda it: clusters.lag_of(it, down.id) is not None and _age(it, down.id) > 2500,
         )
-        # Of the leader and one that is down nobody could commit anything; known voters may be down as long as most run.
+        # The leader and one that is down could not commit.  Known voters may be down as long as a majority runs.
         target = named(cluster, leader.id, down.id)
         refused = await clusters.say(cluster, "alter-quorum", "--target", target, "--wait")
         assert (refused.code, "NO_MAJORITY" in refused.err) == (5, True), refused
@@ -84,7 +85,6 @@ async def test_a_target_is_followed_until_it_is_reached_and_the_end_of_a_leaders
         assert "not heard" in ended["reason"]
 
 
-def _age(described: object, node_id: int) -> int:
-    """Milliseconds since the voter fetched."""
-    voters = described.voters  # type: ignore[attr-defined]
-    return next(int(voter.last_fetch_ms) for voter in voters if voter.replica.key.node_id == node_id)
+def _age(described: quorum_pb2.DescribeQuorumReply, node_id: int) -> int:
+    """Return the milliseconds since the voter fetched."""
+    return next(voter.last_fetch_ms for voter in described.voters if voter.replica.key.node_id == node_id)

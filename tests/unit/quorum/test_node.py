@@ -1,4 +1,4 @@
-"""`QuorumNode` over a store and a transport that do what the test says."""
+"""`QuorumNode` over a store and a transport that the test controls."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from google.protobuf.message import Message
 
 from quorum.core.config import RaftConfig
 from quorum.core.events import ConfirmRead, Event, Peer, ReadConfirmed, RemoveVoter, VoterChangeError, Write
 from quorum.core.messages import ErrorCode, Reply, Request, Sender, Vote, VoteReply
 from quorum.core.types import Batch, Election, LogEnd, QuorumState, Role, StoredQuorum, Voter, Voters, VoterSet
-from quorum.node import FSYNC_RECENT_MS, FSYNCS_KEPT, QuorumNode
+from quorum.node import QuorumNode
+from quorum.node_metrics import FSYNC_RECENT_MS, FSYNCS_KEPT
 from quorum.ports import (
     ControllerHandler,
     Handler,
@@ -27,11 +27,12 @@ from quorum.recent import RecentBatches
 from quorum.waiters import OffsetWaiters
 from quorumlog.errors import ConfigError, FatalError
 from quorumlog.runtime.clock import Sources, now_ms
-from quorumlog.wire.rpcs import AnyRpc
+from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 from tests.contract.samples import CLUSTER, KEYS, VOTERS, data, founding, state
+from tests.without_snapshots import MachineWithoutSnapshots, StoreWithoutSnapshots
 
 
-class GatedStore:
+class GatedStore(StoreWithoutSnapshots):
     """Keeps batches in memory; a write goes through while `gate` is set, and fails with `error`."""
 
     def __init__(self, voters: VoterSet = VOTERS) -> None:
@@ -90,7 +91,7 @@ class DeafTransport:
     async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
         raise UnreachableError(f"{to.address} is deaf")
 
-    async def call(self, address: str, rpc: AnyRpc, request: Message, timeout_ms: int) -> Message:
+    async def call(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT:
         raise UnreachableError(f"{address} is deaf")
 
     async def reset(self) -> None:
@@ -100,7 +101,7 @@ class DeafTransport:
         self.closed = True
 
 
-class Machine:
+class Machine(MachineWithoutSnapshots):
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self.led: asyncio.Event = asyncio.Event()
@@ -147,16 +148,16 @@ async def running(voters: VoterSet = SOLE, append_linger_ms: int = 0) -> AsyncIt
         yield rig
 
 
-async def test_only_the_latest_transactions_tell_how_fast_the_disk_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_speed_of_the_disk_is_measured_by_the_latest_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as rig:
-        assert rig.node.recent_fsyncs_s(), "it has founded and leads"
-        assert all(seconds >= 0 for seconds in rig.node.recent_fsyncs_s())
+        assert rig.node.meter.recent_fsyncs_s(), "it has founded and leads"
+        assert all(seconds >= 0 for seconds in rig.node.meter.recent_fsyncs_s())
         later = now_ms() + FSYNC_RECENT_MS + 1
-        monkeypatch.setattr("quorum.node.now_ms", lambda: later)
-        assert rig.node.recent_fsyncs_s() == []
+        monkeypatch.setattr("quorum.node_metrics.now_ms", lambda: later)
+        assert rig.node.meter.recent_fsyncs_s() == []
         for _ in range(2 * FSYNCS_KEPT):
-            rig.node._on_fsync(0.5)
-        assert rig.node.recent_fsyncs_s() == [0.5] * FSYNCS_KEPT
+            rig.node.meter.fsynced(0.5)
+        assert rig.node.meter.recent_fsyncs_s() == [0.5] * FSYNCS_KEPT
 
 
 async def test_a_vote_leaves_only_when_it_is_durable() -> None:
@@ -178,7 +179,7 @@ async def test_a_vote_leaves_only_when_it_is_durable() -> None:
 
 
 @pytest.mark.parametrize(("append_linger_ms", "written_first"), [(0, [b"x"]), (100, [b"x", b"y"])])
-async def test_with_a_linger_data_waits_for_company(append_linger_ms: int, written_first: list[bytes]) -> None:
+async def test_with_a_linger_an_append_waits_for_more(append_linger_ms: int, written_first: list[bytes]) -> None:
     async with running(append_linger_ms=append_linger_ms) as rig:
         before = len(rig.store.writes)
         rig.node.append(rig.node.epoch, b"x", 1)
@@ -206,7 +207,7 @@ async def test_a_sole_voters_commit_waits_for_its_disk() -> None:
         assert rig.machine.batches[-1].payload == b"x"
 
 
-async def test_what_waits_shares_one_write() -> None:
+async def test_waiting_appends_share_one_write() -> None:
     async with running() as rig:
         rig.store.gate.clear()
         rig.store.arrived.clear()
@@ -223,18 +224,18 @@ async def test_what_waits_shares_one_write() -> None:
         assert [batch.base_offset for batch in rig.machine.batches] == [0, 1, 2, *range(3, 23, 2)]
 
 
-async def test_a_failed_write_ends_the_node_and_fails_what_waits() -> None:
+async def test_a_failed_write_ends_the_node_and_fails_waiting_appends() -> None:
     rig = Rig(SOLE)
     waiting: list[asyncio.Future[None]] = []
 
     async def lose_the_disk() -> None:
         await rig.machine.led.wait()
         await rig.node.applied(2)
-        rig.store.error = FatalError("the disk is gone")
+        rig.store.error = FatalError("the disk is lost")
         end = rig.node.append(rig.node.epoch, b"x", 1) + 1
         waiting.append(asyncio.ensure_future(rig.node.committed(end, rig.node.epoch)))
 
-    with pytest.raises(FatalError, match="disk is gone"):
+    with pytest.raises(FatalError, match="disk is lost"):
         await rig.run_until_it_fails(lose_the_disk)
     with pytest.raises(LeadershipLostError):
         await waiting[0]
@@ -247,7 +248,7 @@ async def test_a_failed_write_ends_the_node_and_fails_what_waits() -> None:
         await rig.transport.handler(Vote(Sender(CLUSTER, 0, KEYS[1]), KEYS[0], 7, LogEnd(1, 100), False))
 
 
-async def test_an_error_of_the_body_comes_out_as_it_is() -> None:
+async def test_an_error_in_the_body_is_raised_unchanged() -> None:
     rig = Rig(SOLE)
     with pytest.raises(ValueError, match="the body's own"):
         async with rig.node:
@@ -256,7 +257,7 @@ async def test_an_error_of_the_body_comes_out_as_it_is() -> None:
     assert not rig.store.left_files
 
 
-async def test_a_disk_that_failed_elsewhere_in_the_process_leaves_the_store_as_it_is() -> None:
+async def test_a_disk_failure_elsewhere_in_the_process_leaves_the_store_unchanged() -> None:
     rig = Rig(SOLE)
     with pytest.raises(FatalError, match="every data directory"):
         async with rig.node:
@@ -264,7 +265,7 @@ async def test_a_disk_that_failed_elsewhere_in_the_process_leaves_the_store_as_i
     assert rig.store.left_files
 
 
-async def test_what_runs_beside_ends_with_the_node_and_its_failure_ends_the_node() -> None:
+async def test_a_task_beside_the_node_ends_with_it_and_its_failure_ends_the_node() -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
     async def beside() -> None:
@@ -298,7 +299,7 @@ async def test_a_refusal_of_the_core_is_a_configuration_error() -> None:
         await rig.run_until_it_fails()
 
 
-async def test_leaving_gives_leadership_up_first() -> None:
+async def test_a_leader_resigns_before_it_leaves() -> None:
     async with running() as rig:
         assert rig.node.role is Role.LEADER
     assert rig.node.role is not Role.LEADER
@@ -309,7 +310,7 @@ def write(number: int, *batches: Batch, truncate_to: int | None = None) -> Write
     return Write(number, state(0), truncate_to, batches)
 
 
-def test_recent_batches_keep_what_is_not_durable_whatever_its_size() -> None:
+def test_recent_batches_keep_all_that_are_not_durable() -> None:
     recent = RecentBatches(0, max_bytes=0)
     recent.add(write(1, founding(), data(1, payload=b"a" * 1000)))
     recent.add(write(2, data(2, count=3)))
@@ -379,19 +380,19 @@ async def test_current_reads_share_their_rounds(monkeypatch: pytest.MonkeyPatch)
         late[0].cancel()
         with pytest.raises(TimeoutError):
             await node.confirm_read(1)
-        assert asked.empty(), "one for all who came in time"
+        assert asked.empty(), "one for all callers that arrived in time"
         post(question)
         assert await asyncio.gather(*first) == [2] * 100
-        assert not any(task.done() for task in late[1:]), "what was asked before they came proves nothing for them"
+        assert not any(task.done() for task in late[1:]), "earlier questions prove nothing for later callers"
         post(await asked.get())
         assert await asyncio.gather(*late[1:]) == [2] * 99
         assert asked.empty()
 
 
-async def test_reads_that_wait_for_another_end_with_the_node() -> None:
+async def test_queued_reads_end_with_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as rig:
         reads = []
-        rig.node._post = lambda event: None  # type: ignore[method-assign]
+        monkeypatch.setattr(rig.node, "_post", lambda event: None)
         for _ in range(3):
             reads.append(asyncio.ensure_future(rig.node.confirm_read(10_000)))
             await asyncio.sleep(0)

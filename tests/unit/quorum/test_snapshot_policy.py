@@ -1,4 +1,4 @@
-"""Which snapshots are kept."""
+"""The snapshots that the retention policy keeps."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def taken(*ages_and_sizes: tuple[int, int]) -> tuple[SnapshotInfo, ...]:
     ("snapshots", "oldest"),
     [
         ([(0, 1)], 0),
-        ([(99_999_999, 1 << 40)], 0),  # however old and large: the log goes on from it
+        ([(99_999_999, 1 << 40)], 0),  # of any age and size: the log continues from it
         ([(9_000, 100), (5_000, 100), (0, 100)], 0),
         ([(20_000, 100), (10_001, 100), (10_000, 100), (0, 100)], 2),  # by age
         ([(3, 100), (2, 500), (1, 200), (0, 100)], 1),  # by size: 100, 300 and 600 more with the log between
-        ([(2, 1), (1, 1000), (0, 1)], 2),  # what does not fit ends it: what is kept hangs together
+        ([(2, 1), (1, 1000), (0, 1)], 2),  # the first gap ends it: the retained part has no gaps
         ([(20_000, 1), (30_000, 1), (0, 1)], 2),
     ],
 )
-def test_the_newest_is_always_kept_and_older_ones_as_long_as_all_fit(
+def test_the_newest_snapshot_is_kept_and_older_ones_while_they_fit(
     snapshots: list[tuple[int, int]], oldest: int
 ) -> None:
     assert POLICY.oldest_kept(taken(*snapshots), NOW_MS) == oldest
 
 
-def test_a_clock_that_was_set_back_drops_nothing() -> None:
+def test_a_clock_set_back_deletes_no_snapshot() -> None:
     assert POLICY.oldest_kept(taken((-50_000, 1), (-40_000, 1), (0, 1)), NOW_MS) == 0
     assert taken((0, 1))[0].end == LogEnd(1, 10)

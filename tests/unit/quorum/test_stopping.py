@@ -1,4 +1,4 @@
-"""A node that is stopping takes part in nothing any more, and says so."""
+"""A stopping node refuses requests and gives no vote."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contract.samples import CLUSTER, KEYS, VOTERS
 from tests.unit.quorum.test_node import running
 
 
-async def test_who_asks_a_node_that_is_stopping_is_told_so() -> None:
+async def test_a_stopping_node_refuses_requests_with_unavailable() -> None:
     async with running(VOTERS) as rig:
         handler = rig.transport.handler
     before = len(rig.store.writes)

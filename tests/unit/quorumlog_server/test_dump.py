@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from metadata.codec import encode
 from metadata.image import ClusterImage
@@ -37,7 +38,7 @@ def feature(offset: int) -> bytes:
 
 
 async def a_log(folder: Path, rounds: int = 5, *, closed: bool = True) -> Any:
-    """A store with the founding, a leader, and so many features from offset 2 on."""
+    """Return a store with the founding record, a leader, and this many features from offset 2 on."""
     store = make(folder)
     await store.open(1, None)
     await store.write([StoreWrite(state(2), None, (founding(), leader_change(1)))])
@@ -53,7 +54,7 @@ def image_bytes(image: ClusterImage) -> bytes:
 
 
 class Read:
-    """What a dump gave."""
+    """The output of a dump."""
 
     def __init__(self, path: Path, *topics: str) -> None:
         self.frames: list[tuple[bytes, bytes]] = []
@@ -89,12 +90,14 @@ async def in_thread(path: Path, *topics: str) -> Read:
 
 
 @pytest.mark.parametrize("form", ["quorum", "data", "database"])
-async def test_a_directory_that_was_closed(tmp_path: Path, form: str) -> None:
+async def test_a_cleanly_closed_directory_is_read(tmp_path: Path, form: str) -> None:
     folder = tmp_path / "quorum"
     await a_log(folder)
     before = contents(tmp_path)
-    read = await in_thread({"quorum": folder, "data": tmp_path, "database": folder / DATABASE}[form])
+    with capture_logs() as logs:
+        read = await in_thread({"quorum": folder, "data": tmp_path, "database": folder / DATABASE}[form])
     assert read.error is None
+    assert logs == []
     assert {**read.about, "directory_id": None} == {
         "kind": "log", "path": str(folder), "node_id": 1, "directory_id": None, "cluster_id": CLUSTER, "epoch": 1,
         "begins": 0, "end": 7, "snapshots": [],
@@ -105,7 +108,7 @@ async def test_a_directory_that_was_closed(tmp_path: Path, form: str) -> None:
     assert contents(tmp_path) == before
 
 
-async def test_what_only_the_write_ahead_log_holds_is_read_and_left_there(tmp_path: Path) -> None:
+async def test_records_in_the_write_ahead_log_are_read_and_left_there(tmp_path: Path) -> None:
     folder = await crashed_with_features(tmp_path)
     assert (folder / WAL).stat().st_size > 0
     before = contents(folder)
@@ -113,7 +116,7 @@ async def test_what_only_the_write_ahead_log_holds_is_read_and_left_there(tmp_pa
     assert (read.error, read.features) == (None, list(range(2, 12)))
     assert contents(folder) == before
     store = make(folder)
-    assert (await store.open(1, None)).log_end == 12, "the node starts as if nobody had looked"
+    assert (await store.open(1, None)).log_end == 12, "the node starts as if its directory had not been read"
     await store.close()
 
 
@@ -124,7 +127,7 @@ async def crashed_with_features(tmp_path: Path) -> Path:
     return tmp_path / "left"
 
 
-async def test_a_directory_in_use_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+async def test_a_directory_in_use_is_refused_with_a_next_step(tmp_path: Path) -> None:
     store = await a_log(tmp_path, closed=False)
     read = await in_thread(tmp_path)
     assert isinstance(read.error, StoreRefusedError)
@@ -140,8 +143,8 @@ async def test_a_copy_without_its_lock_file_is_read(tmp_path: Path) -> None:
     assert (await in_thread(tmp_path / "q")).features == [2, 3, 4, 5, 6]
 
 
-async def test_damage_is_named_where_it_lies(tmp_path: Path) -> None:
-    """A directory is what is named, not the copy that was looked at."""
+async def test_damage_is_named_with_its_place(tmp_path: Path) -> None:
+    """The error names the directory, not the copy that was read."""
     folder = await crashed(tmp_path)
     flip(folder / WAL, (folder / WAL).stat().st_size // 2)
     read = await in_thread(folder)
@@ -150,7 +153,7 @@ async def test_damage_is_named_where_it_lies(tmp_path: Path) -> None:
     assert (read.of(b"B"), str(folder) in read.error.message) == ([], True)
 
 
-async def test_what_comes_before_a_damaged_batch_is_given(tmp_path: Path) -> None:
+async def test_batches_before_a_damaged_one_are_returned(tmp_path: Path) -> None:
     await a_log(tmp_path / "q")
     database = tmp_path / "q" / DATABASE
     whole = database.read_bytes()
@@ -162,7 +165,7 @@ async def test_what_comes_before_a_damaged_batch_is_given(tmp_path: Path) -> Non
     assert "offset 5" in read.error.message
 
 
-async def test_missing_pieces(tmp_path: Path) -> None:
+async def test_missing_files_are_named(tmp_path: Path) -> None:
     await a_log(tmp_path / "q")
     (tmp_path / "q" / IDENTITY).unlink()
     assert "quorum.json is missing" in str((await in_thread(tmp_path / "q")).error)
@@ -183,7 +186,7 @@ async def test_missing_pieces(tmp_path: Path) -> None:
 # Snapshots
 
 
-async def test_a_snapshot_is_the_state_that_it_holds(tmp_path: Path) -> None:
+async def test_a_snapshot_is_read_as_its_state(tmp_path: Path) -> None:
     image = example()
     path = tmp_path / SNAPSHOT_NAME.format(image.end_offset, 1)
     path.write_bytes(image_bytes(image))
@@ -212,7 +215,7 @@ async def test_every_damage_to_a_snapshot_is_refused(tmp_path: Path) -> None:
         assert isinstance((await in_thread(path)).error, QuorumlogError), size
 
 
-async def test_a_log_that_begins_after_a_snapshot_knows_the_names_of_before(tmp_path: Path) -> None:
+async def test_a_log_after_a_snapshot_has_the_names_of_earlier_topics(tmp_path: Path) -> None:
     image = example()
     end = LogEnd(1, image.end_offset)
     store = make(tmp_path)
@@ -250,7 +253,7 @@ def program(*arguments: str) -> tuple[int, list[tuple[bytes, bytes]]]:
     return done.returncode, list(frames(done.stdout))
 
 
-async def test_the_program_gives_frames_and_its_error_as_the_last(tmp_path: Path) -> None:
+async def test_the_program_writes_frames_and_its_error_last(tmp_path: Path) -> None:
     await a_log(tmp_path)
     code, found = program(str(tmp_path))
     assert (code, [kind for kind, _ in found]) == (0, [b"I"] + [b"B"] * 7)

@@ -1,4 +1,4 @@
-"""Joining and leaving the voters without an operator: who asks, when, and who never does again."""
+"""Automatic joining and leaving of the voters: when a node asks, and which nodes never do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quorumlog.errors import CorruptStoreError, FatalError
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.standing import FILE, FileStanding, MemoryStanding, Standing
-from quorumlog_server.volunteer import WAIT_MAX_S, Volunteer
+from quorumlog_server.volunteer import WAIT_FIRST_S, WAIT_MAX_S, Volunteer
 from tests.unit.metadata.fake_node import run, settle
 
 OWN = ReplicaKey(4, UUID(int=4))
@@ -112,7 +112,7 @@ class Rig:
 
 
 async def a_while(seconds: float = 100.0) -> None:
-    """Virtual seconds in which everything happens that is going to."""
+    """Virtual seconds after which nothing more happens."""
     await asyncio.sleep(seconds)
     await settle()
 
@@ -131,9 +131,9 @@ def test_a_new_node_joins_once_it_is_caught_up() -> None:
     run(test())
 
 
-def test_a_node_that_stops_in_the_moment_in_which_it_joins_remembers_that_it_left_by_itself() -> None:
+def test_a_node_that_stops_while_it_joins_records_that_it_left_by_itself() -> None:
     class SlowStanding(MemoryStanding):
-        """The disk takes its time over the first word, and less over the next."""
+        """The disk takes long for the first save, and less for the next."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -163,7 +163,7 @@ def test_a_node_that_stops_in_the_moment_in_which_it_joins_remembers_that_it_lef
     run(test())
 
 
-def test_it_asks_again_and_ever_more_rarely() -> None:
+def test_requests_to_join_back_off() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3)
         rig.controller.errors = ["CHANGE_PENDING", "TARGET_IN_PROGRESS", "DUPLICATE_VOTER"] * 5
@@ -178,13 +178,30 @@ def test_it_asks_again_and_ever_more_rarely() -> None:
     run(test())
 
 
-def test_what_is_in_its_way_is_said_once_until_it_is_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pauses_start_over_after_a_success() -> None:
+    """The new voter set may arrive after the reply, or never, if the quorum is rebuilt without it."""
+
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        rig.controller.errors = [*["CHANGE_PENDING"] * 5, "NONE", *["CHANGE_PENDING"] * 2]
+        await a_while(2000)
+        assert rig.volunteer.is_voter
+        gaps = [later - earlier for (earlier, _), (later, _) in pairwise(rig.controller.asked)]
+        after_success, after_refusal, after_second_refusal = gaps[5:]
+        assert after_success <= WAIT_FIRST_S + 0.1
+        assert WAIT_FIRST_S / 2 <= after_refusal <= WAIT_FIRST_S + 0.1, gaps
+        assert WAIT_FIRST_S <= after_second_refusal <= 2 * WAIT_FIRST_S + 0.1, gaps
+
+    run(test())
+
+
+def test_each_problem_of_joining_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[str, object]] = []
 
     def info(what: str, **fields: object) -> None:
         said.append((what, fields.get("next")))
 
-    monkeypatch.setattr("quorumlog_server.volunteer._log", SimpleNamespace(info=info))
+    monkeypatch.setattr("quorumlog_server.volunteer.logger", SimpleNamespace(info=info))
 
     async def test() -> None:
         rig = Rig(1, 2, 3)
@@ -201,8 +218,8 @@ def test_what_is_in_its_way_is_said_once_until_it_is_something_else(monkeypatch:
     ]
 
 
-def test_a_voter_that_was_taken_out_stays_out() -> None:
-    """KAFKA-19850: neither the running node nor the restarted one adds itself again, nor once the log has forgotten."""
+def test_a_removed_voter_does_not_join_again() -> None:
+    """KAFKA-19850: neither the running nor the restarted node adds itself, even if the log has lost the record."""
 
     async def test() -> None:
         rig = Rig(1, 2, 3, 4)
@@ -221,7 +238,7 @@ def test_a_voter_that_was_taken_out_stays_out() -> None:
     run(test())
 
 
-def test_a_removal_that_only_the_log_knows_of_counts_too() -> None:
+def test_a_removal_recorded_only_in_the_log_counts() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3, 4)
         rig.node.voters_are(1, 2, 3)
@@ -231,14 +248,14 @@ def test_a_removal_that_only_the_log_knows_of_counts_too() -> None:
     run(test())
 
 
-def test_who_has_left_by_itself_comes_back() -> None:
+def test_a_node_that_left_by_itself_rejoins() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3, 4)
         await a_while(1)
         assert await rig.volunteer.leave(4000)
         assert rig.controller.standing == [Standing.LEAVING], "durable before the request is sent"
         await a_while()
-        assert rig.controller.kinds == ["remove"], "it does not come back before it was stopped"
+        assert rig.controller.kinds == ["remove"], "it does not join again before it was stopped"
         rig.restart()
         await a_while()
         assert rig.controller.kinds == ["remove", "add"]
@@ -246,7 +263,7 @@ def test_who_has_left_by_itself_comes_back() -> None:
         await a_while()
         rig.restart()
         await a_while()
-        assert rig.controller.kinds == ["remove", "add"], "this time somebody else took it out"
+        assert rig.controller.kinds == ["remove", "add"], "this time an operator removed it"
 
     run(test())
 
@@ -277,7 +294,7 @@ def test_a_refused_voter_stops_as_one(error: str, asked: int, standing: Standing
     run(test())
 
 
-def test_who_is_told_to_stop_while_it_joins_leaves_what_it_has_joined() -> None:
+def test_a_node_stopped_while_it_joins_leaves_the_voters_again() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3)
         rig.controller.gate = asyncio.Event()
@@ -293,7 +310,7 @@ def test_who_is_told_to_stop_while_it_joins_leaves_what_it_has_joined() -> None:
     run(test())
 
 
-def test_a_request_to_join_that_is_refused_meanwhile_leaves_nothing_to_undo() -> None:
+def test_a_refused_request_to_join_needs_no_undo() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3)
         rig.controller.gate, rig.controller.errors = asyncio.Event(), ["CHANGE_PENDING"]
@@ -307,8 +324,8 @@ def test_a_request_to_join_that_is_refused_meanwhile_leaves_nothing_to_undo() ->
     run(test())
 
 
-def test_who_was_taken_out_does_not_leave_by_itself() -> None:
-    """It must not pass for one that left, and come back."""
+def test_a_removed_node_is_not_recorded_as_one_that_left_by_itself() -> None:
+    """It must not be treated as a voter that left by itself, because it would then join again."""
 
     async def test() -> None:
         rig = Rig(1, 2, 3)
@@ -321,7 +338,7 @@ def test_who_was_taken_out_does_not_leave_by_itself() -> None:
     run(test())
 
 
-def test_an_observer_has_nothing_to_leave() -> None:
+def test_an_observer_does_not_leave() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3)
         rig.running.cancel()
@@ -331,7 +348,7 @@ def test_an_observer_has_nothing_to_leave() -> None:
     run(test())
 
 
-async def test_the_word_survives_the_process(tmp_path: Path) -> None:
+async def test_the_standing_survives_the_process(tmp_path: Path) -> None:
     assert await FileStanding(str(tmp_path)).load() is Standing.NEW
     for standing in (Standing.VOTER, Standing.LEAVING):
         await FileStanding(str(tmp_path)).save(standing)
@@ -339,13 +356,13 @@ async def test_the_word_survives_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"standing": "king"}', b"\xff", b"[]", b'{"standing": []}'])
-async def test_a_damaged_word_is_not_guessed(tmp_path: Path, text: bytes) -> None:
+async def test_a_damaged_standing_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / FILE).write_bytes(text)
     with pytest.raises(CorruptStoreError, match="damaged"):
         await FileStanding(str(tmp_path)).load()
 
 
-async def test_a_disk_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_disk_fails_the_save_of_a_standing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 

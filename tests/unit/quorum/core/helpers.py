@@ -1,12 +1,23 @@
-"""A core in a given role, with the other voters played by the test."""
+"""A core in a given role.  The test acts as the other voters."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from quorum.core import RaftConfig, RaftCore
-from quorum.core.events import Effect, ReplyReceived, RequestReceived, SendReply, SendRequest, Tick, Write, Written
+from quorum.core.events import (
+    Effect,
+    Event,
+    ReplyReceived,
+    RequestReceived,
+    SendReply,
+    SendRequest,
+    Tick,
+    Write,
+    Written,
+)
 from quorum.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -35,7 +46,7 @@ def sender(node_id: int, cluster_id: str | None = "lab", generation: int = 0, di
 
 
 class Bench:
-    """Node 1 of a founded cluster of `voters`; every write is durable at once unless `slow_disk`."""
+    """Node 1 of a founded cluster of `voters`; every write is durable immediately, unless `slow_disk`."""
 
     def __init__(self, voters: int = 3, config: RaftConfig | None = None, seed: int = 0) -> None:
         addresses = {i: f"n{i}:1" for i in range(1, voters + 1)}
@@ -49,8 +60,12 @@ class Bench:
         self.calls = 0
         self.do(Tick())
 
-    def do(self, event: object) -> list[Effect]:
-        effects = self.core.step(event, self.now_ms)  # type: ignore[arg-type]
+    def role(self) -> Role:
+        """Return the present role of the node."""
+        return self.core.role.role
+
+    def do(self, event: Event) -> list[Effect]:
+        effects = self.core.step(event, self.now_ms)
         for effect in list(effects):
             if isinstance(effect, SendRequest):
                 self.sent.append(effect)
@@ -61,7 +76,7 @@ class Bench:
         return effects
 
     def ask(self, request: Request) -> Reply | None:
-        """The core's reply, if there is one in the same step."""
+        """Return the core's reply, if the same step gives one."""
         self.calls += 1
         answers = [effect for effect in self.do(RequestReceived(self.calls, request)) if isinstance(effect, SendReply)]
         return next((answer.reply for answer in answers if answer.call == self.calls), None)
@@ -86,7 +101,7 @@ class Bench:
 
     def win(self) -> None:
         """Become the leader, with every other voter's vote."""
-        while self.core.role.role is not Role.LEADER:
+        while self.role() is not Role.LEADER:
             self.now_ms = max(self.now_ms, self.core.deadline_ms)
             self.do(Tick())
             while votes := self.take(Vote):
@@ -100,11 +115,11 @@ class Bench:
     def follow(self, leader_id: int = 2, epoch: int = 1) -> None:
         self.ask(BeginQuorumEpoch(sender(leader_id), self.core.key, epoch, f"n{leader_id}:1"))
 
-    def fetch(self, node_id: int, end: int, last: int | None = None, **changes: object) -> Reply | None:
-        """Node `node_id` fetches from this node."""
+    def fetch(self, node_id: int, end: int, last: int | None = None, **changes: Any) -> Reply | None:
+        """Fetch from this node as node `node_id`."""
         last = self.core.log.last.epoch if last is None else last
         request = Fetch(sender(node_id), 1, self.core.epoch, end, last, 0, 0, 500, 1 << 20, f"n{node_id}:1")
-        return self.ask(replace(request, **changes))  # type: ignore[arg-type]
+        return self.ask(replace(request, **changes))
 
     def vote(self, node_id: int = 2, *, epoch: int = 1, end: LogEnd = FOUNDED, pre_vote: bool = False) -> Vote:
         return Vote(sender(node_id), self.core.key, epoch, end, pre_vote)

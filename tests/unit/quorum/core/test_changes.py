@@ -1,4 +1,4 @@
-"""The way from one voter set to another, step by step."""
+"""The steps from one voter set to another."""
 
 from __future__ import annotations
 
@@ -67,26 +67,26 @@ def test_every_path_is_short_and_ends_at_the_target(start: tuple[int, ...]) -> N
         assert all(led[:-1]), f"the leader went before the end: {sets}"
 
 
-def test_who_is_down_leaves_first() -> None:
+def test_voters_that_are_down_leave_first() -> None:
     change = next_change(voters(1, 2, 3), voters(1), 3, voter(1).key, {voter(1).key, voter(2).key})
     assert change == RemoveVoter(3, directory(3))
 
 
-def test_where_there_is_no_room_for_one_more_somebody_leaves_first() -> None:
+def test_a_full_voter_set_removes_a_voter_before_it_adds_one() -> None:
     full, target = voters(*range(1, VOTERS_MAX + 1)), voters(1, 2, 99)
     assert next_change(full, target, VOTERS_MAX, voter(1).key, set()) == RemoveVoter(3, voter(3).key.directory_id)
     after = without_voter(full, voter(3).key)
     assert isinstance(next_change(after, target, VOTERS_MAX, voter(1).key, set()), AddVoter)
 
 
-def test_another_disk_of_a_node_comes_only_after_the_first_is_gone() -> None:
+def test_a_nodes_old_disk_is_removed_before_its_new_disk_is_added() -> None:
     target = VoterSet((voter(1), voter(2), voter(3, disk=93)))
     sets = path(voters(1, 2, 3), target, voter(1).key, set())
     assert [names(entry) for entry in sets] == ["1,2,3", "1,2", "1,2,3"]
     assert sets[-1] == target
 
 
-def test_another_address_is_a_step_too() -> None:
+def test_a_change_of_address_is_a_step_of_its_own() -> None:
     target = VoterSet((voter(1), voter(2, address="elsewhere:1")))
     change = next_change(voters(1, 2), target, 2, voter(1).key, set())
     assert change == UpdateVoter(voter(2).key, "elsewhere:1")
@@ -99,4 +99,4 @@ def test_a_set_without_a_live_majority_is_refused_with_the_arithmetic() -> None:
     assert refusal is not None
     assert refusal.error is VoterChangeError.NO_MAJORITY
     assert "need 3 of 4" in refusal.message
-    assert "only 2 (1,2) fetched lately; silent: 3,4" in refusal.message
+    assert "only 2 (1,2) fetched lately; unavailable: 3,4" in refusal.message

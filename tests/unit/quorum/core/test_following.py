@@ -1,8 +1,9 @@
-"""A follower's side: what it takes from a leader and what not, its timers, and how it finds the leader again."""
+"""A follower: the replies that it accepts, its timers, and its search for the leader."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from quorum.core.messages import (
     ErrorCode,
     Fetch,
     FetchReply,
+    Knowledge,
     Vote,
     VoteReply,
 )
@@ -25,24 +27,24 @@ from tests.unit.quorum.core.helpers import KNOWN, Bench, key, sender
 LED_BY_2 = replace(KNOWN, epoch=1, leader_id=2, leader_address="n2:1")
 
 
-def following(**settings: object) -> tuple[Bench, SendRequest]:
+def following(**settings: Any) -> tuple[Bench, SendRequest]:
     """Node 1 follows node 2 in epoch 1; its first fetch is under way."""
     addresses = tuple((i, f"n{i}:1") for i in (1, 2, 3))
-    bench = Bench(3, RaftConfig(1, "n1:1", initial_voters=addresses, **settings))  # type: ignore[arg-type]
+    bench = Bench(3, RaftConfig(1, "n1:1", initial_voters=addresses, **settings))
     bench.follow(2)
     (fetch,) = bench.take(Fetch)
     return bench, fetch
 
 
-def reply(*batches: Batch, hw: int = 0, known: object = LED_BY_2, diverging: LogEnd | None = None) -> FetchReply:
-    return FetchReply(ErrorCode.NONE, known, hw, batches=batches, diverging=diverging)  # type: ignore[arg-type]
+def reply(*batches: Batch, hw: int = 0, known: Knowledge = LED_BY_2, diverging: LogEnd | None = None) -> FetchReply:
+    return FetchReply(ErrorCode.NONE, known, hw, batches=batches, diverging=diverging)
 
 
 def batch(offset: int, epoch: int = 1, count: int = 1, control: Voters | None = None) -> Batch:
     return Batch(offset, epoch, count, 0, b"" if control else b"x", control)
 
 
-def test_it_takes_what_follows_its_log() -> None:
+def test_a_follower_appends_batches_that_continue_its_log() -> None:
     bench, fetch = following()
     effects = bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2, count=3), hw=4)))
     assert bench.core.log.last == LogEnd(1, 5)
@@ -65,7 +67,7 @@ def test_it_takes_what_follows_its_log() -> None:
         (batch(1, control=Voters("lab", 0, VoterSet(()))),),
     ],
 )
-def test_it_takes_nothing_else(batches: tuple[Batch, ...]) -> None:
+def test_a_follower_refuses_batches_that_do_not_continue_its_log(batches: tuple[Batch, ...]) -> None:
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(*batches, hw=9)))
     assert (bench.core.log.end, bench.core.high_watermark) == (1, 0)
@@ -73,7 +75,7 @@ def test_it_takes_nothing_else(batches: tuple[Batch, ...]) -> None:
     assert bench.core.role.fetch.failures == 1
 
 
-def test_its_watermark_is_within_its_log() -> None:
+def test_a_followers_watermark_never_exceeds_its_log() -> None:
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), hw=99)))
     assert bench.core.high_watermark == 2
@@ -91,7 +93,7 @@ def test_the_next_fetch_waits_for_the_disk() -> None:
     assert AdvanceHighWatermark(2) in effects
 
 
-def test_a_late_or_repeated_reply_counts_for_nothing() -> None:
+def test_a_late_or_repeated_reply_is_ignored() -> None:
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1))))
     bench.do(ReplyReceived(fetch.call, reply(batch(2))))
@@ -105,7 +107,7 @@ def test_a_late_or_repeated_reply_counts_for_nothing() -> None:
     assert bench.core.leader.node_id == 3
 
 
-def test_truncation_below_what_is_committed_stops_the_node() -> None:
+def test_a_truncation_below_the_watermark_stops_the_node() -> None:
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2), hw=2)))
     (second,) = bench.take(Fetch)
@@ -116,8 +118,8 @@ def test_truncation_below_what_is_committed_stops_the_node() -> None:
     assert not any(isinstance(effect, Write) for effect in effects)
 
 
-def test_an_epoch_that_it_does_not_have() -> None:
-    """The leader's largest epoch is one that this log lacks: cut back to the end of the one below, and ask again."""
+def test_a_divergence_in_an_unknown_epoch_truncates_to_the_epoch_before() -> None:
+    """The leader's largest epoch is one that this log lacks: truncate to the end of the one below, and ask again."""
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2))))
     bench.follow(3, epoch=4)
@@ -128,12 +130,12 @@ def test_an_epoch_that_it_does_not_have() -> None:
 
 
 @pytest.mark.parametrize("diverging", [LogEnd(1, 3), LogEnd(5, 9), LogEnd(1, -4), LogEnd(-1, 0)])
-def test_a_divergence_that_cuts_nothing_or_everything_is_no_reply(diverging: LogEnd) -> None:
+def test_a_divergence_that_truncates_nothing_or_everything_is_refused(diverging: LogEnd) -> None:
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2))))
     (second,) = bench.take(Fetch)
     bench.do(ReplyReceived(second.call, reply(diverging=diverging)))
-    if diverging == LogEnd(-1, 0):  # an epoch below all: back to the start is what the rule says
+    if diverging == LogEnd(-1, 0):  # an epoch below all: the rule requires the start
         assert bench.core.log.end == 0
     else:
         assert bench.core.log.end == 3
@@ -141,7 +143,7 @@ def test_a_divergence_that_cuts_nothing_or_everything_is_no_reply(diverging: Log
         assert bench.core.role.fetch.failures == 1
 
 
-def test_an_empty_reply_at_once_is_not_asked_for_again_at_once() -> None:
+def test_an_early_empty_reply_delays_the_next_fetch() -> None:
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply()))
     assert bench.take(Fetch) == []
@@ -152,7 +154,7 @@ def test_an_empty_reply_at_once_is_not_asked_for_again_at_once() -> None:
 
 
 def test_fetch_timers_spread() -> None:
-    """Drawn anew at each reply, over a quarter of the timeout: or all followers would stand in one millisecond."""
+    """Drawn again at each reply, over a quarter of the timeout, so that followers do not become candidates together."""
     drawn = set()
     for seed in range(40):
         bench = Bench(seed=seed)
@@ -183,16 +185,16 @@ def test_a_follower_that_hears_its_leader_refuses_pre_votes() -> None:
 @pytest.mark.parametrize(
     ("successors", "delay"), [((1,), 0), ((3, 1), 500), ((3,), 1000), ((), 1000), ((3, 4, 1), 500)]
 )
-def test_successors_stand_in_turn(successors: tuple[int, ...], delay: int) -> None:
+def test_successors_become_candidates_in_turn(successors: tuple[int, ...], delay: int) -> None:
     bench, _ = following()
     bench.ask(EndQuorumEpoch(sender(2), bench.core.key, 1, tuple(key(i) for i in successors)))
     assert isinstance(bench.core.role, Follower)
     assert bench.core.role.deadline_ms == bench.now_ms + delay
     bench.until(bench.now_ms + delay)
-    assert bench.core.role.role is Role.PROSPECTIVE
+    assert bench.role() is Role.PROSPECTIVE
 
 
-def test_a_follower_votes_for_nobody_in_the_epoch_of_its_leader() -> None:
+def test_a_follower_grants_no_vote_in_the_epoch_of_its_leader() -> None:
     bench, _ = following()
     for candidate in (2, 3):
         assert bench.ask(bench.vote(candidate, epoch=1)) == VoteReply(ErrorCode.NONE, LED_BY_2, False)
@@ -206,7 +208,7 @@ def test_a_follower_votes_for_nobody_in_the_epoch_of_its_leader() -> None:
 
 @pytest.mark.parametrize("failures", [1, 3])
 def test_failed_fetches_alone_are_no_reason_to_grant_a_pre_vote(failures: int) -> None:
-    """One link may be down while the leader works: only the fetch timeout says that it is not heard."""
+    """One link may be down while the leader works: only the fetch timeout shows that contact is lost."""
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), hw=2)))
     for _ in range(failures):
@@ -234,24 +236,27 @@ def test_a_longer_log_of_an_older_epoch_is_behind() -> None:
     assert ahead.granted
 
 
-def test_a_refusal_from_before_it_was_asked_again() -> None:
-    """2 refuses, then stands itself, behind this node; it is asked anew, and its old refusal comes late."""
+def test_a_refusal_of_an_earlier_pre_vote_request_is_ignored() -> None:
+    """2 refuses, then becomes a candidate itself, behind this node.
+
+    It is asked again, and its old refusal arrives late.
+    """
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1))))
     bench.until(bench.now_ms + 2500)
-    assert bench.core.role.role is Role.PROSPECTIVE
+    assert bench.role() is Role.PROSPECTIVE
     first, third = bench.take(Vote)
     bench.ask(bench.vote(2, epoch=1, end=LogEnd(0, 1), pre_vote=True))
     (second,) = bench.take(Vote)
     refusal = VoteReply(ErrorCode.NONE, replace(KNOWN, epoch=1), False)
     bench.do(ReplyReceived(third.call, refusal))
     bench.do(ReplyReceived(first.call, refusal))
-    assert bench.core.role.role is Role.PROSPECTIVE
+    assert bench.role() is Role.PROSPECTIVE
     bench.do(ReplyReceived(second.call, replace(refusal, granted=True)))
-    assert bench.core.role.role is Role.CANDIDATE
+    assert bench.role() is Role.CANDIDATE
 
 
-def test_it_looks_around_when_the_leader_does_not_answer() -> None:
+def test_a_follower_asks_other_voters_when_the_leader_does_not_answer() -> None:
     bench, fetch = following(bootstrap=("b1:1", "b2:1"))
     assert bench.take(DescribeQuorum) != []  # from before it followed anyone
     bench.do(RequestFailed(fetch.call, "down"))
@@ -266,7 +271,7 @@ def test_it_looks_around_when_the_leader_does_not_answer() -> None:
     assert asked == {"n2:1", "n3:1", "b1:1", "b2:1"}
 
 
-def test_it_is_told_of_a_new_leader() -> None:
+def test_a_follower_learns_of_a_new_leader() -> None:
     bench, fetch = following()
     bench.do(RequestFailed(fetch.call, "down"))
     ask = bench.take(DescribeQuorum)[-1]
@@ -299,7 +304,7 @@ def test_a_newer_generation_stops_the_node() -> None:
     assert refused.newer_generation == 1
 
 
-def test_a_reply_from_another_cluster_teaches_nothing() -> None:
+def test_a_reply_from_another_cluster_changes_nothing() -> None:
     bench, fetch = following()
     other = replace(LED_BY_2, cluster_id="other", epoch=9, leader_id=3)
     bench.do(ReplyReceived(fetch.call, FetchReply(ErrorCode.INCONSISTENT_CLUSTER_ID, other)))
@@ -307,7 +312,7 @@ def test_a_reply_from_another_cluster_teaches_nothing() -> None:
 
 
 def test_k19605_an_idle_node_hardly_ticks() -> None:
-    """Cut off for ten minutes: no timer of it may turn into a loop."""
+    """The node is disconnected for ten minutes: none of its timers may become a loop."""
     bench, _ = following()
     ticks = 0
     while bench.now_ms < 600_000:
@@ -327,15 +332,15 @@ def test_k19605_an_idle_node_hardly_ticks() -> None:
         ({"cluster_id": "other"}, "directory belongs to cluster lab"),
     ],
 )
-def test_a_directory_of_someone_else(changes: dict[str, object], message: str) -> None:
+def test_a_directory_of_another_node_or_cluster_is_refused(changes: dict[str, Any], message: str) -> None:
     bench = Bench()
-    core = RaftCore(replace(bench.config, **changes), bench.disk.load(), bench.random, 0)  # type: ignore[arg-type]
+    core = RaftCore(replace(bench.config, **changes), bench.disk.load(), bench.random, 0)
     (refused,) = core.step(Tick(), 0)
     assert isinstance(refused, NodeRefused)
     assert message in refused.message
 
 
-def test_a_state_that_contradicts_the_log() -> None:
+def test_a_state_that_contradicts_the_log_stops_the_node() -> None:
     bench = Bench()
     stored = bench.disk.load()
     wrong = replace(stored, state=replace(stored.state, voters=VoterSet(stored.state.voters.voters[:2])))
@@ -344,7 +349,7 @@ def test_a_state_that_contradicts_the_log() -> None:
     assert "quorum state" in refused.message
 
 
-def test_a_log_ahead_of_the_state_gives_the_epoch() -> None:
+def test_the_epoch_comes_from_a_log_that_is_ahead_of_the_state() -> None:
     bench = Bench()
     stored = bench.disk.load()
     ahead = replace(stored, log_end=2, epochs=((0, 0), (7, 1)), state=replace(stored.state, applied_offset=2))
@@ -362,8 +367,8 @@ def test_a_voter_list_without_itself_or_with_one_id_twice() -> None:
         assert "voter list" in refused.message
 
 
-def test_it_asks_for_a_vote_where_the_voter_says_that_it_is() -> None:
-    """No leader is there to write a voter's new address down.  If nobody answers there, the log's has its turn."""
+def test_votes_are_requested_at_the_address_that_a_voter_reports() -> None:
+    """No leader can record a voter's new address.  If that address does not answer, the one in the log is used."""
     bench = Bench()
     bench.ask(DescribeQuorum(sender(2), "n22:1"))
     bench.ask(DescribeQuorum(sender(3, disk=9), "n33:1"))  # another disk than the voter's

@@ -1,4 +1,4 @@
-"""How slow a disk is said to be, and what a slow one changes."""
+"""The reported latency of a disk, and the effects of a slow disk."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from quorum.core.events import Propose, ReplyReceived, SnapshotPart, Tick, Written
+from quorum.core.events import Prefer, Propose, ReplyReceived, SnapshotPart, Tick, Transfer, Written
 from quorum.core.latency import HALVING_MS, STALL_TIMEOUTS_MAX, WriteLatency
 from quorum.core.messages import (
+    EndQuorumEpoch,
     ErrorCode,
     Fetch,
     FetchReply,
@@ -19,7 +20,7 @@ from quorum.core.messages import (
 )
 from quorum.core.roles import Candidate, Follower, Unattached
 from quorum.core.types import LogEnd, Role
-from tests.unit.quorum.core.helpers import KNOWN, Bench
+from tests.unit.quorum.core.helpers import KNOWN, Bench, key
 from tests.unit.quorum.core.test_following import LED_BY_2
 
 TIMEOUT_MS = 2000
@@ -42,7 +43,7 @@ def test_a_write_under_way_counts_with_its_age() -> None:
     assert latency.peak_ms(1000, 1700) == 700
 
 
-def test_a_process_that_was_held_up_has_no_slow_disk() -> None:
+def test_a_held_up_process_does_not_count_its_disk_as_slow() -> None:
     latency = WriteLatency(0)
     latency.held_up(5000)
     assert latency.peak_ms(0, 5010) == 10
@@ -51,7 +52,7 @@ def test_a_process_that_was_held_up_has_no_slow_disk() -> None:
 
 
 def leading_with_a_write_under_way(*write_ms: int) -> Bench:
-    """A leader whose disk hangs; voters 2, 3… say that their writes took so long."""
+    """A leader whose disk hangs; voters 2, 3… report these write times."""
     bench = Bench(voters=len(write_ms) + 1)
     bench.win()
     bench.slow_disk = True
@@ -83,17 +84,17 @@ def keep_fetching(bench: Bench, for_ms: int, write_ms: tuple[int, ...]) -> None:
 def test_a_leader_bears_a_stall_as_long_as_no_other_disk_is_faster(write_ms: tuple[int, int], limit_ms: int) -> None:
     bench = leading_with_a_write_under_way(*write_ms)
     keep_fetching(bench, limit_ms - 1, write_ms)
-    assert bench.core.role.role is Role.LEADER
+    assert bench.role() is Role.LEADER
     bench.until(bench.now_ms + 1)
-    assert bench.core.role.role is Role.RESIGNED
+    assert bench.role() is Role.RESIGNED
 
 
-def test_a_fast_voter_that_is_silent_is_no_reason_to_resign() -> None:
+def test_a_fast_voter_that_does_not_answer_is_no_reason_to_resign() -> None:
     bench = leading_with_a_write_under_way(3000, 3000)
     keep_fetching(bench, 4000, (3000, 3000))
     bench.fetch(3, bench.core.log.end, write_ms=0)
     bench.until(bench.now_ms)
-    assert bench.core.role.role is Role.RESIGNED
+    assert bench.role() is Role.RESIGNED
     silent = leading_with_a_write_under_way(3000, 0)
     silent.fetch(2, silent.core.log.end, write_ms=3000)
     for _ in range(3):
@@ -104,7 +105,7 @@ def test_a_fast_voter_that_is_silent_is_no_reason_to_resign() -> None:
     assert silent.core.role.role is Role.LEADER
 
 
-def test_a_fetch_says_how_long_writes_took() -> None:
+def test_a_fetch_reports_how_long_writes_took() -> None:
     bench = Bench()
     bench.slow_disk = True
     bench.follow(2)
@@ -115,8 +116,68 @@ def test_a_fetch_says_how_long_writes_took() -> None:
     assert ask.request.write_ms == 300
 
 
+@pytest.mark.parametrize("own_ms", [0, 3000])
+@pytest.mark.parametrize(
+    ("write_ms", "role"),
+    [
+        (0, Role.RESIGNED),  # an older release, which does not say
+        (249, Role.RESIGNED),
+        (250, Role.LEADER),
+    ],
+)
+def test_a_preference_waits_for_a_slow_disk_even_if_all_are_slow(own_ms: int, write_ms: int, role: Role) -> None:
+    bench = Bench()
+    bench.win()
+    bench.core._state.latency.note(bench.now_ms - own_ms, bench.now_ms)
+    keep_fetching(bench, 0, (own_ms, write_ms))
+    bench.do(Prefer((3,)))
+    keep_fetching(bench, 0, (own_ms, write_ms))
+    bench.do(Tick())
+    assert bench.core.role.role is role
+
+
+def test_a_preference_falls_to_the_next_voter_if_the_disk_of_the_first_is_slow() -> None:
+    bench = Bench()
+    bench.win()
+    keep_fetching(bench, 0, (0, 600))
+    bench.do(Prefer((3, 2)))
+    keep_fetching(bench, 0, (0, 600))
+    bench.do(Tick())
+    farewell = bench.take(EndQuorumEpoch)[0].request
+    assert isinstance(farewell, EndQuorumEpoch)
+    assert farewell.successors == (key(2), key(3))
+
+
+def test_a_leader_reports_why_no_preferred_voter_leads() -> None:
+    bench = Bench()
+    bench.win()
+    keep_fetching(bench, 0, (0, 600))
+
+    def problem() -> str | None:
+        return bench.core.describe(bench.now_ms).preferred_problem
+
+    assert problem() is None, "none is preferred"
+    bench.do(Prefer((3, 9)))
+    assert problem() == "the disk of node 3 was slow lately: 600 ms for a write; node 9 is no voter"
+    bench.do(Prefer((3, 1)))
+    assert problem() is None, "this one is preferred, too"
+    bench.do(Prefer((3, 2)))
+    assert problem() is None, "node 2 leads soon"
+
+
+def test_a_transfer_to_any_voter_goes_to_a_fast_disk() -> None:
+    bench = Bench()
+    bench.win()
+    keep_fetching(bench, 0, (600, 0))
+    bench.do(Transfer(5, None))
+    bench.do(Tick())
+    farewell = bench.take(EndQuorumEpoch)[0].request
+    assert isinstance(farewell, EndQuorumEpoch)
+    assert farewell.successors == (key(3), key(2))
+
+
 def slow_follower(write_ms: int) -> Bench:
-    """Follower of 2 whose disk takes so long for a write, and that hears nothing from now on."""
+    """Return a follower of 2 whose disk needs this time for a write, and that gets no messages from now on."""
     bench = Bench()
     bench.slow_disk = True
     bench.follow(2)
@@ -126,19 +187,19 @@ def slow_follower(write_ms: int) -> Bench:
 
 
 @pytest.mark.parametrize(("write_ms", "waits"), [(249, False), (250, True)])
-def test_a_voter_with_a_slow_disk_lets_others_stand_first(write_ms: int, waits: bool) -> None:
+def test_a_voter_with_a_slow_disk_becomes_a_candidate_last(write_ms: int, waits: bool) -> None:
     bench = slow_follower(write_ms)
     bench.until(TIMEOUT_MS * 5 // 4)
-    assert (bench.core.role.role is Role.FOLLOWER) is waits
+    assert (bench.role() is Role.FOLLOWER) is waits
     reply = bench.ask(bench.vote(3, epoch=1, end=bench.core.log.last, pre_vote=True))
     assert isinstance(reply, VoteReply)
     assert reply.granted
     bench.until(TIMEOUT_MS * 5 // 2)
-    assert bench.core.role.role is not Role.FOLLOWER
+    assert bench.role() is not Role.FOLLOWER
 
 
 def give_up_hope(bench: Bench) -> None:
-    """Let the follower lose its leader for the first time: it waits for others to stand."""
+    """Let the follower lose its leader for the first time: it waits for other candidates."""
     role = bench.core.role
     assert isinstance(role, Follower)
     bench.until(role.deadline_ms)
@@ -156,7 +217,7 @@ def test_a_follower_that_hears_its_leader_again_waits_again_the_next_time() -> N
     assert ask_for_a_pre_vote(bench)
 
 
-def test_a_part_of_a_snapshot_is_a_sign_of_the_leader() -> None:
+def test_a_part_of_a_snapshot_counts_as_contact_with_the_leader() -> None:
     bench = slow_follower(300)
     (ask,) = bench.take(Fetch)
     snapshot = LogEnd(1, 50)
@@ -191,7 +252,7 @@ def test_a_fetch_after_a_hold_up_does_not_blame_the_disk() -> None:
 
 
 def with_latency(write_ms: int, seed: int) -> Bench:
-    """A node whose disk took so long for a write until now."""
+    """A node whose disk took this long for a write."""
     bench = Bench(seed=seed)
     bench.core._state.latency.note(0, write_ms)
     bench.now_ms = write_ms
@@ -199,12 +260,12 @@ def with_latency(write_ms: int, seed: int) -> Bench:
 
 
 @pytest.mark.parametrize(("write_ms", "longest_ms"), [(0, 2000), (600, 3200), (9000, 2000 + 2 * TIMEOUT_MS)])
-def test_a_candidate_gives_its_election_the_time_of_its_writes(write_ms: int, longest_ms: int) -> None:
+def test_an_election_timeout_includes_the_time_of_the_candidates_writes(write_ms: int, longest_ms: int) -> None:
     """Twice its own writes, and no more than two fetch timeouts, beside the drawn election timeout."""
     waits = set()
     for seed in range(20):
         bench = with_latency(write_ms, seed)
-        while bench.core.role.role is not Role.CANDIDATE:
+        while bench.role() is not Role.CANDIDATE:
             bench.until(max(bench.now_ms, bench.core.deadline_ms))
             for ask in bench.take(Vote):
                 bench.do(
@@ -223,4 +284,5 @@ def test_a_voter_without_a_leader_waits_for_faster_ones() -> None:
     assert isinstance(fast.core.role, Unattached)
     assert isinstance(slow.core.role, Unattached)
     assert fast.core.role.deadline_ms is not None
+    assert slow.core.role.deadline_ms is not None
     assert slow.core.role.deadline_ms - slow.now_ms == fast.core.role.deadline_ms - fast.now_ms + TIMEOUT_MS * 5 // 4

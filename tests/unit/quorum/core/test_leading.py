@@ -1,8 +1,9 @@
-"""A leader's duties: parked fetches, the pause, the watermark, descriptions; and its limits."""
+"""A leader: parked fetches, the pause, the watermark, descriptions, and limits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from quorum.core.change_gate import PROBES_MAX
 from quorum.core.events import (
     AddVoter,
     ChangeVoters,
+    Effect,
     LogRead,
     ProposalAppended,
     ProposalRefused,
@@ -48,9 +50,9 @@ from quorum.core.types import LogEnd, Role, VoterSet
 from tests.unit.quorum.core.helpers import KNOWN, Bench, key, sender
 
 
-def leading(voters: int = 3, **settings: object) -> Bench:
+def leading(voters: int = 3, **settings: Any) -> Bench:
     addresses = tuple((i, f"n{i}:1") for i in range(1, voters + 1))
-    bench = Bench(voters, RaftConfig(1, "n1:1", initial_voters=addresses, **settings))  # type: ignore[arg-type]
+    bench = Bench(voters, RaftConfig(1, "n1:1", initial_voters=addresses, **settings))
     bench.win()
     return bench
 
@@ -62,7 +64,7 @@ def propose(bench: Bench, payload: bytes = b"x", count: int = 1) -> ProposalAppe
     return found[0]
 
 
-def replies(effects: list[object]) -> list[FetchReply]:
+def replies(effects: list[Effect]) -> list[FetchReply]:
     return [e.reply for e in effects if isinstance(e, SendReply) and isinstance(e.reply, FetchReply)]
 
 
@@ -75,8 +77,8 @@ def test_a_majority_commits() -> None:
     assert bench.core.high_watermark == end
 
 
-def test_k12_the_watermark_does_not_go_back() -> None:
-    """A voter that lost the end of its disk, or a fetch that comes late, asks from below what it had acknowledged."""
+def test_k12_the_watermark_never_decreases() -> None:
+    """A voter that lost the end of its disk, or a fetch that comes late, asks from below its acknowledged end."""
     bench = leading()
     assert propose(bench) == ProposalAppended(2, 3)
     bench.fetch(2, 3)
@@ -99,7 +101,7 @@ def test_a_diverging_fetch_acknowledges_nothing() -> None:
 
 
 def test_a_position_in_an_epoch_that_this_log_lacks_diverges() -> None:
-    """Though the offset is well within the log: what is there is of another epoch."""
+    """The offset is within the log, but the batch there has another epoch."""
     bench = leading()
     propose(bench)
     propose(bench)
@@ -118,11 +120,11 @@ def test_a_sole_voter_waits_for_its_own_vote() -> None:
     propose(bench)
     bench.do(Resign("test"))
     bench.until(bench.core.deadline_ms)
-    assert bench.core.role.role is Role.CANDIDATE
+    assert bench.role() is Role.CANDIDATE
     bench.do(Written(bench.disk.settle().id))
-    assert bench.core.role.role is Role.CANDIDATE
+    assert bench.role() is Role.CANDIDATE
     bench.do(Written(bench.disk.settle().id))
-    assert bench.core.role.role is Role.LEADER
+    assert bench.role() is Role.LEADER
 
 
 @pytest.mark.parametrize("who", [sender(4), sender(2, disk=99)])
@@ -132,7 +134,7 @@ def test_observers_and_replaced_disks_do_not_count(who: object) -> None:
     assert bench.core.high_watermark == 0
 
 
-def test_k9_a_parked_fetch_is_answered_in_time_even_with_nothing() -> None:
+def test_k9_a_parked_fetch_is_answered_in_time_even_without_records() -> None:
     bench = leading()
     end = bench.core.log.end
     bench.fetch(2, end)
@@ -144,7 +146,7 @@ def test_k9_a_parked_fetch_is_answered_in_time_even_with_nothing() -> None:
 
 
 def test_parked_fetches_of_many_observers_end_together_and_none_waits_much_longer() -> None:
-    """Each look at what is parked costs as much as there is of it."""
+    """Each check of the parked fetches costs in proportion to their number."""
     bench = leading()
     end, watermark = bench.core.log.end, bench.core.high_watermark
     parked: dict[int, int] = {}
@@ -162,7 +164,7 @@ def test_parked_fetches_of_many_observers_end_together_and_none_waits_much_longe
     assert looks <= 4, "150 ms, and 50 ms between two"
 
 
-def test_a_newer_fetch_takes_the_place_of_the_one_parked() -> None:
+def test_a_newer_fetch_replaces_the_parked_one() -> None:
     bench = leading()
     bench.fetch(2, bench.core.log.end)
     assert bench.fetch(2, 2, high_watermark=2) is None
@@ -173,7 +175,7 @@ def test_a_newer_fetch_takes_the_place_of_the_one_parked() -> None:
     assert [parked.call for parked in bench.core.role.parked.values()] == [first + 1]
 
 
-def test_a_fetch_that_will_not_wait() -> None:
+def test_a_fetch_without_a_wait_is_answered_at_once() -> None:
     bench = leading()
     bench.fetch(2, 2)
     reply = bench.fetch(2, 2, high_watermark=2, max_wait_ms=0)
@@ -181,7 +183,7 @@ def test_a_fetch_that_will_not_wait() -> None:
     assert (reply.batches, reply.error) == ((), ErrorCode.NONE)
 
 
-def test_no_more_observers_wait_than_allowed() -> None:
+def test_the_number_of_waiting_observers_is_limited() -> None:
     bench = leading(parked_fetches_max=2, watermark_wait_ms=0)
     bench.fetch(2, 2)
     for node_id in (11, 12):
@@ -190,7 +192,7 @@ def test_no_more_observers_wait_than_allowed() -> None:
     assert bench.fetch(3, 2, high_watermark=2) is None  # voters always may
 
 
-def test_no_more_observers_are_remembered_than_allowed() -> None:
+def test_the_number_of_remembered_observers_is_limited() -> None:
     bench = leading(observers_max=5)
     for node_id in range(20, 40):
         bench.until(bench.now_ms + 1)
@@ -199,7 +201,7 @@ def test_no_more_observers_are_remembered_than_allowed() -> None:
     assert sorted(k.node_id for k in bench.core.role.replicas) == [35, 36, 37, 38, 39]
 
 
-def test_k11_a_reading_that_comes_too_late() -> None:
+def test_k11_a_late_read_of_the_log_sends_no_reply() -> None:
     """The leader has resigned, or the fetch was overtaken, when the disk answers."""
     bench = leading(recent_max_bytes=1, watermark_wait_ms=0)
     for _ in range(3):
@@ -215,7 +217,7 @@ def test_k11_a_reading_that_comes_too_late() -> None:
     assert replies(bench.do(LogRead(read_ids[0], ()))) == []
 
 
-def test_a_reading_that_is_not_what_was_asked_for() -> None:
+def test_a_read_of_the_log_that_returns_nothing_is_answered_with_an_error() -> None:
     bench = leading(recent_max_bytes=1)
     for _ in range(3):
         propose(bench)
@@ -226,7 +228,7 @@ def test_a_reading_that_is_not_what_was_asked_for() -> None:
     assert reply.error is ErrorCode.INVALID_REQUEST
 
 
-def test_what_is_not_in_memory_is_read_up_to_what_is() -> None:
+def test_a_read_of_the_disk_ends_where_the_batches_in_memory_begin() -> None:
     bench = leading(recent_max_bytes=100)
     for _ in range(5):
         propose(bench)
@@ -252,11 +254,11 @@ def test_paused_when_no_majority_fetches() -> None:
     bench.fetch(3, 2, max_wait_ms=0)
     assert not bench.core.paused
     assert isinstance(propose(bench), ProposalAppended)
-    assert bench.core.role.role is Role.LEADER
+    assert bench.role() is Role.LEADER
 
 
 def test_k1_paused_without_a_tick() -> None:
-    """A process that was stopped takes no proposal in the instant before its first tick."""
+    """A process that was stopped accepts no proposal before its first tick."""
     bench = leading()
     bench.now_ms += 60_000
     assert isinstance(propose(bench), ProposalRefused)
@@ -294,7 +296,7 @@ def test_proposals_are_refused_when_too_much_waits_for_the_disk() -> None:
     assert refusal.leads
 
 
-def test_proposals_of_another_epoch() -> None:
+def test_proposals_of_another_epoch_are_refused() -> None:
     bench = leading()
     for epoch in (bench.core.epoch - 1, bench.core.epoch + 1):
         (refusal,) = bench.do(Propose(epoch, b"x", 1, 0))
@@ -303,7 +305,7 @@ def test_proposals_of_another_epoch() -> None:
 
 
 def test_announcements_keep_their_rhythm() -> None:
-    """Half a fetch timeout apart, to those who do not fetch, answered or not."""
+    """Every half fetch timeout, to voters that do not fetch, whether they answered or not."""
     bench = leading(3, request_timeout_ms=500)
     sent = []
     start = bench.now_ms
@@ -318,7 +320,7 @@ def test_announcements_keep_their_rhythm() -> None:
     assert 9 <= len(sent) <= 10
 
 
-def test_successors_are_ordered_by_what_they_hold() -> None:
+def test_successors_are_ordered_by_their_log_ends() -> None:
     bench = leading(4)
     propose(bench)
     propose(bench)
@@ -373,7 +375,7 @@ def test_the_end_of_the_last_leadership_is_described(said: str | None, reason: s
     assert farewell.request.reason == "test"
 
 
-def test_what_holds_a_target_up_is_described() -> None:
+def test_the_problem_of_a_target_is_described() -> None:
     bench = leading()
     bench.fetch(2, 2)
 
@@ -392,7 +394,7 @@ def test_what_holds_a_target_up_is_described() -> None:
     answer()
     bench.fetch(2, 3)
     found = bench.core.describe(bench.now_ms)
-    assert (found.target_step, found.target_problem) == ("add node 4 at n4:1: is checking", None)
+    assert (found.target_step, found.target_problem) == ("add node 4 at n4:1: checking the change", None)
     for _ in range(PROBES_MAX):
         answer(4)
         bench.fetch(2, 3)
@@ -400,7 +402,7 @@ def test_what_holds_a_target_up_is_described() -> None:
     found = bench.core.describe(bench.now_ms)
     assert (found.target_step, found.target_problem) == (None, "no node answers at n4:1")
     bench.do(Resign("test"))
-    assert bench.core.describe(bench.now_ms).target_problem is None, "that is the leader's to say"
+    assert bench.core.describe(bench.now_ms).target_problem is None, "only the leader reports it"
 
 
 def remove(bench: Bench, node_id: int) -> VoterChangeError:
@@ -409,15 +411,15 @@ def remove(bench: Bench, node_id: int) -> VoterChangeError:
     return told.result.error
 
 
-def test_a_voter_whose_disk_was_just_lost_counts_no_more() -> None:
-    """It fetched a moment ago, but its node has come back with another disk: 1 and 3 would be no majority."""
+def test_a_voter_whose_disk_was_lost_no_longer_counts() -> None:
+    """It fetched a moment ago, but its node has restarted with another disk: 1 and 3 would be no majority."""
     bench = leading()
     bench.fetch(2, 2)
     bench.fetch(3, 2)
     bench.until(bench.now_ms + 100)
     assert remove(bench, 2) is VoterChangeError.NONE
     bench.fetch(3, 0, 0, sender=sender(3, disk=33), address="n3:9")
-    assert remove(bench, 2) is VoterChangeError.NONE, "somebody of the same id elsewhere proves nothing"
+    assert remove(bench, 2) is VoterChangeError.NONE, "a node with the same id elsewhere proves nothing"
     bench.fetch(3, 0, 0, sender=sender(3, disk=33))
     assert remove(bench, 2) is VoterChangeError.NO_MAJORITY
     assert bench.core.describe(bench.now_ms).voters[2].last_fetch_ms == 100
@@ -427,10 +429,10 @@ def test_a_voter_whose_disk_was_just_lost_counts_no_more() -> None:
     ]
     bench.until(bench.now_ms + 1)
     bench.fetch(3, 2)
-    assert remove(bench, 2) is VoterChangeError.NONE, "it is there after all"
+    assert remove(bench, 2) is VoterChangeError.NONE, "it exists after all"
 
 
-def test_a_probe_that_meets_another_disk_counts_too() -> None:
+def test_a_probe_that_finds_another_disk_counts_as_a_lost_disk() -> None:
     bench = leading()
     bench.fetch(2, 2)
     bench.fetch(3, 2)
@@ -445,7 +447,7 @@ def test_a_probe_that_meets_another_disk_counts_too() -> None:
     assert remove(bench, 2) is VoterChangeError.NO_MAJORITY
 
 
-def test_a_stranger_learns_only_what_every_reply_says() -> None:
+def test_a_node_of_another_cluster_learns_nothing_from_a_refusal() -> None:
     bench = leading()
     reply = bench.ask(DescribeQuorum(sender(2, "other")))
     assert isinstance(reply, DescribeQuorumReply)

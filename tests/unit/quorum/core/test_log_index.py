@@ -1,4 +1,4 @@
-"""`LogIndex` against a plain list of batches, and the write that completes after its batch was cut off."""
+"""`LogIndex` against a plain list of batches, and writes that complete after their batch was truncated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_end_of_epoch() -> None:
     assert [log.epoch_at(offset) for offset in (-1, 0, 3, 4, 11, 12)] == [None, 1, 1, 3, 6, None]
 
 
-def test_it_remembers_epochs_not_batches() -> None:
+def test_the_index_stores_epochs_not_batches() -> None:
     log = index(recent=0)
     for offset in range(1000):
         log.append(batch(offset, 1 + offset // 500), offset)
@@ -45,7 +45,7 @@ def test_an_empty_log() -> None:
 
 
 def test_a_truncated_write_acknowledges_nothing_when_it_completes() -> None:
-    """Write 1 appends 0..3, the log is cut back to 1, write 2 appends 1..4: write 1 makes 0..1 durable, no more."""
+    """Write 1 appends 0..3, the log is truncated to 1, write 2 appends 1..4: write 1 makes only 0..1 durable."""
     log = index()
     log.append(batch(0, 1), 1)
     log.append(batch(1, 1, 2), 1)
@@ -81,13 +81,13 @@ def test_a_wrong_append_is_a_bug(offset: int, epoch: int, count: int) -> None:
         index().append(batch(offset, epoch, count), 1)
 
 
-def test_epochs_do_not_go_back() -> None:
+def test_epochs_never_decrease() -> None:
     log = index((5, 0), end=1)
     with pytest.raises(AssertionError, match="epoch 4 after 5"):
         log.append(batch(1, 4), 1)
 
 
-def test_k20726_durable_batches_are_forgotten_unwritten_ones_never() -> None:
+def test_k20726_only_durable_batches_leave_the_memory() -> None:
     log = index(recent=1000)
     for offset in range(40):
         log.append(batch(offset, 1, payload=bytes(36)), offset + 1)  # 100 bytes each
@@ -119,11 +119,12 @@ def test_offsets_within_a_batch_are_not_served() -> None:
     assert log.recent(1, 100) == ()
 
 
-def test_against_a_list() -> None:
+def test_random_operations_match_a_list_of_batches() -> None:
     """Random appends, truncations and completions; the twin is a list of batches and the list of writes."""
     random = Random(7)
     for _ in range(200):
-        log, twin = index(recent=200), []
+        log = index(recent=200)
+        twin: list[Batch] = []
         writes: list[tuple[int, list[Batch]]] = []  # each write with the log as it will be on disk after it
         durable: list[Batch] = []
         write_id = 0

@@ -1,4 +1,4 @@
-"""A log that starts above 0: what is known of what came before."""
+"""A log that starts above offset 0: epochs and voters before its start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def log(*epochs: int) -> LogIndex:
 
 
 @pytest.mark.parametrize("start", range(1, 7))
-def test_a_trimmed_log_says_the_same_of_what_is_left(start: int) -> None:
+def test_trimming_does_not_change_the_rest_of_the_log(start: int) -> None:
     epochs = (1, 1, 2, 4, 4, 7)
     whole, index = log(*epochs), log(*epochs)
     index.trim(start)
@@ -39,7 +39,7 @@ def test_a_trimmed_log_says_the_same_of_what_is_left(start: int) -> None:
     assert index.last == LogEnd(8, 7)
 
 
-def test_only_what_is_durable_and_whole_is_trimmed() -> None:
+def test_only_whole_durable_batches_are_trimmed() -> None:
     index = log(1, 1)
     index.append(data(2, 1, count=3), 2)
     with pytest.raises(AssertionError, match="trim to 5"):
@@ -52,7 +52,7 @@ def test_only_what_is_durable_and_whole_is_trimmed() -> None:
         index.trim(4)
 
 
-def test_a_log_that_begins_anew_forgets_what_was_under_way() -> None:
+def test_a_restarted_log_forgets_pending_writes() -> None:
     index = log(1, 1)
     index.append(data(2, 1), 2)
     index.reset(LogEnd(5, 40))
@@ -60,7 +60,7 @@ def test_a_log_that_begins_anew_forgets_what_was_under_way() -> None:
     assert (index.epoch_at(39), index.recent(40, 100)) == (None, ())
     index.append(data(40, 5), 3)
     index.written(2)
-    assert index.durable_end == 40, "the write of before says nothing of the batch at 40"
+    assert index.durable_end == 40, "the earlier write does not show that the batch at 40 is durable"
     index.written(3)
     assert index.durable_end == 41
     index.truncate(40)

@@ -1,8 +1,9 @@
-"""A follower that is offered a snapshot: what it takes of it and what not."""
+"""A follower that downloads a snapshot: the offers and parts that it accepts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -40,7 +41,7 @@ def voters(bench: Bench) -> Voters:
 
 
 def downloading() -> tuple[Bench, SendRequest]:
-    """The first part of the snapshot is asked for."""
+    """Request the first part of the snapshot."""
     bench, fetch = following()
     (receive,) = [one for one in bench.do(ReplyReceived(fetch.call, offer())) if isinstance(one, ReceiveSnapshot)]
     assert receive.snapshot == END
@@ -49,11 +50,11 @@ def downloading() -> tuple[Bench, SendRequest]:
     return bench, part
 
 
-def part_of(ask: SendRequest, data: bytes = DATA, size: int = 30, **changes: object) -> ReplyReceived:
+def part_of(ask: SendRequest, data: bytes = DATA, size: int = 30, **changes: Any) -> ReplyReceived:
     request = ask.request
     assert isinstance(request, FetchSnapshot)
     given = FetchSnapshotReply(ErrorCode.NONE, LED_BY_2, END, size, request.position, data)
-    return ReplyReceived(ask.call, replace(given, **changes))  # type: ignore[arg-type]
+    return ReplyReceived(ask.call, replace(given, **changes))
 
 
 def is_downloading(bench: Bench) -> bool:
@@ -62,8 +63,8 @@ def is_downloading(bench: Bench) -> bool:
 
 
 @pytest.mark.parametrize("snapshot", [LogEnd(1, 3), LogEnd(1, 5), LogEnd(2, 50)])
-def test_an_offer_that_no_leader_can_make(snapshot: LogEnd) -> None:
-    """Of what is committed here already, or of an epoch after the leader's."""
+def test_an_impossible_offer_of_a_snapshot_is_refused(snapshot: LogEnd) -> None:
+    """A snapshot of records that are committed here already, or of an epoch after the leader's."""
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2, count=3), hw=5)))
     (fetch,) = bench.take(Fetch)
@@ -72,7 +73,7 @@ def test_an_offer_that_no_leader_can_make(snapshot: LogEnd) -> None:
     assert (is_downloading(bench), bench.core.log.end, bench.core.high_watermark) == (False, 5, 5)
 
 
-def test_parts_are_asked_for_one_by_one_each_once_the_one_before_is_stored() -> None:
+def test_each_part_is_requested_after_the_previous_one_is_stored() -> None:
     bench, ask = downloading()
     for position in (0, 10, 20):
         assert isinstance(ask.request, FetchSnapshot)
@@ -84,7 +85,7 @@ def test_parts_are_asked_for_one_by_one_each_once_the_one_before_is_stored() -> 
         if position < 20:
             (ask,) = bench.take(FetchSnapshot)
     assert [one for one in effects if isinstance(one, LoadSnapshot)] == [LoadSnapshot(END)]
-    assert bench.core.log.end == 1, "nothing has changed until it is whole"
+    assert bench.core.log.end == 1, "nothing has changed until it is complete"
 
 
 @pytest.mark.parametrize(
@@ -99,21 +100,21 @@ def test_parts_are_asked_for_one_by_one_each_once_the_one_before_is_stored() -> 
         {"error": ErrorCode.POSITION_OUT_OF_RANGE, "data": b"", "size": 30},
     ],
 )
-def test_a_part_that_is_not_what_was_asked_for_ends_the_download(changes: dict[str, object]) -> None:
+def test_a_wrong_part_ends_the_download(changes: dict[str, Any]) -> None:
     bench, ask = downloading()
-    effects = bench.do(part_of(ask, **changes))  # type: ignore[arg-type]
+    effects = bench.do(part_of(ask, **changes))
     assert not any(isinstance(effect, StoreSnapshotPart | LoadSnapshot) for effect in effects)
     assert not is_downloading(bench)
     bench.until(bench.now_ms + 200)
-    assert len(bench.take(Fetch)) == 1, "it fetches again, to be offered what there is"
+    assert len(bench.take(Fetch)) == 1, "it fetches again, to get an offer of the present snapshot"
 
 
-def test_a_late_part_and_a_late_word_of_the_shell_count_for_nothing() -> None:
+def test_late_parts_and_late_events_of_the_shell_are_ignored() -> None:
     bench, ask = downloading()
     bench.do(part_of(ask))
     assert bench.do(part_of(ask)) == []
     assert bench.do(SnapshotPart(LogEnd(1, 40), 7)) == []
-    assert bench.do(SnapshotLoaded(LogBase(END, voters(bench)))) == [], "it was not asked to load it yet"
+    assert bench.do(SnapshotLoaded(LogBase(END, voters(bench)))) == [], "the shell was not asked to load it yet"
     assert bench.do(SnapshotFailed(LogEnd(1, 40), "another")) == []
     bench.follow(3, epoch=2)
     assert not any(isinstance(one, StoreSnapshotPart) for one in bench.do(SnapshotPart(END, 10)))
@@ -128,7 +129,7 @@ def loading() -> Bench:
     return bench
 
 
-def test_the_log_begins_anew_at_its_end_with_its_voters() -> None:
+def test_a_loaded_snapshot_restarts_the_log_at_its_end_with_its_voters() -> None:
     bench = loading()
     fewer = Voters("lab", 0, VoterSet(voters(bench).voters.voters[:2]))
     bench.disk.snapshots[END] = DATA
@@ -150,7 +151,7 @@ def test_the_log_begins_anew_at_its_end_with_its_voters() -> None:
         Voters("lab", 0, VoterSet()),
     ],
 )
-def test_a_snapshot_of_another_cluster_or_a_newer_generation_ends_the_node(record: Voters) -> None:
+def test_a_snapshot_of_another_cluster_or_generation_stops_the_node(record: Voters) -> None:
     bench = loading()
     effects = bench.do(SnapshotLoaded(LogBase(END, record)))
     (refused,) = [one for one in effects if isinstance(one, NodeRefused)]
@@ -167,7 +168,7 @@ def test_a_damaged_snapshot_ends_the_download() -> None:
     assert bench.core.log.end == 1
 
 
-def test_one_that_arrives_damaged_is_downloaded_ever_less_often_and_the_leader_is_heard_meanwhile() -> None:
+def test_downloads_of_a_damaged_snapshot_back_off_while_contact_continues() -> None:
     bench, downloads, began = loading(), 0, 0
     bench.do(SnapshotFailed(END, "damaged"))
     while bench.now_ms - began < 300_000:
@@ -176,8 +177,8 @@ def test_one_that_arrives_damaged_is_downloaded_ever_less_often_and_the_leader_i
             if any(isinstance(one, ReceiveSnapshot) for one in bench.do(ReplyReceived(fetch.call, offer()))):
                 bench.do(SnapshotPart(END, 10))
                 for part in bench.take(FetchSnapshot):
-                    all_here = {"error": ErrorCode.POSITION_OUT_OF_RANGE, "data": b"", "size": 10}
-                    assert LoadSnapshot(END) in bench.do(part_of(part, **all_here))  # type: ignore[arg-type]
+                    all_here: dict[str, Any] = {"error": ErrorCode.POSITION_OUT_OF_RANGE, "data": b"", "size": 10}
+                    assert LoadSnapshot(END) in bench.do(part_of(part, **all_here))
                 bench.do(SnapshotFailed(END, "damaged"))
                 downloads += 1
     assert isinstance(bench.core.role, Follower)
@@ -185,7 +186,7 @@ def test_one_that_arrives_damaged_is_downloaded_ever_less_often_and_the_leader_i
     assert 10 <= downloads <= 16, "0.5, 1, 2, 4, 8, 16 s apart, then every 30 s"
 
 
-def test_another_snapshot_is_taken_at_once_after_a_damaged_one() -> None:
+def test_another_snapshot_is_downloaded_at_once_after_a_damaged_one() -> None:
     bench = loading()
     bench.do(SnapshotFailed(END, "damaged"))
     bench.until(bench.now_ms + 100)
@@ -194,8 +195,8 @@ def test_another_snapshot_is_taken_at_once_after_a_damaged_one() -> None:
     assert ReceiveSnapshot(later) in bench.do(ReplyReceived(fetch.call, offer(later)))
 
 
-def test_the_leader_is_not_given_up_while_the_shell_works() -> None:
-    """Loading a large one takes longer than the fetch timeout; the leader cannot be heard meanwhile."""
+def test_the_fetch_timeout_does_not_end_while_the_shell_stores_a_part() -> None:
+    """Loading a large one takes longer than the fetch timeout; there is no contact with the leader meanwhile."""
     bench = loading()
     bench.until(bench.now_ms + 30_000)
     assert isinstance(bench.core.role, Follower)

@@ -1,8 +1,9 @@
-"""FetchSnapshot as the leader hears it: what is refused, by which name, and that a refusal changes nothing."""
+"""FetchSnapshot at the leader: parts, and refusals that change nothing."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def leading() -> Bench:
 
 
 def reply_to(bench: Bench, request: FetchSnapshot, size: int, data: bytes | None) -> FetchSnapshotReply:
-    """The answer, when the disk says this of the snapshot."""
+    """Return the answer, if the disk reports this about the snapshot."""
     effects = bench.do(RequestReceived(900, request))
     (read,) = [effect for effect in effects if isinstance(effect, ReadSnapshot)]
     assert (read.snapshot, read.position) == (request.snapshot, request.position)
@@ -61,16 +62,16 @@ def reply_to(bench: Bench, request: FetchSnapshot, size: int, data: bytes | None
         ({"round": 1}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_refused_before_anything_is_read(changes: dict[str, object], error: ErrorCode) -> None:
+def test_refused_before_anything_is_read(changes: dict[str, Any], error: ErrorCode) -> None:
     bench = leading()
     before = (bench.core.election, bench.core.role, bench.core.log.end, bench.core.high_watermark)
-    reply = bench.ask(replace(REQUEST, **changes))  # type: ignore[arg-type]
+    reply = bench.ask(replace(REQUEST, **changes))
     assert isinstance(reply, FetchSnapshotReply)
     assert (reply.error, reply.data) == (error, b"")
     assert before == (bench.core.election, bench.core.role, bench.core.log.end, bench.core.high_watermark)
 
 
-def test_only_the_leader_gives_snapshots() -> None:
+def test_only_the_leader_serves_snapshots() -> None:
     bench = Bench()
     bench.follow(2)
     reply = bench.ask(replace(REQUEST, sender=sender(3)))
@@ -78,25 +79,25 @@ def test_only_the_leader_gives_snapshots() -> None:
     assert (reply.error, reply.known.leader_id) == (ErrorCode.NOT_LEADER, 2)
 
 
-def test_a_snapshot_that_does_not_exist() -> None:
+def test_a_snapshot_that_does_not_exist_is_refused() -> None:
     reply = reply_to(leading(), replace(REQUEST, snapshot=LogEnd(1, 1)), 0, None)
     assert (reply.error, reply.data) == (ErrorCode.SNAPSHOT_NOT_FOUND, b"")
 
 
 @pytest.mark.parametrize("position", [50, 51, 2**62])
-def test_a_position_at_or_past_its_end(position: int) -> None:
+def test_a_position_at_or_past_the_end_is_refused(position: int) -> None:
     reply = reply_to(leading(), replace(REQUEST, position=position), 50, b"")
     assert (reply.error, reply.size, reply.position) == (ErrorCode.POSITION_OUT_OF_RANGE, 50, position)
 
 
-def test_a_part_of_it() -> None:
+def test_a_part_of_a_snapshot_is_read_and_sent() -> None:
     reply = reply_to(leading(), replace(REQUEST, position=10), 50, b"bytes")
     assert (reply.error, reply.snapshot, reply.size, reply.position) == (ErrorCode.NONE, TAKEN, 50, 10)
     assert reply.data == b"bytes"
 
 
-def test_who_loads_a_snapshot_is_heard_of() -> None:
-    """A majority that fetches snapshots is one that fetches; acknowledged is nothing by that."""
+def test_a_request_for_a_snapshot_counts_as_contact() -> None:
+    """Fetching snapshots counts as contact with a majority, but it acknowledges nothing."""
     bench = leading()
     acknowledged = replicas(bench)
     bench.until(bench.now_ms + 1900)
@@ -132,8 +133,8 @@ def replicas(bench: Bench) -> dict[int, int]:
     return {key.node_id: progress.end for key, progress in bench.core.role.replicas.items()}
 
 
-def test_a_read_that_ends_after_the_leadership_is_answered_all_the_same() -> None:
-    """Once, and harmlessly: what a snapshot holds is committed, whoever leads."""
+def test_a_read_that_ends_after_the_leadership_is_answered() -> None:
+    """Once, and harmlessly: the records of a snapshot are committed under any leader."""
     bench = leading()
     effects = bench.do(RequestReceived(900, REQUEST))
     (read,) = [effect for effect in effects if isinstance(effect, ReadSnapshot)]

@@ -1,6 +1,6 @@
 """The table of legal transitions: drawn in ARCHITECTURE.md, asserted by the core, equal to the simulator's.
 
-`REWRITE=1` draws the diagram anew.
+`REWRITE=1` draws the diagram again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_the_diagram_shows_the_legal_transitions() -> None:
     if os.environ.get("REWRITE"):
         page = DIAGRAM.sub(lambda _: drawn(), page)
         PAGE.write_text(page)
-    assert DIAGRAM.findall(page) == [drawn()], "draw it anew with REWRITE=1"
+    assert DIAGRAM.findall(page) == [drawn()], "draw it again with REWRITE=1"
 
 
 def test_the_simulator_expects_the_same_transitions() -> None:

@@ -1,4 +1,4 @@
-"""Changes of the voters that name what is not there, and requests of before that come again."""
+"""Changes of voters that do not exist, limits of the voter set, and replayed requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def leading() -> Bench:
         (UpdateVoter(key(2, disk=99), "n2:2"), VoterChangeError.VOTER_NOT_FOUND, "2:"),
     ],
 )
-def test_who_is_not_among_the_voters(change: VoterChange, error: VoterChangeError, said: str) -> None:
+def test_changes_of_unknown_voters_are_refused(change: VoterChange, error: VoterChangeError, said: str) -> None:
     bench = leading()
     end = bench.core.log.end
     (told,) = [one for one in bench.do(ChangeVoters(1, change)) if isinstance(one, VotersChanged)]
@@ -60,7 +60,7 @@ def test_who_is_not_among_the_voters(change: VoterChange, error: VoterChangeErro
     assert said in told.result.message
 
 
-def test_of_two_additions_at_once_one_is_carried_out() -> None:
+def test_concurrent_changes_of_voters_are_refused_except_one() -> None:
     """The other is refused by name; a newcomer is added once."""
     bench = leading()
     bench.do(ChangeVoters(1, RemoveVoter(3)))
@@ -72,8 +72,8 @@ def test_of_two_additions_at_once_one_is_carried_out() -> None:
 
 
 @pytest.mark.parametrize("there", [VOTERS_MAX - 1, VOTERS_MAX])
-def test_no_more_voters_are_taken_in_than_the_wire_and_the_store_can_hold(there: int) -> None:
-    """One more would be in a record that no other node understands, nor this one when it starts again."""
+def test_the_number_of_voters_is_limited(there: int) -> None:
+    """A record with one more voter could not be read by other nodes, or by this one after a restart."""
     bench, newcomer = Bench(there), there + 1
     bench.win()
     for node_id in range(2, there + 1):
@@ -99,7 +99,7 @@ def test_no_more_voters_are_taken_in_than_the_wire_and_the_store_can_hold(there:
 
 
 def captured(bench: Bench) -> list[Request]:
-    """What was sent in epoch 1, as it was sent."""
+    """The requests of epoch 1, unchanged."""
     target = bench.core.key
     return [
         bench.vote(2, epoch=1),
@@ -111,7 +111,7 @@ def captured(bench: Bench) -> list[Request]:
     ]
 
 
-def test_what_was_captured_in_an_older_epoch_is_fenced() -> None:
+def test_replayed_requests_of_an_older_epoch_are_fenced() -> None:
     bench = leading()
     bench.vote(2, epoch=1)
     bench.follow(2, epoch=4)
@@ -124,7 +124,7 @@ def test_what_was_captured_in_an_older_epoch_is_fenced() -> None:
     assert before == (bench.core.election, bench.core.log.end, bench.core.high_watermark, bench.core.role)
 
 
-def test_what_was_captured_in_this_epoch_changes_nothing_twice() -> None:
+def test_replayed_requests_of_this_epoch_change_nothing() -> None:
     bench = leading()
     request = Fetch(sender(2), 1, 1, 2, 1, 2, 0, 0, 1 << 20, "n2:1")
     for _ in range(3):

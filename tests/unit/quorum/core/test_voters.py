@@ -1,4 +1,4 @@
-"""The voter set in force is what the log says, to its end and no further."""
+"""The voters in force follow from the log up to its end."""
 
 from __future__ import annotations
 
@@ -34,23 +34,24 @@ def test_the_latest_record_is_in_force() -> None:
     assert found.target == voter_set(1, 2, 3)
 
 
-def test_truncation_brings_back_the_one_before() -> None:
+def test_truncation_restores_the_previous_voters() -> None:
     found = history(ONE, TWO, TARGET, DONE)
     assert found.truncate(9) == [TARGET.control]
     assert found.target == voter_set(1, 2, 3)
     assert found.truncate(6) == [TargetVoters(None)]
     assert found.truncate(6) == []
     assert found.truncate(5) == [ONE.control]
-    assert (found.current, found.target) == (voter_set(1), None)
+    assert found.current == voter_set(1)
+    assert found.target is None
 
 
-def test_truncation_to_nothing() -> None:
+def test_truncation_to_0_removes_all_voters() -> None:
     found = history(ONE)
     assert found.truncate(0) == []
     assert (found.current, found.founding, found.record) == (VoterSet(), None, None)
 
 
-def test_what_the_log_below_an_offset_makes() -> None:
+def test_voters_and_target_below_an_offset() -> None:
     found = history(ONE, TWO, TARGET, DONE)
     assert found.below(0) == (VoterSet(), None)
     assert found.below(5) == (voter_set(1), None)
@@ -81,7 +82,7 @@ def test_voters_are_in_order_and_once() -> None:
         voter_set(1, 1)
 
 
-def test_the_size_before_a_target_is_known_until_the_log_forgets_it() -> None:
+def test_the_size_before_a_target_is_known_while_the_log_contains_it() -> None:
     two, three = voter_set(1, 2), voter_set(1, 2, 3)
     found = history(control(0, Voters("c", 0, three)), control(4, TargetVoters(two)))
     assert (found.target_started_size, found.changed_at) == (3, 4)
@@ -91,7 +92,7 @@ def test_the_size_before_a_target_is_known_until_the_log_forgets_it() -> None:
     assert (found.target_started_size, found.changed_at) == (2, 5)
 
 
-def test_who_was_a_voter_once_is_remembered() -> None:
+def test_former_voters_are_remembered() -> None:
     found = history(control(0, Voters("c", 0, voter_set(1, 2, 3))), control(5, Voters("c", 0, voter_set(1, 2))))
     assert found.was_voter(3, None)
     assert found.was_voter(3, directory(3))

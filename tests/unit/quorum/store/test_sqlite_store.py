@@ -1,4 +1,4 @@
-"""What only the real store does: locking, formatting, and refusing what is damaged."""
+"""The SQLite store: locking, formatting, and refusal of damaged files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -50,7 +51,7 @@ async def write_rounds(store: SqliteQuorumStore, rounds: int) -> None:
 
 
 async def crashed(tmp_path: Path, rounds: int = 10) -> Path:
-    """The folder that a process leaves that was killed after `rounds` writes."""
+    """Return the folder of a process that was killed after `rounds` writes."""
     live, left = tmp_path / "live", tmp_path / "left"
     store = make(live)
     await store.open(1, None)
@@ -62,7 +63,7 @@ async def crashed(tmp_path: Path, rounds: int = 10) -> Path:
 
 
 async def opened(folder: Path) -> tuple[int, QuorumState]:
-    """(log end, state) of a folder, after reading all of it."""
+    """Return (log end, state) of a folder, after reading all of it."""
     store = make(folder)
     try:
         stored = await store.open(1, None)
@@ -99,7 +100,7 @@ async def test_a_directory_in_use_names_the_process(tmp_path: Path) -> None:
     assert await opened(tmp_path) == (3, state(3))
 
 
-async def test_the_cluster_given_when_formatting_is_remembered(tmp_path: Path) -> None:
+async def test_the_cluster_id_of_formatting_is_stored(tmp_path: Path) -> None:
     store = make(tmp_path)
     assert (await store.open(1, "east")).formatted_for == "east"
     await store.close()
@@ -145,7 +146,9 @@ async def test_a_read_only_directory_is_refused(tmp_path: Path, monkeypatch: pyt
         await make(tmp_path).open(1, None)
 
 
-async def test_a_failing_disk_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_disk_is_a_fatal_error_and_not_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(descriptor: int) -> None:
         raise OSError(5, os.strerror(5))
 
@@ -168,7 +171,7 @@ async def test_a_database_open_in_another_program_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("step", ["create_database", "write_identity", "write_mark"])
-async def test_formatting_that_was_cut_off_is_finished(
+async def test_an_interrupted_formatting_is_finished(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_off(*arguments: object) -> None:
@@ -238,12 +241,12 @@ async def test_a_missing_identity_is_refused_also_without_the_mark(tmp_path: Pat
     os.unlink(mark_path(str(tmp_path / "q")))
     with pytest.raises(CorruptStoreError, match=r"quorum\.json is missing") as refused:
         await opened(tmp_path / "q")
-    assert refused.value.next_step.startswith("restore it from a copy; to begin anew, `quorum-node set-aside")
+    assert refused.value.next_step.startswith("restore it from a copy; to start over, `quorum-node set-aside")
     assert not (tmp_path / "q" / IDENTITY).exists()
 
 
 @pytest.mark.parametrize("missing", [DATABASE, WAL, IDENTITY])
-async def test_k17_nothing_missing_is_made_anew_after_a_crash(tmp_path: Path, missing: str) -> None:
+async def test_k17_no_missing_file_is_recreated_after_a_crash(tmp_path: Path, missing: str) -> None:
     folder = await crashed(tmp_path)
     (folder / missing).unlink()
     with pytest.raises(CorruptStoreError, match="missing"):
@@ -251,7 +254,7 @@ async def test_k17_nothing_missing_is_made_anew_after_a_crash(tmp_path: Path, mi
     assert not (folder / missing).exists()
 
 
-async def test_a_missing_database_is_not_made_anew_after_a_clean_stop(tmp_path: Path) -> None:
+async def test_a_missing_database_is_not_recreated_after_a_clean_stop(tmp_path: Path) -> None:
     store = make(tmp_path)
     await store.open(1, None)
     await store.close()
@@ -261,24 +264,24 @@ async def test_a_missing_database_is_not_made_anew_after_a_clean_stop(tmp_path: 
     assert not (tmp_path / DATABASE).exists()
 
 
-async def test_a_deleted_directory_is_not_made_anew(tmp_path: Path) -> None:
+async def test_a_deleted_directory_is_not_recreated(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     shutil.rmtree(folder)
-    for _ in range(2):  # the first try leaves an empty folder behind, which says no more than none
-        with pytest.raises(CorruptStoreError, match=r"quorum\.db is missing, but .*\.formatted says that it was there"):
+    for _ in range(2):  # the first attempt leaves an empty folder, which proves no more than a missing one
+        with pytest.raises(CorruptStoreError, match=r"quorum\.db is missing, but .*\.formatted shows that it existed"):
             await opened(folder)
-    os.unlink(mark_path(str(folder)))  # what the message says, for who means it
+    os.unlink(mark_path(str(folder)))  # as the message advises
     assert (await opened(folder))[0] == 0
 
 
-async def test_a_directory_of_before_there_were_marks_gets_its_mark(tmp_path: Path) -> None:
+async def test_a_directory_of_a_release_without_marks_gets_one(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     os.unlink(mark_path(str(folder)))
     assert (await opened(folder))[0] == 12
     assert Path(mark_path(str(folder))).exists()  # noqa: ASYNC240
 
 
-async def test_a_directory_that_was_moved_away_is_kept_and_begun_anew(tmp_path: Path) -> None:
+async def test_a_directory_that_was_set_aside_is_kept_and_formatted_anew(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     kept = [Path(move_away(str(folder), "generation-0"))]
     assert await opened(folder) == (0, QuorumState())
@@ -288,9 +291,7 @@ async def test_a_directory_that_was_moved_away_is_kept_and_begun_anew(tmp_path: 
 
 
 @pytest.mark.parametrize("step", ["rename", "unlink"])
-async def test_a_moving_away_that_was_cut_off_is_finished(
-    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_interrupted_set_aside_is_finished(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = await crashed(tmp_path)
 
     def cut_off(*arguments: str) -> None:
@@ -307,7 +308,7 @@ async def test_a_moving_away_that_was_cut_off_is_finished(
     assert (await opened(folder.with_name(folder.name + ".generation-3")))[0] == 12
 
 
-async def test_a_directory_in_use_is_not_moved_away(tmp_path: Path) -> None:
+async def test_a_directory_in_use_is_not_set_aside(tmp_path: Path) -> None:
     store = make(tmp_path / "q")
     await store.open(1, None)
     with pytest.raises(StoreRefusedError, match=f"in use by process {os.getpid()}"):
@@ -317,7 +318,7 @@ async def test_a_directory_in_use_is_not_moved_away(tmp_path: Path) -> None:
         move_away(str(tmp_path / "never" / "q"), "generation-0")
 
 
-async def test_what_is_refused_after_a_crash_opens_when_it_is_asked_for_rightly(tmp_path: Path) -> None:
+async def test_a_wrong_node_id_is_refused_after_a_crash_and_the_right_one_opens(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     with pytest.raises(StoreRefusedError, match="not to cluster another"):
         await make(folder).open(1, "another")
@@ -327,14 +328,14 @@ async def test_what_is_refused_after_a_crash_opens_when_it_is_asked_for_rightly(
 
 
 @pytest.mark.parametrize("size", [0, 31, 55])
-async def test_k17_a_wal_that_was_cut_to_nothing_is_no_empty_one_after_a_crash(tmp_path: Path, size: int) -> None:
+async def test_k17_a_wal_truncated_to_0_bytes_is_refused_after_a_crash(tmp_path: Path, size: int) -> None:
     folder = await crashed(tmp_path)
     os.truncate(folder / WAL, size)
     with pytest.raises(CorruptStoreError, match=f"{WAL} has {size} bytes although the directory was in use"):
         await opened(folder)
 
 
-async def test_a_wal_of_zeros_is_no_empty_one_after_a_crash(tmp_path: Path) -> None:
+async def test_a_wal_of_zeros_is_refused_after_a_crash(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     (folder / WAL).write_bytes(bytes((folder / WAL).stat().st_size))
     with pytest.raises(CorruptStoreError, match="header is damaged although the directory was in use"):
@@ -434,7 +435,7 @@ async def test_k17_a_torn_tail_of_the_wal_is_an_unfinished_write(tmp_path: Path)
     size = (folder / WAL).stat().st_size
     seen = set()
     for cut in (1, 500, FRAME - 1, FRAME, FRAME + 1, 2 * FRAME + 100, 3 * FRAME):
-        log_end, _ = await opened_copy(folder, lambda wal, cut=cut: os.truncate(wal, size - cut))
+        log_end, _ = await opened_copy(folder, partial(os.truncate, length=size - cut))
         seen.add(log_end)
     assert seen <= set(range(9, 13))
     assert min(seen) < 12
@@ -454,10 +455,10 @@ async def test_a_damaged_header_of_the_wal_refuses_to_start(tmp_path: Path) -> N
     folder = await crashed(tmp_path)
     for position in range(32):
         with pytest.raises(CorruptStoreError, match="the header is damaged"):
-            await opened_copy(folder, lambda wal, at=position: flip(wal, at))
+            await opened_copy(folder, partial(flip, position=position))
 
 
-async def test_what_a_killed_process_left_in_the_wal_is_folded_before_the_first_write(tmp_path: Path) -> None:
+async def test_the_wal_of_a_killed_process_is_checkpointed_before_the_first_write(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     store = make(folder)
     await store.open(1, None)
@@ -471,9 +472,7 @@ async def test_what_a_killed_process_left_in_the_wal_is_folded_before_the_first_
         connection.close()
 
 
-async def test_a_database_that_hangs_is_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_wait_for_a_hanging_database_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make(tmp_path)
     await store.open(1, None)
     await write_rounds(store, 2)
@@ -495,7 +494,7 @@ async def test_a_database_that_hangs_is_not_waited_for_without_end(
     await hanging
     monkeypatch.undo()
     async with asyncio.timeout(60):
-        while True:  # what was begun ends by itself
+        while True:  # work in progress ends by itself
             try:
                 log_end, _ = await opened(tmp_path)
                 break
@@ -504,9 +503,7 @@ async def test_a_database_that_hangs_is_not_waited_for_without_end(
     assert log_end == 4
 
 
-async def test_a_write_that_is_not_durable_for_too_long_has_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_write_that_takes_too_long_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SqliteQuorumStore(tmp_path, Sources.real(), stall_s=0.1)
     await store.open(1, None)
     await write_rounds(store, 1)
@@ -527,16 +524,14 @@ async def test_a_write_that_is_not_durable_for_too_long_has_failed(
     await store.close()
 
 
-async def test_frames_left_over_from_before_a_checkpoint_are_no_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_frames_left_by_a_checkpoint_are_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_store, "CHECKPOINT_BYTES", 100_000)
     folder = await crashed(tmp_path, rounds=100)
     assert check_wal(str(folder / WAL)).torn, "the log was rewound, and older frames lie behind the new ones"
     assert await opened(folder) == (102, state(102))
 
 
-async def test_after_a_failed_write_nothing_is_tried_again(tmp_path: Path) -> None:
+async def test_nothing_is_retried_after_a_failed_write(tmp_path: Path) -> None:
     store = make(tmp_path)
     await store.open(1, None)
     await store._run(lambda connection: connection.execute("PRAGMA max_page_count=10"))

@@ -1,4 +1,4 @@
-"""A quorum directory on a disk that fails: after the first failure no file in it changes any more."""
+"""A quorum directory on a failing disk: after the first failure, no file in it changes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ LOG_END = 2 + ROUNDS
 
 
 def assert_left(disk: FailingDisk) -> None:
-    """Nothing was written since the failure, and the folder says that the stop was not clean."""
+    """The folder is unchanged since the failure, and records that the stop was not clean."""
     gc.collect()  # a connection that is destroyed is closed
     disk.assert_untouched()
     assert disk.left is not None
@@ -59,18 +60,21 @@ async def test_after_a_failed_sync_database_wal_and_mark_stay_as_they_are(tmp_pa
 
 
 @pytest.mark.parametrize("file", [DATABASE, WAL])
-async def test_a_failed_checkpoint_is_the_failure_of_the_next_write_and_of_the_end(
+async def test_a_failed_checkpoint_fails_the_next_write_and_the_close(
     tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when no write follows: the process must not end as if the stop had been clean."""
+    """This also holds if no write follows: the process must not end as after a clean stop."""
     monkeypatch.setattr(sqlite_store, "CHECKPOINT_BYTES", 1)
     with failing_disk(tmp_path / "q") as failing:
         store = make(failing.folder)
         await store.open(1, None)
         write, fold = store.write, sqlite_store._fold
-        monkeypatch.setattr(
-            sqlite_store, "_fold", lambda connection: (setattr(failing, "fails", file), fold(connection))
-        )
+
+        def failing_fold(connection: sqlite3.Connection) -> None:
+            failing.fails = file
+            fold(connection)
+
+        monkeypatch.setattr(sqlite_store, "_fold", failing_fold)
         await write_rounds(store, 0)
         assert store._tidying is not None
         await asyncio.wait({store._tidying})
@@ -83,7 +87,7 @@ async def test_a_failed_checkpoint_is_the_failure_of_the_next_write_and_of_the_e
 
 
 @pytest.mark.parametrize("file", [DATABASE, WAL])
-async def test_a_failed_sync_at_the_end_is_no_clean_stop(tmp_path: Path, file: str) -> None:
+async def test_a_failed_sync_at_close_is_not_a_clean_stop(tmp_path: Path, file: str) -> None:
     with failing_disk(tmp_path / "q") as failing:
         store = make(failing.folder)
         await store.open(1, None)
@@ -95,7 +99,7 @@ async def test_a_failed_sync_at_the_end_is_no_clean_stop(tmp_path: Path, file: s
     assert await reopened(failing.folder) == LOG_END
 
 
-async def test_a_failed_sync_of_the_lock_at_the_end_is_no_clean_stop(
+async def test_a_failed_sync_of_the_lock_at_close_is_not_a_clean_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(descriptor: int) -> None:
@@ -114,7 +118,7 @@ async def test_a_failed_sync_of_the_lock_at_the_end_is_no_clean_stop(
 
 
 async def test_a_write_is_synced_before_it_returns(tmp_path: Path) -> None:
-    """SQLite's `synchronous=NORMAL` syncs at checkpoints alone: a power cut would take acknowledged writes."""
+    """SQLite's `synchronous=NORMAL` syncs only at checkpoints, so a power cut would lose acknowledged writes."""
     synced: list[str] = []
 
     def sync(path: str) -> bool:
@@ -159,7 +163,7 @@ async def test_a_snapshot_is_synced_before_it_gets_its_name(tmp_path: Path, monk
     await store.close()
 
 
-async def test_a_failed_sync_while_opening_leaves_what_a_killed_process_left(tmp_path: Path) -> None:
+async def test_a_failed_sync_while_opening_leaves_the_files_unchanged(tmp_path: Path) -> None:
     folder = await crashed(tmp_path, ROUNDS)
     with failing_disk(folder) as failing:
         failing.fails = WAL
@@ -169,7 +173,7 @@ async def test_a_failed_sync_while_opening_leaves_what_a_killed_process_left(tmp
     assert await reopened(folder) == LOG_END
 
 
-async def test_a_snapshot_that_cannot_be_written_leaves_the_directory_as_it_is(
+async def test_a_failed_write_of_a_snapshot_leaves_the_directory_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(descriptor: int) -> None:
@@ -191,7 +195,7 @@ async def test_a_snapshot_that_cannot_be_written_leaves_the_directory_as_it_is(
     assert WAL in left
 
 
-async def test_damage_that_is_found_by_reading_leaves_the_directory_as_it_is(tmp_path: Path) -> None:
+async def test_damage_found_by_a_read_leaves_the_directory_unchanged(tmp_path: Path) -> None:
     folder = await crashed(tmp_path, ROUNDS)
     store = make(folder)
     await store.open(1, None)
@@ -204,7 +208,7 @@ async def test_damage_that_is_found_by_reading_leaves_the_directory_as_it_is(tmp
     assert contents(folder) == left
 
 
-async def test_a_directory_is_left_as_it_is_when_its_disk_failed_elsewhere(tmp_path: Path) -> None:
+async def test_a_directory_stays_unchanged_when_its_disk_failed_elsewhere(tmp_path: Path) -> None:
     store = make(tmp_path / "q")
     await store.open(1, None)
     await write_rounds(store, ROUNDS)

@@ -1,4 +1,4 @@
-"""The quorum database of earlier and later versions, and a damaged write-ahead log, frame by frame."""
+"""Databases of earlier and later versions, and a write-ahead log that is damaged frame by frame."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -16,8 +17,8 @@ from crc32c import crc32c
 from quorum import codec
 from quorum.core.types import Batch, LogEnd, QuorumState
 from quorum.ports import BadSnapshotError, StoreWrite
+from quorum.store import schema, wal
 from quorum.store import sqlite as sqlite_store
-from quorum.store import wal
 from quorum.store.directory import DATABASE, IDENTITY, WAL
 from quorumlog.errors import CorruptStoreError, StoreRefusedError
 from quorumlog.wire.v1 import quorum_pb2
@@ -39,7 +40,7 @@ CREATE TABLE batches (
 CREATE TABLE starts (id INTEGER PRIMARY KEY CHECK (id = 0), count INTEGER NOT NULL);
 INSERT INTO starts VALUES (0, 3);
 """
-"""A database as format 1 had it: no log without its beginning.  Not to be changed with the code."""
+"""A database in format 1, in which every log begins at 0.  Do not change it with the code."""
 
 
 def make_format_1(folder: Path, batches: Sequence[Batch] = LOG) -> Path:
@@ -69,7 +70,7 @@ def version_of(folder: Path) -> int:
     return int(found)
 
 
-async def test_a_directory_of_format_1_is_taken_over_whole(tmp_path: Path) -> None:
+async def test_a_directory_of_format_1_is_upgraded_with_all_its_data(tmp_path: Path) -> None:
     folder = make_format_1(tmp_path / "q")
     store = make(folder)
     stored = await store.open(1, CLUSTER)
@@ -79,10 +80,10 @@ async def test_a_directory_of_format_1_is_taken_over_whole(tmp_path: Path) -> No
     assert (stored.epochs, stored.controls) == (((0, 0), (1, 1)), LOG[:2])
     assert await store.read(0, 7, 1 << 20) == LOG
     await store.close()
-    assert version_of(folder) == sqlite_store.DATABASE_FORMAT == 2
+    assert version_of(folder) == schema.DATABASE_FORMAT == 2
 
 
-async def test_what_format_1_could_not_hold_is_there_after_the_upgrade(tmp_path: Path) -> None:
+async def test_an_upgraded_store_has_snapshots(tmp_path: Path) -> None:
     store = make(make_format_1(tmp_path / "q"))
     await store.open(1, None)
     end, content = LogEnd(1, 3), snapshot_bytes(3, b"image")
@@ -99,7 +100,7 @@ async def test_what_format_1_could_not_hold_is_there_after_the_upgrade(tmp_path:
     await store.close()
 
 
-async def test_an_upgrade_that_is_cut_off_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_upgrade_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_format_1(tmp_path / "q")
     with monkeypatch.context() as patch:
         patch.setattr(sqlite_store.SqliteQuorumStore, "_load_state", killed)
@@ -115,9 +116,7 @@ def killed(store: object, connection: sqlite3.Connection) -> QuorumState:
     raise KeyboardInterrupt
 
 
-async def test_an_older_version_refuses_what_a_newer_one_has_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_older_version_refuses_an_upgraded_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make(make_format_1(tmp_path / "q"))
     await store.open(1, None)
     await store.close()
@@ -171,7 +170,7 @@ def transactions(path: Path) -> list[range]:
 
 
 async def big_last_write(tmp_path: Path) -> Path:
-    """What a killed process leaves whose last transaction has many frames."""
+    """The files of a killed process whose last transaction has many frames."""
     live, left = tmp_path / "live", tmp_path / "big"
     store = make(live)
     await store.open(1, None)
@@ -188,8 +187,8 @@ def positions(frame: int) -> list[int]:
     return [0, 5, 9, 13, 17, 21, 24, *(24 + chosen.randrange(4096) for _ in range(3))]
 
 
-async def test_a_flip_in_any_frame_but_the_very_last_refuses_to_start(tmp_path: Path) -> None:
-    """Votes and acknowledged records are in these frames; SQLite alone would undo them in silence."""
+async def test_a_bit_flip_in_any_frame_except_the_last_refuses_to_start(tmp_path: Path) -> None:
+    """Votes and acknowledged records are in these frames; SQLite alone would undo them silently."""
     folder = await big_last_write(tmp_path)
     frames = transactions(folder / WAL)
     assert len(frames) >= 12
@@ -197,30 +196,30 @@ async def test_a_flip_in_any_frame_but_the_very_last_refuses_to_start(tmp_path: 
     for frame in range(frames[-1][-1]):
         for position in positions(frame):
             with pytest.raises(CorruptStoreError, match=f"{WAL}: frame {frame + 1} .*is damaged"):
-                await opened_copy(folder, lambda path, at=32 + frame * FRAME + position: flip(path, at))
+                await opened_copy(folder, partial(flip, position=32 + frame * FRAME + position))
 
 
-async def test_a_flip_in_the_very_last_frame_cannot_be_told_from_a_torn_write_and_undoes_that_one_transaction(
+async def test_a_bit_flip_in_the_last_frame_undoes_the_last_transaction(
     tmp_path: Path,
 ) -> None:
-    """The frame that commits is the last thing in the file.  With it damaged, the file is what a power cut leaves that
-    came before the sync: nothing says that it was ever whole.  So this one transaction is undone, and no other: the
-    node may have forgotten what it acknowledged last, which one damaged bit in one place of one disk can do.  What a
-    majority holds is not lost by it, but the vote or record of this one disk may be.
+    """The frame that commits is the last thing in the file.  If it is damaged, the file looks like one after a power
+    failure before the sync: nothing shows that it was ever whole.  So this one transaction is undone, and no other: the
+    node may have lost its last acknowledged write, which one damaged bit at one position of one disk can cause.
+    Records of a majority are not lost, but the vote or record of this one disk may be.
     """
     folder = await big_last_write(tmp_path)
     last = transactions(folder / WAL)[-1][-1]
     assert await opened_copy(folder, lambda path: None) == (13, state(13))
     for position in positions(last):
-        undone = await opened_copy(folder, lambda path, at=32 + last * FRAME + position: flip(path, at))
+        undone = await opened_copy(folder, partial(flip, position=32 + last * FRAME + position))
         assert undone == (12, state(12)), f"byte {position}: the state before, whole"
 
 
-async def test_a_flip_in_the_live_part_of_a_rewound_log_is_told_from_the_leftovers_behind_it(
+async def test_a_bit_flip_in_a_rewound_wal_is_damage_but_not_in_old_frames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_store, "CHECKPOINT_BYTES", 100_000)
-    for rounds in range(100, 140):  # when SQLite rewinds depends on when the folding was done
+    for rounds in range(100, 140):  # the time of SQLite's rewind depends on the time of the checkpoint
         folder = await crashed(tmp_path / str(rounds), rounds)
         summary = wal.check_wal(str(folder / WAL))
         if summary.torn and summary.commits >= 3:
@@ -230,11 +229,11 @@ async def test_a_flip_in_the_live_part_of_a_rewound_log_is_told_from_the_leftove
     end = rounds + 2
     for frame in range(summary.frames - 1):
         with pytest.raises(CorruptStoreError, match=f"frame {frame + 1} .*is damaged"):
-            await opened_copy(folder, lambda path, at=32 + frame * FRAME + 30: flip(path, at))
+            await opened_copy(folder, partial(flip, position=32 + frame * FRAME + 30))
     undone = await opened_copy(folder, lambda path: flip(path, 32 + (summary.frames - 1) * FRAME + 30))
     assert undone == (end - 1, state(end - 1))
-    for frame in range(summary.frames, summary.frames + 3):  # in what is left over nothing is held
-        assert await opened_copy(folder, lambda path, at=32 + frame * FRAME + 30: flip(path, at)) == (
+    for frame in range(summary.frames, summary.frames + 3):  # the leftover frames hold no data
+        assert await opened_copy(folder, partial(flip, position=32 + frame * FRAME + 30)) == (
             end,
             state(end),
         )

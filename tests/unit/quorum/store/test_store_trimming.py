@@ -1,4 +1,4 @@
-"""A log that starts later than it did: what is below goes from the disk in pieces, and counts no more at once."""
+"""A trimmed log: its records are ignored immediately and deleted from the disk in pieces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START = LogEnd(1, 90)
 
 
 def rows_of(folder: Path) -> list[int]:
-    """Offsets of the batches in the database, whether they count or not."""
+    """Return the offsets of all batches in the database, including those below the log's start."""
     connection = sqlite3.connect(folder / DATABASE)
     try:
         return [row[0] for row in connection.execute("SELECT base_offset FROM batches ORDER BY base_offset")]
@@ -48,7 +48,9 @@ async def trimmed(folder: Path) -> SqliteQuorumStore:
     return store
 
 
-async def test_it_is_deleted_beside_what_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_trimmed_log_is_deleted_in_pieces_beside_other_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_store, "DROP_BYTES", 1000)
     store = await trimmed(tmp_path)
     assert offsets(await store.read(0, 102, 1 << 20)) == list(range(90, 102)), "nothing else is read, deleted or not"
@@ -63,7 +65,9 @@ async def test_it_is_deleted_beside_what_goes_on(tmp_path: Path, monkeypatch: py
     assert rows_of(tmp_path) == list(range(90, number))
 
 
-async def test_after_a_crash_the_next_opening_deletes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_opening_after_a_crash_deletes_a_trimmed_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(SqliteQuorumStore, "_tidy", nothing)
     live, left = tmp_path / "live", tmp_path / "left"
     store = await trimmed(live)
@@ -79,9 +83,7 @@ async def test_after_a_crash_the_next_opening_deletes_it(tmp_path: Path, monkeyp
     assert rows_of(left) == list(range(90, 102))
 
 
-async def test_a_log_that_begins_anew_above_its_end_is_empty_whatever_lies_below(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_log_restarted_above_its_end_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SqliteQuorumStore, "_tidy", nothing)
     store = make(tmp_path)
     await store.open(1, None)

@@ -1,4 +1,4 @@
-"""Conversion of quorum messages: exact for what a correct peer sends, a named refusal for anything else."""
+"""Conversion of quorum messages: exact for correct messages, a named refusal for all others."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import quorum_pb2 as pb
 from tests.contract.samples import CLUSTER, KEYS, KNOWN, SENDER, VOTERS, data, founding, leader_change, state
 
-settings.register_profile("quick", max_examples=60, deadline=None)
-settings.load_profile("quick")
+QUICK = settings(max_examples=60, deadline=None)
 
 epochs = st.integers(0, 2**31 - 1)
 offsets = st.integers(0, 2**62)
@@ -88,6 +87,7 @@ requests = st.one_of(
 )
 
 
+@QUICK
 @given(requests, st.integers(0, 2**64 - 1))
 def test_requests_survive_the_wire(request: m.Request, correlation_id: int) -> None:
     rpc = convert.rpc_of(request)
@@ -95,7 +95,7 @@ def test_requests_survive_the_wire(request: m.Request, correlation_id: int) -> N
 
 
 def sample(kind: type[Any]) -> Any:
-    """A request of a kind, to hold a reply against."""
+    """Return a request of a kind, to compare a reply with."""
     return {
         m.Vote: m.Vote(SENDER, KEYS[1], 3, LogEnd(0, 0), False),
         m.BeginQuorumEpoch: m.BeginQuorumEpoch(SENDER, KEYS[1], 3, "a:1"),
@@ -157,6 +157,7 @@ replies = st.one_of(
             st.none() | st.text(max_size=50),
             st.none() | st.text(max_size=50),
             st.none() | st.builds(m.LeadershipEnd, st.integers(0, 9), st.integers(0, 9), st.text(), st.integers(0, 9)),
+            st.none() | st.text(max_size=50),
         ),
     ),
     st.tuples(st.just(m.Fetch), st.builds(m.FetchReply, errors, knowns, offsets, offsets, offsets)),
@@ -169,6 +170,7 @@ replies = st.one_of(
 )
 
 
+@QUICK
 @given(replies, st.integers(0, 2**64 - 1))
 def test_replies_survive_the_wire(exchange: tuple[type[m.Request], m.Reply], correlation_id: int) -> None:
     kind, reply = exchange
@@ -177,6 +179,7 @@ def test_replies_survive_the_wire(exchange: tuple[type[m.Request], m.Reply], cor
     assert reply_from_wire(request, correlation_id, wire) == reply
 
 
+@QUICK
 @given(data_batches | control_batches)
 def test_batches_survive_the_wire(batch: Batch) -> None:
     message = pb.Batch()
@@ -184,6 +187,7 @@ def test_batches_survive_the_wire(batch: Batch) -> None:
     assert codec.batch_from(message) == batch
 
 
+@QUICK
 @given(data_batches | control_batches, st.data())
 def test_any_flipped_bit_of_a_batch_is_refused(batch: Batch, chosen: st.DataObject) -> None:
     wire = bytearray(codec.batch_to(batch).SerializeToString())
@@ -192,12 +196,13 @@ def test_any_flipped_bit_of_a_batch_is_refused(batch: Batch, chosen: st.DataObje
     message = pb.Batch()
     try:
         codec.parse(message, bytes(wire))
-        # A damaged tag can turn a default field into one that we do not know: nothing that was sent has changed then.
+        # A damaged tag can turn a default field into an unknown one.  No sent value has changed then.
         assert codec.batch_from(message) == batch
     except codec.MalformedError:
         pass
 
 
+@QUICK
 @given(st.sampled_from(list(CONVERSIONS)), st.binary(max_size=300))
 def test_any_bytes_are_a_request_or_are_refused_by_name(rpc: AnyRpc, wire: bytes) -> None:
     try:
@@ -207,6 +212,7 @@ def test_any_bytes_are_a_request_or_are_refused_by_name(rpc: AnyRpc, wire: bytes
     assert isinstance(result, CONVERSIONS[rpc].request_type) or str(result).startswith(f"{rpc}: ")
 
 
+@QUICK
 @given(requests, st.data())
 def test_damaged_requests_never_make_a_value_out_of_range(request: m.Request, chosen: st.DataObject) -> None:
     rpc = convert.rpc_of(request)
@@ -262,7 +268,7 @@ def test_a_malformed_vote_is_refused_by_field(wire: bytes, problem: str) -> None
         request_from_wire(rpcs.VOTE, wire)
 
 
-def test_a_reply_to_something_else_is_refused() -> None:
+def test_a_reply_to_another_request_is_refused() -> None:
     wire = reply_to_wire(rpcs.VOTE, m.VoteReply(m.ErrorCode.NONE, KNOWN), 7)
     with pytest.raises(RemoteProtocolError, match="answers call 7, not 8"):
         reply_from_wire(sample(m.Vote), 8, wire)
@@ -295,7 +301,7 @@ def test_a_fetch_reply_that_does_not_fit_is_refused(reply: m.FetchReply, problem
         reply_from_wire(fetch(), 1, reply_to_wire(rpcs.FETCH, reply, 1))
 
 
-def test_a_divergence_in_an_older_epoch_may_lie_above_the_fetchers_offset() -> None:
+def test_a_divergence_in_an_older_epoch_may_be_above_the_fetch_offset() -> None:
     reply = fetched(diverging=LogEnd(1, 9))
     assert reply_from_wire(fetch(), 1, reply_to_wire(rpcs.FETCH, reply, 1)) == reply
 
@@ -308,7 +314,7 @@ def test_a_divergence_in_an_older_epoch_may_lie_above_the_fetchers_offset() -> N
         ({"data": b""}, "no bytes"),
         ({"data": bytes(1001)}, "at most 1000 were asked for"),
         ({"size": 101}, "2 bytes at 100 of 101"),
-        ({"error": m.ErrorCode.SNAPSHOT_NOT_FOUND}, "and yet bytes"),
+        ({"error": m.ErrorCode.SNAPSHOT_NOT_FOUND}, "but it holds bytes"),
     ],
 )
 def test_a_piece_of_a_snapshot_that_does_not_fit_is_refused(fields: dict[str, Any], problem: str) -> None:
@@ -323,7 +329,7 @@ def test_a_piece_of_a_snapshot_that_does_not_fit_is_refused(fields: dict[str, An
     [
         ({"founding": leader_change(1)}, "founding batch at offset 1"),
         ({"founding": data(0)}, "no control record"),
-        ({"newborn": True}, "newborn, and yet"),
+        ({"newborn": True}, "a newborn with a founding record"),
         ({"key": ReplicaKey(1, UNASSIGNED)}, "no directory id"),
     ],
 )
@@ -352,7 +358,7 @@ def test_a_field_that_is_not_known_makes_a_control_batch_fail() -> None:
     assert codec.batch_from(codec.batch_to(founding())) == founding()
     again = pb.Batch()
     again.ParseFromString(message.SerializeToString())
-    assert codec.batch_from(again) == founding(), "what the sender's checksum covers is unchanged"
+    assert codec.batch_from(again) == founding(), "the part that the sender's checksum covers is unchanged"
     kind, content = codec.batch_content(founding())
     header = Batch(0, 0, 1, founding().timestamp_ms, b"", founding().control)
     message.crc = codec.batch_crc(header, kind, content + b"\xa2\x06\x03new")
@@ -361,8 +367,8 @@ def test_a_field_that_is_not_known_makes_a_control_batch_fail() -> None:
 
 
 def test_a_tool_may_ask_without_being_a_node() -> None:
-    assert request_from_wire(rpcs.DESCRIBE_QUORUM, b"") == (0, m.DescribeQuorum(convert.TOOL))
-    assert request_from_wire(rpcs.DESCRIBE_QUORUM, request_to_wire(m.DescribeQuorum(convert.TOOL), 4))[0] == 4
+    assert request_from_wire(rpcs.DESCRIBE_QUORUM, b"") == (0, m.DescribeQuorum(m.TOOL))
+    assert request_from_wire(rpcs.DESCRIBE_QUORUM, request_to_wire(m.DescribeQuorum(m.TOOL), 4))[0] == 4
 
 
 def test_quorum_state_survives_and_other_versions_are_refused() -> None:

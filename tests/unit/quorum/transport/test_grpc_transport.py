@@ -1,4 +1,4 @@
-"""The gRPC transport: taken ports, garbage, sizes, health and reflection (reliability_facts §3, rows 1-7, 14)."""
+"""The gRPC transport: ports in use, garbage, sizes, health and reflection (reliability_facts §3, rows 1-7, 14)."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ async def served() -> AsyncIterator[Fixture]:
     await fixture.transport.close()
 
 
-async def test_a_taken_port_is_named_and_nothing_else_is_said(
-    served: Fixture, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_port_in_use_is_named_in_one_message(served: Fixture, capfd: pytest.CaptureFixture[str]) -> None:
     address = served.transport.address
     second = GrpcTransport(address)
     second.serve(served.handle)
@@ -80,12 +78,12 @@ async def test_a_taken_port_is_named_and_nothing_else_is_said(
 
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "no-such-host.invalid"])
-async def test_an_address_that_is_not_ours_is_named(host: str) -> None:
+async def test_an_address_of_another_machine_is_named(host: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot listen on {host}:7777: "):
         GrpcTransport(f"{host}:7777").bind()
 
 
-async def test_port_zero_tells_the_port_that_was_bound() -> None:
+async def test_port_0_reports_the_port_that_was_bound() -> None:
     transport = GrpcTransport("127.0.0.1:0")
     address = transport.bind()
     assert address == transport.bind() == transport.address
@@ -156,7 +154,7 @@ async def test_a_call_without_a_deadline_is_ended(served: Fixture, monkeypatch: 
 
 
 class EndedCall:
-    """The context of a call whose client is gone: what gRPC does when such a call is ended with a status."""
+    """The context of a call whose client has disconnected: gRPC reports this when the call ends with a status."""
 
     def time_remaining(self) -> float:
         return 0.01
@@ -166,9 +164,7 @@ class EndedCall:
 
 
 @pytest.mark.parametrize("failure", [None, UnreachableError("gone"), RuntimeError("broken")])
-async def test_a_call_that_ended_while_the_process_was_held_up_is_dropped_in_silence(
-    served: Fixture, failure: Exception | None
-) -> None:
+async def test_a_call_that_ended_during_a_hold_up_is_dropped(served: Fixture, failure: Exception | None) -> None:
     async def work() -> None:
         if failure is not None:
             raise failure
@@ -180,7 +176,7 @@ async def test_a_call_that_ended_while_the_process_was_held_up_is_dropped_in_sil
     assert caught.value.__cause__ is None
 
 
-async def test_a_reply_that_makes_no_sense_is_unreachable_and_counted() -> None:
+async def test_a_malformed_reply_is_counted_and_reported_as_unreachable() -> None:
     async def nonsense(body: bytes, context: Any) -> bytes:
         return b"\xff\xff"
 
@@ -220,7 +216,7 @@ async def test_a_reset_ends_calls_in_progress_as_unreachable(served: Fixture) ->
     await client.close()
 
 
-async def test_channels_are_bounded_and_the_oldest_idle_one_goes(
+async def test_channels_are_limited_and_the_oldest_idle_one_is_closed(
     served: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grpc_transport, "CHANNELS_MAX", 2)
@@ -245,7 +241,7 @@ async def test_health_follows_readiness(served: Fixture) -> None:
     assert [await status(name) for name in names] == [health_pb2.HealthCheckResponse.SERVING] * 3
 
 
-async def test_who_watches_health_hears_of_changes_without_asking(served: Fixture) -> None:
+async def test_a_health_watch_reports_changes(served: Fixture) -> None:
     def states() -> Any:
         watch: Any = served.channel.unary_stream("/grpc.health.v1.Health/Watch")
         return watch(health_pb2.HealthCheckRequest(service="").SerializeToString(), timeout=20)

@@ -1,0 +1,105 @@
+"""The state of a quorum node, for reading."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from quorum.applier import Applier
+from quorum.core.config import RaftConfig
+from quorum.core.core import RaftCore
+from quorum.core.messages import DescribeQuorumReply
+from quorum.core.roles import Leader
+from quorum.core.types import Role, VoterSet
+from quorumlog.runtime.clock import now_ms
+
+
+class NodeView:
+    """The part of `QuorumNode` that only reads its configuration and the state of its core and applier."""
+
+    _config: RaftConfig
+
+    @property
+    def core(self) -> RaftCore:
+        raise AssertionError("the node's")
+
+    @property
+    def _applier(self) -> Applier:
+        raise AssertionError("the node's")
+
+    def describe(self) -> DescribeQuorumReply:
+        """Return the state of the quorum as far as this node knows it."""
+        return self.core.describe(now_ms())
+
+    @property
+    def log_start(self) -> int:
+        """Return the offset of the first batch that this node's log still holds."""
+        return self.core.log.start
+
+    def voters_below(self, offset: int) -> tuple[VoterSet, VoterSet | None]:
+        """Return the voters and the target voters according to the log below `offset`.
+
+        `offset` must not be below the log's start.
+        """
+        return self.core.history.below(offset)
+
+    @property
+    def node_id(self) -> int:
+        return self._config.node_id
+
+    @property
+    def directory_id(self) -> UUID:
+        return self.core.key.directory_id
+
+    @property
+    def address(self) -> str:
+        """Return the control address that this node advertises."""
+        return self._config.address
+
+    @property
+    def generation(self) -> int:
+        """Return how often the quorum that this node belongs to was rebuilt by `quorum-node recover`."""
+        return self.core.generation
+
+    @property
+    def epoch(self) -> int:
+        return self.core.epoch
+
+    @property
+    def voter_ids(self) -> tuple[int, ...]:
+        """Return the node ids of the voter set in force, ascending."""
+        return tuple(voter.key.node_id for voter in self.core.history.current)
+
+    @property
+    def paused(self) -> bool:
+        """Return whether this node leads and no majority fetches from it."""
+        return isinstance(self.core.role, Leader) and self.core.role.paused
+
+    @property
+    def role(self) -> Role:
+        return self.core.role.role
+
+    @property
+    def leader_id(self) -> int | None:
+        leader = self.core.leader
+        return None if leader is None else leader.node_id
+
+    @property
+    def leader_address(self) -> str | None:
+        leader = self.core.leader
+        return None if leader is None else leader.address
+
+    def control_address_of(self, node_id: int) -> str | None:
+        """Return the control address that a node advertises in its fetches from this leader.
+
+        None when it is unknown, or when this node does not lead.
+        """
+        return self.core.address_of(node_id)
+
+    @property
+    def applied_offset(self) -> int:
+        """Return the end offset of the records that this node has applied."""
+        return self._applier.offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.core.log.end
